@@ -1,0 +1,95 @@
+# `make help` lists the targets. Each creates what it needs, first of all the environment in .venv; for that only
+# Python >= 3.11 has to be there (uv is used where it is found).
+
+BIN := .venv/bin
+READY := .venv/.ready
+# a process for each processor; the tests of one file share theirs, and with it what they start
+PYTEST := $(BIN)/pytest --numprocesses=auto --dist=loadfile
+PYTHON = $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
+
+.DEFAULT_GOAL := help
+.PHONY: help bench bench-quick profile demo test simulate coverage lint type contracts format manifests manifests-check docs cases lock clean
+
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: $(READY)  ## a PyTorchJob trains here, one master and three workers; then one that fails and recovers
+	@PATH="$(CURDIR)/$(BIN):$$PATH" trainop run examples/pytorch/train.yaml
+	@PATH="$(CURDIR)/$(BIN):$$PATH" trainop run examples/pytorch/recover.yaml
+
+test: $(READY)  ## all tests; those on a real kube-apiserver need Go once (about 6 minutes, then cached)
+	@$(BIN)/python -m e2e.cluster build; case $$? in \
+	0) $(PYTEST) ;; \
+	3) $(PYTEST) -m "not server" ;; \
+	*) echo "kube-apiserver could not be built: this run fails, the tests without it follow"; \
+	   $(PYTEST) -m "not server"; exit 1 ;; \
+	esac
+
+simulate: $(READY)  ## the whole operator in virtual time with faults: SEEDS=300 of them, or one again by SEED=n
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --log,--first $(or $(FIRST),0) --seeds $(or $(SEEDS),300))
+
+coverage: $(READY)  ## every branch of the engine is covered by the tests of engine and controllers
+	@$(BIN)/coverage run --source=trainop/engine -m pytest -q tests/engine tests/controllers
+	@$(BIN)/coverage report --show-missing --skip-covered --fail-under=100
+
+lint: $(READY)  ## ruff: rules and format
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+type: $(READY)  ## mypy, strict
+	@$(BIN)/mypy
+
+contracts: $(READY)  ## who may import whom
+	@$(BIN)/lint-imports
+
+format: $(READY)  ## rewrite the files as ruff wants them
+	@$(BIN)/ruff format
+	@$(BIN)/ruff check --fix
+
+manifests: $(READY)  ## write the CRDs, RBAC and Deployment anew from the values that run
+	@$(BIN)/trainop manifests
+
+manifests-check: $(READY)  ## the manifests are what would be written
+	@$(BIN)/trainop manifests --check
+
+docs: $(READY)  ## write the pages of the kinds anew from the values that run
+	@$(BIN)/python -m e2e.docs
+
+cases: $(READY)  ## acceptance cases of the specifications: case, tests, results, and which are missing
+	@$(BIN)/pytest -q --cases
+
+bench: $(READY)  ## ours and the Go operators under load, side by side; about an hour (Go, once to build them)
+	@$(BENCH) run
+
+bench-quick: $(READY)  ## the same, small: under five minutes
+	@$(BENCH) quick
+
+profile: $(READY)  ## where the operator's time and memory go under load: a flame graph in e2e/bench/report
+	@$(BENCH).profile
+
+lock:  ## write constraints.txt anew: the newest versions that pyproject.toml allows (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --upgrade --group dev --group bench \
+		--no-annotate --no-header --no-emit-index-url pyproject.toml -o constraints.txt
+
+clean:  ## remove what make and the tools have made here
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# constraints.txt names every package with its version, so that nothing has to be resolved; old pips can read it.
+$(READY): pyproject.toml constraints.txt
+	@set -e; \
+	if command -v uv >/dev/null; then \
+		test -x $(BIN)/python || uv venv --quiet --python '>=3.11,<3.14' .venv; \
+		uv pip install --quiet --python $(BIN)/python -r constraints.txt -e .; \
+	else \
+		python="$(PYTHON)"; \
+		test -n "$$python" || { echo "Python >= 3.11 is needed, and none was found on the PATH" >&2; exit 1; }; \
+		$$python -c 'import ensurepip, venv' 2>/dev/null || \
+			{ echo "$$python cannot make environments: install its venv package (Debian: apt install python3-venv)" >&2; exit 1; }; \
+		test -x $(BIN)/pip || $$python -m venv --clear .venv; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt -e .; \
+	fi
+	@touch $@
