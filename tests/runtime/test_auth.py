@@ -1,0 +1,347 @@
+"""Configuration: which source wins, what each field does, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.runtime.virtual_time import VirtualClock, virtual_time
+from trainop.runtime.auth import ClusterConfig, ConfigError, load_config
+from trainop.runtime.credentials import TokenFile
+from trainop.runtime.proxy import proxy_for
+from trainop.runtime.transport import NotConnectedError
+
+
+def kubeconfig(user: dict[str, Any] | None = None, /, **cluster: Any) -> dict[str, Any]:
+    return {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://api:6443", **cluster}}],
+        "users": [{"name": "u", "user": user or {}}],
+    }
+
+
+def write(path: Path, content: Any) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def load(path: Path, content: Any, **environ: str) -> ClusterConfig:
+    return load_config(str(write(path / "config", content)), clock=VirtualClock(), environ=environ)
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Path:
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
+    write(folder / "token", "pod-token\n")
+    write(folder / "ca.crt", "ca")
+    write(folder / "namespace", "system")
+    return folder
+
+
+IN_POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
+
+
+def test_sources_in_their_order(tmp_path: Path, account: Path):
+    def server(flag: Path | None = None, /, **environ: str) -> str:
+        return load_config(str(flag) if flag else None, environ=environ, service_account=account).server
+
+    def at(name: str) -> Path:
+        return write(
+            tmp_path / name, kubeconfig() | {"clusters": [{"name": "c", "cluster": {"server": f"https://{name}"}}]}
+        )
+
+    (tmp_path / ".kube").mkdir()
+    home = {"HOME": str(tmp_path)}
+    at(".kube/config")
+    assert server(**home) == "https://.kube/config"
+    assert server(**home, **IN_POD) == "https://10.0.0.1:6443"
+    assert server(**home, **IN_POD, KUBECONFIG=str(at("variable"))) == "https://variable"
+    assert server(at("flag"), **home, **IN_POD, KUBECONFIG=str(at("variable"))) == "https://flag"
+
+
+@virtual_time
+async def test_service_account(account: Path):
+    config = load_config(
+        None, clock=VirtualClock(), environ=IN_POD | {"HTTPS_PROXY": "http://p"}, service_account=account
+    )
+    assert (config.server, config.namespace, config.proxy) == ("https://10.0.0.1:6443", "system", None)
+    assert config.ca == account / "ca.crt"
+    assert config.credentials is not None
+    assert (await config.credentials.proof()).headers == {"authorization": "Bearer pod-token"}
+
+
+def test_service_account_needs_no_heavy_import(account: Path):
+    """The pod's path must not pay for YAML, nor for the 36 MiB of kubernetes_asyncio."""
+    import subprocess  # noqa: PLC0415  # only here
+
+    program = (
+        "import sys, pathlib; from trainop.runtime.auth import load_config; import trainop.runtime.http; "
+        f"load_config(None, environ={IN_POD!r}, service_account=pathlib.Path({str(account)!r})); "
+        "print([name for name in ('yaml', 'kubernetes_asyncio') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path.cwd())
+    assert out.stdout.strip() == "[]"
+
+
+def test_ipv6_address_of_the_service(account: Path):
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1"}
+    assert load_config(None, environ=environ, service_account=account).server == "https://[fd00::1]:443"
+
+
+def test_files_merge_and_the_first_wins(tmp_path: Path):
+    first = write(tmp_path / "first", {"contexts": [{"name": "x", "context": {"cluster": "c"}}], "users": None})
+    second = write(
+        tmp_path / "second",
+        yaml.safe_dump(kubeconfig({"token": "t"}, **{"certificate-authority": "ca.pem"}) | {"current-context": "x"}),
+    )
+    write(tmp_path / "ca.pem", "ca")
+    listed = os.pathsep.join([str(tmp_path / "missing"), str(first), str(second)])
+    config = load_config(None, environ={"KUBECONFIG": listed})
+    assert config.server == "https://api:6443"
+    assert config.ca == tmp_path / "ca.pem"
+    assert config.credentials is None
+    assert load_config(None, "here", environ={"KUBECONFIG": listed}).namespace == "team"
+
+
+@virtual_time
+async def test_fields_of_cluster_and_user(tmp_path: Path):
+    encoded = base64.b64encode(b"pem").decode()
+    user = {"client-certificate-data": encoded, "client-key-data": encoded, "as": "boss", "as-groups": ["g", "h"]}
+    config = load(
+        tmp_path,
+        kubeconfig(
+            user,
+            **{
+                "certificate-authority-data": encoded,
+                "insecure-skip-tls-verify": True,
+                "tls-server-name": "other",
+                "proxy-url": "http://proxy:3128",
+            },
+        ),
+        HTTPS_PROXY="http://ignored",
+    )
+    assert (config.ca, config.client_certificate, config.client_key) == (b"pem", b"pem", b"pem")
+    assert (config.insecure, config.tls_server_name, config.proxy) == (True, "other", "http://proxy:3128")
+    assert config.headers == (("impersonate-user", "boss"), ("impersonate-group", "g"), ("impersonate-group", "h"))
+    assert "pem" not in repr(config.client_key) or "client_key" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("user", "authorization"),
+    [
+        ({"token": "inline", "username": "x"}, "Bearer inline"),
+        ({"tokenFile": "token"}, "Bearer from-file"),
+        ({"username": "x", "password": "y"}, "Basic eDp5"),
+    ],
+)
+@virtual_time
+async def test_tokens_and_passwords(tmp_path: Path, user: dict[str, str], authorization: str):
+    write(tmp_path / "token", "from-file\n")
+    credentials = load(tmp_path, kubeconfig(user)).credentials
+    assert credentials is not None
+    assert (await credentials.proof()).headers == {"authorization": authorization}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("{", "not a kubeconfig: while parsing"),
+        ("just words", "must be an object with clusters, users and contexts"),
+        ({}, "no current-context is set; contexts there: none"),
+        (kubeconfig() | {"current-context": "there"}, "context 'there' does not exist; contexts there: here"),
+        (kubeconfig() | {"clusters": []}, "context 'here' names cluster 'c'; clusters there: none"),
+        (kubeconfig() | {"users": []}, "context 'here' names user 'u'; users there: none"),
+        (kubeconfig() | {"clusters": {}}, "clusters must be a list of entries|names cluster 'c'"),
+        (kubeconfig() | {"clusters": "c"}, "clusters must be a list of entries"),
+        (kubeconfig(server="api:6443"), "server of cluster 'c' is 'api:6443'; it must be https://host:port"),
+        (kubeconfig(**{"certificate-authority": "nope.pem"}), "certificate-authority of cluster 'c'.*does not exist"),
+        (kubeconfig(**{"certificate-authority-data": "%"}), "certificate-authority-data of cluster 'c' is not base64"),
+        (kubeconfig({"tokenFile": "nope"}), "tokenFile of user 'u'.*does not exist"),
+        (kubeconfig({"exec": {"args": []}}), "exec of user 'u' needs command"),
+        (kubeconfig(**{"proxy-url": "socks5://p"}), "only http:// and https:// proxies work"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(tmp_path: Path, content: Any, complaint: str):
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        load(tmp_path, content)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "config") in str(caught.value)
+
+
+def test_missing_files_are_named(tmp_path: Path, account: Path):
+    with pytest.raises(ConfigError, match="--kubeconfig /nope: no such file"):
+        load_config("/nope", environ={})
+    with pytest.raises(ConfigError, match="KUBECONFIG is /nope: no such file"):
+        load_config(None, environ={"KUBECONFIG": "/nope"})
+    with pytest.raises(ConfigError, match="no cluster is configured: neither --kubeconfig nor"):
+        load_config(None, environ={"HOME": str(tmp_path)})
+    (account / "ca.crt").unlink()
+    with pytest.raises(ConfigError, match=r"ca\.crt does not exist"):
+        load_config(None, environ=IN_POD, service_account=account)
+
+
+@pytest.mark.case("runtime-37")
+@virtual_time
+async def test_token_file_is_read_again(tmp_path: Path):
+    clock = VirtualClock()
+    path = write(tmp_path / "token", "one\n")
+    tokens = TokenFile(path, clock)
+
+    async def token() -> str:
+        return (await tokens.proof()).headers["authorization"].removeprefix("Bearer ")
+
+    assert await token() == "one"
+    write(path, "two")
+    assert await token() == "one"
+    clock.jump(3600)
+    assert await token() == "one", "the wall clock means nothing"
+    await clock.sleep(50)
+    assert await token() == "two"
+    await clock.sleep(50)
+    write(path, " \n")
+    assert await token() == "two", "an empty file is a rotation under way"
+    path.unlink()
+    assert await token() == "two"
+    write(path, "three")
+    assert await token() == "three"
+    write(path, "four")
+    assert tokens.refused()
+    assert await token() == "four", "a refused token is read again at once"
+
+
+@virtual_time
+async def test_token_file_that_never_was_is_an_error(tmp_path: Path):
+    with pytest.raises(NotConnectedError, match="no token there"):
+        await TokenFile(tmp_path / "token", VirtualClock()).proof()
+
+
+PLUGIN = """\
+import json, os, sys, pathlib
+counter = pathlib.Path(sys.argv[1])
+runs = int(counter.read_text()) + 1 if counter.exists() else 1
+counter.write_text(str(runs))
+sys.stderr.write("x" * 200_000)
+info = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
+status = {"token": f"{os.environ['PREFIX']}{runs}-{info['spec'].get('cluster', {}).get('server')}", %s}
+print(json.dumps({"apiVersion": info["apiVersion"], "kind": "ExecCredential", "status": status}))
+"""
+
+
+def plugin(tmp_path: Path, extra: str = "") -> dict[str, Any]:
+    script = write(tmp_path / "plugin.py", PLUGIN % extra)
+    return {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": [str(script), str(tmp_path / "runs")],
+        "env": [{"name": "PREFIX", "value": "p"}],
+        "provideClusterInfo": True,
+        "interactiveMode": "Never",
+    }
+
+
+async def test_exec_plugin_is_run_when_needed(tmp_path: Path):
+    config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": plugin(tmp_path)}))), environ={})
+    credentials = config.credentials
+    assert credentials is not None
+    for _ in range(2):
+        assert (await credentials.proof()).headers == {"authorization": "Bearer p1-https://api:6443"}
+    assert credentials.refused()
+    assert (await credentials.proof()).headers == {"authorization": "Bearer p2-https://api:6443"}
+
+
+async def test_exec_plugin_is_run_again_shortly_before_expiry(tmp_path: Path):
+    spec = plugin(tmp_path, '"expirationTimestamp": "2026-01-01T00:01:00Z", "clientCertificateData": "cert"')
+    clock = SteppedClock()
+    config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), clock=clock, environ={})
+    credentials = config.credentials
+    assert credentials is not None
+    seen = []
+    for seconds in (0.0, 49.0, 2.0):
+        clock.seconds += seconds
+        proof = await credentials.proof()
+        seen.append(proof.headers["authorization"][7:9])
+        assert proof.certificate == b"cert"
+    assert seen == ["p1", "p1", "p2"]
+
+
+class SteppedClock(VirtualClock):
+    """Stands still beside the real time that a subprocess takes."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        ({"command": "/does/not/exist", "installHint": "get it"}, "No such file or directory; get it"),
+        ({"command": "sh", "args": ["-c", "echo no luck >&2; exit 3"]}, "exit code 3: no luck"),
+        ({"command": "sh", "args": ["-c", "echo nonsense"]}, "not an ExecCredential"),
+        ({"command": "sh", "args": ["-c", "echo '{\"status\": {}}'"]}, "neither token nor certificate"),
+        ({"command": "sh", "interactiveMode": "Always"}, "needs a terminal"),
+    ],
+)
+async def test_exec_plugin_that_fails_says_why(tmp_path: Path, spec: dict[str, Any], complaint: str):
+    config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
+    assert config.credentials is not None
+    with pytest.raises(NotConnectedError, match=complaint):
+        await config.credentials.proof()
+
+
+def jwt(expires_in: float) -> str:
+    parts = ({"alg": "none"}, {"exp": int(time.time() + expires_in), "sub": "me"})
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+    return ".".join([*encoded, "sig"])
+
+
+def oidc(**config: str) -> dict[str, Any]:
+    return {"auth-provider": {"name": "oidc", "config": config}}
+
+
+async def test_auth_provider_is_left_to_the_library(tmp_path: Path):
+    token = jwt(3600)
+    credentials = load(tmp_path, kubeconfig(oidc(**{"id-token": token}))).credentials
+    assert credentials is not None
+    assert (await credentials.proof()).headers == {"authorization": f"Bearer {token}"}
+    assert credentials.refused()
+
+
+async def test_auth_provider_that_fails_says_why(tmp_path: Path):
+    credentials = load(tmp_path, kubeconfig(oidc())).credentials
+    assert credentials is not None
+    with pytest.raises(NotConnectedError, match=r"login of context 'here' failed: .*No valid id-token"):
+        await credentials.proof()
+
+
+@pytest.mark.parametrize(
+    ("server", "environ", "proxy"),
+    [
+        ("https://10.1.2.3:443", {"HTTPS_PROXY": "http://p"}, "http://p"),
+        ("https://10.1.2.3:443", {"https_proxy": "p:3128"}, "http://p:3128"),
+        ("http://10.1.2.3", {"HTTPS_PROXY": "http://p"}, None),
+        ("https://10.1.2.3", {"HTTPS_PROXY": "http://p", "NO_PROXY": "10.0.0.0/8"}, None),
+        ("https://11.1.2.3", {"HTTPS_PROXY": "http://p", "NO_PROXY": "10.0.0.0/8,x/y"}, "http://p"),
+        ("https://api.corp.net", {"HTTPS_PROXY": "http://p", "NO_PROXY": "a, corp.net"}, None),
+        ("https://corp.net", {"HTTPS_PROXY": "http://p", "NO_PROXY": ".corp.net"}, "http://p"),
+        ("https://mycorp.net", {"HTTPS_PROXY": "http://p", "NO_PROXY": "corp.net"}, "http://p"),
+        ("https://api:6443", {"HTTPS_PROXY": "http://p", "NO_PROXY": "api:6443"}, None),
+        ("https://api:6443", {"HTTPS_PROXY": "http://p", "NO_PROXY": "api:443"}, "http://p"),
+        ("https://api", {"HTTPS_PROXY": "http://p", "NO_PROXY": "*"}, None),
+        ("https://127.0.0.1:6443", {"HTTPS_PROXY": "http://p"}, None),
+        ("https://localhost", {"HTTPS_PROXY": "http://p"}, None),
+    ],
+)
+def test_proxies_of_the_environment(server: str, environ: dict[str, str], proxy: str | None):
+    assert proxy_for(server, environ) == proxy

@@ -1,0 +1,385 @@
+"""What the client sends, and what it does when that fails; against a scripted API server in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import msgspec
+import pytest
+
+from tests.runtime.scripted import (
+    Answer,
+    CountingMetrics,
+    ScriptedTransport,
+    Streamed,
+    json_response,
+    page,
+    pod,
+    refusal,
+)
+from tests.runtime.virtual_time import VirtualClock, virtual_time
+from trainop.runtime.client import Client, PatchKind
+from trainop.runtime.conflicts import update
+from trainop.runtime.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    GoneError,
+    InvalidError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
+from trainop.runtime.objects import Json
+from trainop.runtime.resource import NODES, PODS
+from trainop.runtime.transport import NotConnectedError, Request, Response
+
+Call: TypeAlias = Callable[[Client], Awaitable[Any]]
+
+
+class FencedError(Exception):
+    """Writes are refused."""
+
+
+def client_of(*answers: Answer, **options: Any) -> tuple[Client, ScriptedTransport]:
+    transport = ScriptedTransport(*answers)
+    return Client(transport, clock=VirtualClock(), rng=random.Random(1), **options), transport
+
+
+def versioned(name: str) -> Json:
+    return {"metadata": {"name": name, "namespace": "ns", "resourceVersion": "7"}}
+
+
+CALLS: dict[str, Call] = {
+    "get": lambda client: client.get(PODS, "a", "ns"),
+    "create": lambda client: client.create(PODS, pod("a")),
+    "replace": lambda client: client.replace(PODS, versioned("a")),
+    "overwrite": lambda client: client.replace(PODS, {"metadata": {"name": "a"}}),
+    "merge": lambda client: client.patch(PODS, "a", "ns", {"spec": {}}),
+    "merge at a version": lambda client: client.patch(PODS, "a", "ns", versioned("a")),
+    "patch at a version": lambda client: client.patch(
+        PODS, "a", "ns", [{"op": "test", "path": "/metadata/resourceVersion", "value": "7"}], kind=PatchKind.JSON
+    ),
+    "apply": lambda client: client.patch(PODS, "a", "ns", pod("a"), kind=PatchKind.APPLY),
+    "force status": lambda client: client.patch(
+        PODS, "a", "ns", pod("a"), kind=PatchKind.APPLY, force=True, subresource="status"
+    ),
+    "delete": lambda client: client.delete(PODS, "a", "ns"),
+    "delete uid": lambda client: client.delete(PODS, "a", "ns", uid="u"),
+    "get node": lambda client: client.get(NODES, "n"),
+}
+
+RESET = ConnectionResetError("reset")
+REFUSED = NotConnectedError("refused")
+BUSY = refusal(429, "TooManyRequests")
+
+
+@pytest.mark.case("runtime-38")
+@pytest.mark.parametrize(
+    ("call", "failure", "repeated"),
+    [
+        ("get", RESET, True),
+        ("get", TimeoutError(), True),
+        ("get", refusal(500), True),
+        ("get", refusal(503), True),
+        ("get", refusal(404), False),
+        ("get", REFUSED, True),
+        ("create", RESET, False),
+        ("create", refusal(500), False),
+        ("create", refusal(503), False),
+        ("create", TimeoutError(), False),
+        ("create", BUSY, True),
+        ("create", REFUSED, True),
+        ("replace", RESET, True),
+        ("replace", refusal(409, "Conflict"), False),
+        ("overwrite", RESET, False),
+        ("merge", refusal(502), False),
+        ("merge at a version", refusal(502), True),
+        ("patch at a version", refusal(502), True),
+        ("apply", refusal(504), True),
+        ("delete", RESET, False),
+        ("delete uid", RESET, True),
+    ],
+)
+@virtual_time
+async def test_only_what_does_no_harm_is_sent_again(call: str, failure: Answer, repeated: bool):
+    client, transport = client_of(failure, json_response({}))
+    if repeated:
+        await CALLS[call](client)
+        assert len(transport.requests) == 2
+        assert transport.requests[0] == transport.requests[1]
+        assert 0.16 <= transport.delays()[0] <= 0.24
+    else:
+        with pytest.raises((ApiError, ConnectionError, TimeoutError)):
+            await CALLS[call](client)
+        assert len(transport.requests) == 1
+
+
+@virtual_time
+async def test_retries_end_after_five_tries():
+    client, transport = client_of(*[refusal(503)] * 10)
+    with pytest.raises(ApiError) as caught:
+        await CALLS["get"](client)
+    assert caught.value.code == 503
+    delays = transport.delays()
+    assert len(delays) == 4
+    for delay, exact in zip(delays, (0.2, 0.4, 0.8, 1.6), strict=True):
+        assert 0.8 * exact <= delay <= 1.2 * exact
+
+
+@pytest.mark.parametrize(("seconds", "tries"), [(7, 4), (20, 2), (60, 1)])
+@virtual_time
+async def test_retries_wait_as_asked_but_not_beyond_the_budget(seconds: int, tries: int):
+    client, transport = client_of(*[refusal(429, retry_after=seconds)] * 10)
+    with pytest.raises(TooManyRequestsError) as caught:
+        await CALLS["create"](client)
+    assert caught.value.retry_after == seconds
+    assert len(transport.requests) == tries
+    assert all(seconds <= delay <= 1.2 * seconds for delay in transport.delays())
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"),
+    [
+        (400, "BadRequest", ApiError),
+        (401, "Unauthorized", UnauthorizedError),
+        (403, "Forbidden", ForbiddenError),
+        (404, "NotFound", NotFoundError),
+        (409, "AlreadyExists", AlreadyExistsError),
+        (409, "Conflict", ConflictError),
+        (410, "Expired", GoneError),
+        (422, "Invalid", InvalidError),
+    ],
+)
+@virtual_time
+async def test_refusals_are_errors_with_all_that_the_server_said(code: int, reason: str, kind: type[ApiError]):
+    client, _ = client_of(refusal(code, reason, "FieldValueInvalid"))
+    with pytest.raises(kind) as caught:
+        await CALLS["create"](client)
+    assert type(caught.value) is kind
+    assert (caught.value.code, caught.value.reason) == (code, reason)
+    assert caught.value.causes == [{"reason": "FieldValueInvalid"}]
+
+
+@virtual_time
+async def test_success_that_is_no_json_is_an_error():
+    client, _ = client_of(Response(200, {}, b"<html>please log in</html>"))
+    with pytest.raises(ApiError, match="please log in"):
+        await CALLS["get"](client)
+
+
+def body_of(request: Request) -> Any:
+    return msgspec.json.decode(request.body) if request.body else None
+
+
+@pytest.mark.parametrize(
+    ("call", "method", "path", "query", "content_type"),
+    [
+        ("get", "GET", "/api/v1/namespaces/ns/pods/a", {}, None),
+        ("create", "POST", "/api/v1/namespaces/ns/pods", {"fieldManager": "trainop"}, "application/json"),
+        ("replace", "PUT", "/api/v1/namespaces/ns/pods/a", {"fieldManager": "trainop"}, "application/json"),
+        ("merge", "PATCH", "/api/v1/namespaces/ns/pods/a", {"fieldManager": "trainop"}, "application/merge-patch+json"),
+        (
+            "patch at a version",
+            "PATCH",
+            "/api/v1/namespaces/ns/pods/a",
+            {"fieldManager": "trainop"},
+            "application/json-patch+json",
+        ),
+        ("apply", "PATCH", "/api/v1/namespaces/ns/pods/a", {"fieldManager": "trainop"}, "application/apply-patch+yaml"),
+        ("delete", "DELETE", "/api/v1/namespaces/ns/pods/a", {}, None),
+        ("get node", "GET", "/api/v1/nodes/n", {}, None),
+        (
+            "force status",
+            "PATCH",
+            "/api/v1/namespaces/ns/pods/a/status",
+            {"fieldManager": "trainop", "force": "true"},
+            "application/apply-patch+yaml",
+        ),
+    ],
+)
+@virtual_time
+async def test_requests_are_as_the_api_wants_them(
+    call: str, method: str, path: str, query: dict[str, str], content_type: str | None
+):
+    client, transport = client_of(json_response({}))
+    await CALLS[call](client)
+    (request,) = transport.requests
+    assert (request.method, request.path) == (method, path)
+    assert request.query == query | ({"timeout": "30s"} if method != "GET" else {})
+    assert request.timeout == 30
+    assert request.headers["user-agent"].startswith("trainop/")
+    if content_type:
+        assert request.content_type == content_type
+
+
+@virtual_time
+async def test_deletion_carries_its_preconditions():
+    client, transport = client_of(json_response({}))
+    await client.delete(PODS, "a", "ns", uid="u", resource_version="7", propagation="Background", grace_seconds=0)
+    assert body_of(transport.requests[0]) == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": "u", "resourceVersion": "7"},
+        "propagationPolicy": "Background",
+        "gracePeriodSeconds": 0,
+    }
+
+
+@virtual_time
+async def test_a_whole_collection_is_deleted_by_one_request():
+    client, transport = client_of(json_response({}), json_response({}))
+    await client.delete_collection(PODS, "ns", label_selector="a=b", propagation="Background")
+    await client.delete_collection(NODES, field_selector="spec.x=y")
+    first, second = transport.requests
+    assert (first.method, first.path) == ("DELETE", "/api/v1/namespaces/ns/pods")
+    assert first.query == {"labelSelector": "a=b", "timeout": "60s"}
+    assert body_of(first) == {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    assert (second.path, second.query["fieldSelector"], second.body) == ("/api/v1/nodes", "spec.x=y", b"")
+
+
+@virtual_time
+async def test_a_long_list_lets_others_have_their_turn():
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    big = [pod(f"p{number}", x="y" * 512 * 1024) for number in range(8)]
+    client, _ = client_of(page(*big))
+    counting = asyncio.create_task(count())
+    await asyncio.sleep(0)
+    turns = 0
+    listing = await client.list(PODS)
+    assert len(listing.items) == 8
+    assert turns >= 3, "once for each MiB"
+    counting.cancel()
+
+
+@virtual_time
+async def test_an_update_is_computed_again_after_a_conflict():
+    def count(obj: Json) -> Json:
+        obj["status"] = {"count": obj.get("status", {}).get("count", 0) + 1}
+        return obj
+
+    answers = (versioned("a"), refusal(409, "Conflict"), {**versioned("a"), "status": {"count": 4}}, {"done": True})
+    client, transport = client_of(*[each if isinstance(each, Response) else json_response(each) for each in answers])
+    assert await update(client, PODS, "a", "ns", count, subresource="status") == {"done": True}
+    puts = [request for request in transport.requests if request.method == "PUT"]
+    assert [body_of(put)["status"]["count"] for put in puts] == [1, 5]
+    assert puts[0].path.endswith("/pods/a/status")
+
+
+@virtual_time
+async def test_an_update_that_changes_nothing_writes_nothing_and_one_that_always_loses_gives_up():
+    client, transport = client_of(json_response(versioned("a")))
+    await update(client, PODS, "a", "ns", lambda obj: obj)
+    assert transport.verbs() == ["GET"]
+    losing = [json_response(versioned("a")), refusal(409, "Conflict")] * 5
+    client, transport = client_of(*losing)
+    with pytest.raises(ConflictError):
+        await update(client, PODS, "a", "ns", lambda obj: {**obj, "spec": {}})
+    assert transport.verbs() == ["GET", "PUT"] * 5
+
+
+@virtual_time
+async def test_list_follows_pages_and_names_kinds():
+    client, transport = client_of(page(pod("a"), token="t"), page({"metadata": {"name": "b"}}, version=11))
+    listing = await client.list(PODS, "ns", label_selector="x=1", limit=1)
+    assert [(item["metadata"]["name"], item["kind"], item["apiVersion"]) for item in listing.items] == [
+        ("a", "Pod", "v1"),
+        ("b", "Pod", "v1"),
+    ]
+    assert listing.resource_version == "11"
+    assert [dict(request.query) for request in transport.requests] == [
+        {"labelSelector": "x=1", "limit": "1"},
+        {"labelSelector": "x=1", "limit": "1", "continue": "t"},
+    ]
+    assert transport.requests[0].timeout == 60
+
+
+@virtual_time
+async def test_list_that_expires_begins_once_more():
+    client, _ = client_of(page(pod("a"), token="t"), refusal(410, "Expired"), page(pod("b")))
+    assert [item["metadata"]["name"] for item in (await client.list(PODS)).items] == ["b"]
+
+
+@virtual_time
+async def test_gate_is_asked_before_every_attempt_to_write():
+    asked = 0
+
+    def gate() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise FencedError
+
+    client, transport = client_of(json_response({}), page(), BUSY, json_response({}), gate=gate)
+    await client.get(PODS, "a", "ns")
+    await client.list(PODS)
+    assert asked == 0
+    with pytest.raises(FencedError):
+        await CALLS["create"](client)
+    assert len(transport.requests) == 3, "the repetition is refused before it is sent"
+
+
+@virtual_time
+async def test_every_attempt_is_counted():
+    metrics = CountingMetrics()
+    client, _ = client_of(refusal(503), RESET, json_response({}), Streamed([]), metrics=metrics, host="api:443")
+    await CALLS["get"](client)
+    await client.open(Request("GET", "/x"))
+    assert metrics.requests == [
+        ("GET", "503", "api:443"),
+        ("GET", "<error>", "api:443"),
+        ("GET", "200", "api:443"),
+        ("GET", "200", "api:443"),
+    ]
+    assert metrics.retries == [("GET", "503", "api:443"), ("GET", "<error>", "api:443")]
+    assert [received > 0 for _, received in metrics.sizes] == [True, False, True, False]
+    assert metrics.decodes == 1
+
+
+@virtual_time
+async def test_stream_that_is_refused_is_an_error_and_closed():
+    refused = Streamed([b'{"reason": "Exp', b'ired", "code": 410}'], 410, {"retry-after": "3"})
+    client, _ = client_of(refused)
+    with pytest.raises(GoneError) as caught:
+        await client.open(Request("GET", "/x"))
+    assert (caught.value.reason, caught.value.retry_after) == ("Expired", 3)
+    assert refused.closed
+
+
+@virtual_time
+async def test_limiter_is_waited_for():
+    waited = []
+
+    class Limiter:
+        async def acquire(self) -> None:
+            waited.append(len(transport.requests))
+            await asyncio.sleep(0.5)
+
+    metrics = CountingMetrics()
+    client, transport = client_of(BUSY, json_response({}), limiter=Limiter(), metrics=metrics)
+    await CALLS["create"](client)
+    assert waited == [0, 1]
+    assert metrics.waits == [0.5, 0.5]
+
+
+@virtual_time
+async def test_warnings_of_the_server_are_repeated_once(capsys: pytest.CaptureFixture[str]):
+    warning = '299 - "old \\"v1\\" API", 299 - "unknown field"'
+    answer = Response(200, {"warning": warning}, b"{}")
+    client, _ = client_of(answer, answer)
+    await CALLS["get"](client)
+    await CALLS["get"](client)
+    out = capsys.readouterr().out
+    assert out.count("server warns") == 2
+    assert "unknown field" in out

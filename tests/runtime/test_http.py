@@ -1,0 +1,412 @@
+"""The aiohttp transport against real servers on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.runtime.virtual_time import VirtualClock
+from trainop.runtime.auth import ClusterConfig, ConfigError
+from trainop.runtime.cluster import Pem
+from trainop.runtime.credentials import StaticCredentials, TokenFile
+from trainop.runtime.http import HttpStream, HttpTransport
+from trainop.runtime.transport import NotConnectedError, Request
+
+Answer: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class SteppedClock(VirtualClock):
+    """Stands still beside the real time that sockets take."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@contextlib.asynccontextmanager
+async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    runner = web.ServerRunner(web.Server(answer, access_log=None), shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+    await site.start()
+    assert site._server is not None
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]  # asyncio's Server has them
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def transport_of(server: str, clock: VirtualClock | None = None, **config: Any) -> AsyncIterator[HttpTransport]:
+    transport = HttpTransport(ClusterConfig(server, **config), clock=clock)
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+GET = Request("GET", "/x", timeout=5)
+
+
+async def test_request_and_response_keep_their_parts():
+    async def echo(request: web.BaseRequest) -> web.Response:
+        headers = {name: request.headers.get(name, "") for name in ("content-type", "accept", "authorization", "x-own")}
+        groups = request.headers.getall("impersonate-group")
+        body = (await request.read()).decode()
+        return web.json_response(
+            [request.method, request.path_qs, headers, groups, body], status=418, headers={"X-Answer": "yes"}
+        )
+
+    async with (
+        serving(echo) as server,
+        transport_of(
+            server + "/k8s/clusters/c1/",
+            credentials=StaticCredentials.token("secret"),
+            headers=(("impersonate-group", "a"), ("impersonate-group", "b")),
+        ) as transport,
+    ):
+        request = Request(
+            "PATCH",
+            "/api/v1/pods/a b%2F?#é",
+            {"labelSelector": "a in (b,c),d=e", "fieldManager": "x&y"},
+            b'{"z": 1}',
+            "application/merge-patch+json",
+            "application/json;as=Table",
+            headers={"x-own": "mine"},
+        )
+        response = await transport.send(request)
+        assert response.status == 418
+        assert response.headers["x-answer"] == "yes"
+        method, url, headers, groups, body = json.loads(response.body)
+        assert method == "PATCH"
+        assert url == (
+            "/k8s/clusters/c1/api/v1/pods/a%20b%252F%3F%23%C3%A9"
+            "?labelSelector=a%20in%20%28b%2Cc%29%2Cd%3De&fieldManager=x%26y"
+        )
+        assert headers == {
+            "content-type": "application/merge-patch+json",
+            "accept": "application/json;as=Table",
+            "authorization": "Bearer secret",
+            "x-own": "mine",
+        }
+        assert groups == ["a", "b"]
+        assert body == '{"z": 1}'
+        assert transport.host == server.removeprefix("http://")
+
+
+@pytest.mark.parametrize(
+    ("server", "host"),
+    [("https://api", "api:443"), ("http://api/path", "api:80"), ("https://[fd00::1]:6443", "[fd00::1]:6443")],
+)
+async def test_host_always_has_a_port(server: str, host: str):
+    assert HttpTransport(ClusterConfig(server)).host == host
+
+
+async def test_stream_gives_bytes_as_they_come():
+    more = asyncio.Event()
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"one\n")
+        await more.wait()
+        await response.write(b"two\n")
+        return response
+
+    async with serving(answer) as server, transport_of(server) as transport:
+        stream = await transport.open(GET)
+        chunks = stream.chunks()
+        assert await anext(chunks) == b"one\n"
+        more.set()
+        assert await anext(chunks) == b"two\n"
+        with pytest.raises(StopAsyncIteration):
+            await anext(chunks)
+        await stream.close()
+
+
+async def test_refused_connection_was_never_sent():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    async with transport_of(f"http://127.0.0.1:{port}") as transport:
+        with pytest.raises(NotConnectedError) as caught:
+            await transport.send(GET)
+        assert str(caught.value) == f"GET /x: cannot connect to 127.0.0.1:{port}: Connection refused"
+        with pytest.raises(NotConnectedError):
+            await transport.open(GET)
+
+
+@pytest.mark.case("runtime-38")
+async def test_cut_connection_may_have_been_sent():
+    """The difference that keeps a POST from being sent twice."""
+    seen = 0
+
+    async def cut(request: web.BaseRequest) -> web.Response:
+        nonlocal seen
+        seen += 1
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with serving(cut) as server, transport_of(server) as transport:
+        with pytest.raises(ConnectionError) as caught:
+            await transport.send(Request("POST", "/x", body=b"{}"))
+        assert not isinstance(caught.value, NotConnectedError)
+    assert seen == 1
+
+
+async def read_all(stream: HttpStream) -> bytes:
+    return b"".join([chunk async for chunk in stream.chunks()])
+
+
+async def test_cut_stream_is_a_connection_error():
+    async def cut(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"half a li")
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    async with serving(cut) as server, transport_of(server) as transport:
+        stream = await transport.open(GET)
+        with pytest.raises(ConnectionError):
+            await read_all(stream)
+        await stream.close()
+
+
+async def test_timeout_covers_the_whole_exchange():
+    async def trickle(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"x")
+        await asyncio.sleep(30)
+        return response
+
+    async with serving(trickle) as server, transport_of(server) as transport:
+        with pytest.raises(TimeoutError, match="GET /x: no answer in time"):
+            await transport.send(Request("GET", "/x", timeout=0.05))
+        stream = await transport.open(Request("GET", "/x", timeout=5))
+        await stream.close()
+
+
+async def test_redirects_are_answers():
+    async def away(_: web.BaseRequest) -> web.Response:
+        return web.Response(status=302, headers={"Location": "http://example.org/"})
+
+    async with serving(away) as server, transport_of(server) as transport:
+        assert (await transport.send(GET)).status == 302
+
+
+async def test_sockets_notice_dead_peers():
+    async def ok(_: web.BaseRequest) -> web.Response:
+        return web.Response()
+
+    async with serving(ok) as server, transport_of(server) as transport:
+        stream = await transport.open(GET)
+        assert transport._pool is not None
+        for session in (transport._pool.requests, transport._pool.watches):
+            async with session.get(server) as response:
+                assert response.connection is not None or response.content.at_eof()
+            assert session.connector is not None
+            (connections,) = session.connector._conns.values()
+            connected = connections[0][0].transport
+            assert connected is not None
+            sock = connected.get_extra_info("socket")
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 5
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+        await stream.close()
+
+
+async def test_watches_take_no_place_of_requests():
+    async def endless(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if request.path == "/watch":
+            await asyncio.sleep(30)
+        return response
+
+    async with serving(endless) as server, transport_of(server) as transport:
+        streams = [await transport.open(Request("GET", "/watch", timeout=5)) for _ in range(80)]
+        assert (await transport.send(GET)).status == 200
+        for stream in streams:
+            await stream.close()
+
+
+@pytest.mark.case("runtime-37")
+async def test_refused_token_is_read_again_once(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text("old")
+    seen = []
+
+    async def guard(request: web.BaseRequest) -> web.Response:
+        seen.append(request.headers["authorization"])
+        return web.Response(status=200 if seen[-1] == "Bearer new" else 401)
+
+    credentials = TokenFile(token, SteppedClock())
+    async with serving(guard) as server, transport_of(server, credentials=credentials) as transport:
+        assert (await transport.send(GET)).status == 401
+        token.write_text("new")
+        assert (await transport.send(GET)).status == 200
+        assert (await transport.open(GET)).status == 200
+    assert seen == ["Bearer old"] * 3 + ["Bearer new"] * 2
+
+
+# Certificates ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A CA without key identifiers, as OpenSSL's strict mode refuses it and clusters have it."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @classmethod
+    def make(cls) -> Authority:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")])
+        constraints = x509.BasicConstraints(ca=True, path_length=None)
+        return cls(key, builder(name, name, key).add_extension(constraints, critical=True).sign(key, hashes.SHA256()))
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def issue(self, common_name: str, dns: str = "api") -> tuple[bytes, bytes]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        names = x509.SubjectAlternativeName([x509.DNSName(dns)])
+        certificate = builder(name, self.certificate.subject, key).add_extension(names, critical=False)
+        signed = certificate.sign(self.key, hashes.SHA256())
+        return (
+            signed.public_bytes(serialization.Encoding.PEM),
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            ),
+        )
+
+
+def builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(hours=1))
+    )
+
+
+def server_context(folder: Path, authority: Authority) -> ssl.SSLContext:
+    """Serves as `api`, asks clients for a certificate, takes those without."""
+    certificate, key = authority.issue("server")
+    (folder / "server.pem").write_bytes(certificate + key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=authority.pem.decode())
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.load_cert_chain(folder / "server.pem")
+    return context
+
+
+async def whoami(request: web.BaseRequest) -> web.Response:
+    assert request.transport is not None
+    certificate = request.transport.get_extra_info("peercert")
+    return web.Response(text=certificate["subject"][0][0][1] if certificate else "nobody")
+
+
+@pytest.mark.parametrize("in_files", [True, False])
+async def test_client_certificate_shows_who_we_are(tmp_path: Path, in_files: bool):
+    authority = Authority.make()
+    pems = dict(zip(("crt", "key"), authority.issue("operator"), strict=True)) | {"ca": authority.pem}
+
+    def pem(name: str) -> Pem:
+        if not in_files:
+            return pems[name]
+        (tmp_path / name).write_bytes(pems[name])
+        return tmp_path / name
+
+    async with (
+        serving(whoami, server_context(tmp_path, authority)) as server,
+        transport_of(
+            server, ca=pem("ca"), client_certificate=pem("crt"), client_key=pem("key"), tls_server_name="api"
+        ) as transport,
+    ):
+        assert (await transport.send(GET)).body == b"operator"
+
+
+async def test_server_is_verified_unless_told_not_to(tmp_path: Path):
+    authority, stranger = Authority.make(), Authority.make()
+    async with serving(whoami, server_context(tmp_path, authority)) as server:
+        async with transport_of(server, ca=stranger.pem, tls_server_name="api") as transport:
+            with pytest.raises(NotConnectedError, match="CERTIFICATE_VERIFY_FAILED"):
+                await transport.send(GET)
+        async with transport_of(server, ca=authority.pem) as transport:
+            with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1"):
+                await transport.send(GET)
+        async with transport_of(server, insecure=True) as transport:
+            assert (await transport.send(GET)).body == b"nobody"
+
+
+@pytest.mark.case("runtime-37")
+async def test_rotated_authority_is_used_for_new_connections(tmp_path: Path):
+    before, after = Authority.make(), Authority.make()
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(before.pem)
+    clock = SteppedClock()
+    async with (
+        serving(whoami, server_context(tmp_path, before)) as old_server,
+        serving(whoami, server_context(tmp_path, after)) as new_server,
+        transport_of(old_server, clock, ca=ca, tls_server_name="api") as transport,
+    ):
+        stream = await transport.open(GET)
+        retired = transport._pool
+        assert retired is not None
+        closed = []
+        object.__setattr__(transport._config, "server", new_server)  # the server rotates its certificate
+        ca.write_bytes(b"")
+        clock.seconds += 60
+        with pytest.raises(NotConnectedError):
+            await transport.send(GET)
+        ca.write_bytes(after.pem)
+        for _ in range(2):
+            clock.seconds += 60
+            assert (await transport.send(GET)).status == 200
+            closed.append(retired.watches.closed)
+        assert closed == [False, True], "watches may go on for a while"
+        await stream.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"ca": b"nonsense"}, "https://api: certificate authority"),
+        ({"ca": Path("/does/not/exist")}, "/does/not/exist: No such file"),
+        ({"client_certificate": b"x", "client_key": b"y"}, "https://api: .*client certificate"),
+    ],
+)
+def test_certificates_that_are_none_are_told_at_once(config: dict[str, Any], complaint: str):
+    with pytest.raises(ConfigError, match=complaint):
+        HttpTransport(ClusterConfig("https://api", **config))

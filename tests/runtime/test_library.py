@@ -1,0 +1,160 @@
+"""The runtime as others use it: what can be imported, at which cost, and the example."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+import trainop.runtime
+from trainop.local.api.server import ApiServer
+from trainop.runtime import CONFIG_MAPS, Client, Json, NotFoundError, Resource
+from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLE = ROOT / "examples" / "runtime"
+GREETINGS = Resource("example.com", "v1", "greetings", "Greeting")
+
+
+def test_everything_public_can_be_had():
+    source = ast.parse(Path(trainop.runtime.__file__ or "").read_text(encoding="utf-8"))
+    imported = {
+        (alias.name, node.module)
+        for node in ast.walk(source)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trainop.")
+        for alias in node.names
+    }
+    modules = {(name, f"trainop.runtime.{module}") for name, module in trainop.runtime._MODULES.items()}
+    assert imported == modules
+    assert {name for name, _ in modules} == set(trainop.runtime.__all__)
+    for name, module in modules:
+        assert getattr(trainop.runtime, name) is getattr(importlib.import_module(module), name)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = trainop.runtime.Nothing
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import trainop.runtime", ["aiohttp", "msgspec", "prometheus_client", "cryptography"]),
+        ("from trainop.runtime import Client, Cache, Controller", ["aiohttp", "cryptography", "kubernetes_asyncio"]),
+        ("from trainop.runtime import Manager, WebhookServer, CertificateRotation", ["cryptography"]),
+        ("from trainop.runtime import HttpTransport, load_config", ["cryptography", "kubernetes_asyncio", "yaml"]),
+    ],
+)
+def test_nobody_pays_for_what_he_does_not_use(statement: str, absent: list[str]):
+    program = f"import sys; {statement}; print(sorted(set({absent!r}) & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def load_example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("greetings", EXAMPLE / "greetings.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def document(name: str) -> Json:
+    loaded: Json = yaml.safe_load((EXAMPLE / name).read_text())
+    return loaded
+
+
+async def until(condition: Callable[[], Awaitable[Any]]) -> None:
+    async with asyncio.timeout(20):
+        while not await condition():  # noqa: ASYNC110  # the cluster is asked, as a user would
+            await asyncio.sleep(0.02)
+
+
+class World:
+    """A cluster and what is seen of it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def text(self) -> str | None:
+        try:
+            found = await self.client.get(CONFIG_MAPS, "world", "default")
+        except NotFoundError:
+            return None
+        return str(found["data"]["text"])
+
+    async def says(self, text: str | None) -> None:
+        async def seen() -> bool:
+            return await self.text() == text
+
+        await until(seen)
+
+    async def told(self, text: str) -> None:
+        async def seen() -> bool:
+            greeting = await self.client.get(GREETINGS, "world", "default")
+            return (greeting.get("status") or {}).get("text") == text
+
+        await until(seen)
+
+
+async def test_the_example_does_what_it_says():
+    api = ApiServer()
+    client = Client(api.transport())
+    await client.create(CUSTOM_RESOURCE_DEFINITIONS, document("crd.yaml"))
+    manager = load_example().build(client)
+    collecting, running = asyncio.create_task(api.run()), asyncio.create_task(manager.run())
+    world = World(client)
+    await client.create(GREETINGS, document("greeting.yaml"))
+    await world.says("Hello, world!")
+    await world.told("Hello, world!")
+    await client.patch(GREETINGS, "world", "default", {"spec": {"who": "you"}})
+    await world.says("Hello, you!")
+    await world.told("Hello, you!")
+    await client.delete(CONFIG_MAPS, "world", "default")
+    await world.says("Hello, you!")
+    await client.delete(GREETINGS, "world", "default")
+    await world.says(None)
+    manager.stop()
+    assert await running == 0
+    collecting.cancel()
+    await asyncio.wait([collecting])
+    await api.close()
+
+
+async def test_the_example_runs_with_any_kubeconfig(tmp_path: Path):
+    api = ApiServer()
+    await api.serve(token="secret")
+    client = Client(api.transport())
+    await client.create(CUSTOM_RESOURCE_DEFINITIONS, document("crd.yaml"))
+    await client.create(GREETINGS, document("greeting.yaml"))
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(api.kubeconfig("secret")))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        EXAMPLE / "greetings.py",
+        env={**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        await World(client).says("Hello, world!")
+        process.send_signal(signal.SIGTERM)
+        said, _ = await asyncio.wait_for(process.communicate(), 20)
+        assert process.returncode == 0, said.decode()
+        assert b"Traceback" not in said
+        assert b"Unclosed" not in said
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        await api.close()

@@ -1,0 +1,528 @@
+"""Start and stop in order, in virtual time; signals in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.runtime.test_leader import Connection, Leases
+from tests.runtime.virtual_time import VirtualClock, virtual_time
+from trainop.runtime.controller import Controller
+from trainop.runtime.leader import LeaderElector, NotLeaderError
+from trainop.runtime.manager import Manager
+from trainop.runtime.objects import Key
+from trainop.runtime.reconcile import DONE, Result
+from trainop.runtime.server import BindError
+
+A = Key("ns", "a")
+History = list[tuple[str, float]]
+
+
+class Part:
+    """Runs until cancelled and notes what befalls it."""
+
+    synced = False
+
+    def __init__(self, name: str, history: History) -> None:
+        self.name = name
+        self.history = history
+
+    def note(self, what: str) -> None:
+        self.history.append((f"{self.name} {what}", asyncio.get_running_loop().time()))
+
+    async def bind(self) -> None:
+        self.note("bound")
+
+    async def run(self) -> None:
+        self.note("runs")
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.note("ends")
+
+    async def flush(self, within: float) -> None:
+        assert within == 5
+        self.note("flushed")
+        await asyncio.sleep(1)
+
+
+class Calls:
+    """A reconciler that does what it is told, once."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.work = work
+        self.starts: list[float] = []
+
+    async def reconcile(self, key: Key) -> Result:
+        self.starts.append(asyncio.get_running_loop().time())
+        await self.work()
+        return DONE
+
+
+class World:
+    def __init__(
+        self,
+        work: Callable[[], Awaitable[None]] | None = None,
+        *,
+        elect: bool = False,
+        leases: tuple[str, ...] = ("lease",),
+    ) -> None:
+        self.clock = VirtualClock()
+        self.server = Leases()
+        self.connection = Connection(self.server)
+        self.elector: LeaderElector | None = None
+        if elect:
+            self.elector = LeaderElector(self.connection, "ns", leases, "me", clock=self.clock, rng=random.Random(1))
+        self.aborted: list[tuple[int, float]] = []
+        self.manager = Manager(clock=self.clock, elector=self.elector, signals=False, abort=self.abort)
+        self.reconciler = Calls(work or self.nothing)
+        self.controller = Controller("test", self.reconciler, clock=self.clock)
+        self.manager.add_controller(self.controller, "test")
+        self.history: History = []
+
+    async def nothing(self) -> None:
+        pass
+
+    def abort(self, code: int) -> None:
+        self.aborted.append((code, asyncio.get_running_loop().time()))
+
+    def part(self, name: str) -> Part:
+        return Part(name, self.history)
+
+    def start(self) -> asyncio.Task[int]:
+        return asyncio.create_task(self.manager.run())
+
+
+@virtual_time
+async def test_parts_start_in_order_and_stop_in_order():
+    world = World()
+    manager = world.manager
+    manager.add(world.part("other"), "other")
+    manager.add_cache(world.part("cache"))
+    manager.add_webhooks(world.part("webhooks"))
+    manager.add_http(world.part("probes"))
+    manager.add_recorder(world.part("recorder"))
+    run = world.start()
+    await asyncio.sleep(1)
+    world.controller.queue.add(A)
+    await asyncio.sleep(1)
+    assert world.reconciler.starts == [1]
+    started = [what for what, _ in world.history if what != "recorder runs"]
+    assert started[:2] == ["probes bound", "webhooks bound"]
+    assert started[2:] == ["probes runs", "webhooks runs", "cache runs", "other runs"]
+    world.history.clear()
+    manager.stop()
+    assert await run == 0
+    assert world.history == [
+        ("other ends", 2),
+        ("recorder flushed", 2),
+        ("recorder ends", 3),
+        ("cache ends", 3),
+        ("webhooks ends", 3),
+        ("probes ends", 3),
+    ]
+
+
+@virtual_time
+async def test_readiness_waits_for_the_caches_and_liveness_does_not():
+    world = World()
+    cache = world.part("cache")
+    world.manager.add_cache(cache)
+    run = world.start()
+    await asyncio.sleep(1)
+    assert (await world.manager.ready.all())[0] == 500
+    assert await world.manager.ready.one("cache") == (500, "internal server error: cache is not synced\n")
+    assert await world.manager.health.all() == (200, "ok")
+    cache.synced = True
+    assert await world.manager.ready.all() == (200, "ok")
+    world.manager.stop()
+    assert await run == 0
+
+
+@virtual_time
+async def test_liveness_fails_when_the_loop_has_not_turned():
+    world = World()
+    run = world.start()
+    await asyncio.sleep(100)
+    assert await world.manager.health.all() == (200, "ok")
+    world.clock.stall(31)
+    status, _ = await world.manager.health.all()
+    assert status == 500
+    await asyncio.sleep(2)
+    assert await world.manager.health.all() == (200, "ok")
+    world.manager.stop()
+    assert await run == 0
+
+
+@pytest.mark.case("runtime-32")
+@virtual_time
+async def test_a_short_reconcile_completes_before_the_lease_is_released():
+    finished: list[tuple[float, str | None]] = []
+
+    async def five_seconds() -> None:
+        for _ in range(5):
+            await asyncio.sleep(1)
+            assert world.elector is not None
+            world.elector.gate()  # it may still write
+        finished.append((asyncio.get_running_loop().time(), world.server.holder()))
+
+    world = World(five_seconds, elect=True)
+    run = world.start()
+    await asyncio.sleep(1)
+    world.controller.queue.add(A)
+    await asyncio.sleep(1)
+    world.manager.stop()
+    assert await run == 0
+    assert finished == [(6, "me")]
+    assert world.server.holder() == ""
+    assert world.aborted == []
+
+
+@pytest.mark.case("runtime-32")
+@virtual_time
+async def test_a_long_reconcile_is_cancelled_at_25_seconds_and_the_lease_released():
+    cancelled: list[tuple[float, str | None]] = []
+
+    async def a_minute() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append((asyncio.get_running_loop().time(), world.server.holder()))
+            raise
+
+    world = World(a_minute, elect=True)
+    run = world.start()
+    await asyncio.sleep(1)
+    world.controller.queue.add(A)
+    await asyncio.sleep(1)
+    world.manager.stop()
+    assert await run == 0
+    assert cancelled == [(27, "me")]
+    assert world.server.holder() == ""
+    assert asyncio.get_running_loop().time() < 28
+
+
+@pytest.mark.case("runtime-32")
+@virtual_time
+async def test_a_reconcile_that_swallows_cancellation_ends_the_process_without_release():
+    async def stubborn() -> None:
+        for _ in range(60):
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                continue
+
+    world = World(stubborn, elect=True)
+    run = world.start()
+    await asyncio.sleep(1)
+    world.controller.queue.add(A)
+    await asyncio.sleep(1)
+    world.manager.stop()
+    await asyncio.sleep(30.5)
+    assert world.aborted == [(1, 32)]
+    assert world.server.holder() == "me"
+    assert await run == 1
+
+
+@virtual_time
+async def test_controllers_start_with_the_lead_and_caches_before():
+    world = World(elect=True)
+    cache = world.part("cache")
+    world.manager.add_cache(cache)
+    world.server.store("lease", {"holderIdentity": "another", "leaseDurationSeconds": 15})
+    run = world.start()
+    world.controller.queue.add(A)
+    await asyncio.sleep(14)
+    assert world.history == [("cache runs", 0)]
+    assert world.reconciler.starts == []
+    cache.synced = True
+    assert await world.manager.ready.all() == (200, "ok"), "a standby is ready"
+    await asyncio.sleep(10)
+    assert [at >= 15 for at in world.reconciler.starts] == [True]
+    world.manager.stop()
+    assert await run == 0
+    assert world.server.holder() == ""
+
+
+@pytest.mark.case("runtime-28", "runtime-32")
+@virtual_time
+async def test_a_lost_lease_cancels_the_reconciles_and_ends_with_1():
+    cancelled: list[float] = []
+
+    async def a_minute() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.append(asyncio.get_running_loop().time())
+
+    world = World(a_minute, elect=True)
+    run = world.start()
+    await asyncio.sleep(1)
+    world.controller.queue.add(A)
+    await asyncio.sleep(5)
+    stolen = world.server.store("lease", {**world.server.leases["lease"]["spec"], "holderIdentity": "thief"})
+    with capture_logs() as logs:
+        assert await run == 1
+    assert len(cancelled) == 1
+    assert cancelled[0] < 9
+    assert world.server.leases["lease"] == stolen
+    failed = [line for line in logs if line["event"] == "operator failed"]
+    assert len(failed) == 1
+    assert "leader election lost: lease ns/lease: thief holds it" in failed[0]["error"]
+    assert not failed[0]["exc_info"]
+    assert world.aborted == []
+
+
+@virtual_time
+async def test_after_a_lost_lease_work_that_does_not_end_is_not_waited_for():
+    async def stubborn() -> None:
+        for _ in range(60):
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                continue
+
+    world = World(stubborn, elect=True)
+    run = world.start()
+    await asyncio.sleep(1)
+    world.controller.queue.add(A)
+    await asyncio.sleep(1)
+    world.server.store("lease", {**world.server.leases["lease"]["spec"], "holderIdentity": "thief"})
+    await asyncio.sleep(5)
+    ((code, at),) = world.aborted
+    assert code == 1
+    assert at <= 2 + 2.1 + 2
+    assert await run == 1
+
+
+@pytest.mark.case("runtime-29")
+@virtual_time
+async def test_a_leader_that_cannot_renew_writes_nothing_after_ten_seconds_and_ends_with_1():
+    writes: list[float] = []
+
+    async def write_every_second() -> None:
+        assert world.elector is not None
+        while True:
+            world.elector.gate()
+            writes.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(0.5)
+
+    world = World(write_every_second, elect=True)
+    run = world.start()
+    await asyncio.sleep(1)
+    world.controller.queue.add(A)
+    await asyncio.sleep(4)
+    renewed = world.server.writes[-1][0]
+    world.connection.cut = True
+    assert await run == 1
+    ended = asyncio.get_running_loop().time()
+    assert renewed + 9.4 <= writes[-1] <= renewed + 10
+    assert renewed + 9.9 <= ended <= renewed + 12
+    assert world.server.holder() == "me", "it expires by itself"
+
+
+@pytest.mark.case("runtime-31")
+@virtual_time
+async def test_after_a_stall_the_first_write_is_refused_and_the_process_ends_with_1():
+    refused: list[str] = []
+
+    async def stall_then_write() -> None:
+        assert world.elector is not None
+        world.elector.gate()
+        world.clock.stall(20)
+        try:
+            world.elector.gate()
+        except NotLeaderError as error:
+            refused.append(str(error))
+            raise
+
+    world = World(stall_then_write, elect=True)
+    run = world.start()
+    await asyncio.sleep(1)
+    world.controller.queue.add(A)
+    with capture_logs() as logs:
+        assert await run == 1
+    assert refused[0] == "the lease was not renewed in time"
+    assert [line["exc_info"] for line in logs if line["event"] == "reconcile raised"] == []
+
+
+@pytest.mark.case("runtime-33")
+@virtual_time
+async def test_losing_one_of_several_leases_ends_all_work_and_gives_back_the_others():
+    cancelled: list[list[str | None]] = []
+
+    async def a_minute() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.append([world.server.holder(name) for name in ("one", "three", "two")])
+
+    world = World(a_minute, elect=True, leases=("one", "two", "three"))
+    run = world.start()
+    await asyncio.sleep(1)
+    world.controller.queue.add(A)
+    await asyncio.sleep(1)
+    world.server.store("two", {**world.server.leases["two"]["spec"], "holderIdentity": "thief"})
+    assert await run == 1
+    assert cancelled == [["me", "me", "thief"]], "nothing was given back while work went on"
+    assert [world.server.holder(name) for name in ("one", "three", "two")] == ["", "", "thief"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "said", "traceback"),
+    [
+        (None, "UnexpectedEndError: helper ended although nobody asked it to", False),
+        (KeyError("bug"), "KeyError: 'bug'", True),
+    ],
+)
+def test_a_part_that_ends_by_itself_ends_the_process(ending: Exception | None, said: str, traceback: bool):
+    @virtual_time
+    async def scenario() -> None:
+        class Ending:
+            async def run(self) -> None:
+                await asyncio.sleep(5)
+                if ending:
+                    raise ending
+
+        world = World()
+        world.manager.add(Ending(), "helper")
+        world.manager.add_cache(world.part("cache"))
+        with capture_logs() as logs:
+            assert await world.manager.run() == 1
+        assert world.history == [("cache runs", 0), ("cache ends", 5)]
+        failed = [line for line in logs if line["event"] == "operator failed"]
+        assert [(line["error"], bool(line["exc_info"])) for line in failed] == [(said, traceback)]
+
+    scenario()
+
+
+@virtual_time
+async def test_a_port_in_use_is_one_line_and_exit_code_1():
+    class Taken(Part):
+        async def bind(self) -> None:
+            raise BindError("cannot listen on :8080 for metrics: address already in use")
+
+    world = World()
+    world.manager.add_http(Taken("metrics", world.history))
+    with capture_logs() as logs:
+        assert await world.manager.run() == 1
+    assert [(line["log_level"], line["error"], line["exc_info"]) for line in logs] == [
+        ("error", "BindError: cannot listen on :8080 for metrics: address already in use", None)
+    ]
+
+
+@virtual_time
+async def test_the_lease_is_given_back_before_the_last_events_are_written():
+    class Recorder(Part):
+        async def flush(self, within: float) -> None:
+            assert world.server.holder() == ""
+            await super().flush(within)
+
+    world = World(elect=True)
+    recorder = Recorder("recorder", world.history)
+    world.manager.add_recorder(recorder)
+    run = world.start()
+    await asyncio.sleep(1)
+    assert world.server.holder() == "me"
+    world.manager.stop()
+    assert await run == 0
+    assert [what for what, _ in world.history] == ["recorder runs", "recorder flushed", "recorder ends"]
+
+
+@virtual_time
+async def test_stop_before_the_lead_is_won_touches_no_lease():
+    world = World(elect=True)
+    theirs = world.server.store("lease", {"holderIdentity": "another", "leaseDurationSeconds": 15})
+    run = world.start()
+    await asyncio.sleep(5)
+    world.manager.stop()
+    assert await run == 0
+    assert world.server.leases["lease"] == theirs
+    assert asyncio.get_running_loop().time() == 5
+
+
+@virtual_time
+async def test_cancelling_the_manager_cancels_everything():
+    world = World()
+    world.manager.add_cache(world.part("cache"))
+    run = world.start()
+    await asyncio.sleep(1)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert world.history == [("cache runs", 0), ("cache ends", 1)]
+
+
+PROGRAM = """
+    import asyncio, sys
+    from trainop.runtime.controller import Controller
+    from trainop.runtime.manager import Manager
+    from trainop.runtime.objects import Key
+    from trainop.runtime.reconcile import DONE
+
+    class Slow:
+        async def reconcile(self, key):
+            print("begun", flush=True)
+            await asyncio.sleep(float(sys.argv[1]))
+            print("finished", flush=True)
+            return DONE
+
+    async def main():
+        controller = Controller("test", Slow())
+        manager = Manager()
+        manager.add_controller(controller)
+        controller.queue.add(Key("ns", "a"))
+        return await manager.run()
+
+    sys.exit(asyncio.run(main()))
+"""
+
+
+def spawn(seconds: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), seconds]
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, **options)
+
+
+def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
+    """All lines up to the one that contains `text`."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return "".join(lines)
+    raise AssertionError(f"{text!r} was not printed: {''.join(lines)}")
+
+
+@pytest.mark.case("runtime-32")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_running_reconcile_finish(number: signal.Signals):
+    with spawn("0.2") as process:
+        wait_for_line(process, "begun")
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=20)
+    assert "finished" in output
+    assert process.returncode == 0
+
+
+@pytest.mark.case("runtime-32")
+def test_a_second_signal_ends_the_process_at_once():
+    with spawn("600") as process:
+        wait_for_line(process, "begun")
+        process.send_signal(signal.SIGTERM)
+        wait_for_line(process, "signal received")
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=20)
+    assert "second signal" in output
+    assert "finished" not in output
+    assert process.returncode == 1

@@ -1,0 +1,413 @@
+"""Replicas that share a Secret on the embedded API server, and a TLS client that must never be turned away."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import random
+import ssl
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.runtime.authority import NAME, cert_controller_pairs, secret_data, shake_hands
+from tests.runtime.virtual_time import VirtualClock, virtual_time
+from trainop.local.api.server import ApiServer
+from trainop.runtime.certificates import Pair
+from trainop.runtime.client import Client, PatchKind
+from trainop.runtime.errors import NotFoundError
+from trainop.runtime.injection import (
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Configuration,
+    injection,
+)
+from trainop.runtime.metrics import Metrics
+from trainop.runtime.objects import Json, Key
+from trainop.runtime.resource import NAMESPACES, SECRETS
+from trainop.runtime.rotation import CertificateRotation, RotationOptions
+from trainop.runtime.serving import ServingCertificate
+from trainop.runtime.transport import Request, Response, Stream, Transport
+
+HOUR, MINUTE = 3600.0, 60.0
+SECRET = Key("kubeflow", "training-operator-webhook-cert")
+VALIDATING = Configuration(VALIDATING_WEBHOOK_CONFIGURATIONS, "validator.training-operator.kubeflow.org")
+MUTATING = Configuration(MUTATING_WEBHOOK_CONFIGURATIONS, "defaulter.training-operator.kubeflow.org")
+OPTIONS = RotationOptions(SECRET, (NAME,), (VALIDATING, MUTATING))
+
+
+def configuration(which: Configuration, *names: str, **metadata: Any) -> Json:
+    def webhook(name: str) -> Json:
+        return {
+            "name": name,
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {"service": {"name": "training-operator", "namespace": "kubeflow", "path": f"/{name}"}},
+        }
+
+    return {
+        "apiVersion": which.resource.api_version,
+        "kind": which.resource.kind,
+        "metadata": {"name": which.name, **metadata},
+        "webhooks": [webhook(name) for name in names or ("a.example.com", "b.example.com")],
+    }
+
+
+class Wire:
+    """The way of one replica to the API server: `before` may hold up or refuse a request, `after` looks at the world
+    after each answer."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.sent: list[tuple[str, str, int]] = []
+        self.before: Callable[[Request], Any] | None = None
+        self.after: Callable[[], Any] | None = None
+
+    async def send(self, request: Request) -> Response:
+        if self.before is not None:
+            await self.before(request)
+        response = await self._transport.send(request)
+        if request.method != "GET":
+            self.sent.append((request.method, request.path.rpartition("/")[2], response.status))
+        if self.after is not None:
+            await self.after()
+        return response
+
+    async def open(self, request: Request) -> Stream:
+        return await self._transport.open(request)
+
+    async def close(self) -> None: ...
+
+
+class Replica:
+    def __init__(self, lab: Lab, options: RotationOptions) -> None:
+        self.wire = Wire(lab.api.transport())
+        self.metrics = Metrics()
+        self.certificate = ServingCertificate(server_name=NAME)
+        client = Client(self.wire, clock=lab.clock, rng=random.Random(1))
+        self.rotation = CertificateRotation(
+            client, options, self.certificate, clock=lab.clock, rng=random.Random(2), metrics=self.metrics
+        )
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def errors(self) -> float:
+        labels = {"controller": "certificates"}
+        value = self.metrics.registry.get_sample_value("controller_runtime_reconcile_errors_total", labels)
+        assert value is not None
+        return value
+
+
+class Lab:
+    """An API server in the process, two configurations, and any number of replicas."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(datetime.now(UTC))  # OpenSSL looks at the real one
+        self.api = ApiServer(clock=self.clock, rng=random.Random(3))
+        self.client = Client(self.api.transport(), clock=self.clock)
+        self.replicas: list[Replica] = []
+        self.handshakes = 0
+
+    def replica(self, options: RotationOptions = OPTIONS) -> Replica:
+        self.replicas.append(Replica(self, options))
+        return self.replicas[-1]
+
+    def start(self) -> None:
+        for replica in self.replicas:
+            replica.task = asyncio.create_task(replica.rotation.run())
+
+    async def secret(self) -> Json:
+        return await self.client.get(SECRETS, SECRET.name, SECRET.namespace)
+
+    async def put_secret(self, data: Json, **metadata: Any) -> Json:
+        body = {"metadata": {"name": SECRET.name, "namespace": SECRET.namespace, **metadata}, "data": data}
+        return await self.client.create(SECRETS, {"apiVersion": "v1", "kind": "Secret", **body})
+
+    async def bundles(self) -> list[bytes]:
+        """The caBundle of every webhook of every configuration."""
+        found = []
+        for which in (VALIDATING, MUTATING):
+            with contextlib.suppress(NotFoundError):
+                seen = await self.client.get(which.resource, which.name)
+                found += [base64.b64decode(each["clientConfig"].get("caBundle", "")) for each in seen["webhooks"]]
+        return found
+
+    async def publish(self, bundle: bytes) -> None:
+        for which in (VALIDATING, MUTATING):
+            seen = await self.client.get(which.resource, which.name)
+            await self.client.patch(which.resource, which.name, None, injection(seen, bundle), kind=PatchKind.JSON)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.001)
+
+    async def call_everyone(self) -> None:
+        """The API server calls every webhook at every replica, trusting what is published."""
+        for bundle in set(await self.bundles()):
+            for replica in self.replicas:
+                if bundle and replica.certificate.loaded:
+                    shake_hands(replica.certificate.context, bundle)
+                    self.handshakes += 1
+
+
+@contextlib.asynccontextmanager
+async def lab() -> AsyncIterator[Lab]:
+    made = Lab()
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SECRET.namespace}}
+    await made.client.create(NAMESPACES, namespace)
+    for which in (VALIDATING, MUTATING):
+        await made.client.create(which.resource, configuration(which))
+    try:
+        yield made
+    finally:
+        tasks = [replica.task for replica in made.replicas if replica.task]
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(outcome, asyncio.CancelledError), outcome
+
+
+def served(replica: Replica, trusted: bytes) -> bytes:
+    return ssl.DER_cert_to_PEM_cert(shake_hands(replica.certificate.context, trusted)).encode()
+
+
+@pytest.mark.case("runtime-40")
+@virtual_time
+async def test_certificates_of_cert_controller_are_served_unchanged():
+    authority, server = cert_controller_pairs()
+    async with lab() as here:
+        before = await here.put_secret(secret_data(authority, server))
+        replica = here.replica()
+        here.start()
+        await asyncio.sleep(25 * HOUR)
+        assert await here.secret() == before
+        assert await here.bundles() == [authority.certificate] * 4
+        assert (await here.bundles())[0] == base64.b64decode(before["data"]["ca.crt"])
+        assert served(replica, authority.certificate).split() == server.certificate.split()
+        assert replica.wire.sent == [("PATCH", VALIDATING.name, 200), ("PATCH", MUTATING.name, 200)]
+        assert replica.metrics.registry.get_sample_value("certwatcher_read_certificate_total") == 1
+        assert replica.errors == 0
+
+
+@pytest.mark.case("runtime-40")
+@virtual_time
+async def test_a_change_of_the_authority_turns_no_client_away():
+    """Also not at a replica that hears of the change an hour late."""
+    authority, server = cert_controller_pairs(authority_left=60)
+    async with lab() as here:
+        await here.put_secret(secret_data(authority, server))
+        await here.publish(authority.certificate)
+        quick, late = here.replica(), here.replica()
+        cut_off = False
+
+        async def hold_up(_: Request) -> None:
+            if cut_off:
+                await asyncio.sleep(HOUR - here.clock.monotonic())
+
+        late.wire.before = hold_up
+        for replica in here.replicas:
+            replica.wire.after = here.call_everyone
+        late.task = asyncio.create_task(late.rotation.run())
+        await here.until(lambda: late.certificate.loaded)
+        cut_off = True
+        quick.task = asyncio.create_task(quick.rotation.run())
+        bundles = set()
+        for _ in range(40):
+            await here.call_everyone()
+            bundles |= set(await here.bundles())
+            await asyncio.sleep(15)
+        between = await here.secret()
+        assert between["data"]["previous-ca.crt"]
+        assert served(quick, (await here.bundles())[0]) != served(late, (await here.bundles())[0])
+        for _ in range(26 * 6):
+            await here.call_everyone()
+            bundles |= set(await here.bundles())
+            await asyncio.sleep(10 * MINUTE)
+        after = await here.secret()
+        assert set(after["data"]) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
+        new = base64.b64decode(after["data"]["ca.crt"])
+        assert new != authority.certificate
+        assert await here.bundles() == [new] * 4
+        assert bundles == {
+            authority.certificate + new,
+            new + authority.certificate,
+            new,
+        }
+        assert served(quick, new) == served(late, new) == base64.b64decode(after["data"]["tls.crt"])
+        assert here.handshakes > 300
+
+
+@pytest.mark.case("runtime-40")
+@pytest.mark.parametrize("exists", [True, False])
+@virtual_time
+async def test_replicas_that_start_together_agree(exists: bool):
+    async with lab() as here:
+        if exists:
+            await here.put_secret({})
+        replicas = [here.replica(), here.replica()]
+        gathered = asyncio.Barrier(2)
+
+        async def write_together(request: Request) -> None:
+            if request.method in ("PUT", "POST"):
+                await gathered.wait()
+
+        for replica in replicas:
+            replica.wire.before = write_together
+            replica.wire.after = here.call_everyone
+        here.start()
+        await asyncio.sleep(MINUTE)
+        secret = await here.secret()
+        authority, certificate = (base64.b64decode(secret["data"][name]) for name in ("ca.crt", "tls.crt"))
+        assert await here.bundles() == [authority] * 4
+        assert [served(replica, authority) for replica in replicas] == [certificate] * 2
+        writes = sorted(sent[2] for replica in replicas for sent in replica.wire.sent if sent[0] in ("PUT", "POST"))
+        assert writes == [200 if exists else 201, 409]
+        assert [replica.errors for replica in replicas] == [0, 0]
+
+
+@virtual_time
+async def test_unknown_fields_of_the_secret_stay():
+    async with lab() as here:
+        await here.put_secret({"other": "eA==", "ca.crt": "eA=="}, labels={"kept": "yes"})
+        here.replica()
+        here.start()
+        await asyncio.sleep(MINUTE)
+        secret = await here.secret()
+        assert secret["data"]["other"] == "eA=="
+        assert secret["metadata"]["labels"] == {"kept": "yes"}
+        assert len(secret["data"]) == 5
+
+
+@virtual_time
+async def test_what_others_change_is_put_right_at_once():
+    async with lab() as here:
+        await here.client.delete(MUTATING.resource, MUTATING.name)
+        replica = here.replica()
+        here.start()
+        await asyncio.sleep(MINUTE)
+        bundle = (await here.bundles())[0]
+        assert len(await here.bundles()) == 2
+        await here.client.create(MUTATING.resource, configuration(MUTATING))
+        drop = [{"op": "remove", "path": "/webhooks/1/clientConfig/caBundle"}]
+        await here.client.patch(VALIDATING.resource, VALIDATING.name, None, drop, kind=PatchKind.JSON)
+        await asyncio.sleep(1)
+        assert await here.bundles() == [bundle] * 4
+        await here.client.delete(SECRETS, SECRET.name, SECRET.namespace)
+        await asyncio.sleep(1)
+        secret = await here.secret()
+        assert await here.bundles() == [base64.b64decode(secret["data"]["ca.crt"])] * 4
+        assert served(replica, (await here.bundles())[0]) == base64.b64decode(secret["data"]["tls.crt"])
+
+
+@virtual_time
+async def test_configurations_of_another_injector_are_left_alone():
+    async with lab() as here:
+        annotation = {"metadata": {"annotations": {"cert-manager.io/inject-ca-from": "ns/cert"}}}
+        await here.client.patch(VALIDATING.resource, VALIDATING.name, None, annotation)
+        here.replica()
+        here.start()
+        await asyncio.sleep(MINUTE)
+        bundles = await here.bundles()
+        assert bundles[:2] == [b"", b""]
+        assert bundles[2] == bundles[3] != b""
+
+
+@virtual_time
+async def test_a_secret_of_cert_manager_is_served_and_not_written():
+    authority, server = cert_controller_pairs(server_left=20)
+    async with lab() as here:
+        data = secret_data(authority, server)
+        del data["ca.key"]
+        before = await here.put_secret(data, annotations={"cert-manager.io/certificate-name": "x"})
+        replica = here.replica()
+        here.start()
+        await asyncio.sleep(MINUTE)
+        assert await here.secret() == before
+        assert served(replica, authority.certificate).split() == server.certificate.split()
+        assert await here.bundles() == [authority.certificate] * 4
+
+
+@virtual_time
+async def test_a_configuration_that_changed_meanwhile_is_read_again():
+    async with lab() as here:
+        replica = here.replica()
+        moved = [{"op": "replace", "path": "/webhooks/0/clientConfig/service/path", "value": "/moved"}]
+        patched: list[Request] = []
+
+        async def interfere(request: Request) -> None:
+            if request.method == "PATCH" and not patched:
+                patched.append(request)
+                await here.client.patch(VALIDATING.resource, VALIDATING.name, None, moved, kind=PatchKind.JSON)
+
+        replica.wire.before = interfere
+        here.start()
+        await asyncio.sleep(MINUTE)
+        assert replica.wire.sent[1][2] == 422
+        assert replica.errors == 1
+        assert len(set(await here.bundles())) == 1
+        seen = await here.client.get(VALIDATING.resource, VALIDATING.name)
+        assert seen["webhooks"][0]["clientConfig"]["service"]["path"] == "/moved"
+
+
+@virtual_time
+async def test_an_authority_waits_for_configurations_that_cannot_be_read():
+    """And what can be done without them is done."""
+    authority, server = cert_controller_pairs(authority_left=60)
+    async with lab() as here:
+        await here.put_secret(secret_data(authority, server))
+        replica = here.replica()
+        away = True
+
+        async def refuse(request: Request) -> None:
+            if away and request.method == "GET" and request.path.endswith(MUTATING.name):
+                raise ConnectionError("no way")
+
+        replica.wire.before = refuse
+        here.start()
+        await asyncio.sleep(2 * HOUR)
+        waiting = await here.secret()
+        assert base64.b64decode(waiting["data"]["ca.crt"]) == authority.certificate
+        assert served(replica, authority.certificate).split() == server.certificate.split()
+        both = authority.certificate + base64.b64decode(waiting["data"]["next-ca.crt"])
+        assert (await here.bundles())[:2] == [both, both]
+        assert replica.errors > 5
+        away = False
+        await asyncio.sleep(HOUR)
+        assert "previous-ca.crt" in (await here.secret())["data"]
+
+
+@virtual_time
+async def test_a_certificate_that_cannot_be_served_is_an_error_and_the_last_one_stays():
+    authority, server = cert_controller_pairs()
+    async with lab() as here:
+        data, annotations = secret_data(authority, server), {"cert-manager.io/certificate-name": "x"}
+        await here.put_secret(data, annotations=annotations)
+        replica = here.replica()
+        here.start()
+        await asyncio.sleep(MINUTE)
+        await here.client.patch(SECRETS, SECRET.name, SECRET.namespace, {"data": {"tls.key": data["ca.key"]}})
+        await asyncio.sleep(MINUTE)
+        assert replica.errors > 0
+        assert replica.metrics.registry.get_sample_value("certwatcher_read_certificate_errors_total") == replica.errors
+        assert served(replica, authority.certificate).split() == server.certificate.split()
+
+
+def test_only_what_differs_is_injected():
+    seen = configuration(VALIDATING, "a.example.com", "b.example.com")
+    wanted = base64.b64encode(b"pem").decode()
+    seen["webhooks"][0]["clientConfig"]["caBundle"] = wanted
+    client = seen["webhooks"][1]["clientConfig"]
+    assert injection(seen, b"pem") == [
+        {"op": "test", "path": "/webhooks/1/clientConfig", "value": client},
+        {"op": "add", "path": "/webhooks/1/clientConfig/caBundle", "value": wanted},
+    ]
+    client["caBundle"] = wanted
+    assert injection(seen, b"pem") == []
+    assert injection({"metadata": {}}, b"pem") == []
+
+
+def test_a_key_does_not_show_in_logs():
+    assert "secret" not in repr(Pair(b"certificate", b"secret"))

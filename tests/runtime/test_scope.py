@@ -1,0 +1,91 @@
+"""What is watched of a kind, per namespace, and what a list in one scope says about the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.runtime.scripted import HANG, Streamed, added, bookmark, deleted, page, pod, refusal
+from tests.runtime.test_informer import Scene
+from tests.runtime.virtual_time import virtual_time
+from trainop.runtime.objects import Json
+from trainop.runtime.resource import NODES, PODS
+from trainop.runtime.scope import ALL_OTHERS, Namespaces, Scope, Selector, scopes_of
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "scopes"),
+    [
+        ((), [Scope(None, "a=b", "x=y")]),
+        (("one", "two", "one"), [Scope("one", "a=b", "x=y"), Scope("two", "a=b", "x=y")]),
+        (
+            {"one": Selector(labels="c=d"), "two": Selector(fields=""), ALL_OTHERS: Selector("", "z=1")},
+            [
+                Scope("one", "c=d", "x=y"),
+                Scope("two", "a=b", ""),
+                Scope(None, "", "z=1,metadata.namespace!=one,metadata.namespace!=two", frozenset({"one", "two"})),
+            ],
+        ),
+    ],
+)
+def test_each_namespace_has_its_selectors(namespaces: Namespaces, scopes: list[Scope]):
+    assert scopes_of(PODS, namespaces, "a=b", "x=y") == scopes
+    assert scopes_of(NODES, namespaces, "a=b", "x=y") == [Scope(None, "a=b", "x=y")], "nodes have no namespace"
+
+
+@pytest.mark.parametrize("term", ["metadata.namespace=one", "metadata.namespace==one"])
+def test_a_field_selector_for_one_namespace_needs_rights_there_only(term: str):
+    (scope,) = scopes_of(PODS, field_selector=f"spec.nodeName=n,{term}")
+    assert scope.namespace == "one"
+    assert scopes_of(PODS, field_selector="metadata.namespace!=one")[0].namespace is None
+
+
+def in_namespace(event: Json, namespace: str) -> Json:
+    event["object"]["metadata"]["namespace"] = namespace
+    return event
+
+
+@virtual_time
+async def test_a_list_of_all_other_namespaces_says_nothing_about_the_named_ones():
+    ours = Streamed([in_namespace(added("a", 1), "one"), bookmark(5, end=True), HANG])
+    others = Streamed([in_namespace(added("b", 2), "two"), bookmark(5, end=True), refusal_event()])
+    scene = Scene(
+        ours,
+        others,
+        Streamed([in_namespace(added("c", 8), "three"), bookmark(9, end=True), HANG]),
+        namespaces={"one": Selector(), ALL_OTHERS: Selector()},
+    )
+    async with scene.running():
+        await scene.informer.wait_synced()
+        await scene.until(lambda: len(scene.handler.calls) == 4)
+    assert scene.handler.calls == ["+a@1!", "+b@2!", "+c@8", "-b?"]
+    paths = [(request.path, request.query.get("fieldSelector")) for request in scene.transport.requests]
+    assert paths[0] == ("/api/v1/namespaces/one/pods", None)
+    assert paths[1] == paths[2] == ("/api/v1/pods", "metadata.namespace!=one")
+    assert scene.informer.covers("one")
+    assert scene.informer.covers("elsewhere")
+
+
+def refusal_event() -> Json:
+    return {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
+
+
+@virtual_time
+async def test_pages_of_large_objects_become_shorter():
+    large = [pod(f"p{number}", x="y" * (1 << 20)) for number in range(8)]
+    scene = Scene(refusal(422), page(*large, token="t"), page(pod("last"), token="u"), page(pod("end")))
+    await scene.play()
+    limits = [request.query.get("limit") for request in scene.transport.requests[1:4]]
+    assert limits == ["250", "124", "124"]
+    assert len(scene.informer.store) == 10
+
+
+@virtual_time
+async def test_deletions_in_one_scope_leave_the_other_alone():
+    scene = Scene(
+        Streamed([in_namespace(added("a", 1), "one"), bookmark(5, end=True), in_namespace(deleted("a", 6), "one")]),
+        Streamed([in_namespace(added("a", 2), "two"), bookmark(5, end=True), HANG]),
+        namespaces=("one", "two"),
+    )
+    await scene.play()
+    assert scene.handler.calls == ["+a@1!", "+a@2!", "-a"]
+    assert [obj.metadata.namespace for obj in scene.informer.store.list()] == ["two"]

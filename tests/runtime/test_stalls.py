@@ -1,0 +1,47 @@
+"""A stall of the event loop is told while it lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from trainop.runtime.stalls import StallWatch
+
+
+async def test_a_blocking_call_is_told_with_its_task_and_place():
+    with capture_logs() as logs:
+
+        def lines_about(task: str) -> list[MutableMapping[str, Any]]:
+            return [line for line in logs if line["task"] == task]
+
+        watching = asyncio.create_task(StallWatch(0.05).run())
+        await asyncio.sleep(0.02)
+
+        async def block_the_loop() -> None:
+            deadline = time.monotonic() + 20
+            while not lines_about("culprit") and time.monotonic() < deadline:
+                time.sleep(0.01)  # noqa: ASYNC251  # the point of the test
+
+        await asyncio.create_task(block_the_loop(), name="culprit")
+        watching.cancel()
+        await asyncio.wait([watching])
+    (line,) = lines_about("culprit")
+    assert line["event"] == "event loop stalled"
+    assert line["seconds"] > 0
+    assert line["at"].endswith("block_the_loop")
+    assert __file__ in line["at"]
+
+
+async def test_the_watching_thread_ends_with_its_task():
+    watching = asyncio.create_task(StallWatch(0.05).run())
+    await asyncio.sleep(0)
+    thread = next(each for each in threading.enumerate() if each.name == "stall-watch")
+    watching.cancel()
+    await asyncio.wait([watching])
+    thread.join(5)
+    assert not thread.is_alive()

@@ -1,0 +1,194 @@
+"""The step machine of list and watch, as tables; what its steps add up to is shown in `test_informer.py`."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainop.runtime.errors import error_of_status
+from trainop.runtime.transport import NotConnectedError
+from trainop.runtime.watcher import (
+    MAX_BACKOFF,
+    Action,
+    Cause,
+    Ended,
+    Listed,
+    Paged,
+    Phase,
+    State,
+    Verb,
+    begin,
+    cause_of,
+    cause_of_close,
+    step,
+)
+
+WATCHING = State(Phase.WATCHING, streams=False, version="10")
+STREAMING = State(Phase.STREAMING)
+LISTING = State(Phase.LISTING, streams=False, token="t")
+AT_ONCE = (0.0, 0.0)
+BACKS_OFF = (0.8, 1.6)
+
+
+def follow(state: State, outcome: Paged | Listed | Ended, now: float = 0.0) -> tuple[State, Action]:
+    return step(state, outcome, now, random.Random(1))
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "verb", "delay"),
+    [
+        (WATCHING, Cause.CLOSED, Verb.WATCH, AT_ONCE),
+        (WATCHING, Cause.SILENT, Verb.WATCH, AT_ONCE),
+        (WATCHING, Cause.SHORT, Verb.WATCH, BACKS_OFF),
+        (WATCHING, Cause.MUTE, Verb.PAGE, BACKS_OFF),
+        (WATCHING, Cause.DISCONNECTED, Verb.WATCH, BACKS_OFF),
+        (WATCHING, Cause.THROTTLED, Verb.WATCH, BACKS_OFF),
+        (WATCHING, Cause.UNAVAILABLE, Verb.WATCH, BACKS_OFF),
+        (WATCHING, Cause.UNAUTHORIZED, Verb.WATCH, BACKS_OFF),
+        (WATCHING, Cause.FORBIDDEN, Verb.WATCH, BACKS_OFF),
+        (WATCHING, Cause.EXPIRED, Verb.PAGE, BACKS_OFF),
+        (WATCHING, Cause.TOO_LARGE, Verb.PAGE, AT_ONCE),
+        (WATCHING, Cause.NOT_FOUND, Verb.PAGE, BACKS_OFF),
+        (WATCHING, Cause.REJECTED, Verb.PAGE, BACKS_OFF),
+        (WATCHING, Cause.ERROR, Verb.PAGE, BACKS_OFF),
+        (WATCHING, Cause.UNREADABLE, Verb.PAGE, BACKS_OFF),
+        (WATCHING, Cause.REWOUND, Verb.PAGE, BACKS_OFF),
+        (STREAMING, Cause.CLOSED, Verb.STREAM, BACKS_OFF),
+        (STREAMING, Cause.SHORT, Verb.STREAM, BACKS_OFF),
+        (STREAMING, Cause.SILENT, Verb.PAGE, BACKS_OFF),
+        (STREAMING, Cause.DISCONNECTED, Verb.STREAM, BACKS_OFF),
+        (STREAMING, Cause.THROTTLED, Verb.STREAM, BACKS_OFF),
+        (STREAMING, Cause.FORBIDDEN, Verb.STREAM, BACKS_OFF),
+        (STREAMING, Cause.NOT_FOUND, Verb.STREAM, BACKS_OFF),
+        (STREAMING, Cause.TOO_LARGE, Verb.STREAM, AT_ONCE),
+        (STREAMING, Cause.REJECTED, Verb.PAGE, AT_ONCE),
+        (STREAMING, Cause.UNREADABLE, Verb.PAGE, BACKS_OFF),
+        (LISTING, Cause.EXPIRED, Verb.PAGE, AT_ONCE),
+        (LISTING, Cause.TOO_LARGE, Verb.PAGE, AT_ONCE),
+        (LISTING, Cause.DISCONNECTED, Verb.PAGE, BACKS_OFF),
+        (LISTING, Cause.UNAVAILABLE, Verb.PAGE, BACKS_OFF),
+        (LISTING, Cause.FORBIDDEN, Verb.PAGE, BACKS_OFF),
+    ],
+)
+def test_answers_to_failures(state: State, cause: Cause, verb: Verb, delay: tuple[float, float]):
+    _, action = follow(state, Ended(cause, state.version))
+    assert action.verb is verb
+    assert delay[0] <= action.delay <= delay[1]
+    if verb is Verb.WATCH:
+        assert action.version == "10"
+
+
+@pytest.mark.parametrize("cause", [Cause.DISCONNECTED, Cause.THROTTLED, Cause.UNAVAILABLE])
+def test_page_that_failed_is_asked_again(cause: Cause):
+    assert follow(LISTING, Ended(cause))[1].token == "t"
+
+
+@pytest.mark.parametrize("cause", [Cause.EXPIRED, Cause.TOO_LARGE, Cause.UNREADABLE])
+def test_list_that_cannot_go_on_begins_again(cause: Cause):
+    assert follow(LISTING, Ended(cause))[1].token == ""
+
+
+def test_first_action_is_a_streamed_list_unless_refused_before():
+    assert begin(random.Random(1))[1].verb is Verb.STREAM
+    assert begin(random.Random(1), streams=False)[1] == Action(Verb.PAGE)
+
+
+def test_retry_after_is_the_least_delay():
+    assert follow(WATCHING, Ended(Cause.THROTTLED, retry_after=7))[1].delay == 7
+    assert follow(WATCHING, Ended(Cause.THROTTLED, retry_after=0.1))[1].delay >= 0.8
+
+
+def test_an_event_restores_the_trust_in_a_watch():
+    state = WATCHING
+    for _ in range(2):
+        state, _ = follow(state, Ended(Cause.SHORT, "10"))
+    state, action = follow(state, Ended(Cause.CLOSED, "12", fruitful=True))
+    assert (action.verb, action.version) == (Verb.WATCH, "12")
+    _, action = follow(state, Ended(Cause.SHORT, "12"))
+    assert action.verb is Verb.WATCH
+
+
+def test_watches_end_at_different_times():
+    rng = random.Random(1)
+    timeouts = {step(WATCHING, Ended(Cause.CLOSED), 0.0, rng)[1].timeout for _ in range(100)}
+    assert min(timeouts) >= 300
+    assert max(timeouts) <= 600
+    assert len(timeouts) > 50
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(Paged, st.sampled_from(["", "t"]), st.just("9")),
+            st.builds(Ended, st.sampled_from(Cause), st.just("8"), st.booleans(), st.sampled_from([0.0, 5.0])),
+        ),
+        max_size=40,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_no_history_leads_into_a_tight_loop(outcomes: list[Paged | Ended], rng: random.Random):
+    """Whatever happens, two actions in a row without progress are never both immediate."""
+    state, action = begin(rng)
+    immediate, now = 0, 0.0
+    for outcome in outcomes:
+        if isinstance(outcome, Paged) and action.verb is not Verb.PAGE:
+            continue
+        state, action = step(state, outcome, now, rng)
+        now += action.delay
+        assert 0 <= action.delay <= max(2 * MAX_BACKOFF, 5.0)
+        progress = isinstance(outcome, Paged) or outcome.fruitful or outcome.cause in (Cause.CLOSED, Cause.SILENT)
+        immediate = 0 if action.delay or progress else immediate + 1
+        assert immediate <= 2
+
+
+@pytest.mark.parametrize(
+    ("status", "in_stream", "cause"),
+    [
+        ({"code": 410, "reason": "Gone"}, False, Cause.EXPIRED),
+        ({"code": 500, "reason": "Expired"}, True, Cause.EXPIRED),
+        ({"code": 429}, True, Cause.THROTTLED),
+        ({"code": 401}, False, Cause.UNAUTHORIZED),
+        ({"code": 403}, False, Cause.FORBIDDEN),
+        ({"code": 403}, True, Cause.ERROR),
+        ({"code": 404}, False, Cause.NOT_FOUND),
+        ({"code": 422}, False, Cause.REJECTED),
+        ({"code": 400}, False, Cause.REJECTED),
+        ({"code": 503}, False, Cause.UNAVAILABLE),
+        ({"code": 504, "reason": "Timeout"}, False, Cause.UNAVAILABLE),
+        (
+            {"code": 504, "reason": "Timeout", "details": {"causes": [{"reason": "ResourceVersionTooLarge"}]}},
+            False,
+            Cause.TOO_LARGE,
+        ),
+        (
+            {"code": 504, "reason": "Timeout", "details": {"causes": [{"message": "Too large resource version: 9"}]}},
+            True,
+            Cause.TOO_LARGE,
+        ),
+        ({}, True, Cause.ERROR),
+    ],
+)
+def test_causes_of_refusals(status: dict[str, object], in_stream: bool, cause: Cause):
+    assert cause_of(error_of_status(status), in_stream=in_stream) is cause
+
+
+@pytest.mark.parametrize("error", [NotConnectedError(), ConnectionResetError(), TimeoutError()])
+def test_causes_of_broken_connections(error: Exception):
+    assert cause_of(error) is Cause.DISCONNECTED
+
+
+@pytest.mark.parametrize(
+    ("fruitful", "seconds", "cause"),
+    [
+        (True, 0.1, Cause.CLOSED),
+        (False, 0.9, Cause.SHORT),
+        (False, 1.0, Cause.CLOSED),
+        (False, 300.0, Cause.MUTE),
+        (True, 600.0, Cause.CLOSED),
+    ],
+)
+def test_causes_of_closed_watches(fruitful: bool, seconds: float, cause: Cause):
+    assert cause_of_close(fruitful=fruitful, seconds=seconds) is cause

@@ -1,0 +1,346 @@
+"""Admission over TLS: versions, refusals, limits, and handlers that fail or take too long."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import aiohttp
+import pytest
+from aiohttp import StreamReader
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.test_utils import make_mocked_request
+
+from tests.runtime.virtual_time import VirtualClock, virtual_time
+from trainop.runtime.admission import (
+    AdmissionRequest,
+    Handler,
+    Verdict,
+    allow,
+    amend,
+    defaulting,
+    deny,
+    mutating_path,
+    validating,
+    validating_path,
+)
+from trainop.runtime.certificates import issue, make_authority
+from trainop.runtime.errors import InvalidError
+from trainop.runtime.manager import Manager
+from trainop.runtime.metrics import Metrics
+from trainop.runtime.objects import Json
+from trainop.runtime.resource import PODS, Resource
+from trainop.runtime.server import Address, UnhealthyError
+from trainop.runtime.serving import CertificateError, CertificateFolder, ServingCertificate
+from trainop.runtime.webhook import WebhookServer, _Endpoint, seconds_for
+
+JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+PATH = "/validate-kubeflow-org-v1-pytorchjob"
+NOW = datetime.now(UTC)
+AUTHORITY = make_authority("ca", "test", NOW)
+SERVER = issue(AUTHORITY, ["localhost"], NOW)
+
+
+def review(
+    operation: str = "CREATE",
+    obj: Any = None,
+    old: Any = None,
+    *,
+    version: str = "v1",
+    kind: str = "AdmissionReview",
+    **more: Any,
+) -> Json:
+    request = {"uid": "u-1", "operation": operation, "object": obj, "oldObject": old, "kind": {"kind": "PyTorchJob"}}
+    return {"apiVersion": f"admission.k8s.io/{version}", "kind": kind, "request": request | more}
+
+
+def check(obj: Json, old: Json | None) -> Verdict:
+    """Refuses what asks for something bad."""
+    return deny("spec is bad", "take care") if obj.get("spec") == "bad" else allow("take care")
+
+
+class Caller:
+    """The API server's part: trusts the authority, sends reviews."""
+
+    def __init__(self, server: WebhookServer, session: aiohttp.ClientSession) -> None:
+        self.url = f"https://localhost:{server.port}"
+        self.session = session
+
+    async def post(self, path: str, body: Any, content_type: str = "application/json") -> tuple[int, Json]:
+        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        async with self.session.post(self.url + path, data=data, headers={"content-type": content_type}) as answer:
+            return answer.status, await answer.json()
+
+    async def respond(self, path: str, body: Any, **options: Any) -> Json:
+        """The response inside an answer that must be 200."""
+        status, answer = await self.post(path, body, **options)
+        assert (status, answer["kind"]) == (200, "AdmissionReview")
+        response: Json = answer["response"]
+        return response
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handlers: dict[str, Handler], metrics: Metrics | None = None
+) -> AsyncIterator[tuple[WebhookServer, Caller]]:
+    certificate = ServingCertificate(server_name="localhost")
+    certificate.load(SERVER.certificate, SERVER.key)
+    certificate.authority = AUTHORITY.certificate
+    server = WebhookServer(certificate, address=Address("127.0.0.1", 0), metrics=metrics)
+    for path, handler in handlers.items():
+        server.register(path, handler)
+    await server.bind()
+    running = asyncio.create_task(server.run())
+    context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+            yield server, Caller(server, session)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+@pytest.mark.case("runtime-39")
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+async def test_an_invalid_object_is_denied_in_the_version_that_was_asked(version: str):
+    metrics = Metrics()
+    async with serving({PATH: validating(check)}, metrics) as (_, caller):
+        status, answer = await caller.post(f"{PATH}?timeout=10s", review("CREATE", {"spec": "bad"}, version=version))
+        assert status == 200
+        assert answer == {
+            "apiVersion": f"admission.k8s.io/{version}",
+            "kind": "AdmissionReview",
+            "response": {
+                "uid": "u-1",
+                "allowed": False,
+                "status": {"metadata": {}, "code": 403, "reason": "Forbidden", "message": "spec is bad"},
+                "warnings": ["take care"],
+            },
+        }
+        response = await caller.respond(PATH, review("CREATE", {"spec": "good"}, version=version))
+        assert response == {
+            "uid": "u-1",
+            "allowed": True,
+            "status": {"metadata": {}, "code": 200},
+            "warnings": ["take care"],
+        }
+    value = metrics.registry.get_sample_value
+    assert value("controller_runtime_webhook_requests_total", {"webhook": PATH, "code": "200"}) == 2
+    assert value("controller_runtime_webhook_requests_total", {"webhook": PATH, "code": "500"}) == 0
+    assert value("controller_runtime_webhook_latency_seconds_count", {"webhook": PATH}) == 2
+    assert value("controller_runtime_webhook_requests_in_flight", {"webhook": PATH}) == 0
+
+
+@pytest.mark.case("runtime-39")
+async def test_requests_that_are_none():
+    async with serving({PATH: validating(check)}) as (_, caller):
+        for body, content_type, code, message in (
+            (review(), "text/plain", 400, "contentType=text/plain, expected application/json"),
+            (review(), "application/json; charset=utf-8", 400, "contentType=application/json; charset=utf-8, expected"),
+            (b"", "application/json", 400, "request body is empty"),
+            (b"{", "application/json", 400, "couldn't decode"),
+            (review(kind="Pod"), "application/json", 400, 'no kind "Pod" is registered for version "admission'),
+            (b" " * (8 << 20), "application/json", 413, "request entity is too large; limit is 7340032 bytes"),
+        ):
+            response = await caller.respond(PATH, body, content_type=content_type)
+            assert (response["allowed"], response["status"]["code"]) == (False, code)
+            assert response["status"]["message"].startswith(message)
+        almost = review("CREATE", {"spec": "x" * (6 << 20)})
+        assert (await caller.respond(PATH, almost))["allowed"]
+        async with caller.session.post(f"{caller.url}/elsewhere", json=review()) as answer:
+            assert answer.status == 404
+
+
+@pytest.mark.case("runtime-39")
+async def test_a_handler_that_raises_concerns_one_request_only():
+    def judge(request: AdmissionRequest) -> Verdict:
+        if request.namespace == "bug":
+            raise KeyError("spec")
+        if request.namespace == "gone":
+            raise asyncio.CancelledError
+        raise InvalidError(422, "Invalid", "too many", {"code": 422, "reason": "Invalid", "message": "too many"})
+
+    metrics = Metrics()
+    async with serving({PATH: judge}, metrics) as (_, caller):
+        response = await caller.respond(PATH, review(namespace="bug"))
+        assert response["status"] == {"metadata": {}, "code": 500, "message": "panic: 'spec' [recovered]"}
+        assert metrics.registry.get_sample_value("controller_runtime_webhook_panics_total") == 1
+        assert (await caller.respond(PATH, review(namespace="gone")))["status"]["code"] == 500
+        response = await caller.respond(PATH, review())
+        assert response["status"] == {"metadata": {}, "code": 422, "reason": "Invalid", "message": "too many"}
+        assert metrics.registry.get_sample_value("controller_runtime_webhook_panics_total") == 2
+
+
+@pytest.mark.case("runtime-39")
+@virtual_time
+async def test_a_slow_handler_is_answered_for_before_the_api_server_gives_up():
+    ended = []
+
+    async def think(_: AdmissionRequest) -> Verdict:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(asyncio.get_running_loop().time())
+        return allow()
+
+    async def defy(_: AdmissionRequest) -> Verdict:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+        return allow()
+
+    loop = asyncio.get_running_loop()
+    for handler, query, begins_at, answered_at in (
+        (think, "?timeout=2s", 0, 1.5),
+        (think, "", 1.5, 1.5 + 9.5),
+        (defy, "?timeout=1s", 11.0, 11.0 + 0.5 + 0.25),
+    ):
+        assert loop.time() == begins_at
+        payload = StreamReader(mock.create_autospec(BaseProtocol, instance=True), 2**16, loop=loop)
+        payload.feed_data(json.dumps(review()).encode())
+        payload.feed_eof()
+        request = make_mocked_request("POST", PATH + query, {"content-type": "application/json"}, payload=payload)
+        answer = await _Endpoint(PATH, handler, Metrics(), VirtualClock()).answer(request)
+        assert loop.time() == answered_at
+        assert isinstance(answer.body, bytes)
+        assert json.loads(answer.body)["response"]["status"] == {"metadata": {}, "code": 500, "message": "timeout"}
+    assert ended == [1.5, 11.0]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds"),
+    [("10s", 9.5), ("2s", 1.5), ("1m0.5s", 60.0), ("1500ms", 1.0), ("", 9.5), ("x", 9.5), ("10", 9.5), ("100ms", 0.1)],
+)
+def test_the_deadline_leaves_time_for_the_answer(timeout: str, seconds: float):
+    assert seconds_for(timeout) == pytest.approx(seconds)
+
+
+def request(operation: str, obj: Json | None = None, old: Json | None = None) -> AdmissionRequest:
+    return AdmissionRequest("u", operation, object=obj, old_object=old)
+
+
+BAD, GOOD = {"spec": "bad", "metadata": {"finalizers": ["x"]}}, {"spec": "good"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "obj", "old", "allowed"),
+    [
+        ("CREATE", BAD, None, False),
+        ("CREATE", GOOD, None, True),
+        ("UPDATE", BAD, GOOD, False),
+        ("UPDATE", GOOD, BAD, True),
+        ("UPDATE", BAD | {"metadata": {"deletionTimestamp": "t"}}, BAD, True),
+        ("UPDATE", BAD | {"status": {"phase": "x"}}, BAD, True),
+        ("DELETE", None, BAD, True),
+        ("CONNECT", BAD, None, True),
+    ],
+)
+def test_validators_judge_by_operation(operation: str, obj: Json | None, old: Json | None, allowed: bool):
+    verdict = validating(check)(request(operation, obj, old))
+    assert isinstance(verdict, Verdict)
+    assert verdict.allowed is allowed
+
+
+def test_deletions_are_judged_on_demand():
+    judge = validating(check, lambda old: deny(f"{old['spec']} stays"))
+    verdict = judge(request("DELETE", None, GOOD))
+    assert isinstance(verdict, Verdict)
+    assert verdict.message == "good stays"
+
+
+async def test_defaults_are_a_patch_against_what_was_sent():
+    handler = defaulting(lambda obj: {**obj, "spec": {"replicas": 1, **obj["spec"]}})
+    path = mutating_path(JOBS)
+    assert path == "/mutate-kubeflow-org-v1-pytorchjob"
+    assert validating_path(PODS) == "/validate--v1-pod"
+    async with serving({path: handler}) as (_, caller):
+        response = await caller.respond(path, review("CREATE", {"spec": {"unknown": {"kept": 1}}}))
+        assert response["patchType"] == "JSONPatch"
+        patch = json.loads(base64.b64decode(response["patch"]))
+        assert patch == [{"op": "add", "path": "/spec/replicas", "value": 1}]
+        response = await caller.respond(path, review("CREATE", {"spec": {"replicas": 2}}))
+        assert "patch" not in response
+        assert (await caller.respond(path, review("DELETE", None, {"spec": {}})))["allowed"]
+    assert amend({"a": 1}, {"a": 1}).patch == ()
+
+
+async def test_dry_runs_are_told_and_paths_are_taken_once():
+    seen = []
+
+    def judge(asked: AdmissionRequest) -> Verdict:
+        seen.append((asked.dry_run, asked.user_info["username"], asked.sub_resource))
+        return allow()
+
+    async with serving({PATH: judge}) as (server, caller):
+        more: Json = {"dryRun": True, "userInfo": {"username": "me"}, "subResource": "status", "options": None}
+        assert (await caller.respond(PATH, review(**more)))["allowed"]
+        assert seen == [(True, "me", "status")]
+        with pytest.raises(ValueError, match="registered already"):
+            server.register(PATH, judge)
+
+
+async def test_ready_when_it_serves_a_certificate_that_clients_accept():
+    certificate = ServingCertificate(server_name="localhost")
+    server = WebhookServer(certificate, address=Address("127.0.0.1", 0))
+    manager = Manager(signals=False)
+    manager.add_webhooks(server)
+    manager.ready.add("webhooks", server.check)
+    with pytest.raises(UnhealthyError, match="not been started"):
+        await server.check()
+    running = asyncio.create_task(manager.run())
+    while server.port is None:  # noqa: ASYNC110  # the manager tells nobody when it has bound
+        await asyncio.sleep(0)
+    with pytest.raises(UnhealthyError, match="no certificate"):
+        await server.check()
+    certificate.load(SERVER.certificate, SERVER.key)
+    await server.check()
+    certificate.authority = make_authority("another", "test", NOW).certificate
+    with pytest.raises(UnhealthyError, match="certificate verify failed"):
+        await server.check()
+    certificate.authority = AUTHORITY.certificate
+    assert (await manager.ready.all())[0] == 200
+    manager.stop()
+    assert await running == 0
+
+
+async def test_clients_may_be_asked_for_a_certificate():
+    certificate = ServingCertificate(client_ca=AUTHORITY.certificate)
+    assert certificate.context.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_a_pair_that_does_not_match_leaves_the_old_one():
+    certificate = ServingCertificate()
+    other = issue(AUTHORITY, ["localhost"], NOW)
+    assert certificate.load(SERVER.certificate, SERVER.key)
+    assert not certificate.load(SERVER.certificate, SERVER.key)
+    for pair in ((SERVER.certificate, other.key), (b"", b""), (b"x", SERVER.key)):
+        with pytest.raises(CertificateError):
+            certificate.load(*pair)
+    assert certificate.load(other.certificate, other.key)
+
+
+async def test_a_folder_is_read_again_and_again(tmp_path: Path):
+    metrics, certificate, clock = Metrics(), ServingCertificate(), VirtualClock()
+    folder = CertificateFolder(tmp_path, certificate, metrics=metrics, clock=clock)
+    value = metrics.registry.get_sample_value
+    await folder.reload()
+    assert value("certwatcher_read_certificate_errors_total") == 1
+    (tmp_path / "tls.crt").write_bytes(SERVER.certificate)
+    (tmp_path / "tls.key").write_bytes(SERVER.key)
+    for _ in range(2):
+        await folder.reload()
+    assert value("certwatcher_read_certificate_total") == 1
+    (tmp_path / "tls.key").write_bytes(AUTHORITY.key)
+    await folder.reload()
+    assert value("certwatcher_read_certificate_errors_total") == 2
+    assert not certificate.load(SERVER.certificate, SERVER.key), "it is served still"

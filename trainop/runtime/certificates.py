@@ -1,0 +1,189 @@
+"""Certificates for webhooks: how they are made, and when they no longer will do. Pure but for the keys' randomness.
+
+Import it lazily, where certificates are managed: `cryptography` costs 20 MiB. All certificates and keys are PEM.
+After cert-controller `pkg/rotator/rotator.go`, whose certificates are accepted as they are; ours have random serial
+numbers and key identifiers, which strict TLS libraries ask for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.utils import CryptographyDeprecationWarning
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_LIFE = timedelta(days=3650)
+SERVER_LIFE = timedelta(days=365)
+MAX_LOOKAHEAD = timedelta(days=90)
+BACKDATED = timedelta(hours=1)
+"""So that a client whose clock is a little behind accepts a new certificate."""
+
+SigningKey: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its private key."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+class _UnusableError(ValueError):
+    """What is no certificate or key, or not one that we can use."""
+
+
+def make_authority(name: str, organization: str, now: datetime) -> Pair:
+    """A self-signed authority, good for ten years."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name(name, organization)
+    builder = _builder(subject, subject, key, now, now + AUTHORITY_LIFE)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    own = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+    return _pair(builder.add_extension(own, critical=False).sign(key, hashes.SHA256()), key)
+
+
+def issue(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
+    """A server certificate for these DNS names, the first of which is its subject; good for a year, and not longer than
+    its authority. Raises `ValueError` if the authority cannot sign."""
+    signer, signing_key = _parse(authority.certificate), _parse_key(authority.key)
+    key = ec.generate_private_key(ec.SECP256R1())
+    until = min(now + SERVER_LIFE, signer.not_valid_after_utc)
+    builder = _builder(_name(names[0]), signer.subject, key, now, until)
+    alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
+    for extension, critical in (
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_usage(signs_certificates=False), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (alternatives, False),
+        (signed_by, False),
+    ):
+        builder = builder.add_extension(extension, critical)
+    return _pair(builder.sign(signing_key, hashes.SHA256()), key)
+
+
+def authority_fault(authority: Pair, now: datetime) -> str:
+    """Why this authority has to be replaced; empty if it is good."""
+    try:
+        certificate = _parse(authority.certificate)
+        _require_match(certificate, authority.key)
+        if not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return "it is not an authority"
+        return _age_fault(certificate, now, due_early=True)
+    except (_UnusableError, x509.ExtensionNotFound) as error:
+        return str(error)
+
+
+def server_fault(server: Pair, authority: bytes, names: Sequence[str], now: datetime, *, due_early: bool = True) -> str:
+    """Why this certificate has to be replaced; empty if it is good. Without `due_early`: why no client that trusts
+    `authority` would accept it right now."""
+    try:
+        certificate, signer = _parse(server.certificate), _parse(authority)
+        _require_match(certificate, server.key)
+        certificate.verify_directly_issued_by(signer)
+        return (
+            _purpose_fault(certificate, names)
+            or _age_fault(certificate, now, due_early=due_early)
+            or _age_fault(signer, now, due_early=False)
+        )
+    except InvalidSignature:
+        return "another authority signed it"
+    except (_UnusableError, x509.ExtensionNotFound, ValueError, TypeError) as error:
+        return str(error)
+
+
+def _purpose_fault(certificate: x509.Certificate, names: Sequence[str]) -> str:
+    alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    missing = sorted(set(names) - set(alternatives.get_values_for_type(x509.DNSName)))
+    if missing:
+        return f"it does not name {', '.join(missing)}"
+    purposes = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    return "" if ExtendedKeyUsageOID.SERVER_AUTH in purposes else "it is not for servers"
+
+
+def _age_fault(certificate: x509.Certificate, now: datetime, *, due_early: bool) -> str:
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    lookahead = min((ends - begins) / 3, MAX_LOOKAHEAD) if due_early else timedelta()
+    if now < begins:
+        return f"it is not valid before {begins}"
+    return f"it ends at {ends}" if now + lookahead >= ends else ""
+
+
+def _parse(pem: bytes) -> x509.Certificate:
+    """The first certificate."""
+    if not pem.strip():
+        raise _UnusableError("there is none")
+    try:
+        with warnings.catch_warnings():
+            # The authorities of cert-controller have serial number 0, which RFC 5280 forbids and TLS does not mind.
+            warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+            return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise _UnusableError(f"it is no certificate: {error}") from error
+
+
+def _parse_key(pem: bytes) -> SigningKey:
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise _UnusableError(f"its key cannot be read: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        raise _UnusableError("its key is neither RSA nor ECDSA")
+    return key
+
+
+def _require_match(certificate: x509.Certificate, key: bytes) -> None:
+    if _parse_key(key).public_key() != certificate.public_key():
+        raise _UnusableError("its key is another one's")
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: SigningKey, now: datetime, until: datetime
+) -> x509.CertificateBuilder:
+    public = key.public_key()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _name(common: str, organization: str = "") -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)] if organization else []
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64]), *attributes])  # X.520 allows no more
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pair(certificate: x509.Certificate, key: SigningKey) -> Pair:
+    text = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Pair(certificate.public_bytes(serialization.Encoding.PEM), text)

@@ -1,0 +1,302 @@
+"""The API client: bytes in and out, one error tree, bounded retries, a gate before every write.
+
+What may be sent twice is sent again after a failure that passes; everything else fails at once and is left to the next
+reconcile, which finds by name what did happen. `Client` speaks of objects, `Sender` of single exchanges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import platform
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+import trainop
+from trainop.runtime.clock import Clock, SystemClock
+from trainop.runtime.errors import GoneError, api_error
+from trainop.runtime.objects import Json
+from trainop.runtime.recovery import Recovery
+from trainop.runtime.resource import Resource
+from trainop.runtime.sender import Limiter, RequestMetrics, Sender, Unmeasured
+from trainop.runtime.transport import Request, Response, Stream, Transport
+
+__all__ = ["Client", "Limiter", "Listing", "Page", "PatchKind", "RequestMetrics"]
+
+D = TypeVar("D")
+
+USER_AGENT = f"trainop/{trainop.__version__} ({platform.system().lower()}/{platform.machine()})"
+
+PAGE_SIZE = 250
+"""Objects per page of a list: 500 pods of 5 KiB would block the loop for 110 ms in one parse."""
+
+LIST_TIMEOUT = 60.0
+SLICE = 1024 * 1024
+"""Bytes of a list that are decoded before the event loop gets its turn."""
+
+
+class PatchKind(enum.Enum):
+    """How a patch is meant; the value is its content type. Strategic merge is for built-in kinds only."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A whole list; every item carries `apiVersion` and `kind`, which API servers leave out in lists."""
+
+    items: list[Json]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list with its items undecoded; `token` asks for the next page and is empty on the last one; `size`
+    of the page in bytes."""
+
+    items: list[msgspec.Raw]
+    resource_version: str
+    token: str
+    size: int
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    token: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct, frozen=True):
+    metadata: _ListMeta = _ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+_decode_object = msgspec.json.Decoder(Json).decode
+_decode_list = msgspec.json.Decoder(_List).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Client:
+    """All methods raise `ApiError` and its subclasses, `ConnectionError` or `TimeoutError` (see `errors.py`)."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        metrics: RequestMetrics | None = None,
+        host: str = "",
+        user_agent: str = USER_AGENT,
+        field_manager: str = "trainop",
+        limiter: Limiter | None = None,
+        gate: Callable[[], None] | None = None,
+    ) -> None:
+        """`gate` is called right before each write is sent and raises to refuse it; `host` is a label of metrics."""
+        self._field_manager = field_manager
+        self._clock = clock or SystemClock()
+        self._metrics = metrics or Unmeasured()
+        self._sender = Sender(
+            transport,
+            clock=self._clock,
+            rng=rng or random.Random(),  # noqa: S311  # jitter, not a secret
+            metrics=self._metrics,
+            host=host,
+            user_agent=user_agent,
+            limiter=limiter,
+            gate=gate,
+        )
+
+    @property
+    def recovery(self) -> Recovery:
+        """Tells who backs off that the server answers again."""
+        return self._sender.recovery
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
+        return self._json(await self.request(Request("GET", resource.path(namespace, name))))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = PAGE_SIZE,
+    ) -> Listing:
+        """All pages of a list; begins once more if the list expires half-way."""
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        query = {name: value for name, value in selectors.items() if value} | {"limit": str(limit)}
+        try:
+            return await self._pages(resource, namespace, query)
+        except GoneError:
+            return await self._pages(resource, namespace, query)
+
+    async def _pages(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> Listing:
+        items: list[Json] = []
+        token = ""
+        while True:
+            request = list_request(resource, namespace, query, token)
+            page = self._page(await self.request(request))
+            items += await self._decode_items(resource, page)
+            if not page.token:
+                return Listing(items, page.resource_version)
+            token = page.token
+
+    async def page(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        token: str = "",
+        *,
+        accept: str = "application/json",
+    ) -> Page:
+        """One page of a list, asked for once: who pages knows when to try again."""
+        return self._page(await self._sender.attempt(list_request(resource, namespace, query, token, accept)))
+
+    async def create(self, resource: Resource, body: Json, *, namespace: str | None = None) -> Json:
+        """Sends `body` at most once unless it surely did not arrive; `namespace` defaults to the one in `body`."""
+        place = namespace or (body.get("metadata") or {}).get("namespace")
+        return self._json(await self.request(self._write("POST", resource.path(place), body)))
+
+    async def replace(self, resource: Resource, body: Json, *, subresource: str | None = None) -> Json:
+        """Writes the whole object; with `metadata.resourceVersion` in `body` only over that version."""
+        metadata = body["metadata"]
+        path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
+        repeatable = bool(metadata.get("resourceVersion"))
+        return self._json(await self.request(self._write("PUT", path, body), repeatable=repeatable))
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None,
+        patch: Json | Sequence[Json],
+        *,
+        kind: PatchKind = PatchKind.MERGE,
+        subresource: str | None = None,
+        force: bool = False,
+    ) -> Json:
+        """`force` takes fields from other managers and is for APPLY only."""
+        path = resource.path(namespace, name, subresource)
+        query = {"force": "true"} if force else {}
+        request = self._write("PATCH", path, patch, query, kind.value)
+        return self._json(await self.request(request, repeatable=kind is PatchKind.APPLY or _names_version(patch)))
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> None:
+        """`uid` and `resource_version` are preconditions; `propagation` is Background, Foreground or Orphan."""
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        options = {
+            "preconditions": {name: value for name, value in preconditions.items() if value} or None,
+            "propagationPolicy": propagation,
+            "gracePeriodSeconds": grace_seconds,
+        }
+        body = _delete_options(options)
+        await self.request(Request("DELETE", resource.path(namespace, name), body=body), repeatable=bool(uid))
+
+    async def delete_collection(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        propagation: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> None:
+        """Deletes all that the selectors choose, of one namespace if the kind has them: the API server deletes one
+        after the other, and an error may leave some. Without selectors all of them go."""
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        query = {name: value for name, value in selectors.items() if value}
+        body = _delete_options({"propagationPolicy": propagation, "gracePeriodSeconds": grace_seconds})
+        await self.request(Request("DELETE", resource.path(namespace), query, body, timeout=LIST_TIMEOUT))
+
+    async def request(self, request: Request, *, repeatable: bool | None = None) -> Response:
+        """One exchange, retried; `repeatable` tells that sending it twice does no harm (by default only GET)."""
+        return await self._sender.send(
+            request, repeatable=request.method == "GET" if repeatable is None else repeatable
+        )
+
+    async def open(self, request: Request) -> Stream:
+        """A response that streams; raises `ApiError` unless it begins with 2xx. One attempt."""
+        return await self._sender.open(request)
+
+    def _page(self, response: Response) -> Page:
+        decoded = self._decode(_decode_list, response)
+        return Page(decoded.items or [], decoded.metadata.resource_version, decoded.metadata.token, len(response.body))
+
+    def _json(self, response: Response) -> Json:
+        return self._decode(_decode_object, response)
+
+    def _decode(self, decode: Callable[[bytes], D], response: Response) -> D:
+        began = self._clock.monotonic()
+        try:
+            return decode(response.body)
+        except msgspec.MsgspecError as error:
+            # A success whose body is no JSON comes from something that is not an API server, such as a login page.
+            raise api_error(response.status, response.body) from error
+        finally:
+            self._metrics.decoded(self._clock.monotonic() - began)
+
+    async def _decode_items(self, resource: Resource, page: Page) -> Sequence[Json]:
+        known = {"apiVersion": resource.api_version, "kind": resource.kind}
+        items, decoded = [], 0
+        for raw in page.items:
+            items.append(known | _decode_object(raw))
+            decoded += page.size // len(page.items)
+            if decoded >= SLICE:
+                decoded = 0
+                await asyncio.sleep(0)
+        return items
+
+    def _write(
+        self, method: str, path: str, body: Any, query: Mapping[str, str] | None = None, content_type: str | None = None
+    ) -> Request:
+        return Request(
+            method,
+            path,
+            {"fieldManager": self._field_manager, **(query or {})},
+            _encode(body),
+            content_type or "application/json",
+        )
+
+
+def list_request(
+    resource: Resource,
+    namespace: str | None,
+    query: Mapping[str, str],
+    token: str = "",
+    accept: str = "application/json",
+) -> Request:
+    """A page of a list; a continuation names no version, that is in its token."""
+    asked = {**query, "continue": token} if token else query
+    return Request("GET", resource.path(namespace), asked, accept=accept, timeout=LIST_TIMEOUT)
+
+
+def _delete_options(options: Mapping[str, Any]) -> bytes:
+    given = {name: value for name, value in options.items() if value is not None}
+    return _encode({"apiVersion": "v1", "kind": "DeleteOptions"} | given) if given else b""
+
+
+def _names_version(patch: Json | Sequence[Json]) -> bool:
+    """Whether the patch holds for one resourceVersion only, so that a second copy of it cannot apply."""
+    if isinstance(patch, dict):
+        return bool((patch.get("metadata") or {}).get("resourceVersion"))
+    return any(op.get("op") == "test" and op.get("path") == "/metadata/resourceVersion" for op in patch)

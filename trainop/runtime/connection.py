@@ -1,0 +1,69 @@
+"""An open watch, line by line, whatever way its bytes are cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+from trainop.runtime.transport import Stream
+
+MAX_LINE = 32 * 1024 * 1024
+"""Bytes; twenty times the largest object that etcd takes."""
+
+
+class OversizedLineError(Exception):
+    """A line is longer than the limit."""
+
+
+class LineSplitter:
+    """Gives whole lines without their newline; what follows the last one waits for the next chunk."""
+
+    def __init__(self, limit: int = MAX_LINE) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that `chunk` completes; raises `OversizedLineError`."""
+        first, *lines = chunk.split(b"\n")
+        if self._held + len(first) > self._limit or any(len(line) > self._limit for line in lines):
+            raise OversizedLineError(f"a line is longer than {self._limit} bytes")
+        self._parts.append(first)
+        self._held += len(first)
+        if not lines:
+            return []
+        whole = [b"".join(self._parts), *lines[:-1]]
+        self._parts = [lines[-1]]
+        self._held = len(lines[-1])
+        return whole
+
+
+class Connection:
+    """An open watch, its lines, and what came of it so far."""
+
+    def __init__(self, stream: Stream, version: str, patience: float, opened: float) -> None:
+        self.stream = stream
+        self.version = version
+        self.patience = patience
+        self.opened = opened
+        self.fruitful = False
+        self._chunks: AsyncIterator[bytes] = stream.chunks()
+        self._splitter = LineSplitter()
+        self.lines: deque[bytes] = deque()
+
+    async def fill(self) -> bool:
+        """Waits for lines; false at the end. Raises `TimeoutError` after `patience` seconds of silence."""
+        async with asyncio.timeout(self.patience):
+            while not self.lines:
+                chunk = await anext(self._chunks, None)
+                if chunk is None:
+                    return False
+                self.lines.extend(self._splitter.feed(chunk))
+        return True
+
+    async def close(self) -> None:
+        generator_close = getattr(self._chunks, "aclose", None)
+        if generator_close is not None:
+            await generator_close()
+        await self.stream.close()

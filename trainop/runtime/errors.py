@@ -1,0 +1,106 @@
+"""Errors of the API, as a tree.
+
+    ApiError                     any refusal by the API server, with its Status
+    ├── NotFoundError            404
+    ├── ConflictError            409 Conflict: the resourceVersion or another precondition did not hold
+    ├── AlreadyExistsError       409 AlreadyExists
+    ├── GoneError                410 Gone or Expired: the resourceVersion is too old
+    ├── InvalidError             422: validation refused the object
+    ├── ForbiddenError           403
+    ├── UnauthorizedError        401
+    └── TooManyRequestsError     429
+
+Connections that fail raise the built-in `ConnectionError` and `TimeoutError` (see `transport.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from trainop.runtime.objects import Json
+
+
+class ApiError(Exception):
+    """`code` is the HTTP status, `reason` the machine-readable word of `metav1.Status`, `status` all of it."""
+
+    def __init__(self, code: int, reason: str, message: str, status: Json, retry_after: float | None = None) -> None:
+        super().__init__(message or reason or f"HTTP {code}")
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.status = status
+        self.retry_after = retry_after
+
+    @property
+    def causes(self) -> list[dict[str, Any]]:
+        """`details.causes[]`: what is wrong with which field."""
+        return (self.status.get("details") or {}).get("causes") or []
+
+    @property
+    def too_large_resource_version(self) -> bool:
+        """The server has not yet seen the resourceVersion that was asked for (504 with that cause)."""
+        return self.reason == "Timeout" and any(
+            cause.get("reason") == "ResourceVersionTooLarge"
+            or "Too large resource version" in str(cause.get("message"))
+            for cause in self.causes
+        )
+
+    @property
+    def namespace_terminating(self) -> bool:
+        return any(cause.get("reason") == "NamespaceTerminating" for cause in self.causes)
+
+
+class NotFoundError(ApiError): ...
+
+
+class ConflictError(ApiError): ...
+
+
+class AlreadyExistsError(ApiError): ...
+
+
+class GoneError(ApiError): ...
+
+
+class InvalidError(ApiError): ...
+
+
+class ForbiddenError(ApiError): ...
+
+
+class UnauthorizedError(ApiError): ...
+
+
+class TooManyRequestsError(ApiError): ...
+
+
+_BY_CODE: dict[int, type[ApiError]] = {
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+    422: InvalidError,
+    429: TooManyRequestsError,
+}
+
+
+def api_error(code: int, body: bytes, retry_after: float | None = None) -> ApiError:
+    """The error for a response of status `code`; a body that is not a `metav1.Status` becomes its message."""
+    try:
+        status = msgspec.json.decode(body, type=dict)
+    except msgspec.MsgspecError:
+        status = {"message": body[:1024].decode(errors="replace")}
+    return error_of_status(status, code, retry_after)
+
+
+def error_of_status(status: Json, code: int = 500, retry_after: float | None = None) -> ApiError:
+    """The error for a `metav1.Status` object, such as the object of a watch's ERROR event."""
+    code = status.get("code") if isinstance(status.get("code"), int) else code  # type: ignore[assignment]  # isinstance tells
+    reason = str(status.get("reason") or "")
+    kind = AlreadyExistsError if reason == "AlreadyExists" else _BY_CODE.get(code, ApiError)
+    details = status.get("details")
+    after = retry_after if retry_after is not None else (details or {}).get("retryAfterSeconds")
+    return kind(code, reason, str(status.get("message") or ""), status, after)

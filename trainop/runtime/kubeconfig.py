@@ -1,0 +1,191 @@
+"""Kubeconfig files: read, merged, and turned into one `ClusterConfig`.
+
+The first file wins for every named entry and for `current-context`, as in client-go. Every complaint is one line with
+the file, the place in it and what would be right.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from trainop.runtime.clock import Clock
+from trainop.runtime.cluster import ClusterConfig, ConfigError, Credentials, Pem
+from trainop.runtime.credentials import LibraryCredentials, StaticCredentials, TokenFile
+from trainop.runtime.execplugin import ExecCredentials, ExecPlugin
+from trainop.runtime.objects import Json
+from trainop.runtime.proxy import proxy_for
+
+
+class Entry(NamedTuple):
+    """A cluster, user or context, and the file that relative paths in it start from."""
+
+    file: Path
+    value: Json
+
+    def pem(self, data: str, file: str, what: str) -> Pem | None:
+        """Inline base64 or a file; inline wins."""
+        if self.value.get(data):
+            try:
+                return base64.b64decode(self.value[data], validate=True)
+            except (binascii.Error, TypeError, ValueError) as error:
+                raise ConfigError(f"{self.file}: {data} of {what} is not base64: {error}") from error
+        if self.value.get(file):
+            return self.path(file, what)
+        return None
+
+    def path(self, field: str, what: str) -> Path:
+        path = self.file.parent / str(self.value[field])
+        if not path.is_file():
+            raise ConfigError(f"{self.file}: {field} of {what}: {path} does not exist")
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class Kubeconfig:
+    """Merged files; `file` is the one to name in complaints that concern no entry."""
+
+    file: Path
+    current: str
+    clusters: Mapping[str, Entry]
+    users: Mapping[str, Entry]
+    contexts: Mapping[str, Entry]
+
+    def config(self, clock: Clock, environ: Mapping[str, str], context: str | None = None) -> ClusterConfig:
+        """The cluster and user of `context` (default: the current one); raises `ConfigError`."""
+        name = context or self.current
+        known = ", ".join(self.contexts) or "none"
+        if not name:
+            raise ConfigError(f"{self.file}: no current-context is set; contexts there: {known}")
+        if name not in self.contexts:
+            raise ConfigError(f"{self.file}: context {name!r} does not exist; contexts there: {known}")
+        chosen = self.contexts[name]
+        cluster = self._named(self.clusters, chosen, name, "cluster")
+        server = self._server(cluster, str(chosen.value["cluster"]))
+        user = self._named(self.users, chosen, name, "user") if chosen.value.get("user") else Entry(chosen.file, {})
+        where = f"cluster {chosen.value['cluster']!r}"
+        who = f"user {chosen.value.get('user')!r}"
+        proxy = cluster.value.get("proxy-url") or proxy_for(server, environ)
+        if proxy and urlsplit(proxy).scheme not in ("http", "https"):
+            raise ConfigError(f"{cluster.file}: proxy {proxy!r} of {where}: only http:// and https:// proxies work")
+        return ClusterConfig(
+            server=server,
+            credentials=_credentials(user, who, name, _cluster_info(cluster), clock),
+            ca=cluster.pem("certificate-authority-data", "certificate-authority", where),
+            client_certificate=user.pem("client-certificate-data", "client-certificate", who),
+            client_key=user.pem("client-key-data", "client-key", who),
+            insecure=bool(cluster.value.get("insecure-skip-tls-verify")),
+            tls_server_name=cluster.value.get("tls-server-name") or None,
+            proxy=proxy or None,
+            namespace=str(chosen.value.get("namespace") or "default"),
+            headers=_impersonation(user.value),
+        )
+
+    @staticmethod
+    def _named(entries: Mapping[str, Entry], context: Entry, name: str, kind: str) -> Entry:
+        wanted = str(context.value.get(kind) or "")
+        if wanted not in entries:
+            known = ", ".join(entries) or "none"
+            raise ConfigError(f"{context.file}: context {name!r} names {kind} {wanted!r}; {kind}s there: {known}")
+        return entries[wanted]
+
+    @staticmethod
+    def _server(cluster: Entry, name: str) -> str:
+        server = str(cluster.value.get("server") or "")
+        parts = urlsplit(server)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{cluster.file}: server of cluster {name!r} is {server!r}; it must be https://host:port")
+        return server.rstrip("/")
+
+
+def read(files: Sequence[Path]) -> Kubeconfig:
+    """Merges files that exist; raises `ConfigError`."""
+    current = ""
+    merged: dict[str, dict[str, Entry]] = {"clusters": {}, "users": {}, "contexts": {}}
+    for file in files:
+        content = _parse(file)
+        current = current or str(content.get("current-context") or "")
+        for kind, entries in merged.items():
+            for name, value in _entries(file, content, kind):
+                entries.setdefault(name, Entry(file.absolute(), value))
+    return Kubeconfig(files[0], current, merged["clusters"], merged["users"], merged["contexts"])
+
+
+def _parse(file: Path) -> Json:
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}; it must be a readable kubeconfig file") from error
+    try:
+        content = msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        content = _parse_yaml(file, text)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: not a kubeconfig: it must be an object with clusters, users and contexts")
+    return content
+
+
+def _parse_yaml(file: Path, text: bytes) -> Any:
+    import yaml  # noqa: PLC0415  # not needed in a pod
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise ConfigError(f"{file}: not a kubeconfig: {problem}") from error
+
+
+def _entries(file: Path, content: Json, kind: str) -> list[tuple[str, Json]]:
+    singular = kind.removesuffix("s")
+    listed = content.get(kind) or []
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) and "name" in entry for entry in listed):
+        raise ConfigError(f"{file}: {kind} must be a list of entries with a name and a {singular}")
+    found = [(str(entry["name"]), entry.get(singular) or {}) for entry in listed]
+    if not all(isinstance(value, dict) for _, value in found):
+        raise ConfigError(f"{file}: each {singular} in {kind} must be an object")
+    return found
+
+
+def _credentials(user: Entry, who: str, context: str, cluster: Json, clock: Clock) -> Credentials | None:
+    """Token before token file before password before exec before auth-provider, as in client-go."""
+    value = user.value
+    if value.get("token"):
+        return StaticCredentials.token(str(value["token"]))
+    if value.get("tokenFile"):
+        return TokenFile(user.path("tokenFile", who), clock)
+    if value.get("username"):
+        return StaticCredentials.basic(str(value["username"]), str(value.get("password") or ""))
+    if value.get("exec"):
+        try:
+            return ExecCredentials(ExecPlugin.parse(value["exec"], user.file.parent, cluster), clock)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ConfigError(f"{user.file}: exec of {who} needs command, args and env: {error!r}") from error
+    if value.get("auth-provider"):
+        return LibraryCredentials(user.file, context, clock)
+    return None
+
+
+def _cluster_info(cluster: Entry) -> Json:
+    """What an exec plugin is told of the cluster (client.authentication.k8s.io `Cluster`)."""
+    names = ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url")
+    info = {name: cluster.value[name] for name in names if cluster.value.get(name)}
+    for extension in cluster.value.get("extensions") or ():
+        if extension.get("name") == "client.authentication.k8s.io/exec":
+            info["config"] = extension.get("extension")
+    return info
+
+
+def _impersonation(user: Json) -> tuple[tuple[str, str], ...]:
+    headers = [("impersonate-user", str(user["as"]))] if user.get("as") else []
+    headers += [("impersonate-uid", str(user["as-uid"]))] if user.get("as-uid") else []
+    headers += [("impersonate-group", str(group)) for group in user.get("as-groups") or ()]
+    for name, values in (user.get("as-user-extra") or {}).items():
+        headers += [(f"impersonate-extra-{name}", str(value)) for value in values]
+    return tuple(headers)

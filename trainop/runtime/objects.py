@@ -1,0 +1,157 @@
+"""Objects as the cache holds them: typed metadata, and either the few fields that are read or the raw JSON value.
+
+Children (pods, services) are decoded straight into `msgspec.Struct`s that name only what is read; objects whose every
+field matters (the jobs) stay raw JSON in `Unstructured`, so that no unknown field is ever lost. Nobody mutates either.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from sys import intern
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+Json: TypeAlias = dict[str, Any]
+"""A JSON object as the API server speaks it."""
+
+
+class Key(NamedTuple):
+    """Names one object of a kind; `namespace` is empty for cluster-scoped kinds."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class OwnerReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """`metadata.ownerReferences[]`; field names on the wire are camelCase."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+@lru_cache(maxsize=4096)
+def _shared(owners: tuple[OwnerReference, ...]) -> tuple[OwnerReference, ...]:
+    """Equal owners of several objects, which mostly come one after another, as one value."""
+    return owners
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """The part of `metadata` that controllers read; timestamps stay RFC 3339 text. What many objects have in common is
+    held once: the namespace, labels and owners of thousands of pods are mostly the same."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        set_field = msgspec.structs.force_setattr
+        set_field(self, "namespace", intern(self.namespace))
+        if self.labels:
+            set_field(self, "labels", {intern(label): intern(value) for label, value in self.labels.items()})
+        if self.owner_references:
+            set_field(self, "owner_references", _shared(self.owner_references))
+
+    @property
+    def key(self) -> Key:
+        return Key(self.namespace, self.name)
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The one owner reference with `controller: true`."""
+        for owner in self.owner_references:  # asked of every child in every pass: no generator
+            if owner.controller:
+                return owner
+        return None
+
+    @property
+    def terminating(self) -> bool:
+        return self.deletion_timestamp is not None
+
+
+class HasMetadata(Protocol):
+    """What every cached object offers."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+
+T = TypeVar("T", bound=HasMetadata)
+T_co = TypeVar("T_co", bound=HasMetadata, covariant=True)
+
+
+class Decoder(Protocol[T_co]):
+    """Turns the JSON bytes of one object into what the cache holds; raises `msgspec.MsgspecError` on bad input."""
+
+    def __call__(self, raw: bytes, /) -> T_co: ...
+
+
+class PartialObject(msgspec.Struct, frozen=True, gc=False):
+    """An object of which only the metadata matters."""
+
+    metadata: Metadata = Metadata()
+
+
+class Unstructured:
+    """An object with all its fields: `raw` is the JSON value as received, to be read and never mutated."""
+
+    __slots__ = ("metadata", "raw")
+
+    def __init__(self, raw: Json, metadata: Metadata | None = None) -> None:
+        self.raw = raw
+        self.metadata = metadata or msgspec.convert(raw.get("metadata") or {}, Metadata)
+
+    def __repr__(self) -> str:
+        return f"<{self.raw.get('kind', 'object')} {self.metadata.key}>"
+
+
+_decode_json = msgspec.json.Decoder(Json).decode
+
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def decode_complete(raw: bytes) -> Unstructured:
+    """The decoder for kinds whose every field is kept."""
+    return Unstructured(_decode_json(raw))
+
+
+def decode_unstructured(raw: bytes) -> Unstructured:
+    """The same without what doubles an object's size and only API servers and kubectl read: `managedFields` and the
+    configuration that was last applied. So patch what you read here, and never replace it."""
+    value = _decode_json(raw)
+    metadata = value.get("metadata")
+    if isinstance(metadata, dict):
+        metadata.pop("managedFields", None)
+        annotations = metadata.get("annotations")
+        if annotations:
+            annotations.pop(LAST_APPLIED, None)
+    return Unstructured(value)
+
+
+def owner_reference(api_version: str, kind: str, name: str, uid: str) -> Json:
+    """The reference that a controller puts on its children: `controller` and `blockOwnerDeletion` are true."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

@@ -1,0 +1,374 @@
+"""Keeps a sink up to date with one collection of the API server: does what `watcher` decides."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from trainop.runtime.client import PAGE_SIZE, Client
+from trainop.runtime.clock import Clock
+from trainop.runtime.connection import Connection, OversizedLineError
+from trainop.runtime.errors import ApiError, error_of_status
+from trainop.runtime.measured import InformerMetrics
+from trainop.runtime.objects import Decoder, HasMetadata, Key
+from trainop.runtime.resource import Resource
+from trainop.runtime.scope import Scope
+from trainop.runtime.store import is_older
+from trainop.runtime.transport import Request
+from trainop.runtime.watcher import (
+    FIRST_BACKOFF,
+    Action,
+    Cause,
+    Ended,
+    Listed,
+    Paged,
+    Verb,
+    begin,
+    cause_of,
+    cause_of_close,
+    step,
+)
+from trainop.runtime.watchevents import WatchEvent, decode_event, decode_partial, decode_status, key_of
+
+OPEN_TIMEOUT = 30.0
+STREAMED_LIST_PATIENCE = 60.0
+BOOKMARK_PATIENCE = 90.0
+"""Seconds of silence; servers send a bookmark about every minute."""
+
+GRACE = 10.0
+MAX_STALL = 0.05
+"""Seconds after which the event loop gets its turn."""
+
+MAX_PAGE = 4 * 1024 * 1024
+"""Bytes of a page above which the following ones are asked to be shorter."""
+
+LOG_INTERVAL = 300.0
+END_OF_LIST = "k8s.io/initial-events-end"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+METADATA_OBJECT = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+T = TypeVar("T", bound=HasMetadata)
+T_contra = TypeVar("T_contra", bound=HasMetadata, contravariant=True)
+
+log = structlog.get_logger(__name__)
+
+
+class Sink(Protocol[T_contra]):
+    """Where objects go. `listing`: the object is part of a list, which is true whatever was known before."""
+
+    def put(self, obj: T_contra, *, listing: bool, initial: bool) -> None: ...
+    def remove(self, obj: T_contra) -> None: ...
+
+    def listed(self, keep: Collection[Key], scope: Scope) -> None:
+        """A list is complete: nothing but `keep` exists in what `scope` covers."""
+        ...
+
+
+class Reflector(Generic[T]):
+    """One collection: what `scope` covers of a kind."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        decode: Decoder[T],
+        sink: Sink[T],
+        *,
+        scope: Scope,
+        metadata_only: bool,
+        clock: Clock,
+        rng: random.Random,
+        metrics: InformerMetrics,
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._decode = decode
+        self._sink = sink
+        self._scope = scope
+        self._metadata_only = metadata_only
+        self._list_accept = f"{METADATA_LIST},application/json" if metadata_only else "application/json"
+        self._clock = clock
+        self._rng = rng
+        self._metrics = metrics
+        self._name = str(resource)
+        self._connection: Connection | None = None
+        self._listing = False
+        self._seen: set[Key] = set()
+        self._initial = True
+        self._list_began = 0.0
+        self._yielded = 0.0
+        self._told: dict[Cause, float] = {}
+        self._streams = True
+        self._outage = False
+        self._hurried = False
+        self._page_size = PAGE_SIZE
+
+    @property
+    def in_outage(self) -> bool:
+        """The server was away, and has not shown since then that what is stored still holds."""
+        return self._outage
+
+    async def run(self, *, until_not_found: bool) -> None:
+        """For ever, or until the server says that there is no such kind."""
+        state, action = begin(self._rng, streams=self._streams)
+        try:
+            while True:
+                if action.delay > 0 and await self._pause(action.delay):
+                    state = replace(state, failures=0)
+                outcome = await self._perform(action)
+                state, action = step(state, outcome, self._clock.monotonic(), self._rng)
+                self._streams = state.streams
+                if isinstance(outcome, Ended):
+                    self._record(outcome, action)
+                    if until_not_found and outcome.cause is Cause.NOT_FOUND:
+                        self._outage = False
+                        return
+        finally:
+            await self._disconnect()
+
+    async def _pause(self, delay: float) -> bool:
+        """Waits before the next try; less long, and true, if in an outage the server answers somebody else. That is
+        believed once until it answers us, too: an informer that fails alone backs off alone."""
+        if not self._outage or self._hurried:
+            await self._clock.sleep(delay)
+            return False
+        if not await self._client.recovery.sleep(delay, self._clock):
+            return False
+        self._hurried = True
+        await self._clock.sleep(self._rng.uniform(0, FIRST_BACKOFF))  # not all informers at once
+        return True
+
+    async def _perform(self, action: Action) -> Paged | Listed | Ended:
+        try:
+            match action.verb:
+                case Verb.PAGE:
+                    return await self._page(action.token)
+                case Verb.STREAM:
+                    self._begin_list()
+                    await self._open(action)
+                case Verb.WATCH:
+                    self._listing = False
+                    await self._open(action)
+                    if await self._is_rewound(action.version):
+                        await self._disconnect()
+                        return Ended(Cause.REWOUND)
+                case Verb.READ:
+                    pass
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            self._tell(cause_of(error), str(error) or repr(error), action)
+            self._outage = self._outage or cause_of(error) in (Cause.DISCONNECTED, Cause.UNAVAILABLE)
+            return Ended(cause_of(error), retry_after=float(getattr(error, "retry_after", None) or 0))
+        return await self._read()
+
+    async def _page(self, token: str) -> Paged:
+        if not token:
+            self._begin_list()
+        query = {**self._scope.query, "limit": str(self._page_size)}
+        page = await self._client.page(self._resource, self._scope.namespace, query, token, accept=self._list_accept)
+        if page.size > MAX_PAGE:
+            # Large objects: what cannot be interrupted, a page being split, must stay short.
+            self._page_size = max(1, self._page_size * MAX_PAGE // page.size)
+        for raw in page.items:
+            self._put_listed(raw)
+            await self._breathe()
+        await asyncio.sleep(0)
+        if not page.token:
+            self._end_list()
+        return Paged(page.token, page.resource_version)
+
+    async def _open(self, action: Action) -> None:
+        await self._disconnect()
+        query = {
+            **self._scope.query,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(action.timeout),
+        }
+        if action.verb is Verb.STREAM:
+            query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        else:
+            query["resourceVersion"] = action.version
+        accept = f"{METADATA_OBJECT},application/json" if self._metadata_only else "application/json"
+        path = self._resource.path(self._scope.namespace)
+        stream = await self._client.open(Request("GET", path, query, accept=accept, timeout=OPEN_TIMEOUT))
+        patience = STREAMED_LIST_PATIENCE if self._listing else action.timeout + GRACE
+        self._connection = Connection(stream, action.version, patience, self._clock.monotonic())
+
+    async def _is_rewound(self, version: str) -> bool:
+        """Whether the server came back from an outage with a past before `version`, restored from a backup. It would
+        keep such a watch open and silent until its versions have caught up, so it is asked for the one it is at."""
+        if not self._outage:
+            return False
+        page = await self._client.page(
+            self._resource, self._scope.namespace, {**self._scope.query, "limit": "1"}, accept=self._list_accept
+        )
+        rewound = is_older(page.resource_version, version)
+        if rewound:
+            log.warning("server is before what it was", resource=self._name, was=version, now=page.resource_version)
+        self._outage = rewound
+        self._hurried = False
+        return rewound
+
+    async def _read(self) -> Listed | Ended:
+        """Delivers events until the list in the stream is complete or the stream ends."""
+        connection = self._connection
+        assert connection is not None, "READ follows only an open stream"  # noqa: S101  # invariant of the machine
+        while True:
+            try:
+                if not connection.lines and not await connection.fill():
+                    return await self._closed(connection)
+            except TimeoutError:
+                return await self._end(connection, Cause.SILENT)
+            except ConnectionError:
+                return await self._closed(connection)
+            except OversizedLineError as error:
+                self._metrics.dropped(self._name, "oversized")
+                log.warning("watch line is too long", resource=self._name, error=str(error))
+                return await self._end(connection, Cause.UNREADABLE)
+            outcome = await self._deliver(connection)
+            if outcome is not None:
+                return outcome
+
+    async def _deliver(self, connection: Connection) -> Listed | Ended | None:
+        """All lines that have arrived; what they ask for, if anything."""
+        arrived, events = self._clock.monotonic(), 0
+        outcome: Listed | Ended | None = None
+        while connection.lines and outcome is None:
+            outcome = self._take(connection, connection.lines.popleft())
+            events += 1
+            await self._breathe()
+        self._metrics.received(self._name, events, self._clock.monotonic() - arrived)
+        await asyncio.sleep(0)
+        if isinstance(outcome, Ended):
+            await self._disconnect()
+        return outcome
+
+    def _take(self, connection: Connection, line: bytes) -> Listed | Ended | None:
+        if not line.strip():
+            return None
+        try:
+            event = decode_event(line)
+            match event.type:
+                case "ADDED" | "MODIFIED" | "DELETED":
+                    self._apply(connection, event)
+                case "BOOKMARK":
+                    return self._mark(connection, event.object)
+                case "ERROR":
+                    return self._refused(connection, event.object)
+                case _:
+                    log.warning("event of unknown type", resource=self._name, type=event.type)
+        except msgspec.MsgspecError as error:
+            self._metrics.dropped(self._name, "undecodable")
+            log.warning("watch line cannot be decoded", resource=self._name, error=str(error), line=line[:200])
+            return self._ended(connection, Cause.UNREADABLE)
+        return None
+
+    def _apply(self, connection: Connection, event: WatchEvent) -> None:
+        connection.fruitful = True
+        if self._listing and event.type != "DELETED":
+            self._put_listed(event.object)
+            return
+        obj = self._decode(event.object)
+        if event.type == "DELETED":
+            self._seen.discard(obj.metadata.key)
+            self._sink.remove(obj)
+        else:
+            self._sink.put(obj, listing=False, initial=False)
+        connection.version = obj.metadata.resource_version or connection.version
+
+    def _mark(self, connection: Connection, raw: msgspec.Raw) -> Listed | Ended | None:
+        """A bookmark: the version advances; one of them ends a streamed list."""
+        metadata = decode_partial(raw).metadata
+        version = metadata.resource_version
+        connection.fruitful = True
+        connection.patience = STREAMED_LIST_PATIENCE if self._listing else BOOKMARK_PATIENCE
+        if self._listing:
+            if metadata.annotations.get(END_OF_LIST) != "true":
+                return None
+            connection.version = version
+            connection.patience = BOOKMARK_PATIENCE
+            self._end_list()
+            return Listed(version)
+        if is_older(version, connection.version):
+            return self._ended(connection, Cause.REWOUND)
+        connection.version = version or connection.version
+        return None
+
+    def _refused(self, connection: Connection, raw: msgspec.Raw) -> Ended:
+        error = error_of_status(decode_status(raw))
+        cause = cause_of(error, in_stream=True)
+        log.info("watch ended with an error", resource=self._name, cause=cause.value, error=str(error))
+        return Ended(cause, connection.version, connection.fruitful, float(error.retry_after or 0))
+
+    def _put_listed(self, raw: msgspec.Raw) -> None:
+        """An object of a list; one that cannot be decoded leaves what is cached of it, and all others, untouched."""
+        try:
+            obj = self._decode(raw)
+        except msgspec.MsgspecError as error:
+            self._metrics.dropped(self._name, "undecodable")
+            key = key_of(raw)
+            log.warning("object cannot be decoded", resource=self._name, key=str(key), error=str(error))
+            if key is not None:
+                self._seen.add(key)
+            return
+        self._seen.add(obj.metadata.key)
+        self._sink.put(obj, listing=True, initial=self._initial)
+
+    def _begin_list(self) -> None:
+        self._listing = True
+        self._seen = set()
+        self._list_began = self._clock.monotonic()
+
+    def _end_list(self) -> None:
+        self._sink.listed(self._seen, self._scope)
+        self._metrics.listed(self._name, self._clock.monotonic() - self._list_began)
+        self._listing = self._initial = self._outage = self._hurried = False
+        self._seen = set()
+
+    async def _closed(self, connection: Connection) -> Ended:
+        """The stream ended, cleanly or not; a line cut short is forgotten, the next watch brings it again."""
+        seconds = self._clock.monotonic() - connection.opened
+        return await self._end(connection, cause_of_close(fruitful=connection.fruitful, seconds=seconds))
+
+    async def _end(self, connection: Connection, cause: Cause) -> Ended:
+        await self._disconnect()
+        return self._ended(connection, cause)
+
+    def _ended(self, connection: Connection, cause: Cause) -> Ended:
+        return Ended(cause, connection.version, connection.fruitful)
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _breathe(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._yielded >= MAX_STALL:
+            await asyncio.sleep(0)
+            self._yielded = self._clock.monotonic()
+
+    def _record(self, ended: Ended, action: Action) -> None:
+        if action.verb is Verb.WATCH:
+            self._metrics.rewatched(self._name, ended.cause.value)
+        elif not action.token:
+            self._metrics.relisted(self._name, ended.cause.value)
+
+    def _tell(self, cause: Cause, error: str, action: Action) -> None:
+        """Says what is wrong, the same thing once in five minutes."""
+        if action.verb is Verb.STREAM and cause is Cause.REJECTED:
+            log.debug("server has no streamed lists", resource=self._name, error=error)
+            return
+        now = self._clock.monotonic()
+        last = self._told.get(cause)
+        if last is None or now - last >= LOG_INTERVAL:
+            self._told[cause] = now
+            log.warning(
+                "list or watch failed", resource=self._name, verb=action.verb.value, cause=cause.value, error=error
+            )

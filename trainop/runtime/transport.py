@@ -1,0 +1,63 @@
+"""One HTTP exchange with an API server, whatever carries it: sockets (`http.py`) or a call within the process.
+
+The embedded API server answers the same `Request` values directly, so that simulations need no sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`path` without query and unescaped; `query` values are strings; `timeout` in seconds for the whole exchange."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    content_type: str = "application/json"
+    accept: str = "application/json"
+    timeout: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Header names are lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Stream(Protocol):
+    """A response whose body arrives over time; `status` and `headers` are known when it is opened."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Body bytes as they arrive, cut anywhere; raises `ConnectionError` or `TimeoutError` when the peer is gone."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """Raises `ConnectionError` (not established, reset) or `TimeoutError`; HTTP statuses are answers, not errors.
+
+    `NotConnectedError` tells that the request never reached the server, so that even a POST may be sent again.
+    """
+
+    async def send(self, request: Request) -> Response: ...
+    async def open(self, request: Request) -> Stream: ...
+    async def close(self) -> None: ...
+
+
+class NotConnectedError(ConnectionError):
+    """No connection could be made: nothing was sent."""
