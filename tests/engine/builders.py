@@ -1,0 +1,212 @@
+"""Objects for tests, made from a few words: jobs, pods, services, snapshots."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from trainop.controllers.pytorch import PYTORCH
+from trainop.engine.model import (
+    Action,
+    Apply,
+    CreatePod,
+    CreateService,
+    DeleteJob,
+    Options,
+    Plan,
+    Pod,
+    Service,
+    Snapshot,
+)
+from trainop.engine.plan import plan
+from trainop.engine.status import format_time
+from trainop.runtime.objects import Json, Unstructured, owner_reference
+
+NOW = datetime(2025, 6, 1, 12, 0, 0, tzinfo=UTC)
+UID = "uid-j"
+L = "training.kubeflow.org/"
+
+
+def at(seconds: float) -> datetime:
+    """A moment relative to `NOW`."""
+    return NOW + timedelta(seconds=seconds)
+
+
+def stamp(seconds: float = 0) -> str:
+    return format_time(at(seconds))
+
+
+def template(**spec: Any) -> Json:
+    return {"spec": {"containers": [{"name": "pytorch", "image": "img"}], **spec}}
+
+
+def replica(replicas: int | None = 1, policy: str | None = None, tmpl: Json | None = None) -> Json:
+    entry: Json = {"template": copy.deepcopy(tmpl or template())}
+    if replicas is not None:
+        entry["replicas"] = replicas
+    if policy is not None:
+        entry["restartPolicy"] = policy
+    return entry
+
+
+def make_job(
+    master: int | None = 1,
+    worker: int | None = 2,
+    *,
+    policy: str | None = None,
+    name: str = "j",
+    run: Json | None = None,
+    spec: Json | None = None,
+    status: Json | None = None,
+    annotations: dict[str, str] | None = None,
+    tmpl: Json | None = None,
+    uid: str = UID,
+) -> Json:
+    """A raw PyTorchJob; a role given as None is left out."""
+    roles = {"Master": master, "Worker": worker}
+    replicas = {type_: replica(count, policy, tmpl) for type_, count in roles.items() if count is not None}
+    metadata: Json = {"name": name, "namespace": "ns", "uid": uid, "generation": 1, "resourceVersion": "1"}
+    if annotations:
+        metadata["annotations"] = annotations
+    job: Json = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": metadata,
+        "spec": {"pytorchReplicaSpecs": replicas, **({"runPolicy": run} if run else {}), **(spec or {})},
+    }
+    if status is not None:
+        job["status"] = status
+    return job
+
+
+def labels(role: str, index: int | str, job: str = "j") -> dict[str, str]:
+    return {
+        f"{L}operator-name": "pytorchjob-controller",
+        f"{L}job-name": job,
+        f"{L}replica-type": role,
+        f"{L}replica-index": str(index),
+    }
+
+
+def metadata(role: str, index: int | str, job: str = "j", owner: str | None = UID, **fields: Any) -> Json:
+    name = f"{job}-{role}-{index}"
+    owners = [owner_reference("kubeflow.org/v1", "PyTorchJob", job, owner)] if owner else []
+    return {
+        "name": name,
+        "namespace": "ns",
+        "uid": f"uid-{name}",
+        "creationTimestamp": stamp(),
+        "labels": labels(role, index, job),
+        "ownerReferences": owners,
+        **fields,
+    }
+
+
+def make_pod(
+    role: str = "worker",
+    index: int | str = 0,
+    phase: str = "Running",
+    *,
+    exit_code: int | None = None,
+    restarts: int = 0,
+    reason: str = "",
+    dying: bool = False,
+    status: Json | None = None,
+    **fields: Any,
+) -> Pod:
+    """`exit_code` is that of the container `pytorch`; `fields` go to the metadata, `owner` None makes an orphan."""
+    if dying:
+        fields["deletionTimestamp"] = stamp(30)
+    state: Json = {"terminated": {"exitCode": exit_code}} if exit_code is not None else {}
+    containers = [{"name": "pytorch", "restartCount": restarts, "state": state}]
+    raw: Json = {
+        "metadata": metadata(role, index, **fields),
+        "status": {
+            "phase": phase,
+            "reason": reason,
+            "containerStatuses": containers if exit_code is not None or phase == "Running" else [],
+            **(status or {}),
+        },
+    }
+    return msgspec.convert(raw, Pod)
+
+
+def make_service(role: str = "worker", index: int | str = 0, **fields: Any) -> Service:
+    return msgspec.convert({"metadata": metadata(role, index, **fields)}, Service)
+
+
+def services_of(pods: Iterable[Pod]) -> list[Service]:
+    """One service for each pod, of the same name."""
+    return [Service(msgspec.structs.replace(pod.metadata, deletion_timestamp=None)) for pod in pods]
+
+
+def see(
+    job: Json,
+    pods: Iterable[Pod] = (),
+    services: Iterable[Service] | None = None,
+    *,
+    now: datetime = NOW,
+    options: Options | None = None,
+) -> Snapshot:
+    """Services default to one for each pod."""
+    pods = tuple(pods)
+    found = services_of(pods) if services is None else services
+    return Snapshot(Unstructured(job), pods, tuple(found), now, options or Options())
+
+
+def plan_for(*args: Any, **kwargs: Any) -> Plan:
+    return plan(PYTORCH, see(*args, **kwargs))
+
+
+def condition(type_: str, status: str = "True", reason: str | None = None, message: str = "", when: float = 0) -> Json:
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason or f"PyTorchJob{type_}",
+        "message": message,
+        "lastUpdateTime": stamp(when),
+        "lastTransitionTime": stamp(when),
+    }
+
+
+def status_of(*conditions: Json, start: float | None = 0, **fields: Any) -> Json:
+    """A stored status; `start` None has no startTime."""
+    status: Json = {"conditions": list(conditions), **fields}
+    if start is not None:
+        status["startTime"] = stamp(start)
+    return status
+
+
+CREATED = condition("Created", message="PyTorchJob j is created.")
+RUNNING = condition("Running", message="PyTorchJob j is running.")
+
+
+def told(status: Json | None) -> list[tuple[str, str, str]]:
+    """The conditions in short: type, status, reason."""
+    assert status is not None
+    return [(entry["type"], entry["status"], entry["reason"]) for entry in status["conditions"]]
+
+
+def names(plan_: Plan, kind: type[Action]) -> list[str]:
+    """Names of the objects of all actions of this kind, in order."""
+    return [_name(action) for action in plan_.actions if isinstance(action, kind)]
+
+
+def _name(action: Action) -> str:
+    match action:
+        case CreatePod(manifest) | CreateService(manifest) | Apply(manifest=manifest):
+            return str(manifest["metadata"]["name"])
+        case DeleteJob():
+            return ""
+        case _:
+            return action.name
+
+
+def written(plan_: Plan) -> Json:
+    """The status that the plan writes."""
+    assert plan_.status is not None
+    return plan_.status

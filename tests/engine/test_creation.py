@@ -1,0 +1,332 @@
+"""What a new job is given: pods, services, names, labels, ports, conditions."""
+
+import pytest
+
+from tests.engine.builders import (
+    CREATED,
+    RUNNING,
+    UID,
+    L,
+    labels,
+    make_job,
+    make_pod,
+    make_service,
+    names,
+    plan_for,
+    replica,
+    see,
+    stamp,
+    status_of,
+    template,
+    told,
+    written,
+)
+from tests.engine.world import World
+from trainop.controllers.pytorch import PYTORCH
+from trainop.engine.job import Port, Role
+from trainop.engine.manifests import child_name, service_ports
+from trainop.engine.model import Count, CreatePod, CreateService, DeletePod, DeleteService, Event, Options, Plan
+from trainop.engine.plan import plan
+from trainop.runtime.objects import Json
+
+OWNER = {
+    "apiVersion": "kubeflow.org/v1",
+    "kind": "PyTorchJob",
+    "name": "j",
+    "uid": UID,
+    "controller": True,
+    "blockOwnerDeletion": True,
+}
+
+
+def pods_of(made: Plan):
+    return {a.manifest["metadata"]["name"]: a.manifest for a in made.actions if isinstance(a, CreatePod)}
+
+
+def services_of(made: Plan):
+    return {a.manifest["metadata"]["name"]: a.manifest for a in made.actions if isinstance(a, CreateService)}
+
+
+@pytest.mark.case("job-engine-1")
+def test_a_new_job_gets_a_pod_and_a_headless_service_for_each_replica():
+    made = plan_for(make_job())
+    expected = ["j-master-0", "j-worker-0", "j-worker-1"]
+    assert list(pods_of(made)) == list(services_of(made)) == expected
+    for manifest in (*pods_of(made).values(), *services_of(made).values()):
+        assert manifest["metadata"]["ownerReferences"] == [OWNER]
+        assert manifest["metadata"]["namespace"] == "ns"
+    leaders = [name for name, pod in pods_of(made).items() if f"{L}job-role" in pod["metadata"]["labels"]]
+    assert leaders == ["j-master-0"]
+    assert pods_of(made)["j-master-0"]["metadata"]["labels"][f"{L}job-role"] == "master"
+    assert {service["spec"]["clusterIP"] for service in services_of(made).values()} == {"None"}
+    assert made.transitions == (Count("created"),)
+    assert not made.status_first
+    assert written(made)["startTime"] == stamp()
+
+    world = World(make_job())
+    world.settle()
+    world.run("j-master-0")
+    world.settle()
+    assert [(c["type"], c["status"], c["reason"], c["message"]) for c in world.status["conditions"]] == [
+        ("Created", "True", "PyTorchJobCreated", "PyTorchJob j is created."),
+        ("Running", "True", "PyTorchJobRunning", "PyTorchJob j is running."),
+    ]
+
+
+@pytest.mark.case("job-engine-2")
+def test_labels_tell_the_replica_and_are_what_its_service_selects():
+    made = plan_for(make_job())
+    assert pods_of(made)["j-worker-1"]["metadata"]["labels"] == labels("worker", 1)
+    assert services_of(made)["j-worker-1"]["metadata"]["labels"] == labels("worker", 1)
+    assert services_of(made)["j-worker-1"]["spec"]["selector"] == labels("worker", 1)
+
+
+@pytest.mark.case("job-engine-3")
+def test_the_templates_metadata_is_kept_but_for_our_labels():
+    tmpl = template() | {
+        "metadata": {
+            "labels": {"label1": "1", f"{L}job-name": "x"},
+            "annotations": {"annotation1": "1"},
+            "finalizers": ["a/b"],
+        }
+    }
+    found = pods_of(plan_for(make_job(1, None, tmpl=tmpl)))["j-master-0"]["metadata"]
+    assert found["labels"] == {"label1": "1", **labels("master", 0), f"{L}job-role": "master"}
+    assert found["annotations"] == {"annotation1": "1"}
+    assert found["finalizers"] == ["a/b"]
+
+
+@pytest.mark.case("job-engine-4")
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("ExitCode", "Never"), ("Never", "Never"), ("Always", "Always"), ("OnFailure", "OnFailure"), (None, "OnFailure")],
+)
+def test_restart_policy_of_the_pods_is_that_of_the_replica(policy: str | None, expected: str):
+    made = plan_for(make_job(1, 1, policy=policy, tmpl=template(restartPolicy="Always")))
+    assert [pod["spec"]["restartPolicy"] for pod in pods_of(made).values()] == [expected] * 2
+    text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
+    assert [notice.event for notice in made.notices] == [Event("Warning", "SetPodTemplateRestartPolicy", text)] * 2
+
+
+def test_without_a_restart_policy_in_the_template_nobody_is_warned():
+    assert plan_for(make_job()).notices == ()
+
+
+@pytest.mark.case("job-engine-5")
+def test_names_hold_no_slashes_and_no_capitals():
+    assert child_name("1/2/3/4/5", Role("WORKER", 2, "Never", {}), 1) == "1-2-3-4-5-worker-1"
+
+
+def test_replica_keys_are_read_whatever_their_case():
+    job = make_job(None, None, spec={"pytorchReplicaSpecs": {"MASTER": replica(), "worker": replica(1)}})
+    made = plan_for(job)
+    assert list(pods_of(made)) == ["j-master-0", "j-worker-0"]
+    assert list(written(made)["replicaStatuses"]) == ["Master", "Worker"]
+
+
+def test_replicas_default_to_one():
+    assert list(pods_of(plan_for(make_job(None, None, spec={"pytorchReplicaSpecs": {"Worker": replica(None)}})))) == [
+        "j-worker-0"
+    ]
+
+
+def test_replica_statuses_name_their_selector():
+    made = plan_for(make_job())
+    assert written(made)["replicaStatuses"]["Worker"] == {
+        "selector": f"{L}job-name=j,{L}operator-name=pytorchjob-controller,{L}replica-type=worker"
+    }
+
+
+@pytest.mark.case("job-engine-39")
+def test_service_ports_keep_order_and_protocol_and_every_one_has_a_name():
+    ports = [
+        {"name": "a", "containerPort": 8080},
+        {"containerPort": 9000},
+        {"containerPort": 53, "protocol": "UDP"},
+    ]
+    tmpl = {"spec": {"containers": [{"name": "pytorch", "image": "i", "ports": ports}]}}
+    made = plan_for(make_job(1, None, tmpl=tmpl))
+    assert services_of(made)["j-master-0"]["spec"]["ports"] == [
+        {"name": "a", "port": 8080},
+        {"name": "port-9000", "port": 9000},
+        {"name": "port-53-udp", "port": 53, "protocol": "UDP"},
+        {"name": "pytorchjob-port", "port": 23456},
+    ]
+    assert pods_of(made)["j-master-0"]["spec"]["containers"][0]["ports"] == [
+        *ports,
+        {"name": "pytorchjob-port", "containerPort": 23456},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        ((Port("x", 2222), Port("tfjob-port", 2222)), [{"name": "x", "port": 2222}]),
+        ((Port("", 2222), Port("tfjob-port", 2222, "TCP")), [{"name": "tfjob-port", "port": 2222}]),
+        ((Port("", 80),), [{"port": 80}]),
+        (
+            (Port("", 53), Port("", 53, "UDP")),
+            [{"name": "port-53", "port": 53}, {"name": "port-53-udp", "port": 53, "protocol": "UDP"}],
+        ),
+        ((), []),
+    ],
+)
+@pytest.mark.case("job-engine-39")
+def test_a_port_appears_once_and_the_users_name_wins(ports: tuple[Port, ...], expected: list[Json]):
+    assert service_ports(ports) == expected
+
+
+def test_a_port_of_the_frameworks_name_replaces_the_default():
+    ports = [{"name": "pytorchjob-port", "containerPort": 8080}]
+    tmpl = {"spec": {"containers": [{"name": "pytorch", "image": "i", "ports": ports}]}}
+    made = plan_for(make_job(1, None, tmpl=tmpl))
+    assert pods_of(made)["j-master-0"]["spec"]["containers"][0]["ports"] == ports
+    assert services_of(made)["j-master-0"]["spec"]["ports"] == [{"name": "pytorchjob-port", "port": 8080}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, ["j-master-0"]),
+        ({"elasticPolicy": {"minReplicas": 1}}, ["j-master-0", "j-worker-0"]),
+    ],
+)
+def test_service_mode_leader_makes_only_the_services_of_rendezvous(spec: Json, expected: list[str]):
+    made = plan_for(make_job(1, 2, spec=spec), options=Options(service_mode="leader"))
+    assert list(services_of(made)) == expected
+    assert len(pods_of(made)) == 3
+    made = plan_for(make_job(1, 2, annotations={"trainop.kubeflow.org/service-mode": "leader"}, spec=spec))
+    assert list(services_of(made)) == expected
+
+
+@pytest.mark.case("job-engine-11")
+def test_scaling_down_deletes_the_highest_and_scaling_up_creates_the_missing():
+    pods = [make_pod(index=index) for index in range(3)]
+    down = plan_for(make_job(None, 2, status=status_of(CREATED, RUNNING)), pods)
+    assert names(down, DeletePod) == names(down, DeleteService) == ["j-worker-2"]
+    assert names(down, CreatePod) == []
+    up = plan_for(make_job(None, 3, status=status_of(CREATED, RUNNING)), pods[:1])
+    assert names(up, CreatePod) == names(up, CreateService) == ["j-worker-1", "j-worker-2"]
+    assert names(up, DeletePod) == []
+
+
+@pytest.mark.case("job-engine-12")
+def test_gaps_above_the_wanted_number_are_not_filled():
+    pods = [make_pod(index=index) for index in (0, 1, 2, 4)]
+    made = plan_for(make_job(None, 3, status=status_of(CREATED)), pods)
+    assert names(made, DeletePod) == ["j-worker-4"]
+    assert names(made, CreatePod) == []
+    # and while it terminates, still nothing happens
+    pods = [*pods[:3], make_pod(index=4, dying=True)]
+    made = plan_for(
+        make_job(None, 3, status=status_of(CREATED)), pods, services=[make_service(index=i) for i in (0, 1, 2)]
+    )
+    assert made.actions == ()
+
+
+def test_a_deletion_by_scaling_is_no_failure_when_scaled_up_again_at_once():
+    world = World(make_job(1, 2, policy="Never"))
+    world.settle()
+    world.run()
+    world.settle()
+    world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 1
+    world.settle()
+    assert world.living() == ["j-master-0", "j-worker-0"]
+    world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 2
+    world.settle()
+    world.reap()
+    world.settle()
+    assert world.living() == ["j-master-0", "j-worker-0", "j-worker-1"]
+    assert [type_ for type_, _, _ in world.conditions] == ["Created", "Running"]
+
+
+def test_roles_removed_from_the_spec_leave_nothing_behind():
+    pods = [make_pod("master"), make_pod(), make_pod(index=1, dying=True)]
+    status = status_of(CREATED, replicaStatuses={"Worker": {"active": 1}, "Master": {"active": 1}})
+    made = plan_for(make_job(1, None, status=status), pods)
+    assert names(made, DeletePod) == ["j-worker-0"]
+    assert names(made, DeleteService) == ["j-worker-0", "j-worker-1"]
+    assert list(written(made)["replicaStatuses"]) == ["Master"]
+
+
+def test_of_two_pods_for_one_index_the_older_stays():
+    first = make_pod(uid="b")
+    second = make_pod(uid="a", name="other", creationTimestamp=stamp(-10))
+    third = make_pod(uid="c", name="third", creationTimestamp=stamp(5))
+    made = plan_for(make_job(None, 1, status=status_of(CREATED)), [first, second, third])
+    assert {action.uid for action in made.actions if isinstance(action, DeletePod)} == {"b", "c"}
+    assert written(made)["replicaStatuses"]["Worker"]["active"] == 1
+
+
+@pytest.mark.parametrize(("index", "beyond"), [(2, True), (3, True), (1, False)])
+def test_a_terminating_pod_beyond_the_replicas_means_nothing(index: int, beyond: bool):
+    pods = [make_pod(), make_pod(index=index, dying=True)]
+    services = [make_service(), make_service(index=1)]
+    made = plan_for(make_job(None, 2, status=status_of(CREATED, RUNNING)), pods, services)
+    assert (names(made, CreatePod) == ["j-worker-1"]) is beyond
+    assert (written(made)["conditions"][-1]["type"] == "Running") is beyond
+
+
+def test_an_index_of_many_digits_is_an_index():
+    made = plan_for(make_job(None, 1, status=status_of(CREATED)), [make_pod(), make_pod(index="9" * 10)])
+    assert names(made, DeletePod) == ["j-worker-9999999999"]
+
+
+@pytest.mark.parametrize("index", ["-1", "x", "", "²", "1" * 11])
+def test_unusable_index_labels_are_ignored_with_one_warning(index: str):
+    strange = make_pod(name="strange", labels=labels("worker", index))
+    made = plan_for(make_job(None, 1, status=status_of(CREATED)), [make_pod(), strange], [make_service()])
+    assert made.actions == ()
+    (notice,) = made.notices
+    assert notice.event.reason == "InvalidReplicaLabels"
+    assert "strange" in notice.event.message
+
+
+def test_a_pod_or_service_without_replica_type_is_ignored():
+    bare = {key: value for key, value in labels("worker", 0).items() if not key.endswith("replica-type")}
+    nameless = make_service(index=7, labels=labels("worker", "x"))
+    made = plan_for(make_job(None, 1, status=status_of(CREATED)), [make_pod(labels=bare)], [make_service(), nameless])
+    assert names(made, CreatePod) == ["j-worker-0"]
+    assert [notice.event.reason for notice in made.notices] == ["InvalidReplicaLabels"]
+    assert names(made, DeleteService) == []
+
+
+def test_a_service_of_our_own_that_terminates_is_waited_for():
+    dying = make_service(index=3, deletionTimestamp=stamp())
+    made = plan_for(make_job(None, 1, status=status_of(CREATED)), [make_pod()], [make_service(), dying])
+    assert made.actions == ()
+
+
+def test_one_plan_creates_no_more_than_a_bounded_number():
+    made = plan_for(make_job(None, 10_000))
+    assert len(pods_of(made)) == len(services_of(made)) == 500
+    assert names(made, CreatePod)[:2] == ["j-worker-0", "j-worker-1"]
+
+
+def test_a_steady_job_needs_nothing():
+    world = World(make_job())
+    world.settle()
+    world.run()
+    world.settle()
+    assert plan(PYTORCH, world.snapshot()) == Plan()
+
+
+def test_created_is_set_in_the_pass_whenever_it_is_missing():
+    made = plan_for(make_job(1, None, status=status_of()), [make_pod("master")])
+    assert told(made.status)[0] == ("Created", "True", "PyTorchJobCreated")
+    assert Count("created") in made.transitions
+    again = plan_for(make_job(1, None, status=made.status), [make_pod("master")])
+    assert again == Plan()
+
+
+def test_a_job_that_is_being_deleted_is_left_to_garbage_collection():
+    job = make_job()
+    job["metadata"]["deletionTimestamp"] = stamp()
+    orphan = make_pod(owner=None)
+    assert plan(PYTORCH, see(job, [make_pod(index=1), orphan])) == Plan()
+
+
+def test_fields_of_the_status_that_we_do_not_know_are_kept():
+    made = plan_for(make_job(status={"lastReconcileTime": "x", "conditions": "nonsense"}))
+    assert written(made)["lastReconcileTime"] == "x"
+    assert told(made.status) == [("Created", "True", "PyTorchJobCreated")]

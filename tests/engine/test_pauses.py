@@ -1,0 +1,325 @@
+"""Suspend and resume, jobs that others manage, specs that went wrong, templates that were refused."""
+
+import pytest
+
+from tests.engine.builders import (
+    CREATED,
+    RUNNING,
+    condition,
+    make_job,
+    make_pod,
+    make_service,
+    names,
+    plan_for,
+    replica,
+    see,
+    stamp,
+    status_of,
+    template,
+    told,
+    written,
+)
+from tests.engine.world import World
+from trainop.controllers.pytorch import PYTORCH
+from trainop.engine.ledger import RESTARTS
+from trainop.engine.model import Count, CreatePod, DeletePod, DeleteService, Event, Options, Plan, Pod
+from trainop.engine.plan import ignored, plan, reject
+from trainop.runtime.objects import Json, Unstructured
+
+SUSPENDED_EVENT = Event("Normal", "PyTorchJobSuspended", "PyTorchJob j is suspended.")
+RESUMED_EVENT = Event("Normal", "PyTorchJobResumed", "PyTorchJob j is resumed.")
+
+
+@pytest.mark.case("job-engine-16", "frameworks-v1-24")
+def test_a_job_created_suspended_gets_nothing():
+    world = World(make_job(run={"suspend": True}))
+    world.settle()
+    assert (world.pods, world.services) == ({}, {})
+    assert "startTime" not in world.status
+    assert world.conditions == [
+        ("Created", "True", "PyTorchJobCreated"),
+        ("Suspended", "True", "PyTorchJobSuspended"),
+    ]
+    assert world.status["conditions"][-1]["message"] == "PyTorchJob j is suspended."
+    assert "replicaStatuses" not in world.status
+
+
+@pytest.mark.case("job-engine-17", "frameworks-v1-25")
+def test_suspending_gives_all_back_and_tells_once():
+    status = status_of(CREATED, RUNNING, start=-60, replicaStatuses={"Worker": {"active": 1, "succeeded": 1}})
+    pods = [make_pod("master"), make_pod(), make_pod(index=1, phase="Succeeded")]
+    made = plan_for(make_job(run={"suspend": True}, status=status), pods)
+    assert len(names(made, DeletePod)) == len(names(made, DeleteService)) == 3
+    assert told(made.status) == [
+        ("Created", "True", "PyTorchJobCreated"),
+        ("Running", "False", "PyTorchJobSuspended"),
+        ("Suspended", "True", "PyTorchJobSuspended"),
+    ]
+    assert written(made)["startTime"] == stamp(-60)
+    assert written(made)["replicaStatuses"] == {"Worker": {"succeeded": 1}}
+    assert made.transitions == (SUSPENDED_EVENT,)
+    assert plan_for(make_job(run={"suspend": True}, status=made.status)) == Plan()
+
+
+def test_a_restarting_job_that_is_suspended_is_restarting_no_more():
+    status = status_of(CREATED, condition("Restarting"))
+    made = plan_for(make_job(run={"suspend": True}, status=status))
+    assert [type_ for type_, _, _ in told(made.status)] == ["Created", "Suspended"]
+
+
+@pytest.mark.case("job-engine-18", "frameworks-v1-25")
+def test_resuming_starts_anew():
+    world = World(make_job(1, 1, run={"suspend": False, "backoffLimit": 1}, policy="ExitCode"))
+    world.settle()
+    world.run()
+    world.settle()
+    world.end("j-worker-0", 137)
+    world.settle()
+    assert RESTARTS in world.raw["metadata"]["annotations"]
+    world.spec["runPolicy"]["suspend"] = True
+    world.settle()
+    world.reap()
+    world.settle()
+    started = world.status["startTime"]
+    world.pass_time(60)
+    world.spec["runPolicy"]["suspend"] = False
+    world.settle()
+    assert world.living() == sorted(world.services) == ["j-master-0", "j-worker-0"]
+    assert RESTARTS not in world.raw["metadata"]["annotations"]
+    assert world.status["startTime"] > started
+    assert world.conditions[-1] == ("Suspended", "False", "PyTorchJobResumed")
+    assert world.status["conditions"][-1]["message"] == "PyTorchJob j is resumed."
+    world.run()
+    world.settle()
+    assert world.conditions == [
+        ("Created", "True", "PyTorchJobCreated"),
+        ("Suspended", "False", "PyTorchJobResumed"),
+        ("Running", "True", "PyTorchJobRunning"),
+    ]
+    assert [event for event in world.events if event in {SUSPENDED_EVENT, RESUMED_EVENT}] == [
+        SUSPENDED_EVENT,
+        RESUMED_EVENT,
+    ]
+
+
+@pytest.mark.case("frameworks-v1-27")
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "ExitCode"])
+def test_suspend_and_resume_within_the_grace_period_is_no_failure(policy: str):
+    world = World(make_job(1, 1, policy=policy, run={"suspend": False}))
+    world.settle()
+    world.run()
+    world.settle()
+    world.spec["runPolicy"]["suspend"] = True
+    world.settle()
+    world.spec["runPolicy"]["suspend"] = False
+    world.settle()
+    assert world.living() == []
+    world.end("j-worker-0", 143)
+    world.settle()
+    assert world.conditions[-1] == ("Suspended", "True", "PyTorchJobSuspended")
+    world.reap()
+    world.settle()
+    world.run()
+    world.settle()
+    assert [type_ for type_, _, _ in world.conditions] == ["Created", "Suspended", "Running"]
+    assert "restarted" not in world.counts
+
+
+def test_pods_that_outlived_the_suspension_are_removed_before_the_job_resumes():
+    status = status_of(CREATED, condition("Suspended"))
+    made = plan_for(make_job(status=status), [make_pod()])
+    assert names(made, DeletePod) == ["j-worker-0"]
+    assert names(made, CreatePod) == []
+    assert made.status is None
+
+
+def test_that_a_job_is_resumed_is_written_before_its_pods_are_made():
+    """Else these would be taken for pods from before, and removed, if the operator fell down in between."""
+    made = plan_for(make_job(None, 1, status=status_of(CREATED, condition("Suspended"))))
+    assert names(made, CreatePod) == ["j-worker-0"]
+    assert made.status is not None
+    assert made.status_first
+
+
+@pytest.mark.case("job-engine-20", "frameworks-v1-23", part="the engine's, for PyTorchJob")
+def test_a_job_that_others_manage_is_left_alone_wholly():
+    """Of the case: what the engine has to do with it. That the field cannot be changed is for admission."""
+    run = {"managedBy": "kueue.x-k8s.io/multikueue", "suspend": True}
+    world = World(make_job(run=run))
+    assert world.step() == Plan()
+    world.spec["runPolicy"]["suspend"] = False
+    assert world.step() == Plan()
+    assert world.status == {}
+
+
+@pytest.mark.parametrize(
+    ("manager", "expected"),
+    [
+        ("kueue.x-k8s.io/multikueue", True),
+        ("", True),
+        ("x", True),
+        ("kubeflow.org/training-operator", False),
+        (None, False),
+    ],
+)
+@pytest.mark.case("job-engine-20", part="the engine's, for PyTorchJob")
+def test_managed_by(manager: str | None, expected: bool):
+    job = make_job(run={"managedBy": manager})
+    assert ignored(Unstructured(job)) is expected
+    assert (plan_for(job) == Plan()) is expected
+
+
+@pytest.mark.parametrize("job", [{}, {"spec": None}, {"spec": []}, {"spec": {"runPolicy": 1}}])
+def test_jobs_of_any_shape_have_no_other_manager(job: Json):
+    assert not ignored(Unstructured(job))
+
+
+# Bad specs ------------------------------------------------------------------------------------------------------------
+
+BAD = {"pytorchReplicaSpecs": {"Master": replica(2)}}
+BAD_TEXT = "PyTorchJob failed validation because spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1"
+
+
+def test_a_job_that_cannot_run_fails_with_one_condition_and_one_event():
+    world = World(make_job(spec=BAD))
+    made = world.step()
+    assert made.status_first
+    assert world.conditions == [
+        ("Created", "True", "PyTorchJobCreated"),
+        ("Failed", "True", "PyTorchJobFailedValidation"),
+    ]
+    assert world.status["conditions"][-1]["message"] == BAD_TEXT
+    assert world.status["completionTime"] == stamp()
+    assert world.events == [Event("Warning", "PyTorchJobFailedValidation", BAD_TEXT)]
+    assert world.counts == {"created": 1, "failed": 1}
+    assert (world.pods, world.services) == ({}, {})
+    assert world.step() == Plan()
+
+
+@pytest.mark.case("job-engine-39")
+def test_without_the_frameworks_container_there_are_no_pods():
+    tmpl = {"spec": {"containers": [{"name": "main", "image": "i"}]}}
+    world = World(make_job(1, None, tmpl=tmpl))
+    world.settle()
+    assert world.events == [
+        Event(
+            "Warning",
+            "PyTorchJobFailedValidation",
+            "PyTorchJob failed validation because spec.pytorchReplicaSpecs[Master].template.spec.containers: "
+            "Required value: must have at least one container with name pytorch",
+        )
+    ]
+    assert world.pods == {}
+
+
+def test_a_job_whose_spec_goes_wrong_keeps_running_as_it_is():
+    world = World(make_job(1, 2))
+    world.settle()
+    world.run()
+    world.settle()
+    world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 0
+    world.raw["metadata"]["generation"] = 2
+    world.end("j-worker-1", 1)
+    for _ in range(3):
+        made = world.step()
+        assert (made.status, made.actions) == (None, ())
+    (text,) = world.told("PyTorchJobFailedValidation")
+    assert text.endswith("spec.pytorchReplicaSpecs[Worker].replicas: Forbidden: must be at least 1")
+    world.end("j-master-0", 0)
+    world.settle()
+    assert world.conditions[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
+
+
+def test_a_spec_that_cannot_be_read_decides_nothing_about_a_running_job():
+    job = make_job(None, 2, status=status_of(CREATED, RUNNING))
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = "two"
+    made = plan_for(job, [make_pod(phase="Succeeded", exit_code=0), make_pod(index=1)])
+    assert (made.status, made.actions) == (None, ())
+    assert [notice.identity for notice in made.notices] == ["validation/1"]
+
+
+def test_a_bad_job_can_be_suspended():
+    made = plan_for(make_job(spec=BAD, run={"suspend": True}, status=status_of(CREATED, RUNNING)), [make_pod()])
+    assert names(made, DeletePod) == ["j-worker-0"]
+
+
+def test_a_refused_template_fails_the_job_in_the_servers_words():
+    snapshot = see(make_job(status=status_of(CREATED)), [make_pod("master"), make_pod(phase="Succeeded")])
+    made = reject(PYTORCH, snapshot, 'Pod "j-worker-1" is invalid: spec.x: Required value')
+    assert made.status_first
+    assert told(made.status)[-1] == ("Failed", "True", "PyTorchJobFailedValidation")
+    text = 'PyTorchJob failed validation because Pod "j-worker-1" is invalid: spec.x: Required value'
+    assert written(made)["conditions"][-1]["message"] == text
+    assert made.transitions == (Event("Warning", "PyTorchJobFailedValidation", text), Count("failed"))
+    assert names(made, DeletePod) == ["j-master-0"]
+    assert names(made, DeleteService) == ["j-master-0"]
+
+
+def test_after_a_refusal_no_replica_is_active():
+    counters = {"Worker": {"active": 2, "failed": 1}}
+    made = reject(PYTORCH, see(make_job(status=status_of(CREATED, replicaStatuses=counters))), "no")
+    assert written(made)["replicaStatuses"] == {"Worker": {"failed": 1}}
+
+
+@pytest.mark.parametrize(
+    ("start", "pods", "begun"), [(None, [], False), (0, [], True), (None, [make_pod()], True), (0, [make_pod()], True)]
+)
+def test_a_job_has_begun_once_it_has_a_start_time_or_a_pod(start: float | None, pods: list[Pod], begun: bool):
+    made = plan_for(make_job(spec=BAD, status=status_of(CREATED, start=start)), pods)
+    assert (made.status is None) is begun
+
+
+def test_a_template_refused_in_the_very_first_pass():
+    made = reject(PYTORCH, see(make_job()), "no")
+    assert [type_ for type_, _, _ in told(made.status)] == ["Created", "Failed"]
+    assert Count("created") in made.transitions
+
+
+def test_a_finished_job_is_not_failed_by_a_late_refusal():
+    assert reject(PYTORCH, see(make_job(status=status_of(condition("Succeeded")))), "no") == Plan()
+
+
+# Pods that do not go --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("late", "notices", "again"), [(0, 0, 300), (299, 0, 1), (300, 1, None), (100_000, 1, None)])
+def test_a_pod_stuck_terminating_is_told_of(late: float, notices: int, again: float | None):
+    dying = make_pod(deletionTimestamp=stamp(-late))
+    made = plan_for(make_job(run={"suspend": True}, status=status_of(CREATED, condition("Suspended"))), [dying], [])
+    assert [notice.event.reason for notice in made.notices] == ["StuckTerminating"] * notices
+    assert made.again_in == again
+    assert made.actions == ()
+
+
+@pytest.mark.parametrize(("late", "deleted", "again"), [(10, False, 50), (60, True, 60)])
+def test_a_stuck_pod_is_removed_by_force_if_asked_for(late: float, deleted: bool, again: float):
+    dying = make_pod(deletionTimestamp=stamp(-late))
+    job = make_job(run={"suspend": True}, status=status_of(CREATED, condition("Suspended")))
+    made = plan_for(job, [dying], [], options=Options(force_delete_after=60))
+    assert made.actions == ((DeletePod("j-worker-0", dying.metadata.uid, force=True),) if deleted else ())
+    assert made.again_in == again
+
+
+def test_a_predecessors_stuck_pod_is_told_of_and_never_removed_by_force():
+    dying = make_pod(owner="older", deletionTimestamp=stamp(-1000))
+    made = plan_for(make_job(None, 1), [dying], [make_service()], options=Options(force_delete_after=60))
+    assert made.actions == ()
+    assert [notice.event.reason for notice in made.notices] == ["StuckTerminating"]
+
+
+def test_a_deletion_time_that_is_none_is_passed_over():
+    made = plan_for(make_job(None, 1), [make_pod(deletionTimestamp="soon")])
+    assert made.notices == ()
+
+
+def test_templates_are_not_touched():
+    tmpl = template(initContainers=[{"name": "mine", "image": "i"}])
+    job = make_job(1, 1, tmpl=tmpl)
+    before = repr(job)
+    plan(PYTORCH, see(job))
+    assert repr(job) == before
+
+
+def test_services_without_pods_are_given_back_on_suspension():
+    made = plan_for(make_job(run={"suspend": True}), [], [make_service()])
+    assert names(made, DeleteService) == ["j-worker-0"]

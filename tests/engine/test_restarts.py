@@ -1,0 +1,616 @@
+"""What failed, deleted and lost pods mean: restart, failure, and how often."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from tests.engine.builders import (
+    CREATED,
+    NOW,
+    RUNNING,
+    UID,
+    condition,
+    make_job,
+    make_pod,
+    make_service,
+    names,
+    plan_for,
+    stamp,
+    status_of,
+    told,
+    written,
+)
+from tests.engine.world import World
+from trainop.controllers.pytorch import PYTORCH
+from trainop.engine.extensions import RESTART_SCOPE
+from trainop.engine.failures import disrupted, may_restart
+from trainop.engine.job import Role
+from trainop.engine.ledger import RESTARTS, Ledger
+from trainop.engine.model import Count, CreatePod, CreateService, DeletePod, Event, Pod
+from trainop.runtime.objects import Json
+
+RESTARTING_TEXT = "job j is restarting because Worker replica(s) failed."
+EXIT_TEXT = 'job "j" is failing because "Worker" replica(s) failed.'
+
+
+def started(policy: str = "OnFailure", run: Json | None = None, worker: int = 1) -> World:
+    """A job with a master, running."""
+    world = World(make_job(1, worker, policy=policy, run=run))
+    world.settle()
+    world.run()
+    world.settle()
+    assert world.is_true("Running")
+    return world
+
+
+@pytest.mark.case("job-engine-6")
+def test_a_retryable_exit_code_restarts_the_pod():
+    pods = [make_pod("master"), make_pod(phase="Failed", exit_code=130)]
+    made = plan_for(make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING)), pods)
+    assert names(made, DeletePod) == ["j-worker-0"]
+    assert not made.status_first
+    assert told(made.status) == [
+        ("Created", "True", "PyTorchJobCreated"),
+        ("Restarting", "True", "PyTorchJobRestarting"),
+    ]
+    assert written(made)["conditions"][-1]["message"] == RESTARTING_TEXT
+    assert Event("Warning", "PyTorchJobRestarting", RESTARTING_TEXT) in made.transitions
+    assert Count("restarted") in made.transitions
+    assert Count("failed_pods") in made.transitions
+    assert [notice.event for notice in made.notices] == [
+        Event("Normal", "ExitedWithCode", "Pod: ns.j-worker-0 exited with code 130")
+    ]
+    assert json.loads(made.annotations[RESTARTS] or "")["failures"] == 1
+
+
+@pytest.mark.case("job-engine-6")
+def test_the_next_pass_that_finds_the_name_free_creates_the_pod_anew():
+    world = started("ExitCode")
+    world.end("j-worker-0", 130)
+    world.settle()
+    assert world.conditions[-1] == ("Restarting", "True", "PyTorchJobRestarting")
+    assert world.living() == ["j-master-0"]
+    world.reap()
+    world.settle()
+    assert world.living() == ["j-master-0", "j-worker-0"]
+    assert world.counts["restarted"] == 1
+    assert world.told("PyTorchJobRestarting") == [RESTARTING_TEXT]
+
+
+@pytest.mark.case("job-engine-7", "frameworks-v1-21")
+def test_a_permanent_exit_code_fails_the_job():
+    world = started("ExitCode", run={"ttlSecondsAfterFinished": 5})
+    world.end("j-worker-0", 1)
+    made = world.step()
+    assert made.status_first
+    assert world.conditions == [
+        ("Created", "True", "PyTorchJobCreated"),
+        ("Running", "False", "PyTorchJobRunning"),
+        ("Failed", "True", "PyTorchJobFailed"),
+    ]
+    assert world.status["conditions"][-1]["message"] == EXIT_TEXT
+    assert world.status["completionTime"]
+    assert [t for t in made.transitions if isinstance(t, Event)] == [Event("Warning", "PyTorchJobFailed", EXIT_TEXT)]
+    assert Count("failed") in made.transitions
+    assert made.again_in == 5
+    assert world.told("PyTorchJobRestarting") == []
+    world.settle()
+    assert world.living() == ["j-master-0", "j-worker-0"]
+    world.pass_time(5)
+    world.settle()
+    assert world.job is None
+
+
+@pytest.mark.case("job-engine-8")
+def test_without_an_exit_code_the_pod_was_not_at_fault():
+    made = plan_for(
+        make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING)),
+        [make_pod("master"), make_pod(phase="Failed", reason="Evicted")],
+    )
+    assert names(made, DeletePod) == ["j-worker-0"]
+    assert told(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
+    noted = json.loads(made.annotations[RESTARTS] or "")
+    assert (noted["job"], noted["disruptions"]) == (UID, 1)
+    assert "failures" not in noted
+
+
+@pytest.mark.case("job-engine-9")
+def test_an_evicted_pod_is_restarted():
+    made = plan_for(
+        make_job(1, 1, policy="OnFailure", status=status_of(CREATED, RUNNING)),
+        [make_pod("master"), make_pod(phase="Failed", reason="Evicted")],
+    )
+    assert names(made, DeletePod) == ["j-worker-0"]
+    assert told(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
+
+
+@pytest.mark.case("job-engine-10")
+@pytest.mark.parametrize(
+    ("code", "retry"),
+    [(0, False), (1, False), (2, False), (3, False), (127, False), (128, True), (130, True), (138, True), (255, True)],
+)
+def test_exit_codes_from_128_are_retryable(code: int, retry: bool):
+    pod = make_pod(phase="Failed", exit_code=code)
+    assert may_restart(PYTORCH, Role("Worker", 1, "ExitCode", {}), pod) is retry
+
+
+@pytest.mark.parametrize(("policy", "retry"), [("Always", True), ("OnFailure", True), ("Never", False)])
+def test_other_policies_do_not_look_at_the_exit_code(policy: str, retry: bool):
+    pod = make_pod(phase="Failed", exit_code=1)
+    assert may_restart(PYTORCH, Role("Worker", 1, policy, {}), pod) is retry
+
+
+@pytest.mark.case("frameworks-v1-20")
+def test_restarting_lasts_until_the_replica_is_back():
+    world = started("OnFailure")
+    world.end("j-worker-0", 1)
+    world.settle()
+    assert world.conditions[-1] == ("Restarting", "True", "PyTorchJobRestarting")
+    world.reap()
+    world.step()
+    assert world.conditions[-1][0] == "Restarting"
+    world.run()
+    world.settle()
+    assert world.conditions == [
+        ("Created", "True", "PyTorchJobCreated"),
+        ("Running", "True", "PyTorchJobRunning"),
+    ]
+
+
+@pytest.mark.case("frameworks-v1-20")
+def test_under_policy_never_a_failed_worker_fails_the_job():
+    world = started("Never", worker=2)
+    world.end("j-worker-1", 1)
+    world.settle()
+    text = "PyTorchJob j is failed because 1 Worker replica(s) failed."
+    assert world.conditions[1:] == [("Running", "False", "PyTorchJobRunning"), ("Failed", "True", "PyTorchJobFailed")]
+    assert world.status["conditions"][-1]["message"] == text
+    assert Event("Normal", "PyTorchJobFailed", text) in world.events
+    assert world.status["completionTime"]
+    assert world.counts == {"created": 1, "failed": 1, "failed_pods": 1}
+    assert world.status["replicaStatuses"]["Worker"]["failed"] == 1
+
+
+def test_a_failed_worker_beside_a_succeeded_master_does_not_matter_any_more():
+    world = started("Never")
+    world.end("j-worker-0", 1)
+    world.end("j-master-0", 0)
+    world.settle()
+    assert world.conditions[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
+    assert not world.is_true("Failed")
+
+
+def test_the_leaders_failure_is_told_first():
+    world = started("Never")
+    world.end("j-worker-0", 1)
+    world.end("j-master-0", 1)
+    world.settle()
+    assert world.status["conditions"][-1]["message"] == "PyTorchJob j is failed because 1 Master replica(s) failed."
+    assert world.counts["failed_pods"] == 2
+
+
+@pytest.mark.case("job-engine-38")
+def test_a_running_pod_deleted_by_somebody_else_is_replaced():
+    world = started("OnFailure")
+    world.delete("j-worker-0")
+    world.settle()
+    assert world.conditions[-1] == ("Restarting", "True", "PyTorchJobRestarting")
+    assert world.status["replicaStatuses"]["Worker"].keys() == {"selector"}
+    world.end("j-worker-0", 143)  # and it may end as it likes
+    world.settle()
+    assert world.counts["restarted"] == 1
+    world.reap()
+    world.settle()
+    world.run()
+    world.settle()
+    assert world.conditions[-1] == ("Running", "True", "PyTorchJobRunning")
+    assert world.created_pods == 3
+    assert "failed" not in world.counts
+
+
+def test_a_pending_pod_deleted_by_somebody_else_is_replaced_without_a_word():
+    world = World(make_job(1, 1))
+    world.settle()
+    world.run("j-master-0")
+    world.delete("j-worker-0")
+    world.settle()
+    assert world.conditions[-1] == ("Running", "True", "PyTorchJobRunning")
+    world.reap()
+    world.settle()
+    assert world.living() == ["j-master-0", "j-worker-0"]
+    assert "restarted" not in world.counts
+
+
+def test_under_policy_never_a_deleted_pod_fails_the_job_once_it_has_gone():
+    world = started("Never")
+    world.delete("j-worker-0")
+    world.settle()
+    assert world.conditions[-1] == ("Running", "True", "PyTorchJobRunning")
+    world.reap()
+    world.settle()
+    assert world.conditions[-1] == ("Failed", "True", "PyTorchJobFailed")
+    assert world.living() == ["j-master-0"]
+    assert world.status["conditions"][-1]["message"] == "PyTorchJob j is failed because 1 Worker replica(s) failed."
+
+
+def test_under_policy_never_a_deleted_pod_fails_the_job_when_it_fails():
+    world = started("Never")
+    world.delete("j-worker-0")
+    world.settle()
+    world.end("j-worker-0", 143)
+    world.settle()
+    assert world.conditions[-1] == ("Failed", "True", "PyTorchJobFailed")
+    assert world.status["conditions"][-1]["message"] == "PyTorchJob j is failed because 1 Worker replica(s) failed."
+
+
+def test_under_policy_never_a_deleted_pod_may_still_succeed():
+    world = started("Never")
+    world.delete("j-worker-0")
+    world.settle()
+    world.end("j-worker-0", 0)
+    world.settle()
+    assert world.status["replicaStatuses"]["Worker"]["succeeded"] == 1
+    world.reap()
+    world.settle()
+    assert not world.is_true("Failed")
+
+
+def test_a_pod_that_succeeds_while_terminating_without_having_been_missed_counts():
+    world = started("Never")
+    world.end("j-worker-0", 0)
+    world.delete("j-worker-0")
+    world.settle()
+    assert world.status["replicaStatuses"]["Worker"]["succeeded"] == 1
+    assert world.step().annotations == {}
+
+
+@pytest.mark.case("job-engine-38")
+def test_the_pod_of_an_earlier_job_is_waited_for():
+    leaving = make_pod(owner="older", dying=True)
+    made = plan_for(make_job(1, 1), [leaving], [])
+    assert names(made, CreatePod) == ["j-master-0"]
+    assert names(made, CreateService) == ["j-master-0", "j-worker-0"]
+    assert made.notices == ()
+    assert made.again_in == 30
+    made = plan_for(make_job(1, 1, status=status_of(CREATED)), [make_pod("master")], [make_service("master")])
+    assert names(made, CreatePod) == ["j-worker-0"]
+
+
+def test_the_living_pod_of_an_earlier_job_is_waited_for_too():
+    made = plan_for(make_job(1, 1), [make_pod(owner="older")])
+    assert names(made, CreatePod) == ["j-master-0"]
+    assert names(made, CreateService) == ["j-master-0"]
+    assert made.notices == ()
+
+
+def test_somebody_elses_object_of_our_name_is_told_of():
+    foreign = [{"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "x", "controller": True}]
+    made = plan_for(make_job(1, 1), [make_pod(ownerReferences=foreign)])
+    assert names(made, CreatePod) == ["j-master-0"]
+    assert [notice.event.reason for notice in made.notices] == ["FailedCreateService", "FailedCreatePod"]
+    assert made.notices[1].event.message == (
+        "Error creating: Pod j-worker-0 already exists and does not belong to PyTorchJob j"
+    )
+    assert made.again_in == 30
+
+
+# Counting -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.case("job-engine-23")
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_exit_codes_reach_the_backoff_limit(limit: int):
+    world = started("ExitCode", run={"backoffLimit": limit})
+    for _ in range(limit):
+        world.end("j-worker-0", 137)
+        world.settle()
+        world.reap()
+        world.pass_time(1)
+        world.settle()  # a plan holds no memory: every pass is as after a restart of the operator
+        world.run()
+        world.settle()
+    assert world.created_pods == 2 + limit
+    world.end("j-worker-0", 137)
+    world.settle()
+    assert world.conditions[-1] == ("Failed", "True", "PyTorchJobFailed")
+    assert world.status["conditions"][-1]["message"] == (
+        "Job j has failed because it has reached the specified backoff limit"
+    )
+    assert world.created_pods == 2 + limit
+    assert world.counts.get("restarted", 0) == limit
+    assert world.counts["failed_pods"] == limit + 1
+
+
+def test_several_failures_at_once_count_each():
+    world = started("ExitCode", run={"backoffLimit": 2}, worker=3)
+    for index in range(3):
+        world.end(f"j-worker-{index}", 137)
+    world.settle()
+    assert world.is_true("Failed")
+
+
+def test_disruptions_are_counted_apart_and_not_limited():
+    world = started("ExitCode", run={"backoffLimit": 0})
+    disrupted = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    for status in ({"reason": "Evicted"}, disrupted, {"reason": "NodeLost"}):
+        world.end("j-worker-0", 137, **status)
+        world.settle()
+        world.reap()
+        world.pass_time(2)
+        world.settle()
+        world.run()
+        world.settle()
+        assert world.is_true("Running")
+    ledger = Ledger(UID, world.raw["metadata"]["annotations"])
+    assert (ledger.failures, ledger.disruptions) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ([], False),
+        ([{"type": "DisruptionTarget", "status": "True"}], True),
+        ([{"type": "DisruptionTarget", "status": "False"}], False),
+        ([{"type": "Ready", "status": "True"}], False),
+        ([{"type": "Ready", "status": "False"}, {"type": "DisruptionTarget", "status": "True"}], True),
+    ],
+)
+def test_a_disruption_is_told_by_its_condition(conditions: list[Json], expected: bool):
+    assert disrupted(make_pod(phase="Failed", status={"conditions": conditions})) is expected
+
+
+def test_the_pods_own_deadline_is_the_users_doing():
+    pods = [make_pod("master"), make_pod(phase="Failed", exit_code=137, reason="DeadlineExceeded")]
+    made = plan_for(
+        make_job(1, 1, policy="ExitCode", run={"backoffLimit": 0}, status=status_of(CREATED, RUNNING)), pods
+    )
+    assert told(made.status)[-1][0] == "Failed"
+
+
+def test_restarts_in_a_row_slow_down():
+    world = started("ExitCode")
+    waits = []
+    for _ in range(12):
+        world.end("j-worker-0", 137)
+        world.settle()
+        world.reap()
+        made = world.step()
+        waits.append(made.again_in or 0.0)
+        assert names(made, CreatePod) == ([] if made.again_in else ["j-worker-0"])
+        assert world.conditions[-1][0] == "Restarting"
+        world.pass_time(waits[-1])
+        world.settle()
+        world.run()
+        world.settle()
+        assert world.is_true("Running")
+    assert waits == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    world.pass_time(601)
+    world.end("j-worker-0", 137)
+    world.settle()
+    world.reap()
+    assert names(world.step(), CreatePod) == ["j-worker-0"]
+
+
+def test_pods_that_fail_one_after_another_are_one_round_and_other_roles_do_not_wait():
+    world = started("ExitCode", worker=20)
+    for index in range(20):
+        world.pass_time(1)
+        world.end(f"j-worker-{index}", 137)
+        world.settle()
+    world.reap()
+    assert len(names(world.step(), CreatePod)) == 20
+    world.run()
+    world.settle()
+    world.end("j-worker-0", 137)
+    world.delete("j-master-0")
+    world.settle()
+    world.reap()
+    made = world.step()
+    assert (names(made, CreatePod), made.again_in) == (["j-master-0"], 1)
+
+
+def test_a_role_that_waits_but_has_all_its_pods_has_nothing_to_look_at():
+    ledger = Ledger(UID, {})
+    for _ in range(9):
+        ledger.begin_round("Worker", NOW, NOW)
+    job = make_job(None, 1, status=status_of(CREATED, RUNNING), annotations={RESTARTS: ledger.text([])})
+    assert plan_for(job, []).again_in == 128
+    assert plan_for(job, [make_pod()]).again_in is None
+
+
+def test_nobody_waits_for_a_round_of_the_future_after_the_clock_was_set_back():
+    ledger = Ledger(UID, {})
+    for _ in range(9):
+        ledger.begin_round("Worker", NOW, NOW + timedelta(hours=1))
+    job = make_job(None, 1, status=status_of(CREATED, RUNNING), annotations={RESTARTS: ledger.text([])})
+    made = plan_for(job, [])
+    assert (names(made, CreatePod), made.again_in) == (["j-worker-0"], None)
+
+
+def test_a_restart_is_counted_once_however_often_its_pass_is_repeated():
+    world = started("OnFailure")
+    world.end("j-worker-0", 1)
+    snapshot = world.snapshot()
+    first = world.step()
+    # the operator stopped between the count and the deletion: the pod is still there
+    world.pods["j-worker-0"]["metadata"].pop("deletionTimestamp")
+    again = world.step()
+    assert names(again, DeletePod) == ["j-worker-0"]
+    assert again.annotations == {}
+    assert again.transitions == ()
+    assert first.annotations
+    assert snapshot.job.metadata.annotations == {}
+
+
+def test_a_restart_that_was_counted_but_not_told_is_told():
+    annotation = json.dumps({"job": UID, "failures": 1, "settled": sorted(Ledger(UID, {})._settled)})
+    ledger = Ledger(UID, {RESTARTS: annotation})
+    pod = make_pod(phase="Failed", exit_code=137)
+    ledger.count(1, 0)
+    ledger.settle(pod.metadata.uid)
+    text = ledger.text([pod.metadata.uid])
+    job = make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING), annotations={RESTARTS: text})
+    made = plan_for(job, [make_pod("master"), pod])
+    assert [t for t in made.transitions if isinstance(t, Event)] == [
+        Event("Warning", "PyTorchJobRestarting", RESTARTING_TEXT)
+    ]
+    assert Count("restarted") not in made.transitions
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"job":"other","failures":9}',
+        f'{{"job":"{UID}","failures":-1,"disruptions":true,"settled":7,"lost":[1]}}',
+        f'{{"job":"{UID}","rounds":{{"A":[0,"{stamp()}"],"B":[2,"x"],"C":7,"D":[2]}}}}',
+        f'{{"job":"{UID}","rounds":[1]}}',
+        f'{{"job":"{UID}","failures":"9","settled":[1,null],"lost":{{"a":1}}}}',
+        "[" * 100_000,
+    ],
+)
+def test_an_annotation_that_is_not_ours_counts_as_none(text: str):
+    ledger = Ledger(UID, {RESTARTS: text})
+    assert (ledger.failures, ledger.disruptions) == (0, 0)
+    assert not ledger.settled("x")
+    assert ledger.lost("Worker", []) == 0
+    assert [ledger.wait(role, NOW) for role in "ABCD"] == [0, 0, 0, 0]
+    assert not ledger.touched
+
+
+def test_entries_of_pods_that_have_gone_are_dropped():
+    ledger = Ledger(UID, {})
+    for uid in ("a", "b"):
+        ledger.count(1, 0)
+        ledger.settle(uid)
+        ledger.mourn(uid, "Worker")
+    again = Ledger(UID, {RESTARTS: ledger.text(["b"])})
+    assert again.failures == 2
+    assert [again.settled(uid) for uid in ("a", "b")] == [False, True]
+    assert again.lost("Worker", ["b"]) == 0
+    assert again.lost("Worker", []) == 1
+    again.mourn("b", "Worker")
+    again.settle("b")
+    again.relieve("a")
+    assert not again.touched
+
+
+def test_thousands_of_entries_fit_an_annotation():
+    ledger = Ledger(UID, {})
+    uids = [f"01234567-89ab-cdef-0123-{number:012}" for number in range(10_000)]
+    for uid in uids:
+        ledger.count(0, 1)
+        ledger.settle(uid)
+    assert len(ledger.text(uids)) < 200_000
+
+
+def test_restarting_gives_way_to_running_only_when_every_replica_has_a_pod():
+    status = status_of(CREATED, condition("Restarting", message=RESTARTING_TEXT))
+    vacant = plan_for(make_job(1, 1, status=status), [make_pod("master")])
+    assert names(vacant, CreatePod) == ["j-worker-0"]
+    assert told(vacant.status)[-1][0] == "Restarting"
+    full = plan_for(make_job(1, 1, status=status), [make_pod("master"), make_pod(phase="Pending")])
+    assert told(full.status)[-1][0] == "Running"
+
+
+def test_pods_of_unknown_phase_count_nowhere():
+    pod: Pod = make_pod(phase="Unknown")
+    made = plan_for(make_job(1, 1, status=status_of(CREATED)), [make_pod("master"), pod])
+    assert written(made)["replicaStatuses"]["Worker"].keys() == {"selector"}
+    assert made.actions == ()
+
+
+# Restarts of more than the pod ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scope", "restarted", "told", "failures"),
+    [("pod", 3, ["Master", "Worker"], 3), ("role", 2, ["Master", "Worker"], 2), ("job", 1, ["Master"], 1)],
+)
+def test_pods_that_fail_together_are_as_many_restarts_as_the_scope_says(
+    scope: str, restarted: int, told: list[str], failures: int
+):
+    world = World(make_job(1, 3, policy="OnFailure", annotations={RESTART_SCOPE: scope}))
+    world.settle()
+    world.run()
+    world.settle()
+    for name in ("j-master-0", "j-worker-0", "j-worker-2"):
+        world.end(name, 1)
+    world.settle()
+    assert world.counts["restarted"] == restarted
+    assert world.counts["failed_pods"] == 3
+    texts = [f"job j is restarting because {role} replica(s) failed." for role in told]
+    assert world.told("PyTorchJobRestarting") == texts
+    assert json.loads(world.raw["metadata"]["annotations"][RESTARTS])["failures"] == failures
+    assert world.living() == (["j-worker-1"] if scope == "pod" else [])
+
+
+@pytest.mark.parametrize(("scope", "expected"), [("pod", (1, 1)), ("role", (0, 1)), ("job", (0, 1))])
+def test_what_fails_together_with_a_disrupted_pod_fails_because_of_it(scope: str, expected: tuple[int, int]):
+    world = World(make_job(1, 2, policy="OnFailure", annotations={RESTART_SCOPE: scope}))
+    world.settle()
+    world.run()
+    world.settle()
+    world.end("j-worker-0", 137, reason="Evicted")
+    world.end("j-worker-1", 1)
+    world.settle()
+    entries = json.loads(world.raw["metadata"]["annotations"][RESTARTS])
+    assert (entries.get("failures", 0), entries["disruptions"]) == expected
+
+
+def test_a_whole_restart_takes_succeeded_pods_and_those_of_other_policies_with_it():
+    job = make_job(1, 3, policy="OnFailure", annotations={RESTART_SCOPE: "job"})
+    job["spec"]["pytorchReplicaSpecs"]["Master"]["restartPolicy"] = "Never"
+    world = World(job)
+    world.settle()
+    world.run()
+    world.settle()
+    world.end("j-worker-0", 0)
+    world.end("j-worker-1", 1)
+    world.settle()
+    assert world.living() == []
+    world.end("j-master-0", 143)
+    world.settle()
+    world.reap()
+    world.settle()
+    world.run()
+    world.settle()
+    assert world.is_true("Running")
+    assert len(world.pods) == 4
+
+
+def test_a_whole_restart_that_was_cut_off_is_carried_on():
+    """The operator stopped after the count: what is not deleted yet is deleted, and nothing counts again."""
+    world = World(make_job(1, 2, policy="OnFailure", annotations={RESTART_SCOPE: "job"}))
+    world.settle()
+    world.run()
+    world.settle()
+    world.end("j-worker-0", 1)
+    world.settle()
+    for pod in world.pods.values():
+        pod["metadata"].pop("deletionTimestamp")
+    del world.pods["j-worker-0"]
+    again = world.step()
+    assert sorted(names(again, DeletePod)) == ["j-master-0", "j-worker-1"]
+    assert names(again, CreatePod) == []
+    assert (again.annotations, again.transitions) == ({}, ())
+
+
+def test_pods_that_are_still_to_be_made_are_waited_with_too():
+    """A scale-up in the middle of a whole restart."""
+    world = World(make_job(1, 2, policy="OnFailure", annotations={RESTART_SCOPE: "job"}))
+    world.settle()
+    world.run()
+    world.settle()
+    world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 4
+    world.end("j-worker-0", 1)
+    made = world.step()
+    assert names(made, CreatePod) == []
+    world.settle()
+    world.reap()
+    world.settle()
+    assert len(world.living()) == 5

@@ -1,0 +1,114 @@
+"""The algebra of conditions, and times."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from tests.engine.builders import NOW, at, condition, stamp
+from trainop.engine.status import Status, format_time, parse_time
+
+
+def types(status: Status) -> list[tuple[str, str]]:
+    return [(entry["type"], entry["status"]) for entry in status.conditions]
+
+
+@pytest.mark.case("job-engine-26")
+def test_running_and_restarting_oust_each_other_and_failure_is_the_end():
+    status = Status(None, NOW)
+    for type_ in ("Created", "Running", "Restarting", "Running", "Failed"):
+        assert status.set(type_, f"X{type_}", "text")
+    assert types(status) == [("Created", "True"), ("Running", "False"), ("Failed", "True")]
+    assert not status.set("Running", "XRunning", "again")
+    assert not status.set("Succeeded", "XSucceeded", "text")
+    assert not status.set("Failed", "other", "text")
+    assert types(status) == [("Created", "True"), ("Running", "False"), ("Failed", "True")]
+
+
+@pytest.mark.case("job-engine-26")
+def test_the_same_again_keeps_the_first_message_and_times():
+    status = Status({"conditions": [condition("Running", reason="R", message="first")]}, at(60))
+    assert not status.set("Running", "R", "second")
+    assert status.changed() is None
+
+
+def test_another_reason_keeps_the_transition_time():
+    status = Status({"conditions": [condition("Running", reason="R"), condition("Created")]}, at(60))
+    assert status.set("Running", "S", "second")
+    assert types(status) == [("Created", "True"), ("Running", "True")]
+    entry = status.conditions[-1]
+    assert (entry["lastTransitionTime"], entry["lastUpdateTime"]) == (stamp(), stamp(60))
+
+
+def test_another_status_sets_both_times():
+    status = Status({"conditions": [condition("Suspended", reason="R")]}, at(60))
+    assert status.set("Suspended", "R", "text", status="False")
+    entry = status.conditions[-1]
+    assert (entry["lastTransitionTime"], entry["lastUpdateTime"]) == (stamp(60), stamp(60))
+
+
+@pytest.mark.parametrize("end", ["Succeeded", "Failed"])
+def test_the_end_turns_running_false_and_drops_restarting(end: str):
+    running = Status({"conditions": [condition("Running", message="m")]}, at(60))
+    running.set(end, "R", "text")
+    assert running.conditions[0] == {**condition("Running", message="m"), "status": "False"}
+    restarting = Status({"conditions": [condition("Restarting")]}, NOW)
+    restarting.set(end, "R", "text")
+    assert types(restarting) == [(end, "True")]
+
+
+def test_a_condition_without_times_gets_them():
+    status = Status({"conditions": [{"type": "Running", "status": "True"}]}, NOW)
+    status.set("Running", "R", "text")
+    assert status.conditions[0]["lastTransitionTime"] == stamp()
+
+
+@pytest.mark.parametrize(
+    "raw", [None, 7, [], "x", {"conditions": 3}, {"conditions": [1, None, {}]}, {"conditions": {}}]
+)
+def test_a_status_of_any_shape_is_read(raw: Any):
+    status = Status(raw, NOW)
+    assert not status.finished
+    assert status.start_time is None
+    status.retire_active()
+    assert status.set("Created", "R", "text")
+    again = Status(status.changed(), NOW)
+    assert again.is_true("Created")
+    assert again.changed() is None
+
+
+def test_an_untouched_status_is_not_written():
+    raw = {"conditions": [condition("Created")], "startTime": stamp(), "odd": 1}
+    assert Status(raw, NOW).changed() is None
+    assert Status(None, NOW).changed() is None
+
+
+def test_completion_time_is_set_once():
+    status = Status({}, NOW)
+    status.complete()
+    later = Status(status.changed(), at(60))
+    later.complete()
+    assert later.completion_time == NOW
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2025-06-01T12:00:00Z", NOW),
+        ("2025-06-01T14:00:00+02:00", NOW),
+        ("2025-06-01T12:00:00.000000Z", NOW),
+        ("2025-06-01T12:00:00", NOW),
+        ("yesterday", None),
+        ("", None),
+        (None, None),
+        (7, None),
+    ],
+)
+def test_times_are_read_or_none(text: object, expected: datetime | None):
+    assert parse_time(text) == expected
+
+
+def test_times_are_written_in_utc_and_whole_seconds():
+    moment = datetime(2025, 1, 2, 3, 4, 5, 678_900, tzinfo=timezone(timedelta(hours=2)))
+    assert format_time(moment) == "2025-01-02T01:04:05Z"
+    assert format_time(datetime(2025, 1, 2, tzinfo=UTC)) == "2025-01-02T00:00:00Z"

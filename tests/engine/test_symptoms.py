@@ -1,0 +1,87 @@
+"""What is told of pods in trouble: once, and not of every one of a thousand."""
+
+import pytest
+
+from tests.engine.builders import CREATED, RUNNING, make_job, make_pod, plan_for, status_of
+from trainop.engine.model import Event, Notice, Pod
+from trainop.runtime.objects import Json
+
+
+def notices(*pods: Pod) -> list[Notice]:
+    return list(plan_for(make_job(None, len(pods), status=status_of(CREATED, RUNNING)), pods).notices)
+
+
+def pending(**status: object) -> Pod:
+    return make_pod(phase="Pending", status=dict(status))
+
+
+def waiting(reason: str, message: str, name: str = "pytorch") -> Json:
+    return {"name": name, "state": {"waiting": {"reason": reason, "message": message}}}
+
+
+def terminated(code: int, reason: str = "", message: str = "", name: str = "side") -> Json:
+    return {"name": name, "state": {"terminated": {"exitCode": code, "reason": reason, "message": message}}}
+
+
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes",
+    "lastTransitionTime": "2025-06-01T12:00:00Z",
+}
+OLDER = {"type": "Ready", "status": "True", "lastTransitionTime": "2025-06-01T11:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (pending(containerStatuses=[waiting("PodInitializing", "")]), []),
+        (pending(), []),
+        (make_pod(), []),
+        (
+            pending(containerStatuses=[waiting("ErrImagePull", "not found")]),
+            [("ErrImagePull", "Error pod j-worker-0 container pytorch waiting message: not found")],
+        ),
+        (
+            make_pod(status={"containerStatuses": [terminated(3, "Error", "boom")]}),
+            [("Error", "Error pod j-worker-0 container side exitCode: 3 terminated message: boom")],
+        ),
+        (make_pod(status={"containerStatuses": [terminated(0, "Completed")]}), []),
+        (
+            pending(containerStatuses=[waiting("PodInitializing", "")], initContainerStatuses=[terminated(1)]),
+            [("Error", "Error pod j-worker-0 container side exitCode: 1 terminated message: ")],
+        ),
+        (
+            pending(conditions=[OLDER, UNSCHEDULABLE]),
+            [("Unschedulable", "Error pod j-worker-0 condition message: 0/3 nodes")],
+        ),
+        (pending(conditions=[{**OLDER, "lastTransitionTime": "2025-06-01T13:00:00Z"}, UNSCHEDULABLE]), []),
+        (pending(conditions=[UNSCHEDULABLE], containerStatuses=[waiting("ContainerCreating", "")]), []),
+        (make_pod(dying=True, status={"containerStatuses": [terminated(3, "Error")]}), []),
+        (make_pod(phase="Succeeded", status={"containerStatuses": [terminated(3, "Error")]}), []),
+    ],
+)
+def test_active_pods_in_trouble(pod: Pod, expected: list[tuple[str, str]]):
+    assert [notice.event for notice in notices(pod)] == [Event("Warning", *pair) for pair in expected]
+
+
+@pytest.mark.parametrize("code", [0, 7, 130])
+def test_the_end_of_the_frameworks_container_is_told(code: int):
+    pods = [make_pod(phase="Failed" if code else "Succeeded", exit_code=code), make_pod(index=1)]
+    (notice,) = [notice for notice in notices(*pods) if notice.event.type == "Normal"]
+    assert notice.event == Event("Normal", "ExitedWithCode", f"Pod: ns.j-worker-0 exited with code {code}")
+
+
+def test_the_same_trouble_has_the_same_identity_and_a_new_message_is_told_anew():
+    first, again, other = (
+        notices(pending(containerStatuses=[waiting("ErrImagePull", text)]))[0] for text in ("a", "a", "b")
+    )
+    assert first == again
+    assert first.identity == other.identity
+    assert first.event != other.event
+
+
+def test_twenty_pods_speak_for_all():
+    pods = [make_pod(index=index, phase="Pending", status={"conditions": [UNSCHEDULABLE]}) for index in range(100)]
+    assert len(notices(*pods)) == 20

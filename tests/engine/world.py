@@ -1,0 +1,212 @@
+"""A toy cluster around the pure engine: it carries out plans, and pods do what the test says."""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from tests.engine.builders import NOW
+from trainop.controllers.pytorch import PYTORCH
+from trainop.engine.framework import Framework
+from trainop.engine.model import (
+    Action,
+    Adopt,
+    Apply,
+    Count,
+    CreatePod,
+    CreateService,
+    Delete,
+    DeleteJob,
+    DeletePod,
+    DeleteService,
+    Event,
+    Options,
+    Plan,
+    Pod,
+    Release,
+    Service,
+    Snapshot,
+)
+from trainop.engine.plan import plan
+from trainop.engine.status import format_time
+from trainop.runtime.objects import Json, Unstructured, owner_reference
+from trainop.runtime.resource import Resource
+
+
+class World:
+    """One job, its pods and services; deleted pods stay, terminating, until `reap`."""
+
+    def __init__(self, job: Json, *, framework: Framework = PYTORCH, options: Options | None = None) -> None:
+        self.job: Json | None = copy.deepcopy(job)
+        self.framework = framework
+        self.options = options or Options()
+        self.now: datetime = NOW
+        self.pods: dict[str, Json] = {}
+        self.services: dict[str, Json] = {}
+        self.companions: dict[Resource, dict[str, Json]] = {kind.resource: {} for kind in framework.companion_kinds}
+        self.events: list[Event] = []
+        self.counts: dict[str, int] = {}
+        self.created_pods = 0
+        self._told: dict[str, str] = {}
+        self._uids = 0
+
+    # Looking ----------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        assert self.job is not None
+        return Snapshot(
+            Unstructured(self.job),
+            tuple(msgspec.convert(pod, Pod) for pod in self.pods.values()),
+            tuple(msgspec.convert(service, Service) for service in self.services.values()),
+            self.now,
+            self.options,
+            {resource: [Unstructured(raw) for raw in held.values()] for resource, held in self.companions.items()},
+        )
+
+    @property
+    def raw(self) -> Json:
+        """The job, which is still there."""
+        assert self.job is not None
+        return self.job
+
+    @property
+    def spec(self) -> Json:
+        spec: Json = self.raw["spec"]
+        return spec
+
+    @property
+    def status(self) -> Json:
+        assert self.job is not None
+        status: Json = self.job.get("status") or {}
+        return status
+
+    @property
+    def conditions(self) -> list[tuple[str, str, str]]:
+        entries = self.status.get("conditions") or []
+        return [(entry["type"], entry["status"], entry["reason"]) for entry in entries]
+
+    def is_true(self, type_: str) -> bool:
+        return any(name == type_ and status == "True" for name, status, _ in self.conditions)
+
+    def told(self, reason: str) -> list[str]:
+        return [event.message for event in self.events if event.reason == reason]
+
+    def living(self) -> list[str]:
+        return sorted(name for name, pod in self.pods.items() if "deletionTimestamp" not in pod["metadata"])
+
+    # Passes -----------------------------------------------------------------------------------------------------------
+
+    def step(self) -> Plan:
+        """One pass, carried out wholly."""
+        made = plan(self.framework, self.snapshot())
+        self.carry_out(made)
+        return made
+
+    def settle(self, *, most: int = 30) -> None:
+        """Passes until one changes nothing."""
+        for _ in range(most):
+            if self.job is None:
+                return
+            made = self.step()
+            if made.status is None and not made.actions and not made.annotations:
+                return
+        raise AssertionError(f"not settled after {most} passes: {made}")
+
+    def carry_out(self, made: Plan) -> None:
+        assert self.job is not None
+        annotations = self.job["metadata"].setdefault("annotations", {})
+        for key, value in made.annotations.items():
+            if value is None:
+                annotations.pop(key, None)
+            else:
+                annotations[key] = value
+        if made.status is not None:
+            self.job["status"] = json.loads(json.dumps(made.status))
+        for transition in made.transitions:
+            if isinstance(transition, Event):
+                self.events.append(transition)
+            else:
+                assert isinstance(transition, Count)
+                self.counts[transition.counter] = self.counts.get(transition.counter, 0) + transition.by
+        for notice in made.notices:
+            if self._told.get(notice.identity) != notice.event.message:
+                self._told[notice.identity] = notice.event.message
+                self.events.append(notice.event)
+        for action in made.actions:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case CreatePod(manifest):
+                self._create(self.pods, manifest, {"status": {"phase": "Pending"}})
+                self.created_pods += 1
+            case CreateService(manifest):
+                self._create(self.services, manifest, {})
+            case DeletePod():
+                self._delete_pod(action)
+            case DeleteService(name, uid):
+                assert self.services.pop(name)["metadata"]["uid"] == uid
+            case Adopt(kind, name, uid):
+                child = (self.pods if kind == "Pod" else self.services)[name]
+                assert child["metadata"]["uid"] == uid
+                child["metadata"]["ownerReferences"] = [self.owner()]
+            case Release(kind, name, _):
+                (self.pods if kind == "Pod" else self.services).pop(name)
+            case Apply(resource, manifest, uid):
+                found = self.companions[resource].pop(manifest["metadata"]["name"], None)
+                assert uid == (found["metadata"]["uid"] if found else "")
+                self._create(self.companions[resource], manifest, {})
+            case Delete(resource, name, uid):
+                assert self.companions[resource].pop(name)["metadata"]["uid"] == uid
+            case DeleteJob():
+                self.job = None
+
+    def _delete_pod(self, action: DeletePod) -> None:
+        assert self.pods[action.name]["metadata"]["uid"] == action.uid
+        self.delete(action.name)
+        if action.force:
+            del self.pods[action.name]
+
+    def owner(self) -> Json:
+        assert self.job is not None
+        metadata = self.job["metadata"]
+        resource = self.framework.resource
+        return owner_reference(resource.api_version, resource.kind, metadata["name"], metadata["uid"])
+
+    def _create(self, store: dict[str, Json], manifest: Json, more: Json) -> None:
+        made: Json = {**json.loads(json.dumps(manifest)), **more}
+        name = made["metadata"]["name"]
+        assert name not in store, f"{name} already exists"
+        self._uids += 1
+        made["metadata"] |= {"uid": f"uid-{self._uids}", "creationTimestamp": format_time(self.now)}
+        store[name] = made
+
+    # What happens to pods ---------------------------------------------------------------------------------------------
+
+    def set_pod(self, name: str, phase: str, **status: Any) -> None:
+        self.pods[name]["status"] = {"phase": phase, **status}
+
+    def run(self, *pods: str) -> None:
+        """These pods, or all pending ones, are Running now."""
+        for name in pods or [name for name, pod in self.pods.items() if pod["status"]["phase"] == "Pending"]:
+            state = {"name": self.framework.container, "restartCount": 0, "state": {}}
+            self.set_pod(name, "Running", containerStatuses=[state])
+
+    def end(self, name: str, code: int, **status: Any) -> None:
+        """The pod's container has exited."""
+        state = {"name": self.framework.container, "state": {"terminated": {"exitCode": code}}}
+        self.set_pod(name, "Failed" if code else "Succeeded", containerStatuses=[state], **status)
+
+    def delete(self, name: str) -> None:
+        self.pods[name]["metadata"].setdefault("deletionTimestamp", format_time(self.now + timedelta(seconds=30)))
+
+    def reap(self) -> None:
+        """Terminating pods have gone."""
+        self.pods = {name: pod for name, pod in self.pods.items() if "deletionTimestamp" not in pod["metadata"]}
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)

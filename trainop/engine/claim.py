@@ -1,0 +1,77 @@
+"""Which of the objects seen belong to the job (client-go's ControllerRefManager, for pods and services alike)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selector
+from trainop.engine.job import Job
+from trainop.engine.model import Adopt, Pod, Release, Service, Snapshot
+from trainop.runtime.objects import Metadata
+
+ChildT = TypeVar("ChildT", Pod, Service)
+
+
+@dataclass(slots=True)
+class Claimed(Generic[ChildT]):
+    """The objects of one kind, sorted by whose they are."""
+
+    ours: list[ChildT] = field(default_factory=list)
+    """Controlled by the job's UID, or about to be adopted."""
+    orphans: set[str] = field(default_factory=set)
+    """UIDs of those about to be adopted: not to be deleted before that is done."""
+    claims: list[Adopt | Release] = field(default_factory=list)
+    leaving: dict[str, ChildT] = field(default_factory=dict)
+    """By name: not ours, but terminating or a predecessor's, so that the name will be free in a while."""
+    foreign: dict[str, ChildT] = field(default_factory=dict)
+    """By name: not ours, and here to stay."""
+
+
+@dataclass(slots=True)
+class Children:
+    pods: Claimed[Pod]
+    services: Claimed[Service]
+
+
+def claim(framework: Framework, job: Job, seen: Snapshot) -> Children:
+    """Sort what is seen. The job itself is not being deleted."""
+    labels = selector(framework, job.name)
+    return Children(
+        pods=_claim(framework, job, labels, "Pod", seen.pods),
+        services=_claim(framework, job, labels, "Service", seen.services),
+    )
+
+
+def _claim(
+    framework: Framework, job: Job, labels: dict[str, str], kind: str, objects: Iterable[ChildT]
+) -> Claimed[ChildT]:
+    claimed: Claimed[ChildT] = Claimed()
+    operator, name = labels[OPERATOR_NAME], labels[JOB_NAME]
+    uid = job.metadata.uid
+    for child in objects:
+        metadata = child.metadata
+        owner = metadata.controller
+        matches = metadata.labels.get(OPERATOR_NAME) == operator and metadata.labels.get(JOB_NAME) == name
+        if owner is not None and owner.uid == uid:
+            if matches:
+                claimed.ours.append(child)
+            else:
+                claimed.claims.append(Release(kind, metadata.name, metadata.uid))
+                claimed.foreign[metadata.name] = child
+        elif owner is None and matches and not metadata.terminating:
+            claimed.claims.append(Adopt(kind, metadata.name, metadata.uid))
+            claimed.orphans.add(metadata.uid)
+            claimed.ours.append(child)
+        elif metadata.terminating or _is_predecessors(framework, job, metadata):
+            claimed.leaving[metadata.name] = child
+        else:
+            claimed.foreign[metadata.name] = child
+    return claimed
+
+
+def _is_predecessors(framework: Framework, job: Job, metadata: Metadata) -> bool:
+    """Its owner was an earlier job of the same kind and name, so that garbage collection is about to remove it."""
+    owner = metadata.controller
+    return owner is not None and owner.kind == framework.kind and owner.name == job.name

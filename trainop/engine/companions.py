@@ -1,0 +1,84 @@
+"""What a job has beside its pods and services, such as an autoscaler: applied, kept as it should be, and removed."""
+
+from __future__ import annotations
+
+import hashlib
+
+from trainop.engine.draft import Draft
+from trainop.engine.extensions import ANNOTATION_PREFIX
+from trainop.engine.framework import Companion, selector
+from trainop.engine.model import Apply, Delete
+from trainop.runtime.objects import Json, Unstructured, owner_reference
+
+FINGERPRINT = ANNOTATION_PREFIX + "fingerprint"
+"""What a companion was made from. Contents are not compared: the API server writes quantities and defaults its way."""
+FOREIGN_AGAIN_AFTER = 30.0
+"""Seconds until the next look at a name that somebody else's object occupies."""
+
+
+def tend(draft: Draft, *, active: bool) -> None:
+    """Apply what the job asks for and what is not so yet. Of a job that is not `active` nothing is asked for."""
+    job, framework = draft.job, draft.framework
+    asked = framework.companions(job, draft.seen.options) if active and framework.companion_kinds else ()
+    wanted = {(companion.kind.resource, companion.name): companion for companion in asked}
+    for kind in framework.companion_kinds:
+        for found in draft.seen.companions.get(kind.resource, ()):
+            metadata = found.metadata
+            companion = wanted.pop((kind.resource, metadata.name), None)
+            owner = metadata.controller
+            if owner is None or owner.uid != job.metadata.uid:
+                if companion is not None and not metadata.terminating:
+                    _tell_foreign(draft, companion)
+            elif metadata.terminating:
+                continue  # its end brings the next pass
+            elif companion is None:
+                if not kind.lasting:
+                    draft.actions.append(Delete(kind.resource, metadata.name, metadata.uid))
+            elif _differs(companion, found):
+                draft.actions.append(_apply(draft, companion, metadata.uid))
+    draft.actions += [_apply(draft, companion) for companion in wanted.values()]
+
+
+def _tell_foreign(draft: Draft, companion: Companion) -> None:
+    kind = companion.kind.resource.kind
+    text = f"{kind} {companion.name} already exists and does not belong to {draft.framework.kind} {draft.job.name}"
+    draft.warn(f"foreign/{kind}/{companion.name}", f"FailedCreate{kind}", f"Error creating: {text}")
+    draft.look_again(FOREIGN_AGAIN_AFTER)
+
+
+def _apply(draft: Draft, companion: Companion, uid: str = "") -> Apply:
+    job, framework, resource = draft.job, draft.framework, companion.kind.resource
+    owner = owner_reference(framework.resource.api_version, framework.kind, job.name, job.metadata.uid)
+    manifest = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {
+            "name": companion.name,
+            "namespace": job.namespace,
+            "labels": selector(framework, job.name),
+            "annotations": {FINGERPRINT: _fingerprint(companion)},
+            "ownerReferences": [owner],
+        },
+        **companion.content(),
+    }
+    return Apply(resource, manifest, uid, essential=companion.kind.lasting)
+
+
+def _fingerprint(companion: Companion) -> str:
+    return hashlib.blake2s(companion.facts.encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def _differs(companion: Companion, found: Unstructured) -> bool:
+    """It was made from other facts, or somebody has changed a plain value of its spec."""
+    if found.metadata.annotations.get(FINGERPRINT) != _fingerprint(companion):
+        return True
+    spec = found.raw.get("spec")
+    return spec is not None and _deviates(companion.content().get("spec"), spec)
+
+
+def _deviates(wanted: object, found: object) -> bool:
+    """Lists are not looked into."""
+    if isinstance(wanted, dict):
+        inner: Json = found if isinstance(found, dict) else {}
+        return any(_deviates(value, inner.get(name)) for name, value in wanted.items())
+    return not isinstance(wanted, list) and wanted != found

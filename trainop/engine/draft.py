@@ -1,0 +1,72 @@
+"""A plan in the making."""
+
+from __future__ import annotations
+
+from trainop.engine.claim import Children
+from trainop.engine.framework import Framework
+from trainop.engine.job import Job
+from trainop.engine.model import (
+    Action,
+    Count,
+    DeletePod,
+    DeleteService,
+    Event,
+    Notice,
+    Plan,
+    Snapshot,
+)
+from trainop.engine.status import Status
+
+
+class Draft:
+    """Gathers what one pass decides, beginning with whose the children are."""
+
+    def __init__(self, framework: Framework, job: Job, seen: Snapshot, children: Children) -> None:
+        self.framework = framework
+        self.job = job
+        self.seen = seen
+        self.children = children
+        self.status = Status(seen.job.raw.get("status"), seen.now)
+        self.actions: list[Action] = [*children.pods.claims, *children.services.claims]
+        self.annotations: dict[str, str | None] = {}
+        self.notices: list[Notice] = []
+        self._transitions: list[Event | Count] = []
+        self._again_in: float | None = None
+
+    def reason(self, state: str) -> str:
+        """Conditions and events say which kind they speak of: `PyTorchJobRunning`."""
+        return f"{self.framework.kind}{state}"
+
+    def event(self, reason: str, message: str, type_: str = "Normal") -> None:
+        """Report this once the status is written."""
+        self._transitions.append(Event(type_, reason, message))
+
+    def count(self, counter: str, by: int = 1) -> None:
+        self._transitions.append(Count(counter, by))
+
+    def warn(self, identity: str, reason: str, message: str) -> None:
+        """State what is so."""
+        self.notices.append(Notice(identity, Event("Warning", reason, message)))
+
+    def look_again(self, seconds: float | None) -> None:
+        """At the latest after so many seconds, from now."""
+        if seconds is not None:
+            self._again_in = max(0.0, seconds if self._again_in is None else min(self._again_in, seconds))
+
+    def plan(self, *, status_first: bool = False) -> Plan:
+        """An orphan is adopted before anything else happens to it: its deletion is left to the next pass."""
+        orphans = self.children.pods.orphans | self.children.services.orphans
+        actions = [
+            action
+            for action in self.actions
+            if not (isinstance(action, DeletePod | DeleteService) and action.uid in orphans)
+        ]
+        return Plan(
+            annotations=self.annotations,
+            status=self.status.changed(),
+            status_first=status_first,
+            actions=tuple(actions),
+            transitions=tuple(self._transitions),
+            notices=tuple(self.notices),
+            again_in=self._again_in,
+        )

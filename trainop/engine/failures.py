@@ -1,0 +1,116 @@
+"""What failed pods mean for the job: which are restarted, and which end it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trainop.engine.framework import Framework
+from trainop.engine.job import Job, Role
+from trainop.engine.ledger import Ledger
+from trainop.engine.model import Pod
+from trainop.engine.slots import Line
+
+RETRYABLE_EXIT_CODE = 128
+"""Policy ExitCode restarts from here on: killed by a signal, or by choice of the program (`pkg/util/train`)."""
+
+_USER_REASONS = frozenset({"", "DeadlineExceeded"})
+"""Pod status reasons that are the user's own doing; any other is the kubelet's or a controller's: Evicted, NodeLost,
+Preempting, Terminated, OutOfcpu, NodeAffinity, UnexpectedAdmissionError ..."""
+
+
+class Restart(NamedTuple):
+    """A pod that gives way to a new one of the same name."""
+
+    role: Role
+    pod: Pod
+    disrupted: bool
+    """Through no fault of the user's code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fatality:
+    """Pods of a role that end the job."""
+
+    role: Role
+    count: int
+    exit_code: bool
+    """By an exit code that policy ExitCode does not retry."""
+
+
+@dataclass(slots=True)
+class Findings:
+    restarts: list[Restart] = field(default_factory=list)
+    fatalities: list[Fatality] = field(default_factory=list)
+
+
+def examine(framework: Framework, job: Job, lines: Iterable[Line], pods: Sequence[Pod], ledger: Ledger) -> Findings:
+    """Look at the failed and the vanishing pods of all roles, in their order; `pods` are all that the job has.
+    Losses are noted in the ledger."""
+    findings = Findings()
+    wide = job.extensions.restart_scope != "pod"
+    for line in lines:
+        role = line.role
+        final = 0
+        for pod in line.holders.values():
+            uid = pod.metadata.uid
+            if pod.status.phase != "Failed" and not (wide and ledger.settled(uid)):
+                continue
+            if ledger.settled(uid) or may_restart(framework, role, pod):
+                findings.restarts.append(Restart(role, pod, disrupted(pod)))
+            else:
+                final += 1
+        for pod in line.dying.values():
+            if not ledger.settled(pod.metadata.uid):
+                final += _look_at_dying(findings, role, pod, ledger)
+        if role.restart_policy == "Never":
+            final += ledger.lost(role.type, (pod.metadata.uid for pod in pods))
+        by_code = role.restart_policy == "ExitCode"
+        if final and (by_code or not framework.tolerates(job, role)):
+            findings.fatalities.append(Fatality(role, final, by_code))
+    return findings
+
+
+def _look_at_dying(findings: Findings, role: Role, pod: Pod, ledger: Ledger) -> int:
+    """A pod that somebody else is deleting; answers 1 if that ends the job now. Never begun, it is just replaced."""
+    match pod.status.phase:
+        case "Pending":
+            return 0
+        case "Succeeded":
+            ledger.relieve(pod.metadata.uid)
+            return 0
+    if role.restart_policy != "Never":
+        findings.restarts.append(Restart(role, pod, disrupted=True))
+        return 0
+    if pod.status.phase == "Failed":
+        return 1
+    ledger.mourn(pod.metadata.uid, role.type)
+    return 0
+
+
+def may_restart(framework: Framework, role: Role, pod: Pod) -> bool:
+    """Whether the role's policy restarts this failed pod. A lost exit code (eviction, node loss) is retryable."""
+    if role.restart_policy != "ExitCode":
+        return role.restart_policy != "Never"
+    code = exit_code(framework, pod)
+    return code is None or code >= RETRYABLE_EXIT_CODE
+
+
+def exit_code(framework: Framework, pod: Pod) -> int | None:
+    """Of the framework's container, once it has terminated."""
+    return next(_exit_codes(framework, pod), None)
+
+
+def _exit_codes(framework: Framework, pod: Pod) -> Iterator[int]:
+    for status in pod.status.container_statuses:
+        if status.name == framework.container and status.state.terminated is not None:
+            yield status.state.terminated.exit_code
+
+
+def disrupted(pod: Pod) -> bool:
+    """Whether the pod failed through no fault of the user's code."""
+    if pod.status.reason not in _USER_REASONS:
+        return True
+    conditions = pod.status.conditions
+    return any(condition.type == "DisruptionTarget" and condition.status == "True" for condition in conditions)

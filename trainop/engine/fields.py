@@ -1,0 +1,128 @@
+"""Reads fields of unchecked JSON: whatever is wrong becomes a field error in the API server's words, never a crash."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from trainop.runtime.objects import Json
+
+INVALID = "Invalid value"
+REQUIRED = "Required value"
+FORBIDDEN = "Forbidden"
+NOT_SUPPORTED = "Unsupported value"
+DUPLICATE = "Duplicate value"
+
+
+class FieldError(NamedTuple):
+    """One thing wrong with an object, as `k8s.io/apimachinery/pkg/util/validation/field` words it."""
+
+    path: str
+    type: str
+    detail: str
+    value: str = ""
+    """The offending value as JSON; empty for Required and Forbidden."""
+
+    def __str__(self) -> str:
+        value = f"{self.value}: " if self.value else ""
+        return f"{self.path}: {self.type}: {value}{self.detail}"
+
+
+def sentence(errors: tuple[FieldError, ...]) -> str:
+    """All errors in one line: the one alone, several as `[e1, e2]`."""
+    texts = [str(error) for error in errors]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+
+
+class Fields:
+    """A reader that gathers what is wrong; each method answers a value of its type whatever it is given."""
+
+    __slots__ = ("_errors",)
+
+    def __init__(self) -> None:
+        self._errors: list[FieldError] = []
+
+    @property
+    def errors(self) -> tuple[FieldError, ...]:
+        return tuple(self._errors)
+
+    def required(self, path: str, detail: str) -> None:
+        self._errors.append(FieldError(path, REQUIRED, detail))
+
+    def forbidden(self, path: str, detail: str) -> None:
+        self._errors.append(FieldError(path, FORBIDDEN, detail))
+
+    def invalid(self, path: str, value: object, detail: str) -> None:
+        self._errors.append(FieldError(path, INVALID, detail, _quote(value)))
+
+    def duplicate(self, path: str, value: object, detail: str) -> None:
+        self._errors.append(FieldError(path, DUPLICATE, detail, _quote(value)))
+
+    def unsupported(self, path: str, value: object, supported: tuple[str, ...]) -> None:
+        listed = ", ".join(f'"{choice}"' for choice in supported)
+        self._errors.append(FieldError(path, NOT_SUPPORTED, f"supported values: {listed}", _quote(value)))
+
+    def mapping(self, path: str, value: object) -> Json:
+        """A JSON object; absent or null is an empty one."""
+        if value is None:
+            return {}
+        if isinstance(value, dict):
+            return value
+        self.invalid(path, value, "must be an object")
+        return {}
+
+    def sequence(self, path: str, value: object) -> list[Any]:
+        """A JSON array; absent or null is an empty one."""
+        if value is None:
+            return []
+        if isinstance(value, list):
+            return value
+        self.invalid(path, value, "must be a list")
+        return []
+
+    def text(self, path: str, value: object) -> str:
+        """A string; absent or null is empty."""
+        if value is None:
+            return ""
+        if isinstance(value, str):
+            return value
+        self.invalid(path, value, "must be a string")
+        return ""
+
+    def flag(self, path: str, value: object) -> bool:
+        """A boolean; absent or null is False."""
+        if value is None:
+            return False
+        if isinstance(value, bool):
+            return value
+        self.invalid(path, value, "must be true or false")
+        return False
+
+    def integer(self, path: str, value: object, *, least: int | None = None, most: int = 2**31 - 1) -> int | None:
+        """A whole number from `least` to `most`; anything else, absence included, is None."""
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.invalid(path, value, "must be a whole number")
+        elif value > most:
+            self.invalid(path, value, f"must be less than or equal to {most}")
+        elif least is not None and value < least:
+            self.invalid(path, value, f"must be greater than or equal to {least}")
+        else:
+            return value
+        return None
+
+    def choice(self, path: str, value: object, supported: tuple[str, ...], default: str) -> str:
+        """One of `supported`; absent, null and unknown are `default`, the last of them an error."""
+        if value is None or value == "":
+            return default
+        if isinstance(value, str) and value in supported:
+            return value
+        self.unsupported(path, value, supported)
+        return default
+
+
+def _quote(value: object) -> str:
+    """JSON, cut short: messages land in conditions and events."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 100 else f"{text[:97]}..."

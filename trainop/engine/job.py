@@ -1,0 +1,81 @@
+"""A job as plans read it: every field checked, every default applied, roles in the framework's order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trainop.engine.extensions import Extensions
+from trainop.engine.fields import FieldError
+from trainop.runtime.objects import Json, Metadata
+
+
+class Port(NamedTuple):
+    """A container port; `name` and `protocol` are empty where the user left them out."""
+
+    name: str
+    number: int
+    protocol: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One replica type of a job: so many pods of one template."""
+
+    type: str
+    """Canonical spelling, such as `Worker`; on the wire of labels and names it is `label`."""
+    replicas: int
+    restart_policy: str
+    """Always, OnFailure, Never or ExitCode."""
+    template: Json
+    """The raw pod template, never mutated."""
+    ports: tuple[Port, ...] = ()
+    """Ports of the container that the framework names, the default port included."""
+
+    @property
+    def label(self) -> str:
+        return self.type.lower()
+
+    def port(self, name: str) -> int | None:
+        """The number of the port called `name`."""
+        return next((port.number for port in self.ports if port.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPolicy:
+    """`spec.runPolicy` with defaults; times in seconds, None is no limit. An unreadable value counts as not given."""
+
+    clean_pod_policy: str = "None"
+    ttl: int | None = None
+    active_deadline: int | None = None
+    backoff_limit: int | None = None
+    suspend: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one pass knows of the job itself. With `errors` the rest is the best reading there is."""
+
+    metadata: Metadata
+    spec: Json
+    """The raw spec, for fields that only one framework knows."""
+    roles: tuple[Role, ...] = ()
+    run_policy: RunPolicy = field(default_factory=RunPolicy)
+    extensions: Extensions = field(default_factory=Extensions)
+    errors: tuple[FieldError, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def replicas(self) -> int:
+        """Pods of all roles together."""
+        return sum(role.replicas for role in self.roles)
+
+    def role(self, type_: str) -> Role | None:
+        return next((role for role in self.roles if role.type == type_), None)

@@ -1,0 +1,137 @@
+"""The restarts of a job, kept in an annotation of it: counted once for each pod, however often a pass is repeated.
+
+Two budgets: failures of the user's code count against `backoffLimit`; disruptions (eviction, preemption, node loss,
+deletion by others) are counted apart and not limited. Whatever the budget, a role whose new pods fail as well is
+restarted at a slower pace each time: what can never start must not keep the cluster busy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from trainop.engine.extensions import ANNOTATION_PREFIX
+from trainop.engine.status import format_time, parse_time
+
+RESTARTS = ANNOTATION_PREFIX + "restarts"
+LONGEST_WAIT = 300.0
+"""Seconds."""
+CALM = 600.0
+"""Seconds without a restart after which the next one counts as the first."""
+
+
+class Rounds(NamedTuple):
+    """How often a role was restarted in a row, and when last. Pods that fail together are one round."""
+
+    number: int
+    last: datetime
+
+
+class Ledger:
+    """Reads the annotation, takes entries, and writes it anew. Content that is not ours counts as none.
+
+    Pods appear as short digests of their UIDs, so that thousands of them fit; an entry goes when its pod has gone.
+    The job's UID is part of it: a copy of the job's manifest, annotations included, begins with no restarts.
+    """
+
+    def __init__(self, job_uid: str, annotations: Mapping[str, str]) -> None:
+        stored = _read(annotations.get(RESTARTS, ""))
+        if stored.get("job") != job_uid:
+            stored = {}
+        self._job_uid = job_uid
+        self.failures = _natural(stored.get("failures"))
+        self.disruptions = _natural(stored.get("disruptions"))
+        settled, lost = stored.get("settled"), stored.get("lost")
+        self._settled = {entry for entry in settled if isinstance(entry, str)} if isinstance(settled, list) else set()
+        self._lost = {str(key): str(role) for key, role in lost.items()} if isinstance(lost, dict) else {}
+        self._rounds = dict(_read_rounds(stored.get("rounds")))
+        self.touched = False
+
+    def settled(self, pod_uid: str) -> bool:
+        """The pod is counted already, or deleted by ourselves: its end means nothing new."""
+        return bool(self._settled) and _digest(pod_uid) in self._settled
+
+    def settle(self, pod_uid: str) -> None:
+        """We are about to delete the pod."""
+        if not self.settled(pod_uid):
+            self._settled.add(_digest(pod_uid))
+            self.touched = True
+
+    def count(self, failures: int, disruptions: int) -> None:
+        """So many restarts more of each budget; their pods are to be settled."""
+        self.failures += failures
+        self.disruptions += disruptions
+
+    def begin_round(self, role: str, born: datetime | None, now: datetime) -> None:
+        """A pod of the role, created at `born`, is restarted: a new round unless it is of the generation that failed
+        before."""
+        number, last = self._rounds.get(role, Rounds(0, now))
+        if number and (now - last).total_seconds() > CALM:
+            number = 0
+        if not number or (born is not None and born >= last):
+            self._rounds[role] = Rounds(number + 1, now.replace(microsecond=0))
+
+    def wait(self, role: str, now: datetime) -> float:
+        """Seconds until pods of the role may be made anew: none in the first round, then 1, 2, 4 ... A round in the
+        future tells that the clock was set back since: nobody knows how long ago it was, and nobody waits for it."""
+        number, last = self._rounds.get(role, Rounds(0, now))
+        if number < 2:
+            return 0.0
+        pause = min(2.0 ** min(number - 2, 10), LONGEST_WAIT)
+        passed = (now - last).total_seconds()
+        return max(0.0, pause - passed) if passed >= 0 else 0.0
+
+    def mourn(self, pod_uid: str, role: str) -> None:
+        """Somebody else deletes this pod, which must not be restarted: unless it still succeeds, it is a failure."""
+        if self._lost.get(_digest(pod_uid)) != role:
+            self._lost[_digest(pod_uid)] = role
+            self.touched = True
+
+    def relieve(self, pod_uid: str) -> None:
+        """The mourned pod has succeeded after all."""
+        if self._lost.pop(_digest(pod_uid), None) is not None:
+            self.touched = True
+
+    def lost(self, role: str, pod_uids: Iterable[str]) -> int:
+        """How many mourned pods of the role are among those that have gone, given the UIDs of all that are left."""
+        mourned = {key for key, type_ in self._lost.items() if type_ == role}
+        return len(mourned - {_digest(uid) for uid in pod_uids}) if mourned else 0
+
+    def text(self, pod_uids: Iterable[str]) -> str:
+        """The annotation's new value; entries of pods that are not left are dropped."""
+        left = {_digest(uid) for uid in pod_uids}
+        entries = {
+            "job": self._job_uid,
+            "failures": self.failures,
+            "disruptions": self.disruptions,
+            "settled": sorted(self._settled & left),
+            "rounds": {role: [number, format_time(last)] for role, (number, last) in sorted(self._rounds.items())},
+            "lost": {key: role for key, role in sorted(self._lost.items()) if key in left},
+        }
+        return json.dumps({name: value for name, value in entries.items() if value}, separators=(",", ":"))
+
+
+def _read(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _read_rounds(stored: object) -> Iterator[tuple[str, Rounds]]:
+    for role, entry in stored.items() if isinstance(stored, dict) else ():
+        match entry:
+            case [int(number), str(text)] if number > 0 and (last := parse_time(text)) is not None:
+                yield role, Rounds(number, last)
+
+
+def _natural(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _digest(uid: str) -> str:
+    return hashlib.blake2s(uid.encode("utf-8", "replace"), digest_size=6).hexdigest()

@@ -1,0 +1,86 @@
+"""The limits of `spec.runPolicy`: how often to try, how long to run, how long to stay after the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from trainop.engine.failures import Findings
+from trainop.engine.job import Job
+from trainop.engine.ledger import Ledger
+from trainop.engine.restarts import Fresh
+from trainop.engine.slots import Line
+from trainop.engine.status import FAILED, SUCCEEDED, Status, parse_time
+
+BACKOFF = "Job {} has failed because it has reached the specified backoff limit"
+INFRA = "Job {} has failed because it has reached the specified infra restart limit"
+DEADLINE = "Job {} has failed because it was active longer than specified deadline"
+
+
+def exceeded(job: Job, lines: Iterable[Line], findings: Findings, ledger: Ledger, fresh: Fresh) -> str | None:
+    """The text of the limit of restarts that the job has reached, this pass's included."""
+    if _past_backoff(job, lines, findings, ledger, fresh.failures):
+        return BACKOFF
+    limit = job.extensions.infra_restart_limit
+    if limit is not None and fresh.disruptions and ledger.disruptions + fresh.disruptions > limit:
+        return INFRA
+    return None
+
+
+def _past_backoff(job: Job, lines: Iterable[Line], findings: Findings, ledger: Ledger, fresh: int) -> bool:
+    """Whether the user's code has failed more often than `backoffLimit` allows."""
+    limit = job.run_policy.backoff_limit
+    if limit is None:
+        return False
+    if fresh and ledger.failures + fresh > limit:
+        return True
+    if limit == 0 and findings.fatalities:
+        return True
+    in_place = _container_restarts(lines)
+    return in_place > 0 and in_place >= limit
+
+
+def _container_restarts(lines: Iterable[Line]) -> int:
+    """Restarts by the kubelet, of containers in pods that are Running now (training-operator `PastBackoffLimit`)."""
+    return sum(
+        container.restart_count
+        for line in lines
+        if line.role.restart_policy != "Never"
+        for pod in line.holders.values()
+        if pod.status.phase == "Running"
+        for container in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    )
+
+
+def seconds_to_deadline(job: Job, status: Status, now: datetime) -> float | None:
+    """Until activeDeadlineSeconds are over since the start; None without deadline or start."""
+    deadline, start = job.run_policy.active_deadline, status.start_time
+    if deadline is None or start is None:
+        return None
+    return deadline - (now - start).total_seconds()
+
+
+def seconds_to_live(job: Job, status: Status, now: datetime) -> float | None:
+    """Until ttlSecondsAfterFinished are over since the end of a finished job; None without a time to live.
+
+    A status that lacks completionTime (written by others) is read from its conditions.
+    """
+    if job.run_policy.ttl is None:
+        return None
+    end = status.completion_time or _finished_at(status) or now
+    return job.run_policy.ttl - (now - end).total_seconds()
+
+
+def _finished_at(status: Status) -> datetime | None:
+    condition = status.find(FAILED) if status.is_true(FAILED) else status.find(SUCCEEDED)
+    return parse_time((condition or {}).get("lastTransitionTime"))
+
+
+def ended_abruptly(job: Job, status: Status, validation_reason: str) -> bool:
+    """The job was stopped by a limit or a refusal while pods may still have been running: those are to be removed
+    whatever cleanPodPolicy says."""
+    condition = status.find(FAILED)
+    if condition is None or condition.get("status") != "True":
+        return False
+    texts = {text.format(job.name) for text in (BACKOFF, INFRA, DEADLINE)}
+    return condition.get("message") in texts or condition.get("reason") == validation_reason

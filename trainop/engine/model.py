@@ -1,0 +1,236 @@
+"""The words of the engine: what is seen of a job and its children, and what a plan may ask for.
+
+A `Snapshot` is all that a plan may depend on; a `Plan` is all that the shell carries out. Both are values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+import msgspec
+
+from trainop.runtime.objects import Json, Metadata, PartialObject, Unstructured
+from trainop.runtime.resource import Resource
+
+ROUTINE_CONDITIONS = frozenset({"PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"})
+
+# What is read of a pod ------------------------------------------------------------------------------------------------
+
+
+class Terminated(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    exit_code: int = 0
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(msgspec.Struct, frozen=True, gc=False):
+    terminated: Terminated | None = None
+    waiting: Waiting | None = None
+
+
+class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    name: str = ""
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+
+
+class PodCondition(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+    """Once there are container statuses, without `ROUTINE_CONDITIONS`: the containers tell more."""
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Forget what every pod has and nobody reads: it would be a third of a pod's memory."""
+        if self.container_statuses and self.conditions:
+            telling = tuple(condition for condition in self.conditions if condition.type not in ROUTINE_CONDITIONS)
+            msgspec.structs.force_setattr(self, "conditions", telling)
+
+
+class Pod(msgspec.Struct, frozen=True, gc=False):
+    """The fields of a v1 Pod that plans depend on, and no more: ten thousand of these are held in memory."""
+
+    metadata: Metadata = Metadata()
+    status: PodStatus = PodStatus()
+
+
+Service: TypeAlias = PartialObject
+"""Of a service only the metadata matters."""
+
+
+# What a plan depends on -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The settings that plans depend on (`trainop/settings.py` tells their flags)."""
+
+    cluster_domain: str = ""
+    """Appended to the service names in TF_CONFIG, from env CUSTOM_CLUSTER_DOMAIN."""
+    pytorch_init_image: str = "alpine:3.10"
+    pytorch_init_template: str | None = None
+    """Text of the init-container template file; None is the built-in one."""
+    pytorch_init_max_tries: int = 100
+    force_delete_after: float | None = None
+    """Seconds beyond its grace period after which a pod stuck terminating is deleted by force; None is never."""
+    service_mode: str = "replica"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything one pass looks at, from one moment: no await lies between its parts.
+
+    `pods` and `services` are those in the job's namespace that the job's UID controls, or that the job's selector
+    matches, whoever owns them; what belongs to the job is for the plan to say.
+    """
+
+    job: Unstructured
+    pods: tuple[Pod, ...]
+    services: tuple[Service, ...]
+    now: datetime
+    options: Options = field(default_factory=Options)
+    companions: Mapping[Resource, Sequence[Unstructured]] = field(default_factory=dict)
+    """Of the kinds that the framework names, with the same condition."""
+
+
+# What a plan asks for -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePod:
+    manifest: Json
+
+
+@dataclass(frozen=True, slots=True)
+class CreateService:
+    manifest: Json
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """`uid` is the precondition: a successor of the same name is never hit. `force` means grace period 0."""
+
+    name: str
+    uid: str
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteService:
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make a companion what `manifest` says, by server-side apply. `uid` is that of the object that was seen; it is
+    empty if none was, and then an object of this name that belongs to somebody else is left alone."""
+
+    resource: Resource
+    manifest: Json
+    uid: str = ""
+    essential: bool = True
+    """Pods cannot do without it: the job fails if the API server refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Of a companion."""
+
+    resource: Resource
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Put our owner reference on an orphan, after one live look per pass that the job is still there."""
+
+    kind: str
+    """`Pod` or `Service`."""
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Take our owner reference off an object whose labels no longer match."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """The time to live after finishing is over."""
+
+
+Action: TypeAlias = CreatePod | CreateService | DeletePod | DeleteService | Apply | Delete | Adopt | Release | DeleteJob
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """About the job; `type` is Normal or Warning."""
+
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Steps of a counter: of jobs `created`, `successful`, `failed`, `restarted` (once a pod), and `failed_pods`."""
+
+    counter: str
+    by: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An event that states what is so, not what changed: reported once for each new `identity` and message."""
+
+    identity: str
+    event: Event
+    routine: bool = False
+    """Every pod that does well has one: told only if asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do about one snapshot, in this order: annotations, then status and actions as `status_first` says.
+
+    A terminal status is written before clean-up begins; otherwise actions go first and status follows. Events and
+    counts of `transitions` are reported once status and annotations are written, `notices` when they are new.
+    """
+
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    """Merged into the job's annotations under its resourceVersion, before anything else; None removes."""
+    status: Json | None = None
+    """The whole new status; None if it is to stay as it is."""
+    status_first: bool = False
+    actions: tuple[Action, ...] = ()
+    transitions: tuple[Event | Count, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    again_in: float | None = None
+    """Seconds until the next look is due even if nothing happens: a deadline, a time to live."""

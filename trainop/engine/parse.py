@@ -1,0 +1,203 @@
+"""From a raw job to a `Job`: defaults applied, every rule checked, nothing that a user can write makes it raise.
+
+The rules and their words are those of training-operator's webhooks (`pkg/webhooks`, `pkg/common/util/webhooks.go`),
+and more where those let pass what can never run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from trainop.engine.extensions import read_extensions
+from trainop.engine.fields import Fields
+from trainop.engine.framework import Framework, Replicas
+from trainop.engine.job import Job, Port, Role, RunPolicy
+from trainop.engine.manifests import child_name
+from trainop.runtime.objects import Json, Unstructured
+
+OURS = "kubeflow.org/training-operator"
+MANAGERS = ("kueue.x-k8s.io/multikueue", OURS)
+RESTART_POLICIES = ("Always", "OnFailure", "Never", "ExitCode")
+CLEAN_POD_POLICIES = ("None", "Running", "All")
+LONGEST_LABEL = 63
+MOST_REPLICAS = 100_000
+"""Of one role: about what the largest clusters hold; beyond it a typing error must not cost the operator its memory."""
+
+_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NOT_DNS_1035 = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
+    "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
+    "'[a-z]([-a-z0-9]*[a-z0-9])?')"
+)
+_TOO_LONG = f"must be no more than {LONGEST_LABEL} characters"
+
+
+def ignored(job: Unstructured) -> bool:
+    """Whether `spec.runPolicy.managedBy` leaves the job to another controller: nothing is to be written."""
+    manager = _run_policy_of(job.raw).get("managedBy")
+    return isinstance(manager, str) and manager != OURS
+
+
+def parse(framework: Framework, raw: Unstructured) -> Job:
+    """Read a job of any content; what is wrong with it is in its `errors`."""
+    fields = Fields()
+    spec = fields.mapping("spec", raw.raw.get("spec"))
+    run_policy = _read_run_policy(fields, spec.get("runPolicy"))
+    roles = tuple(_read_roles(framework, fields, spec))
+    extensions = read_extensions(fields, raw.metadata.annotations)
+    job = Job(raw.metadata, spec, roles, run_policy, extensions)
+    _check_name(fields, job)
+    framework.rules(job, fields)
+    return replace(job, errors=fields.errors) if fields.errors else job
+
+
+def _run_policy_of(raw: Json) -> Json:
+    spec = raw.get("spec")
+    policy = spec.get("runPolicy") if isinstance(spec, dict) else None
+    return policy if isinstance(policy, dict) else {}
+
+
+def _read_run_policy(fields: Fields, raw: object) -> RunPolicy:
+    at = "spec.runPolicy"
+    policy = fields.mapping(at, raw)
+    if policy.get("managedBy") is not None:
+        fields.choice(f"{at}.managedBy", policy["managedBy"], MANAGERS, OURS)
+    return RunPolicy(
+        clean_pod_policy=_read_clean_pod_policy(fields, f"{at}.cleanPodPolicy", policy.get("cleanPodPolicy")),
+        ttl=fields.integer(f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished"), least=0),
+        active_deadline=fields.integer(
+            f"{at}.activeDeadlineSeconds", policy.get("activeDeadlineSeconds"), least=0, most=2**63 - 1
+        ),
+        backoff_limit=fields.integer(f"{at}.backoffLimit", policy.get("backoffLimit"), least=0),
+        suspend=fields.flag(f"{at}.suspend", policy.get("suspend")),
+    )
+
+
+def _read_clean_pod_policy(fields: Fields, path: str, value: object) -> str:
+    """Empty and unknown values act as All, as upstream; the unknown are an error besides."""
+    if value is None:
+        return "None"
+    return fields.choice(path, value, CLEAN_POD_POLICIES, "All")
+
+
+def _read_roles(framework: Framework, fields: Fields, spec: Json) -> Iterator[Role]:
+    at = f"spec.{framework.replica_specs}"
+    raw = spec.get(framework.replica_specs)
+    if raw is None:
+        fields.required(at, "must be required")
+        return
+    spelled = _match_keys(framework, fields, at, fields.mapping(at, raw))
+    if raw == {}:
+        fields.required(at, f"must have at least one of {', '.join(framework.roles)}")
+    for type_ in framework.roles:
+        if type_ in spelled:
+            key, value = spelled[type_]
+            yield _read_role(framework, fields, f"{at}[{key}]", type_, value)
+        elif type_ in framework.required_roles:
+            fields.required(f"{at}[{type_}]", "must be present")
+
+
+def _match_keys(framework: Framework, fields: Fields, at: str, raw: Json) -> dict[str, tuple[str, object]]:
+    """Canonical type -> key as the user spelled it, and value; spelling does not depend on case."""
+    canonical = {type_.lower(): type_ for type_ in framework.roles}
+    spelled: dict[str, tuple[str, object]] = {}
+    for key, value in raw.items():
+        type_ = canonical.get(key.lower())
+        if type_ is None:
+            fields.unsupported(f"{at}[{key}]", key, tuple(framework.roles))
+        elif type_ in spelled:
+            fields.duplicate(f"{at}[{key}]", key, f"give {type_} once")
+        else:
+            spelled[type_] = (key, value)
+    return spelled
+
+
+def _read_role(framework: Framework, fields: Fields, at: str, type_: str, raw: object) -> Role:
+    entry = fields.mapping(at, raw)
+    template = fields.mapping(f"{at}.template", entry.get("template"))
+    return Role(
+        type=type_,
+        replicas=_read_replicas(fields, f"{at}.replicas", entry.get("replicas"), framework.roles[type_]),
+        restart_policy=fields.choice(
+            f"{at}.restartPolicy", entry.get("restartPolicy"), RESTART_POLICIES, framework.restart_policy
+        ),
+        template=template,
+        ports=_read_template(framework, fields, f"{at}.template", template),
+    )
+
+
+def _read_replicas(fields: Fields, path: str, value: object, limits: Replicas) -> int:
+    """Not given is 1; beside the kind's limits nothing below 0 ever counts."""
+    count = fields.integer(path, value, least=None if limits.least else 0, most=MOST_REPLICAS)
+    if count is None:
+        return 1
+    if limits.most is not None and not limits.least <= count <= limits.most:
+        fields.forbidden(path, f"must be {limits.most}")
+    elif count < limits.least:
+        fields.forbidden(path, f"must be at least {limits.least}")
+    return max(count, 0)
+
+
+def _read_template(framework: Framework, fields: Fields, at: str, template: Json) -> tuple[Port, ...]:
+    """Check what the manifests build upon, and answer the ports of the framework's container."""
+    metadata = fields.mapping(f"{at}.metadata", template.get("metadata"))
+    fields.mapping(f"{at}.metadata.labels", metadata.get("labels"))
+    fields.mapping(f"{at}.metadata.annotations", metadata.get("annotations"))
+    spec = fields.mapping(f"{at}.spec", template.get("spec"))
+    for name in ("initContainers", "volumes"):
+        fields.sequence(f"{at}.spec.{name}", spec.get(name))
+    at = f"{at}.spec.containers"
+    containers = fields.sequence(at, spec.get("containers"))
+    if not containers:
+        fields.required(at, "must be specified")
+    ports: tuple[Port, ...] | None = None
+    for place, raw in enumerate(containers):
+        container = fields.mapping(f"{at}[{place}]", raw)
+        read = _read_container(fields, f"{at}[{place}]", container)
+        if ports is None and container.get("name") == framework.container:
+            ports = read
+    if ports is None:
+        fields.required(at, framework.container_rule.format(framework.container))
+        return ()
+    if any(port.name == framework.port_name for port in ports):
+        return ports
+    return (*ports, Port(framework.port_name, framework.port))
+
+
+def _read_container(fields: Fields, at: str, container: Json) -> tuple[Port, ...]:
+    for name in ("name", "image"):
+        if not fields.text(f"{at}.{name}", container.get(name)):
+            fields.required(f"{at}.{name}", "must be required")
+    for name in ("env", "volumeMounts"):
+        fields.sequence(f"{at}.{name}", container.get(name))
+    return tuple(_read_ports(fields, f"{at}.ports", container.get("ports")))
+
+
+def _read_ports(fields: Fields, at: str, raw: object) -> Iterator[Port]:
+    for place, value in enumerate(fields.sequence(at, raw)):
+        port = fields.mapping(f"{at}[{place}]", value)
+        number = port.get("containerPort")
+        if number is None:
+            fields.required(f"{at}[{place}].containerPort", "must be required")
+        number = fields.integer(f"{at}[{place}].containerPort", number, least=1, most=65535)
+        name = fields.text(f"{at}[{place}].name", port.get("name"))
+        yield Port(name, number or 0, fields.text(f"{at}[{place}].protocol", port.get("protocol")))
+
+
+def _check_name(fields: Fields, job: Job) -> None:
+    """A service bears the name of each replica, and a service's name is a DNS label."""
+    name, at = job.name, "metadata.name"
+    wrong = [] if _DNS_1035.fullmatch(name) else [_NOT_DNS_1035]
+    if len(name) > LONGEST_LABEL:
+        wrong.append(_TOO_LONG)
+    if wrong:
+        fields.invalid(at, name, f"should match: {','.join(wrong)}")
+        return
+    longest = max((child_name(name, role, max(role.replicas, 1) - 1) for role in job.roles), key=len, default="")
+    if len(longest) > LONGEST_LABEL:
+        excess = len(longest) - LONGEST_LABEL
+        fields.invalid(
+            at, name, f'the service "{longest}" {_TOO_LONG}: shorten the job\'s name by {excess} or lower its replicas'
+        )

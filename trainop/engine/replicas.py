@@ -1,0 +1,106 @@
+"""Scaling: which children are too many, and which are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from trainop.engine.claim import Claimed
+from trainop.engine.cleanup import delete_pod
+from trainop.engine.draft import Draft
+from trainop.engine.failures import Findings
+from trainop.engine.framework import REPLICA_TYPE
+from trainop.engine.job import Role
+from trainop.engine.ledger import Ledger
+from trainop.engine.manifests import Manifests, child_name
+from trainop.engine.model import CreatePod, CreateService, DeleteService, Pod, Service
+from trainop.engine.restarts import circle, going
+from trainop.engine.slots import Arrangement, Line, read_index
+
+MOST_CREATED = 500
+"""Pods, and services, that one plan creates at most: each of them brings the next pass."""
+FOREIGN_AGAIN_AFTER = 30.0
+"""Seconds until the next look at a name that somebody else's object occupies."""
+
+
+def remove_surplus(draft: Draft, arrangement: Arrangement, ledger: Ledger) -> None:
+    """Delete what the spec does not ask for (any more): higher indices, duplicates, whole roles."""
+    for pod in (*(pod for line in arrangement.lines for pod in line.surplus), *arrangement.strays):
+        ledger.settle(pod.metadata.uid)
+        draft.actions.append(delete_pod(pod))
+
+
+def fill(draft: Draft, lines: Sequence[Line], findings: Findings, ledger: Ledger) -> None:
+    """Create what is missing, services before pods, leaders before others; delete services that are too many."""
+    present = _sort_services(draft, lines)
+    busy = going(draft.job, lines, findings)
+    manifests: Manifests | None = None
+    for line in lines:
+        role = line.role
+        services = _free(draft, role, "Service", _lacking_services(draft, role, present[role.label]))
+        pods = _free(draft, role, "Pod", _due(draft, line, busy, ledger))
+        if (services or pods) and manifests is None:
+            manifests = Manifests(draft.framework, draft.job, draft.seen.options)
+        if manifests is not None:
+            draft.actions += [CreateService(manifests.service(role, index)) for index in services]
+            draft.actions += [CreatePod(manifests.pod(role, index)) for index in pods]
+        if pods and role.template["spec"].get("restartPolicy"):
+            text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
+            draft.warn(f"restart-policy/{role.type}", "SetPodTemplateRestartPolicy", text)
+
+
+def _due(draft: Draft, line: Line, busy: set[str], ledger: Ledger) -> Iterator[int]:
+    """The vacancies of the role, unless it is to wait for pods to go, or after restarts in a row."""
+    circle_ = circle(draft.job, line.role.type)
+    if circle_ in busy:
+        return
+    wait = ledger.wait(circle_, draft.seen.now)
+    if wait <= 0:
+        yield from line.vacancies()
+    elif not line.full:
+        draft.look_again(wait)
+
+
+def _sort_services(draft: Draft, lines: Iterable[Line]) -> dict[str, set[int]]:
+    """Role label -> indices that have a service."""
+    replicas = {line.role.label: line.role.replicas for line in lines}
+    present: dict[str, set[int]] = {label: set() for label in replicas}
+    for service in draft.children.services.ours:
+        metadata = service.metadata
+        index = read_index(service)
+        if index is None:
+            continue
+        label = metadata.labels.get(REPLICA_TYPE, "")
+        if index < replicas.get(label, 0):
+            present[label].add(index)
+        elif not metadata.terminating:
+            draft.actions.append(DeleteService(metadata.name, metadata.uid))
+    return present
+
+
+def _lacking_services(draft: Draft, role: Role, present: set[int]) -> Iterator[int]:
+    if len(present) == role.replicas:
+        return
+    mode = draft.job.extensions.service_mode or draft.seen.options.service_mode
+    for index in range(role.replicas):
+        if index not in present and (mode != "leader" or draft.framework.meets(draft.job, role, index)):
+            yield index
+
+
+def _free(draft: Draft, role: Role, kind: str, indices: Iterator[int]) -> list[int]:
+    """Those of the `indices` whose names nobody occupies, as many as one plan creates."""
+    claimed: Claimed[Pod] | Claimed[Service] = draft.children.pods if kind == "Pod" else draft.children.services
+    if not claimed.leaving and not claimed.foreign:
+        return list(islice(indices, MOST_CREATED))
+    free: list[int] = []
+    for index in islice(indices, MOST_CREATED):
+        name = child_name(draft.job.name, role, index)
+        if name in claimed.foreign:
+            text = f"{kind} {name} already exists and does not belong to {draft.framework.kind} {draft.job.name}"
+            draft.warn(f"foreign/{kind}/{name}", f"FailedCreate{kind}", f"Error creating: {text}")
+            draft.look_again(FOREIGN_AGAIN_AFTER)
+        elif name in claimed.leaving:
+            draft.look_again(FOREIGN_AGAIN_AFTER)
+        else:
+            free.append(index)
+    return free

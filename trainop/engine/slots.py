@@ -1,0 +1,112 @@
+"""Every replica has a slot, told by role and index; pods are sorted into the slots by their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from trainop.engine.framework import REPLICA_INDEX, REPLICA_TYPE, Tally
+from trainop.engine.job import Job, Role
+from trainop.engine.model import Pod
+from trainop.runtime.objects import HasMetadata
+
+
+@dataclass(slots=True)
+class Line:
+    """The slots of one role."""
+
+    role: Role
+    holders: dict[int, Pod] = field(default_factory=dict)
+    """Index -> the living pod of the slot; only indices below `replicas`."""
+    dying: dict[int, Pod] = field(default_factory=dict)
+    """Index -> a terminating pod that still has the slot's name."""
+    surplus: list[Pod] = field(default_factory=list)
+    """Living pods beyond `replicas`, and all but the oldest of one index."""
+
+    def vacancies(self) -> Iterator[int]:
+        """Indices that no pod occupies, not even a terminating one."""
+        if len(self.holders) < self.role.replicas:
+            for index in range(self.role.replicas):
+                if index not in self.holders and index not in self.dying:
+                    yield index
+
+    @property
+    def full(self) -> bool:
+        """Every slot has its living pod."""
+        return len(self.holders) == self.role.replicas
+
+    def tally(self) -> Tally:
+        """Count the pods as replicaStatuses do: by phase, terminating ones only if they have succeeded."""
+        tally = Tally()
+        for pod in self.holders.values():
+            match pod.status.phase:
+                case "Running":
+                    tally.active += 1
+                case "Succeeded":
+                    tally.succeeded += 1
+                case "Failed":
+                    tally.failed += 1
+        gone = [index for index, pod in self.dying.items() if pod.status.phase == "Succeeded"]
+        tally.succeeded += sum(index not in self.holders for index in gone)
+        first = self.holders.get(0) or self.dying.get(0)
+        tally.first_succeeded = first is not None and first.status.phase == "Succeeded"
+        return tally
+
+
+@dataclass(slots=True)
+class Arrangement:
+    """All pods of a job in their places."""
+
+    lines: list[Line]
+    """In the framework's order of roles."""
+    strays: list[Pod] = field(default_factory=list)
+    """Living pods of roles that the spec does not have any more."""
+    unreadable: list[Pod] = field(default_factory=list)
+    """Pods whose labels tell no slot."""
+
+
+def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
+    """Sort the job's own pods into slots; of two for one slot the older keeps it."""
+    lines = {role.label: Line(role) for role in job.roles}
+    arrangement = Arrangement(list(lines.values()))
+    for pod in pods:
+        index = read_index(pod)
+        line = lines.get(pod.metadata.labels.get(REPLICA_TYPE, ""))
+        if index is None or REPLICA_TYPE not in pod.metadata.labels:
+            arrangement.unreadable.append(pod)
+        elif line is None:
+            if not pod.metadata.terminating:
+                arrangement.strays.append(pod)
+        else:
+            _place(line, index, pod)
+    return arrangement
+
+
+def read_index(child: HasMetadata) -> int | None:
+    """The value of the label replica-index; None if it is no small natural number."""
+    return _parse_index(child.metadata.labels.get(REPLICA_INDEX, ""))
+
+
+@lru_cache(maxsize=16_384)  # asked of every child in every pass, and there are few different ones
+def _parse_index(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
+
+
+def _place(line: Line, index: int, pod: Pod) -> None:
+    if pod.metadata.terminating:
+        if index < line.role.replicas:
+            line.dying[index] = pod
+        return
+    if index >= line.role.replicas:
+        line.surplus.append(pod)
+        return
+    rival = line.holders.setdefault(index, pod)
+    if rival is not pod:
+        older, younger = sorted((rival, pod), key=_age)
+        line.holders[index] = older
+        line.surplus.append(younger)
+
+
+def _age(pod: Pod) -> tuple[str, str]:
+    return (pod.metadata.creation_timestamp or "", pod.metadata.name)

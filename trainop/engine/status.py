@@ -1,0 +1,163 @@
+"""The status of a job in the making: its conditions under their algebra, its counters, its times.
+
+Conditions follow training-operator `pkg/util/status.go`: their order matters, for the printer column State shows the
+last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from trainop.engine.framework import REPLICA_TYPE, Framework, Tally, selector
+from trainop.engine.job import Job
+from trainop.runtime.objects import Json
+
+CREATED = "Created"
+RUNNING = "Running"
+RESTARTING = "Restarting"
+SUSPENDED = "Suspended"
+SUCCEEDED = "Succeeded"
+FAILED = "Failed"
+
+_OUSTED = {
+    RUNNING: (RESTARTING,),
+    RESTARTING: (RUNNING,),
+    SUSPENDED: (RESTARTING,),
+    SUCCEEDED: (RESTARTING,),
+    FAILED: (RESTARTING,),
+}
+"""Conditions that a new one removes from the list."""
+
+
+class Status:
+    """Starts as a copy of the stored status; `changed()` answers the new one. Fields unknown to us are kept."""
+
+    def __init__(self, raw: object, now: datetime) -> None:
+        self._stored: Json = raw if isinstance(raw, dict) else {}
+        self._now = format_time(now)
+        self._fields = dict(self._stored)
+        self.conditions: list[Json] = [
+            condition for condition in _items(self._stored.get("conditions")) if isinstance(condition, dict)
+        ]
+
+    def changed(self) -> Json | None:
+        """The whole new status, or None if it is what is stored."""
+        fresh = dict(self._fields)
+        if self.conditions or "conditions" in fresh:
+            fresh["conditions"] = self.conditions
+        return None if fresh == self._stored else fresh
+
+    # Conditions -------------------------------------------------------------------------------------------------------
+
+    def find(self, type_: str) -> Json | None:
+        return next((condition for condition in self.conditions if condition.get("type") == type_), None)
+
+    def is_true(self, type_: str) -> bool:
+        condition = self.find(type_)
+        return condition is not None and condition.get("status") == "True"
+
+    @property
+    def finished(self) -> bool:
+        return self.is_true(SUCCEEDED) or self.is_true(FAILED)
+
+    def set(self, type_: str, reason: str, message: str, *, status: str = "True") -> bool:
+        """Set a condition, unless the job has failed or says so already; answers whether anything changed."""
+        old = self.find(type_)
+        if self.is_true(FAILED) or (old is not None and (old.get("status"), old.get("reason")) == (status, reason)):
+            return False
+        same = old is not None and old.get("status") == status and old.get("lastTransitionTime")
+        removed = (type_, *_OUSTED.get(type_, ()))
+        self.conditions = [condition for condition in self.conditions if condition.get("type") not in removed]
+        if type_ in {SUCCEEDED, FAILED}:
+            self.conditions = [
+                {**condition, "status": "False"} if condition.get("type") == RUNNING else condition
+                for condition in self.conditions
+            ]
+        self.conditions.append(
+            {
+                "type": type_,
+                "status": status,
+                "reason": reason,
+                "message": message,
+                "lastUpdateTime": self._now,
+                "lastTransitionTime": same or self._now,
+            }
+        )
+        return True
+
+    # Times ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def start_time(self) -> datetime | None:
+        return parse_time(self._fields.get("startTime"))
+
+    @property
+    def completion_time(self) -> datetime | None:
+        return parse_time(self._fields.get("completionTime"))
+
+    def start(self) -> None:
+        """The clock of the deadline starts anew."""
+        self._fields["startTime"] = self._now
+
+    def complete(self) -> None:
+        """Note the time of completion, once."""
+        if self.completion_time is None:
+            self._fields["completionTime"] = self._now
+
+    # Counters ---------------------------------------------------------------------------------------------------------
+
+    def record(self, framework: Framework, job: Job, tallies: Mapping[str, Tally]) -> None:
+        """Write replicaStatuses anew; entries of roles that left the spec go."""
+        self._fields["replicaStatuses"] = {
+            type_: _counters(tally) | ({"selector": selector_text(framework, job, type_)} if framework.scale else {})
+            for type_, tally in tallies.items()
+        }
+
+    def retire_active(self, *, into: str | None = None) -> None:
+        """No replica is active any more; those that were count as `into` (`succeeded`), or nowhere."""
+        stored = self._fields.get("replicaStatuses")
+        if isinstance(stored, dict):
+            self._fields["replicaStatuses"] = {type_: _retired(entry, into) for type_, entry in stored.items()}
+
+
+def selector_text(framework: Framework, job: Job, type_: str) -> str:
+    """The selector of a role's pods as the scale subresource wants it: `k=v,k=v`, keys sorted."""
+    labels = {**selector(framework, job.name), REPLICA_TYPE: type_.lower()}
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def format_time(moment: datetime) -> str:
+    """RFC 3339 in UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_time(text: object) -> datetime | None:
+    """None for whatever is not a time."""
+    if not isinstance(text, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _counters(tally: Tally) -> Json:
+    counts = {"active": tally.active, "succeeded": tally.succeeded, "failed": tally.failed}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _retired(entry: object, into: str | None) -> object:
+    if not isinstance(entry, dict):
+        return entry
+    rest = {name: value for name, value in entry.items() if name != "active"}
+    active = entry.get("active")
+    if into and isinstance(active, int) and active > 0:
+        old = rest.get(into)
+        rest[into] = active + (old if isinstance(old, int) else 0)
+    return rest
