@@ -1,0 +1,288 @@
+"""A stage for the shell: a client that answers from a dictionary, caches that show it when they are told to."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tests.runtime.virtual_time import VirtualClock
+from trainop.controllers.observe import decode_pod, decode_service
+from trainop.controllers.pytorch import PYTORCH
+from trainop.controllers.wiring import Ground, build_controller, open_view
+from trainop.engine.model import Options
+from trainop.runtime.cache import Cache
+from trainop.runtime.client import Client, Listing, PatchKind
+from trainop.runtime.errors import ApiError, error_of_status
+from trainop.runtime.informer import Informer
+from trainop.runtime.metrics import Metrics
+from trainop.runtime.objects import Json, Key, decode_unstructured
+from trainop.runtime.reconcile import Result
+from trainop.runtime.recorder import ObjectReference
+from trainop.runtime.resource import HORIZONTAL_POD_AUTOSCALERS, PODS, SERVICES, Resource
+
+JOBS = PYTORCH.resource
+KEY = Key("ns", "j")
+
+
+def api_error(code: int, reason: str, message: str = "", causes: Sequence[Json] = ()) -> ApiError:
+    details = {"causes": list(causes)}
+    return error_of_status({"code": code, "reason": reason, "message": message or reason, "details": details})
+
+
+class Call(NamedTuple):
+    verb: str
+    resource: Resource
+    name: str
+    body: Any = None
+
+
+class DictClient(Client):
+    """Keeps objects as an API server would, as far as the shell can tell. `faults` may answer in its place."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[Resource, Key], Json] = {}
+        self.calls: list[Call] = []
+        self.faults: list[Callable[[Call], Exception | None]] = []
+        self.version = 100
+
+    def fail(self, verb: str, resource: Resource, error: Exception, *, name: str = "", times: int = 1) -> None:
+        """The next `times` such requests are answered with `error`."""
+        left = [times]
+
+        def fault(call: Call) -> Exception | None:
+            if call[:2] != (verb, resource) or name not in ("", call.name) or not left[0]:
+                return None
+            left[0] -= 1
+            return error
+
+        self.faults.append(fault)
+
+    def names(self, verb: str, resource: Resource) -> list[str]:
+        return [call.name for call in self.calls if call[:2] == (verb, resource)]
+
+    def put(self, resource: Resource, obj: Json) -> Json:
+        """Somebody else writes the object."""
+        self.version += 1
+        metadata = obj["metadata"] | {"resourceVersion": str(self.version)}
+        metadata.setdefault("uid", f"uid-{self.version}")
+        stored = copy.deepcopy(obj | {"metadata": metadata})
+        self.objects[resource, Key(metadata["namespace"], metadata["name"])] = stored
+        return stored
+
+    def mark_deleted(self, resource: Resource, name: str, namespace: str = "ns") -> None:
+        found = self.objects[resource, Key(namespace, name)]
+        self.put(resource, found | {"metadata": found["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+
+    async def _begin(self, call: Call) -> None:
+        self.calls.append(call)
+        await asyncio.sleep(0)
+        for fault in self.faults:
+            if error := fault(call):
+                raise error
+
+    def _find(self, resource: Resource, name: str, namespace: str | None) -> Json:
+        try:
+            return self.objects[resource, Key(namespace or "", name)]
+        except KeyError:
+            raise api_error(404, "NotFound", f'{resource} "{name}" not found') from None
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
+        await self._begin(Call("get", resource, name))
+        return copy.deepcopy(self._find(resource, name, namespace))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 250,
+    ) -> Listing:
+        await self._begin(Call("list", resource, label_selector))
+        wanted = dict(part.split("=") for part in label_selector.split(","))
+        items = [obj for (kind, _), obj in self.objects.items() if kind == resource]
+        found = [obj for obj in items if wanted.items() <= obj["metadata"].get("labels", {}).items()]
+        return Listing(copy.deepcopy(found), str(self.version))
+
+    async def create(self, resource: Resource, body: Json, *, namespace: str | None = None) -> Json:
+        await self._begin(Call("create", resource, body["metadata"]["name"], body))
+        metadata = body["metadata"] | {"namespace": namespace}
+        if (resource, Key(namespace or "", metadata["name"])) in self.objects:
+            raise api_error(409, "AlreadyExists", f'{resource} "{metadata["name"]}" already exists')
+        return self.put(resource, body | {"metadata": metadata})
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None,
+        patch: Json | Sequence[Json],
+        *,
+        kind: PatchKind = PatchKind.MERGE,
+        subresource: str | None = None,
+        force: bool = False,
+    ) -> Json:
+        await self._begin(Call(f"patch {subresource or kind.name.lower()}", resource, name, patch))
+        assert isinstance(patch, dict)
+        if kind is PatchKind.APPLY and (resource, Key(namespace or "", name)) not in self.objects:
+            if "uid" in patch["metadata"]:
+                raise api_error(409, "Conflict", "uid mismatch: no existing object was found")
+            return self.put(resource, patch)
+        found = self._find(resource, name, namespace)
+        metadata = patch.get("metadata", {})
+        if (
+            metadata.get("resourceVersion", found["metadata"]["resourceVersion"])
+            != found["metadata"]["resourceVersion"]
+        ):
+            raise api_error(409, "Conflict", "the object has been modified")
+        if metadata.get("uid", found["metadata"]["uid"]) != found["metadata"]["uid"]:
+            raise api_error(409, "Conflict", "Precondition failed: UID")
+        return self.put(resource, merge(found, patch))
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> None:
+        await self._begin(Call("delete", resource, name, {"uid": uid, "grace": grace_seconds}))
+        if self._find(resource, name, namespace)["metadata"]["uid"] != uid:
+            raise api_error(409, "Conflict", "Precondition failed: UID")
+        del self.objects[resource, Key(namespace or "", name)]
+
+
+def merge(old: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(old) if isinstance(old, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merge(result.get(name), value)
+    return result
+
+
+class Events(list[tuple[str, str, str]]):
+    """A recorder: (type, reason, message) in order."""
+
+    def event(self, about: ObjectReference, type_: str, reason: str, message: str) -> None:
+        assert (about.kind, about.api_version) == ("PyTorchJob", "kubeflow.org/v1")
+        self.append((type_, reason, message))
+
+    def of(self, reason: str) -> list[str]:
+        return [message for _, word, message in self if word == reason]
+
+
+class Shell:
+    """The PyTorchJob controller without workers: a test runs its passes and decides when caches see what."""
+
+    def __init__(self, options: Options | None = None, *, pod_events: bool = False, most: int = 500) -> None:
+        self.client = DictClient()
+        self.clock = VirtualClock()
+        self.metrics = Metrics()
+        self.events = Events()
+        cache = Cache(self.client, clock=self.clock, rng=random.Random(1))
+        ground = Ground(
+            client=self.client,
+            cache=cache,
+            clock=self.clock,
+            rng=random.Random(1),
+            metrics=self.metrics,
+            options=options or Options(),
+            pod_events=pod_events,
+        )
+        self.controller = build_controller(PYTORCH, ground, self.events)
+        self.view = open_view(PYTORCH, cache)
+        reconciler: Any = self.controller._reconciler
+        reconciler._applier._most = most
+        self.reconciler = reconciler
+
+    def show(self, *resources: Resource) -> None:
+        """The caches see what there is now."""
+        for resource in resources or (JOBS, PODS, SERVICES, HORIZONTAL_POD_AUTOSCALERS):
+            informer, decode = self._cache_of(resource)
+            there = {key: obj for (kind, key), obj in self.client.objects.items() if kind == resource}
+            for known in list(informer.store.list()):
+                if known.metadata.key not in there:
+                    informer.remove(known)
+            for obj in there.values():
+                informer.put(decode(msgspec.json.encode(obj)), listing=False, initial=False)
+
+    def _cache_of(self, resource: Resource) -> tuple[Informer[Any], Callable[[bytes], Any]]:
+        if resource == JOBS:
+            return self.view.jobs, decode_unstructured
+        if resource == PODS:
+            return self.view.pods, decode_pod
+        if resource == SERVICES:
+            return self.view.services, decode_service
+        return self.view.companions[resource], decode_unstructured
+
+    async def look(self) -> Result:
+        """One pass."""
+        result: Result = await self.reconciler.reconcile(KEY)
+        return result
+
+    async def settle(self) -> Result:
+        """Passes with caches up to date until nothing is written any more."""
+        while True:
+            self.show()
+            before = self.client.version
+            result = await self.look()
+            if self.client.version == before:
+                return result
+
+    async def woken(self) -> bool:
+        """Whether an event has added the job's key since the last call."""
+        if not len(self.controller.queue):
+            return False
+        assert await self.controller.queue.get() == KEY
+        self.controller.queue.done(KEY)
+        return True
+
+    def job(self) -> Json:
+        return self.client.objects[JOBS, KEY]
+
+    def conditions(self) -> list[tuple[str, str]]:
+        return [(each["type"], each["status"]) for each in self.job().get("status", {}).get("conditions", [])]
+
+    def pods(self) -> list[str]:
+        return sorted(key.name for resource, key in self.client.objects if resource == PODS)
+
+    def services(self) -> list[str]:
+        return sorted(key.name for resource, key in self.client.objects if resource == SERVICES)
+
+    def set_phase(self, name: str, phase: str) -> None:
+        pod = self.client.objects[PODS, Key("ns", name)]
+        self.client.put(PODS, pod | {"status": {"phase": phase}})
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def pytorch_job(masters: int = 1, workers: int = 2, *, uid: str = "job-uid", **spec: Any) -> Json:
+    def replicas(count: int) -> Json:
+        container = {"name": "pytorch", "image": "img"}
+        return {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": {"containers": [container]}}}
+
+    specs = {"Master": replicas(masters)} if masters else {}
+    if workers:
+        specs["Worker"] = replicas(workers)
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "j", "namespace": "ns", "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"pytorchReplicaSpecs": specs} | spec,
+    }

@@ -1,0 +1,482 @@
+"""What holds of every kind, so that nobody has to test it kind by kind."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from tests.controllers.kinds import (
+    KINDS,
+    SHAPES,
+    last,
+    last_role,
+    leaders,
+    make,
+    pods_of,
+    running,
+    services_of,
+    world_of,
+)
+from tests.engine.builders import NOW
+from tests.engine.world import World
+from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
+from trainop.engine.framework import JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from trainop.engine.model import CreatePod, DeleteJob, DeletePod, Options, Snapshot
+from trainop.engine.parse import parse
+from trainop.engine.plan import ignored, plan
+from trainop.operator import FRAMEWORKS
+from trainop.runtime.objects import Unstructured
+
+pytestmark = pytest.mark.parametrize("kind", KINDS)
+
+
+def problems(kind: str, *args: Any, **fields: Any) -> list[str]:
+    return [str(error) for error in parse(FRAMEWORKS[kind], Unstructured(make(kind, *args, **fields))).errors]
+
+
+def test_a_framework_is_what_the_api_says(kind: str):
+    framework = FRAMEWORKS[kind]
+    assert framework.kind == kind
+    assert framework.resource.plural == f"{kind.lower()}s"
+    assert framework.controller == f"{kind.lower()}-controller"
+    assert framework.resource.api_version == "kubeflow.org/v1"
+
+
+@pytest.mark.case("job-engine-1", part="all kinds, without the caches")
+def test_each_replica_gets_a_pod_and_a_service_that_the_job_owns(kind: str):
+    expected = [f"j-{role.lower()}-{i}" for role, count in SHAPES[kind].items() for i in range(count)]
+    pods, services = pods_of(make(kind)), services_of(make(kind))
+    assert sorted(pods) == sorted(services) == sorted(expected)
+    for name, child in [*pods.items(), *services.items()]:
+        _, role, index = name.split("-")
+        labels = child["metadata"]["labels"]
+        assert {key: value for key, value in labels.items() if key != JOB_ROLE} == {
+            OPERATOR_NAME: f"{kind.lower()}-controller",
+            JOB_NAME: "j",
+            REPLICA_TYPE: role,
+            REPLICA_INDEX: index,
+        }
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert owner == {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": kind,
+            "name": "j",
+            "uid": "uid-j",
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    for name, service in services.items():
+        assert service["spec"]["clusterIP"] == "None"
+        assert service["spec"]["selector"] == service["metadata"]["labels"]
+        assert JOB_ROLE not in service["metadata"]["labels"], name
+
+
+def test_the_default_port_is_there_and_the_users_own_beats_it(kind: str):
+    framework = FRAMEWORKS[kind]
+    port = {"name": framework.port_name, "port": framework.port}
+    assert all(service["spec"]["ports"] == [port] for service in services_of(make(kind)).values())
+    own = {"name": framework.port_name, "containerPort": 7777}
+    named = make(kind, template={"containers": [{"name": framework.container, "image": "i", "ports": [own]}]})
+    assert all(pod["spec"]["containers"][0]["ports"] == [own] for pod in pods_of(named).values())
+    assert "7777" in json.dumps([pod["spec"]["containers"][0].get("env") for pod in pods_of(named).values()])
+
+
+@pytest.mark.case("job-engine-39")
+def test_the_same_port_under_another_name_appears_once(kind: str):
+    framework = FRAMEWORKS[kind]
+    ports = [{"name": "x", "containerPort": framework.port}]
+    job = make(kind, template={"containers": [{"name": framework.container, "image": "i", "ports": ports}]})
+    for service in services_of(job).values():
+        assert service["spec"]["ports"] == [{"name": "x", "port": framework.port}]
+
+
+@pytest.mark.case("job-engine-4", part="all kinds, without the warning")
+def test_restart_policies(kind: str):
+    default = {"PyTorchJob": "OnFailure", "PaddleJob": "OnFailure"}.get(kind, "Never")
+    for policy, expected in [
+        (None, default),
+        ("Never", "Never"),
+        ("OnFailure", "OnFailure"),
+        ("Always", "Always"),
+        ("ExitCode", "Never"),
+    ]:
+        pods = pods_of(make(kind, policy=policy, template={"restartPolicy": "Always"}))
+        assert {pod["spec"]["restartPolicy"] for pod in pods.values()} == {expected}
+
+
+def test_running_is_told_once_the_leaders_run(kind: str):
+    world = world_of(kind)
+    others = [name for name in world.pods if name not in leaders(kind)]
+    if others:
+        world.run(*others)
+    world.settle()
+    assert not world.is_true("Running")
+    world.run(*leaders(kind))
+    world.settle()
+    assert world.conditions == [("Created", "True", f"{kind}Created"), ("Running", "True", f"{kind}Running")]
+
+
+@pytest.mark.case("job-engine-14", "job-engine-15")
+@pytest.mark.parametrize("policy", ["None", "Running", "All", None])
+def test_success_and_clean_up(kind: str, policy: str | None):
+    world = running(kind, run={"cleanPodPolicy": policy})
+    before = len(world.pods)
+    for name in leaders(kind):
+        world.end(name, 0)
+    world.settle()
+    world.reap()
+    assert world.conditions[-1] == ("Succeeded", "True", f"{kind}Succeeded")
+    assert world.status["completionTime"]
+    assert not world.is_true("Running")
+    kept = {"None": before, None: before, "Running": len(leaders(kind)), "All": 0}[policy]
+    assert (len(world.pods), len(world.services)) == (kept, kept)
+    counts = {role: {"succeeded": count} for role, count in SHAPES[kind].items()}
+    assert {
+        role: {name: value for name, value in entry.items() if name != "selector"}
+        for role, entry in world.status["replicaStatuses"].items()
+    } == counts
+    assert world.counts == {"created": 1, "successful": 1}
+
+
+def test_a_failure_under_never_keeps_the_pods_and_ends_the_job(kind: str):
+    world = running(kind, policy="Never")
+    world.end(last(kind), 3)
+    world.settle()
+    assert world.conditions[-1] == ("Failed", "True", f"{kind}Failed")
+    assert world.status["completionTime"]
+    assert world.status["replicaStatuses"][last_role(kind)]["failed"] == 1
+    assert last(kind) in world.living()
+    assert world.counts == {"created": 1, "failed": 1, "failed_pods": 1}
+
+
+@pytest.mark.case("frameworks-v1-10", "job-engine-6", "job-engine-7")
+@pytest.mark.parametrize("code", [1, 2, 127, 128, 130, 138, 255])
+def test_policy_exit_code(kind: str, code: int):
+    world = running(kind, policy="ExitCode")
+    world.end(last(kind), code)
+    world.settle()
+    if code < 128:
+        assert world.status["conditions"][-1]["message"] == (
+            f'job "j" is failing because "{last_role(kind)}" replica(s) failed.'
+        )
+        assert world.conditions[-1] == ("Failed", "True", f"{kind}Failed")
+        assert world.status["completionTime"]
+        assert world.told(f"{kind}Restarting") == []
+        assert last(kind) in world.living()
+        return
+    assert world.conditions[-1] == ("Restarting", "True", f"{kind}Restarting")
+    assert last(kind) not in world.living()
+    world.reap()
+    world.settle()
+    assert last(kind) in world.living()
+
+
+@pytest.mark.parametrize("policy", ["OnFailure", "Always", "ExitCode"])
+def test_an_evicted_pod_is_replaced_and_the_job_goes_on(kind: str, policy: str):
+    world = running(kind, policy=policy)
+    world.set_pod(last(kind), "Failed", reason="Evicted")
+    world.settle()
+    text = f"job j is restarting because {last_role(kind)} replica(s) failed."
+    assert world.told(f"{kind}Restarting") == [text]
+    assert world.status["conditions"][-1]["message"] == text
+    assert world.counts["restarted"] == 1
+    world.reap()
+    world.settle()
+    world.run()
+    world.settle()
+    assert world.conditions == [("Created", "True", f"{kind}Created"), ("Running", "True", f"{kind}Running")]
+    assert "failed" not in world.counts
+
+
+@pytest.mark.case("job-engine-38")
+@pytest.mark.parametrize("policy", ["OnFailure", "Always", "ExitCode", "Never"])
+def test_a_drained_pod_fails_the_job_only_under_never(kind: str, policy: str):
+    world = running(kind, policy=policy)
+    world.delete(last(kind))
+    world.settle()
+    assert not world.is_true("Failed")
+    world.reap()
+    world.settle()
+    assert world.is_true("Failed") == (policy == "Never")
+    assert (last(kind) in world.living()) == (policy != "Never")
+
+
+@pytest.mark.case("job-engine-13", "frameworks-v1-40", part="all kinds but MPIJob")
+def test_a_type_of_zero_replicas_has_nothing_ever_and_is_no_success(kind: str):
+    framework = FRAMEWORKS[kind]
+    free = [role for role, replicas in framework.roles.items() if replicas.least == 0]
+    needed = dict.fromkeys(framework.required_roles, 1)
+    world = world_of(kind, {**dict.fromkeys(free, 0), **needed} if kind != "TFJob" else {"PS": 0, "Worker": 1})
+    for _ in range(3):
+        world.run()
+        world.settle()
+    assert {name.split("-")[1] for name in world.pods} == ({"worker"} if kind == "TFJob" else {*map(str.lower, needed)})
+    assert sorted(world.services) == sorted(world.pods)
+    assert not world.is_true("Succeeded")
+
+
+@pytest.mark.case("job-engine-11", "job-engine-12")
+def test_scaling(kind: str):
+    world = running(kind)
+    role = world.spec[FRAMEWORKS[kind].replica_specs]["Worker"]
+    role["replicas"] = 5
+    world.settle()
+    workers = [name for name in world.living() if "worker" in name]
+    assert workers == [f"j-worker-{i}" for i in range(5)]
+    assert set(world.services) >= set(workers)
+    role["replicas"] = 1
+    world.settle()
+    world.reap()
+    world.settle()
+    assert [name for name in world.pods if "worker" in name] == ["j-worker-0"]
+    assert [name for name in world.services if "worker" in name] == ["j-worker-0"]
+    assert not world.is_true("Failed")
+    assert not world.is_true("Restarting")
+
+
+@pytest.mark.case("job-engine-16", "job-engine-17", "job-engine-18")
+def test_suspension(kind: str):
+    world = world_of(kind, run={"suspend": True})
+    assert world.conditions == [("Created", "True", f"{kind}Created"), ("Suspended", "True", f"{kind}Suspended")]
+    assert (world.pods, world.services) == ({}, {})
+    assert "startTime" not in world.status
+    world.spec["runPolicy"] = {"suspend": False}
+    world.settle()
+    world.run()
+    world.settle()
+    started = world.status["startTime"]
+    world.spec["runPolicy"] = {"suspend": True}
+    world.pass_time(5)
+    world.settle()
+    assert world.living() == []
+    assert world.status["startTime"] == started
+    assert [entry[:2] for entry in world.conditions] == [
+        ("Created", "True"),
+        ("Running", "False"),
+        ("Suspended", "True"),
+    ]
+    world.spec["runPolicy"] = {"suspend": False}
+    world.settle()
+    assert world.living() == []
+    world.reap()
+    world.settle()
+    world.run()
+    world.settle()
+    assert [entry[:2] for entry in world.conditions] == [
+        ("Created", "True"),
+        ("Suspended", "False"),
+        ("Running", "True"),
+    ]
+    assert world.status["startTime"] > started
+
+
+@pytest.mark.case("job-engine-20", "frameworks-v1-23", part="all kinds, without changing managedBy")
+@pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", "somebody/else", ""])
+def test_a_job_that_others_manage_is_left_alone(kind: str, manager: str):
+    world = World(make(kind, run={"managedBy": manager, "suspend": False}), framework=FRAMEWORKS[kind])
+    world.settle()
+    assert (world.pods, world.services, world.status) == ({}, {}, {})
+    assert not ignored(Unstructured(make(kind, run={"managedBy": "kubeflow.org/training-operator"})))
+    assert problems(kind, run={"managedBy": "kubeflow.org/training-operator"}) == []
+
+
+@pytest.mark.case("job-engine-21", part="all kinds, without caches")
+def test_restarts_in_place_reach_the_backoff_limit(kind: str):
+    world = running(kind, policy="OnFailure", run={"backoffLimit": 4})
+    worker = {"name": FRAMEWORKS[kind].container, "restartCount": 2, "state": {}}
+    for name in list(world.pods)[:2]:
+        world.set_pod(name, "Running", containerStatuses=[worker])
+    world.settle()
+    world.reap()
+    text = "Job j has failed because it has reached the specified backoff limit"
+    assert world.status["conditions"][-1]["message"] == text
+    assert world.told(f"{kind}Failed") == [text]
+    assert (world.pods, world.counts) == ({}, {"created": 1, "failed": 1})
+
+
+@pytest.mark.case("job-engine-23")
+@pytest.mark.parametrize("limit", [0, 2])
+def test_restarts_by_exit_code_reach_the_backoff_limit(kind: str, limit: int):
+    world = running(kind, policy="ExitCode", run={"backoffLimit": limit})
+    for _ in range(limit):
+        world.end(last(kind), 137)
+        world.settle()
+        world.reap()
+        world.pass_time(10)
+        world.settle()
+        world.run()
+        world.settle()
+        assert world.is_true("Running")
+    world.end(last(kind), 137)
+    world.settle()
+    assert world.is_true("Failed")
+    assert world.counts.get("restarted", 0) == limit
+
+
+@pytest.mark.case("job-engine-24", part="all kinds")
+def test_the_deadline(kind: str):
+    world = running(kind, run={"activeDeadlineSeconds": 60})
+    assert world.step().again_in == 60
+    world.pass_time(60)
+    world.settle()
+    world.reap()
+    assert [entry[:2] for entry in world.conditions[1:]] == [("Running", "False"), ("Failed", "True")]
+    assert world.pods == {}
+
+
+@pytest.mark.case("job-engine-25", part="all kinds, without events")
+def test_the_time_to_live(kind: str):
+    world = running(kind, run={"ttlSecondsAfterFinished": 180})
+    for name in leaders(kind):
+        world.end(name, 0)
+    world.settle()
+    assert world.step().again_in == 180
+    world.pass_time(181)
+    assert world.step().actions == (DeleteJob(),)
+    assert FRAMEWORKS[kind].deleted_as == ("Job" if kind in {"TFJob", "XGBoostJob"} else "Pod")
+
+
+@pytest.mark.case("frameworks-v1-5")
+def test_keys_in_odd_cases_are_read_and_told_in_the_canonical_one(kind: str):
+    job = make(kind)
+    specs = job["spec"][FRAMEWORKS[kind].replica_specs]
+    job["spec"][FRAMEWORKS[kind].replica_specs] = {
+        (role.upper() if place % 2 else role.lower()): entry for place, (role, entry) in enumerate(specs.items())
+    }
+    world = World(job, framework=FRAMEWORKS[kind])
+    world.settle()
+    assert set(world.status["replicaStatuses"]) == set(SHAPES[kind])
+    assert sorted(world.pods) == sorted(pods_of(make(kind)))
+
+
+def test_unknown_types_and_empty_maps_are_refused(kind: str):
+    field = f"spec.{FRAMEWORKS[kind].replica_specs}"
+    (error,) = problems(kind, {**SHAPES[kind], "Boss": 1})
+    listed = ", ".join(f'"{role}"' for role in FRAMEWORKS[kind].roles)
+    assert error == f'{field}[Boss]: Unsupported value: "Boss": supported values: {listed}'
+    assert problems(kind, {})[0].startswith(f"{field}: Required value: must have at least one of ")
+    job = make(kind)
+    del job["spec"][FRAMEWORKS[kind].replica_specs]
+    (missing,) = parse(FRAMEWORKS[kind], Unstructured(job)).errors
+    assert str(missing) == f"{field}: Required value: must be required"
+
+
+def test_templates_without_what_is_needed_are_refused(kind: str):
+    framework = FRAMEWORKS[kind]
+    role = next(iter(SHAPES[kind]))
+    at = f"spec.{framework.replica_specs}[{role}].template.spec.containers"
+    quoted = f'"{framework.container}"' if kind == "PaddleJob" else framework.container
+    missing = f"{at}: Required value: must have at least one container with name {quoted}"
+    assert problems(kind, {role: 1}, template={"containers": []})[:2] == [
+        f"{at}: Required value: must be specified",
+        missing,
+    ]
+    assert problems(kind, {role: 1}, template={"containers": [{"name": "x", "image": "i"}]})[0] == missing
+    (image,) = problems(kind, {role: 1}, template={"containers": [{"name": framework.container}]})
+    assert image == f"{at}[0].image: Required value: must be required"
+
+
+def test_names_that_no_service_could_have_are_refused(kind: str):
+    assert problems(kind, name="0-test")[0].startswith('metadata.name: Invalid value: "0-test": should match: ')
+    assert "must be no more than 63 characters" in problems(kind, name="a" * 60)[0]
+
+
+@pytest.mark.parametrize("scope", ["role", "job"])
+def test_a_restart_of_more_than_the_pod(kind: str, scope: str):
+    """All pods of the scope go, none comes back before all have gone, and it counts as one."""
+    world = running(kind, policy="OnFailure", annotations={RESTART_SCOPE: scope})
+    role = last(kind).split("-")[1]
+    scoped = {name for name in world.pods if scope == "job" or name.split("-")[1] == role}
+    born = {name: pod["metadata"]["uid"] for name, pod in world.pods.items()}
+    world.end(last(kind), 1)
+    world.settle()
+    assert set(world.living()) == set(world.pods) - scoped
+    # the others die of it
+    for name in sorted(scoped)[:-1]:
+        world.end(name, 1)
+    world.settle()
+    assert world.conditions[-1] == ("Restarting", "True", f"{kind}Restarting")
+    for name in sorted(scoped):
+        assert not any(isinstance(action, CreatePod) for action in world.step().actions)
+        del world.pods[name]
+    world.settle()
+    world.run()
+    world.settle()
+    assert world.is_true("Running")
+    assert {name for name, pod in world.pods.items() if pod["metadata"]["uid"] != born[name]} == scoped
+    assert world.counts["restarted"] == 1
+    assert world.told(f"{kind}Restarting") == [f"job j is restarting because {last_role(kind)} replica(s) failed."]
+    assert json.loads(world.raw["metadata"]["annotations"]["trainop.kubeflow.org/restarts"])["failures"] == 1
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "told"),
+    [
+        (RESTART_SCOPE, "all", 'Unsupported value: "all": supported values: "pod", "role", "job"'),
+        (SERVICE_MODE, "none", 'Unsupported value: "none": supported values: "replica", "leader"'),
+        (INFRA_RESTART_LIMIT, "-1", 'Invalid value: "-1": must be a whole number from 0 to 2147483647'),
+        (INFRA_RESTART_LIMIT, "2147483648", 'Invalid value: "2147483648": must be a whole number from 0 to 2147483647'),
+        (INFRA_RESTART_LIMIT, "", 'Invalid value: "": must be a whole number from 0 to 2147483647'),
+    ],
+)
+def test_wrong_annotations_are_one_clear_error(kind: str, annotation: str, value: str, told: str):
+    world = world_of(kind, annotations={annotation: value})
+    assert world.pods == {}
+    text = f"{kind} failed validation because metadata.annotations[{annotation}]: {told}"
+    assert world.told(f"{kind}FailedValidation") == [text]
+    assert world.status["conditions"][-1]["message"] == text
+
+
+def test_the_largest_limit_is_one(kind: str):
+    assert problems(kind, annotations={INFRA_RESTART_LIMIT: "2147483647", RESTART_SCOPE: "pod"}) == []
+
+
+def test_service_mode_leader(kind: str):
+    """Rendezvous of these kinds needs no other names."""
+    services = services_of(make(kind, annotations={SERVICE_MODE: "leader"}))
+    assert sorted(services_of(make(kind), service_mode="leader")) == sorted(services)
+    if kind in {"TFJob", "MXJob"}:
+        assert sorted(services) == sorted(pods_of(make(kind)))
+    else:
+        assert sorted(services) == [leaders(kind)[0]]
+    everything = services_of(make(kind, annotations={SERVICE_MODE: "replica"}), service_mode="leader")
+    assert sorted(everything) == sorted(pods_of(make(kind)))
+
+
+def test_restarts_that_are_nobodys_fault_can_be_limited(kind: str):
+    world = running(kind, policy="OnFailure", run={"backoffLimit": 9}, annotations={INFRA_RESTART_LIMIT: "1"})
+    for expected in (False, True):
+        world.end(last(kind), 137, reason="Evicted")
+        world.settle()
+        assert world.is_true("Failed") == expected
+        world.reap()
+        world.settle()
+        world.run()
+        world.settle()
+    assert world.status["conditions"][-1]["message"] == (
+        "Job j has failed because it has reached the specified infra restart limit"
+    )
+    assert world.living() == [last(kind)]
+
+
+def test_nothing_of_the_snapshot_is_changed_and_a_steady_job_asks_for_nothing(kind: str):
+    world = running(kind)
+    before = copy.deepcopy((world.raw, world.pods))
+    made = world.step()
+    assert (made.actions, made.status, made.annotations, made.transitions) == ((), None, {}, ())
+    assert (world.raw, world.pods) == before
+
+
+def test_the_first_pass_orders_services_before_pods_and_leaders_first(kind: str):
+    made = plan(FRAMEWORKS[kind], Snapshot(Unstructured(make(kind)), (), (), NOW, Options()))
+    order = [action.manifest["metadata"]["name"] for action in made.actions if isinstance(action, CreatePod)]
+    assert order[: len(leaders(kind))] == leaders(kind)
+    assert not any(isinstance(action, DeletePod) for action in made.actions)
+
+
+def test_a_plan_is_json(kind: str):
+    for name, pod in pods_of(make(kind)).items():
+        assert json.loads(json.dumps(pod)) == pod, name

@@ -1,0 +1,49 @@
+"""What the documentation of annotations and of TF_CONFIG says is so."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.controllers.kinds import env, make, pods_of
+from trainop.controllers.tf_config import CLUSTER_FILE
+from trainop.engine.companions import FINGERPRINT
+from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
+from trainop.engine.ledger import RESTARTS
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_every_annotation_is_described_with_its_values():
+    text = (DOCS / "annotations.md").read_text()
+    rows = {cells[1].strip(" `"): cells[2] for line in text.splitlines() if len(cells := line.split("|")) == 5}
+    assert [value for value in SCOPES if f"`{value}`" not in rows[RESTART_SCOPE]] == []
+    assert [value for value in MODES if f"`{value}`" not in rows[SERVICE_MODE]] == []
+    assert "whole number" in rows[INFRA_RESTART_LIMIT]
+    assert set(re.findall(r"`(trainop\.kubeflow\.org/[a-z-]+)`", text)) == {
+        RESTART_SCOPE,
+        SERVICE_MODE,
+        INFRA_RESTART_LIMIT,
+        RESTARTS,
+        FINGERPRINT,
+    }
+
+
+@pytest.mark.parametrize("workers", [2, 5000])
+def test_the_documented_lines_read_tf_config(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    text = (DOCS / "tf-config.md").read_text()
+    assert CLUSTER_FILE in text
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    cluster = {"worker": [f"big-worker-{i}.ns.svc:2222" for i in range(workers)]}
+    mounted = tmp_path / "cluster.json"
+    mounted.write_text(json.dumps(cluster))
+    value = env(pods_of(make("TFJob", {"Worker": workers}, name="big"))["big-worker-1"])["TF_CONFIG"]
+    assert (CLUSTER_FILE in value) == (workers == 5000)
+    monkeypatch.setenv("TF_CONFIG", value.replace(CLUSTER_FILE, str(mounted)))
+    exec(compile(code, "tf-config.md", "exec"), {})  # noqa: S102  # the documentation is run as its readers run it
+    task = {"type": "worker", "index": 1}
+    assert json.loads(os.environ["TF_CONFIG"]) == {"cluster": cluster, "task": task, "environment": "cloud"}

@@ -1,0 +1,212 @@
+"""Jobs that nobody should write, of every kind: the engine never raises, and says one thing of each."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.controllers.kinds import KINDS, SHAPES, make
+from tests.engine.builders import NOW
+from tests.engine.test_laws import anything, check_form, places
+from tests.engine.world import World
+from trainop.engine.crd import crd
+from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
+from trainop.engine.model import CreatePod, Plan, Snapshot
+from trainop.engine.plan import plan
+from trainop.operator import FRAMEWORKS
+from trainop.runtime.objects import Json, Unstructured
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+ELASTIC: Json = {
+    "minReplicas": 1,
+    "maxReplicas": 2,
+    "maxRestarts": 3,
+    "rdzvConf": [{"key": "a", "value": "b"}],
+    "metrics": [{"type": "Resource"}],
+}
+OWN_FIELDS: dict[str, Json] = {
+    "TFJob": {"successPolicy": "AllWorkers", "enableDynamicWorker": False},
+    "PyTorchJob": {"nprocPerNode": "auto", "elasticPolicy": ELASTIC},
+    "MXJob": {"jobMode": "MXTrain"},
+    "PaddleJob": {"elasticPolicy": ELASTIC},
+}
+
+
+def rich(kind: str) -> Json:
+    """Has something at every place that is read."""
+    job = make(
+        kind,
+        run={"suspend": False, "backoffLimit": 3, "ttlSecondsAfterFinished": 5, "activeDeadlineSeconds": 60},
+        annotations={RESTART_SCOPE: "role", SERVICE_MODE: "leader", INFRA_RESTART_LIMIT: "3"},
+        **OWN_FIELDS.get(kind, {}),
+    )
+    job["status"] = {
+        "startTime": "2025-06-01T11:59:00Z",
+        "completionTime": None,
+        "conditions": [{"type": "Created", "status": "True", "reason": f"{kind}Created"}],
+        "replicaStatuses": {"Worker": {"active": 1}},
+    }
+    specs = copy.deepcopy(job["spec"][FRAMEWORKS[kind].replica_specs])
+    job["spec"][FRAMEWORKS[kind].replica_specs] = specs
+    for role in specs.values():
+        template = role["template"]
+        template["metadata"] = {"labels": {"a": "b"}, "annotations": {"tuner-server-key": "b"}, "finalizers": ["a/b"]}
+        template["spec"] |= {"initContainers": [{"name": "i"}], "volumes": [{"name": "v"}], "restartPolicy": "Never"}
+        container = template["spec"]["containers"][0]
+        container["env"] = [{"name": "A", "value": "b"}]
+        container["ports"] = [{"name": "a", "containerPort": 1}]
+        container["volumeMounts"] = [{"name": "v", "mountPath": "/v"}]
+    return job
+
+
+def look(job: Json) -> Plan:
+    framework = FRAMEWORKS[job["kind"]]
+    return plan(framework, Snapshot(Unstructured(job), (), (), NOW))
+
+
+def said(made: Plan) -> int:
+    """How many conditions Failed and Warnings a plan has."""
+    failed = [c for c in (made.status or {}).get("conditions", []) if isinstance(c, dict) and c.get("type") == "Failed"]
+    return len(failed) or sum(notice.event.type == "Warning" for notice in made.notices)
+
+
+def spoil(job: Json, path: tuple[Any, ...], value: Any) -> Json:
+    spoilt = copy.deepcopy(job)
+    place: Any = spoilt
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return spoilt
+
+
+def spec_places(kind: str) -> list[tuple[Any, ...]]:
+    return [path for path in places(rich(kind)) if path and path[0] in {"spec", "status"}]
+
+
+STRANGE: list[Any] = [None, [], {}, "", "x", 0, -1, 2**70, 1.5, True, [None], {"a": None}, "ü" * 300, "\x00"]
+
+
+@every_kind
+def test_any_one_place_may_hold_anything(kind: str):
+    """By hand rather than drawn: each place of the spec and the status, with each strange value."""
+    good = rich(kind)
+    for path in spec_places(kind):
+        for value in STRANGE:
+            made = look(spoil(good, path, value))
+            check_form(made)
+            if any(isinstance(action, CreatePod) for action in made.actions):
+                assert "Failed" not in json.dumps((made.status or {}).get("conditions"))
+
+
+@every_kind
+def test_any_one_place_may_be_missing(kind: str):
+    good = rich(kind)
+    for path in spec_places(kind):
+        job = copy.deepcopy(good)
+        place: Any = job
+        for key in path[:-1]:
+            place = place[key]
+        del place[path[-1]]
+        check_form(look(job))
+
+
+@every_kind
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whatever_is_drawn(kind: str, data: st.DataObject):
+    job = rich(kind)
+    for path in data.draw(st.lists(st.sampled_from(spec_places(kind)), min_size=1, max_size=4)):
+        try:
+            job = spoil(job, path, data.draw(anything))
+        except (LookupError, TypeError):
+            continue  # an earlier change took the place away
+    annotations = {name: data.draw(st.text(max_size=5)) for name in (RESTART_SCOPE, SERVICE_MODE, INFRA_RESTART_LIMIT)}
+    job["metadata"]["annotations"] = annotations
+    made = look(job)
+    check_form(made)
+    assert said(made) <= 1
+
+
+def worker_specs(kind: str, **changes: Any) -> Json:
+    """A fresh job whose every role has these in its replica spec."""
+    job = make(kind)
+    for role in job["spec"][FRAMEWORKS[kind].replica_specs].values():
+        role.update(changes)
+    return job
+
+
+def hostile(kind: str) -> Iterator[tuple[str, Json]]:
+    """Jobs that can never run, with what is wrong."""
+    specs = FRAMEWORKS[kind].replica_specs
+    name = FRAMEWORKS[kind].container
+    yield "no spec", {key: value for key, value in make(kind).items() if key != "spec"}
+    yield "spec is a list", make(kind) | {"spec": []}
+    yield "no map", make(kind) | {"spec": {}}
+    yield "the map is null", make(kind) | {"spec": {specs: None}}
+    yield "the map is a list", make(kind) | {"spec": {specs: [1]}}
+    yield "the map is empty", make(kind) | {"spec": {specs: {}}}
+    yield "a role is null", make(kind) | {"spec": {specs: dict.fromkeys(SHAPES[kind])}}
+    yield "unknown role", make(kind, {"Ωmega": 1})
+    yield "twice the same role", make(kind, {**SHAPES[kind], "worker": 1})
+    yield "no template", worker_specs(kind, template=None)
+    yield "no containers", worker_specs(kind, template={"spec": {"containers": []}})
+    yield "containers is a map", worker_specs(kind, template={"spec": {"containers": {"name": name}}})
+    yield "a container is null", worker_specs(kind, template={"spec": {"containers": [None]}})
+    yield "an empty container", worker_specs(kind, template={"spec": {"containers": [{}]}})
+    yield "negative replicas", worker_specs(kind, replicas=-3)
+    yield "huge replicas", worker_specs(kind, replicas=2**40)
+    yield "half a replica", worker_specs(kind, replicas=1.5)
+    yield "replicas in words", worker_specs(kind, replicas="two")
+    yield "unknown restart policy", worker_specs(kind, restartPolicy="Sometimes")
+    yield "unknown clean-up", make(kind, run={"cleanPodPolicy": "Some"})
+    yield "negative limit", make(kind, run={"backoffLimit": -1})
+    yield "unicode name", make(kind, name="jöb")
+    yield "name of a number", make(kind, name="1")
+    yield "long name", make(kind, name="a" * 64)
+
+
+@every_kind
+def test_what_can_never_run_is_said_once_and_left_at_rest(kind: str):
+    for problem, job in hostile(kind):
+        world = World(job, framework=FRAMEWORKS[kind])
+        world.settle()
+        assert world.conditions[-1] == ("Failed", "True", f"{kind}FailedValidation"), problem
+        assert len(world.told(f"{kind}FailedValidation")) == 1, problem
+        assert (world.pods, world.services) == ({}, {}), problem
+        made = world.step()
+        assert (made.actions, made.status, made.transitions, made.again_in) == ((), None, (), None), problem
+        assert world.counts == {"created": 1, "failed": 1}, problem
+
+
+@every_kind
+def test_ten_thousand_variables_are_kept(kind: str):
+    env = [{"name": f"V{i}", "value": "x"} for i in range(10_000)]
+    job = make(kind, template={"containers": [{"name": FRAMEWORKS[kind].container, "image": "i", "env": env}]})
+    made = look(job)
+    for pod in (action.manifest for action in made.actions if isinstance(action, CreatePod)):
+        assert pod["spec"]["containers"][0]["env"][:10_000] == env
+
+
+@every_kind
+def test_texts_of_any_kind_come_through(kind: str):
+    """What is not ours to judge reaches the API server as it was written."""
+    strange = {"name": FRAMEWORKS[kind].container, "image": "ü🚀", "command": ["\x07", "{kind}", "%s"]}
+    for action in look(make(kind, template={"containers": [strange], "nodeSelector": {"ключ": "значение"}})).actions:
+        if isinstance(action, CreatePod):
+            spec = action.manifest["spec"]
+            assert spec["nodeSelector"] == {"ключ": "значение"}
+            assert spec["containers"][0] | strange == spec["containers"][0]
+
+
+@every_kind
+def test_the_schema_of_a_kind_names_its_own_fields(kind: str):
+    spec = crd(FRAMEWORKS[kind])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert set(OWN_FIELDS.get(kind, {})) <= set(spec["properties"])
+    assert spec["required"] == [FRAMEWORKS[kind].replica_specs, *(["jobMode"] if kind == "MXJob" else [])]

@@ -1,0 +1,587 @@
+"""What becomes of a plan's actions: created, deleted, adopted, released, or refused."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
+from tests.runtime.virtual_time import virtual_time
+from trainop.controllers.reconciler import SHOWN_SOON
+from trainop.controllers.refusal import Refusal, classify
+from trainop.engine.model import CreatePod, DeletePod
+from trainop.runtime.errors import ApiError
+from trainop.runtime.objects import Json, Key, Unstructured, owner_reference
+from trainop.runtime.reconcile import ReconcileError
+from trainop.runtime.resource import PODS, SERVICES
+
+LABELS = {
+    "training.kubeflow.org/operator-name": "pytorchjob-controller",
+    "training.kubeflow.org/job-name": "j",
+    "training.kubeflow.org/replica-type": "worker",
+    "training.kubeflow.org/replica-index": "0",
+}
+
+
+def shell_with_job(**options: Any) -> Shell:
+    shell = Shell(**options)
+    shell.client.put(JOBS, pytorch_job())
+    shell.show()
+    return shell
+
+
+def pod(name: str = "j-worker-0", *, uid: str = "p1", owner: str | None = None, **metadata: Any) -> Json:
+    owners = [owner_reference("kubeflow.org/v1", "PyTorchJob", "j", owner)] if owner else []
+    facts = {"name": name, "namespace": "ns", "uid": uid, "labels": LABELS, "ownerReferences": owners}
+    return {"metadata": facts | metadata, "spec": {}, "status": {"phase": "Running"}}
+
+
+@virtual_time
+async def test_a_new_job_gets_its_pods_and_services_and_created() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    assert shell.pods() == shell.services() == ["j-master-0", "j-worker-0", "j-worker-1"]
+    assert shell.conditions() == [("Created", "True")]
+    assert shell.counted("training_operator_jobs_created_total", job_namespace="ns", framework="pytorch") == 1
+    assert shell.counted("created_pods_total") == 3
+    assert shell.counted("succeeded_service_creation_total") == 3
+    assert shell.events == []
+
+
+@virtual_time
+async def test_pod_events_are_told_only_if_asked_for() -> None:
+    shell = shell_with_job(pod_events=True)
+    await shell.look()
+    assert sorted(shell.events.of("SuccessfulCreatePod")) == [
+        "Created pod: j-master-0",
+        "Created pod: j-worker-0",
+        "Created pod: j-worker-1",
+    ]
+    assert len(shell.events.of("SuccessfulCreateService")) == 3
+    job = shell.client.objects[JOBS, KEY]
+    job["spec"]["runPolicy"] = {"suspend": True}
+    shell.client.put(JOBS, job)
+    shell.show()
+    await shell.look()
+    assert len(shell.events.of("SuccessfulDeletePod")) == 3
+    assert "Deleted service: j-master-0" in shell.events.of("SuccessfulDeleteService")
+
+
+@virtual_time
+async def test_the_second_pass_writes_nothing() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    shell.client.calls.clear()
+    await shell.look()
+    assert shell.client.calls == []
+
+
+@virtual_time
+async def test_a_big_job_is_made_in_growing_batches_and_several_passes() -> None:
+    shell = Shell(most=100)
+    shell.client.put(JOBS, pytorch_job(masters=0, workers=150))
+    shell.show()
+    result = await shell.look()
+    assert result.requeue
+    assert len(shell.services()) == 100
+    shell.show(JOBS)
+    assert (await shell.look()).requeue_after == SHOWN_SOON, "its services have to show up first"
+    for _ in range(10):
+        shell.show()
+        if not (await shell.look()).requeue:
+            break
+    assert len(shell.pods()) == len(shell.services()) == 150
+    assert len(shell.client.names("create", PODS)) == 150
+
+
+@virtual_time
+async def test_what_fails_once_is_not_tried_for_all() -> None:
+    shell = Shell()
+    shell.client.put(JOBS, pytorch_job(masters=0, workers=40))
+    shell.show()
+    shell.client.fail("create", PODS, api_error(500, "InternalError", "etcd is away"), times=40)
+    with pytest.raises(ApiError, match="etcd is away"):
+        await shell.look()
+    assert len(shell.client.names("create", PODS)) == 1
+    assert shell.events == [("Warning", "FailedCreatePod", "Error creating: etcd is away")]
+    assert len(shell.services()) == 40, "the services are not to blame"
+    assert shell.conditions() == [("Created", "True")], "nor is the status"
+
+
+@virtual_time
+async def test_errors_of_one_batch_are_told_together() -> None:
+    shell = Shell()
+    shell.client.put(JOBS, pytorch_job(masters=0, workers=3))
+    shell.show()
+    for name in ("j-worker-1", "j-worker-2"):
+        shell.client.fail("create", PODS, ConnectionError(f"no {name}"), name=name)
+    with pytest.raises(ExceptionGroup) as caught:
+        await shell.look()
+    assert [str(each) for each in caught.value.exceptions] == ["no j-worker-1", "no j-worker-2"]
+    shell.show()
+    await shell.look()
+    assert len(shell.pods()) == 3
+
+
+# A name that is taken -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.case("runtime-38")
+@virtual_time
+async def test_a_pod_whose_post_was_answered_by_a_reset_is_found_by_name_and_not_made_twice() -> None:
+    """Only the shell's part; that the client sends no POST twice is shown at the client."""
+    shell = shell_with_job()
+    create = shell.client.create
+
+    async def create_and_reset(resource: Any, body: Json, *, namespace: str | None = None) -> Json:
+        answer = await create(resource, body, namespace=namespace)
+        if body["metadata"]["name"] == "j-worker-1" and resource == PODS:
+            raise ConnectionError("reset by peer")
+        return answer
+
+    shell.client.create = create_and_reset  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        await shell.look()
+    shell.client.create = create  # type: ignore[method-assign]
+    uid = shell.client.objects[PODS, Key("ns", "j-worker-1")]["metadata"]["uid"]
+    shell.show(JOBS, SERVICES)  # the pods are not seen yet
+    shell.reconciler._expectations.forget("job-uid")
+    await shell.look()
+    assert shell.client.objects[PODS, Key("ns", "j-worker-1")]["metadata"]["uid"] == uid
+    assert not [event for event in shell.events if "already exists" in event[2]]
+    assert (await shell.look()).requeue_after, "and is expected to show up"
+    shell.show()
+    shell.client.calls.clear()
+    await shell.look()
+    assert shell.client.calls == []
+
+
+@pytest.mark.case("job-engine-38")
+@pytest.mark.parametrize("state", ["terminating", "not yet"])
+@virtual_time
+async def test_a_predecessors_pod_is_waited_for_without_an_event(state: str) -> None:
+    shell = Shell()
+    shell.client.put(JOBS, pytorch_job())
+    shell.client.put(PODS, pod(owner="older-uid"))
+    if state == "terminating":
+        shell.client.mark_deleted(PODS, "j-worker-0")
+    shell.show()
+    result = await shell.look()
+    assert result.requeue_after
+    assert result.requeue_after <= 30
+    assert shell.events == []
+    assert "j-worker-1" in shell.pods(), "the other names are free"
+    await shell.woken()
+    del shell.client.objects[PODS, Key("ns", "j-worker-0")]
+    shell.show()
+    assert await shell.woken(), "the end of the predecessor's pod wakes the job"
+    await shell.look()
+    assert shell.client.objects[PODS, Key("ns", "j-worker-0")]["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
+
+
+@virtual_time
+async def test_a_foreign_object_in_the_way_is_told_once_and_tried_again_later() -> None:
+    shell = Shell()
+    shell.client.put(JOBS, pytorch_job())
+    shell.client.put(PODS, pod() | {"metadata": {"name": "j-worker-0", "namespace": "ns", "uid": "x"}})
+    shell.show()
+    for _ in range(3):
+        shell.show()
+        result = await shell.look()
+        assert (result.requeue, result.requeue_after) == (False, 30.0)
+    assert shell.events.of("FailedCreatePod") == ['Error creating: pods "j-worker-0" already exists']
+    assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1"]
+
+
+@virtual_time
+async def test_a_pod_of_ours_that_lost_its_labels_is_in_the_way_and_told() -> None:
+    shell = Shell()
+    shell.client.put(JOBS, pytorch_job())
+    shell.client.put(PODS, pod(owner="job-uid", labels={}))
+    shell.show(JOBS)
+    assert (await shell.look()).requeue_after
+    assert shell.events.of("FailedCreatePod") == ['Error creating: pods "j-worker-0" already exists']
+
+
+@pytest.mark.parametrize(
+    ("fault", "wait"), [(api_error(404, "NotFound"), 1.0), (api_error(500, "InternalError", "no answer"), None)]
+)
+@virtual_time
+async def test_whose_the_name_is_may_not_be_told(fault: ApiError, wait: float | None) -> None:
+    shell = Shell()
+    shell.client.put(JOBS, pytorch_job())
+    shell.client.put(PODS, pod(owner="older-uid"))
+    shell.show(JOBS)
+    shell.client.fail("get", PODS, fault)
+    if wait is None:
+        with pytest.raises(ApiError, match="no answer"):
+            await shell.look()
+    else:
+        assert (await shell.look()).requeue_after == wait
+    assert shell.events == []
+
+
+# What the API server refuses ------------------------------------------------------------------------------------------
+
+QUOTA = 'pods "j-worker-0" is forbidden: exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3'
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (api_error(422, "Invalid", "spec.containers[0].image: Required value"), Refusal.TEMPLATE),
+        (api_error(400, "BadRequest", "unknown field"), Refusal.TEMPLATE),
+        (api_error(413, "RequestEntityTooLarge", "too large"), Refusal.TEMPLATE),
+        (api_error(403, "Forbidden", 'violates PodSecurity "restricted:latest"'), Refusal.TEMPLATE),
+        (api_error(403, "Forbidden", 'admission webhook "x" denied the request: no'), Refusal.TEMPLATE),
+        (api_error(403, "Forbidden", QUOTA), Refusal.QUOTA),
+        (
+            api_error(403, "Forbidden", 'pods is forbidden: User "x" cannot create resource "pods" in API group ""'),
+            Refusal.FAILURE,
+        ),
+        (
+            api_error(403, "Forbidden", "error looking up service account ns/default: not found"),
+            Refusal.FAILURE,
+        ),
+        (api_error(403, "Forbidden", "terminating", [{"reason": "NamespaceTerminating"}]), Refusal.ENDING),
+        (api_error(401, "Unauthorized"), Refusal.FAILURE),
+        (api_error(404, "NotFound", 'namespaces "ns" not found'), Refusal.FAILURE),
+        (api_error(409, "Conflict"), Refusal.FAILURE),
+        (api_error(429, "TooManyRequests"), Refusal.FAILURE),
+        (api_error(500, "InternalError", "failed calling webhook"), Refusal.FAILURE),
+        (ConnectionError("reset"), Refusal.FAILURE),
+        (TimeoutError(), Refusal.FAILURE),
+    ],
+)
+def test_an_error_of_a_post_tells_what_becomes_of_the_job(error: Exception, refusal: Refusal) -> None:
+    assert classify(error) is refusal
+
+
+@virtual_time
+async def test_a_refused_template_fails_the_job_with_the_servers_words_in_the_same_pass() -> None:
+    shell = shell_with_job()
+    words = 'Pod "j-master-0" is invalid: spec.containers[0].resources: Invalid value'
+    shell.client.fail("create", PODS, api_error(422, "Invalid", words), times=9)
+    await shell.look()
+    assert shell.conditions() == [("Created", "True"), ("Failed", "True")]
+    assert words in shell.job()["status"]["conditions"][-1]["message"]
+    assert shell.events.of("FailedCreatePod") == [f"Error creating: {words}"]
+    assert shell.job()["status"]["completionTime"]
+    assert len(shell.client.names("create", PODS)) == 1
+    await shell.settle()
+    assert shell.pods() == []
+
+
+@virtual_time
+async def test_a_used_up_quota_is_told_and_tried_again_ever_later() -> None:
+    shell = shell_with_job()
+    shell.client.fail("create", PODS, api_error(403, "Forbidden", QUOTA), times=4)
+    waits = []
+    for _ in range(4):
+        shell.show()
+        waits.append((await shell.look()).requeue_after or 0.0)
+    assert all(1.5 * a < b for a, b in itertools.pairwise(waits)), waits
+    assert shell.conditions() == [("Created", "True")]
+    assert set(shell.events.of("FailedCreatePod")) == {f"Error creating: {QUOTA}"}
+    shell.show()
+    assert (await shell.look()).requeue_after is None
+    assert len(shell.pods()) == 3
+
+
+@virtual_time
+async def test_a_service_that_the_server_refuses_is_told_once_and_the_pods_run_all_the_same() -> None:
+    shell = shell_with_job()
+    shell.client.fail("create", SERVICES, api_error(422, "Invalid", "must be no more than 63 characters"), times=99)
+    for _ in range(3):
+        shell.show()
+        result = await shell.look()
+        assert result.requeue_after
+        assert result.requeue_after > 60
+    assert len(shell.pods()) == 3
+    told = shell.events.of("FailedCreateService")
+    assert set(told) == {"Error creating: must be no more than 63 characters"}
+    assert len(told) <= 3
+    assert shell.counted("failed_service_creation_total") > 0
+
+
+@virtual_time
+async def test_a_namespace_that_ends_is_no_news() -> None:
+    shell = shell_with_job()
+    ending = api_error(403, "Forbidden", "terminating", [{"reason": "NamespaceTerminating"}])
+    shell.client.fail("create", PODS, ending, times=9)
+    shell.client.fail("create", SERVICES, ending, times=9)
+    assert (await shell.look()).requeue_after == 30.0
+    assert shell.events == []
+
+
+# Deletion -------------------------------------------------------------------------------------------------------------
+
+
+async def suspended(shell: Shell) -> None:
+    await shell.settle()
+    job = shell.job()
+    job["spec"]["runPolicy"] = {"suspend": True}
+    shell.client.put(JOBS, job)
+    shell.show()
+
+
+@virtual_time
+async def test_deletions_carry_the_uid_that_was_seen() -> None:
+    shell = shell_with_job()
+    await suspended(shell)
+    uids = {obj["metadata"]["uid"] for (resource, _), obj in shell.client.objects.items() if resource == PODS}
+    await shell.look()
+    assert {call.body["uid"] for call in shell.client.calls if call[:2] == ("delete", PODS)} == uids
+    assert shell.pods() == shell.services() == []
+    assert shell.counted("deleted_pods_total") == 3
+
+
+@virtual_time
+async def test_a_successor_of_the_same_name_is_not_hit() -> None:
+    shell = shell_with_job()
+    await suspended(shell)
+    shell.client.put(PODS, pod(uid="successor"))
+    await shell.look()
+    assert shell.pods() == ["j-worker-0"]
+    assert shell.events.of("FailedDeletePod") == []
+
+
+@virtual_time
+async def test_a_failed_deletion_is_told_and_tried_again() -> None:
+    shell = shell_with_job()
+    await suspended(shell)
+    shell.client.fail("delete", PODS, api_error(500, "InternalError", "no"), name="j-worker-0")
+    with pytest.raises(ApiError):
+        await shell.look()
+    assert shell.events.of("FailedDeletePod") == ["Error deleting: no"]
+    shell.show()
+    await shell.look()
+    assert shell.pods() == []
+
+
+@virtual_time
+async def test_a_job_past_its_time_to_live_is_deleted_and_counted() -> None:
+    shell = shell_with_job()
+    job = pytorch_job(runPolicy={"ttlSecondsAfterFinished": 0})
+    finished = {"type": "Succeeded", "status": "True", "reason": "PyTorchJobSucceeded", "message": "done"}
+    status = {"conditions": [finished], "completionTime": "2025-12-31T00:00:00Z", "startTime": "2025-12-30T00:00:00Z"}
+    shell.client.put(JOBS, job | {"status": status})
+    shell.show()
+    await shell.look()
+    assert (JOBS, KEY) not in shell.client.objects
+    assert shell.events == [("Normal", "SuccessfulDeletePod", "Deleted job: j")]
+    assert shell.counted("training_operator_jobs_deleted_total", job_namespace="ns", framework="pytorch") == 1
+
+
+@virtual_time
+async def test_a_job_that_cannot_be_deleted_is_told() -> None:
+    shell = shell_with_job()
+    job = pytorch_job(runPolicy={"ttlSecondsAfterFinished": 0})
+    finished = {"type": "Succeeded", "status": "True", "reason": "PyTorchJobSucceeded", "message": "done"}
+    shell.client.put(JOBS, job | {"status": {"conditions": [finished], "completionTime": "2025-12-31T00:00:00Z"}})
+    shell.show()
+    shell.client.fail("delete", JOBS, api_error(403, "Forbidden", "may not"))
+    with pytest.raises(ApiError):
+        await shell.look()
+    assert shell.events == [("Warning", "FailedDeletePod", "Error deleting: may not")]
+
+
+# Adoption and release -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.case("job-engine-35")
+@virtual_time
+async def test_an_orphan_is_adopted_after_one_look_at_the_job() -> None:
+    """The shell's part; who is an orphan is shown at the engine."""
+    shell = shell_with_job()
+    for index in (0, 1):
+        labels = LABELS | {"training.kubeflow.org/replica-index": str(index)}
+        shell.client.put(PODS, pod(f"j-worker-{index}", uid=f"p{index}", labels=labels))
+    await shell.woken()
+    shell.show()
+    assert await shell.woken(), "an orphan wakes the job that its labels name"
+    await shell.look()
+    assert shell.client.names("get", JOBS) == ["j"]
+    patches = [call.body for call in shell.client.calls if call.verb == "patch strategic"]
+    owner = owner_reference("kubeflow.org/v1", "PyTorchJob", "j", "job-uid")
+    assert patches == [{"metadata": {"ownerReferences": [owner], "uid": f"p{index}"}} for index in (0, 1)]
+
+
+@pytest.mark.case("job-engine-35")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"uid": "new"}, "original Job ns/j is gone: got uid new, wanted job-uid"),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, "ns/j has just been deleted at 2026-01-01T00:00:00Z"),
+        (None, "can't recheck DeletionTimestamp: "),
+    ],
+)
+@virtual_time
+async def test_a_job_that_is_going_adopts_nothing(change: Json | None, words: str) -> None:
+    shell = shell_with_job()
+    shell.client.put(PODS, pod())
+    shell.show()
+    if change is None:
+        shell.client.fail("get", JOBS, ConnectionError("away"))
+    else:
+        job = pytorch_job()
+        shell.client.objects[JOBS, KEY] = job | {"metadata": job["metadata"] | {"resourceVersion": "101"} | change}
+    with pytest.raises(ReconcileError) as caught:
+        await shell.look()
+    assert str(caught.value).startswith(f"can't adopt Pod ns/j-worker-0 (p1): {words}")
+    assert not [call for call in shell.client.calls if call.verb == "patch strategic"]
+
+
+@pytest.mark.case("job-engine-35")
+@virtual_time
+async def test_a_child_that_stopped_matching_is_released() -> None:
+    shell = shell_with_job()
+    labels = {"training.kubeflow.org/operator-name": "pytorchjob-controller"}
+    shell.client.put(PODS, pod("stray", owner="job-uid", labels=labels))
+    shell.show()
+    await shell.look()
+    patches = [call for call in shell.client.calls if call.verb == "patch strategic"]
+    assert [(call.name, call.body) for call in patches] == [
+        ("stray", {"metadata": {"ownerReferences": [{"$patch": "delete", "uid": "job-uid"}], "uid": "p1"}})
+    ]
+
+
+@pytest.mark.parametrize("code", [(404, "NotFound"), (409, "Conflict"), (422, "Invalid")])
+@virtual_time
+async def test_a_child_that_is_gone_needs_no_release(code: tuple[int, str]) -> None:
+    shell = shell_with_job()
+    labels = {"training.kubeflow.org/operator-name": "pytorchjob-controller"}
+    shell.client.put(PODS, pod("stray", owner="job-uid", labels=labels))
+    shell.show()
+    shell.client.fail("patch strategic", PODS, api_error(*code))
+    await shell.look()
+    assert len(shell.pods()) == 4
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+@virtual_time
+async def test_what_cannot_be_claimed_is_tried_again(labelled: bool) -> None:
+    shell = shell_with_job()
+    labels = LABELS if labelled else {"training.kubeflow.org/operator-name": "pytorchjob-controller"}
+    shell.client.put(PODS, pod(labels=labels, owner=None if labelled else "job-uid"))
+    shell.show()
+    shell.client.fail("patch strategic", PODS, api_error(500, "InternalError", "not now"))
+    with pytest.raises(ApiError, match="not now"):
+        await shell.look()
+    shell.show()
+    await shell.look()
+    assert len(shell.client.names("patch strategic", PODS)) == 2
+
+
+@virtual_time
+async def test_an_orphan_that_was_replaced_is_not_adopted() -> None:
+    shell = shell_with_job()
+    shell.client.put(PODS, pod())
+    shell.show()
+    shell.client.put(PODS, pod(uid="successor"))
+    await shell.look()
+    assert not shell.client.objects[PODS, Key("ns", "j-worker-0")]["metadata"]["ownerReferences"]
+
+
+@virtual_time
+async def test_a_job_that_somebody_else_deleted_first_is_no_news() -> None:
+    shell = shell_with_job()
+    job = pytorch_job(runPolicy={"ttlSecondsAfterFinished": 0})
+    finished = {"type": "Succeeded", "status": "True", "reason": "PyTorchJobSucceeded", "message": "done"}
+    shell.client.put(JOBS, job | {"status": {"conditions": [finished], "completionTime": "2025-12-31T00:00:00Z"}})
+    shell.show()
+    del shell.client.objects[JOBS, KEY]
+    await shell.look()
+    assert shell.events == []
+
+
+@virtual_time
+async def test_a_cancelled_pass_leaves_no_expectation() -> None:
+    """A reconcile that took too long is cut off; its name tells the next one what was created."""
+    shell = shell_with_job()
+    applier = shell.reconciler._applier
+    job = Unstructured(shell.job())
+
+    async def hang(*_args: Any, **_kwargs: Any) -> Json:
+        raise TimeoutError
+
+    shell.client.create = hang  # type: ignore[method-assign]
+    outcome = await applier.carry_out(job, [CreatePod({"metadata": {"name": "x"}})])
+    assert [type(error) for error in outcome.errors] == [TimeoutError]
+    assert shell.reconciler._expectations.satisfied(job.metadata.uid, shell.view.look)
+
+
+@virtual_time
+async def test_what_is_in_flight_doubles_while_all_goes_well() -> None:
+    shell = Shell()
+    shell.client.put(JOBS, pytorch_job(masters=0, workers=20))
+    shell.show()
+    flying, batches = 0, []
+    create = shell.client.create
+
+    async def count_and_create(resource: Any, body: Json, *, namespace: str | None = None) -> Json:
+        nonlocal flying
+        flying += resource == PODS
+        await asyncio.sleep(1)  # all of one batch have begun by then
+        if resource == PODS:
+            if flying:
+                batches.append(flying)
+            flying = 0
+        return await create(resource, body, namespace=namespace)
+
+    shell.client.create = count_and_create  # type: ignore[method-assign]
+    await shell.look()
+    assert batches == [1, 2, 4, 8, 5]
+
+
+@virtual_time
+async def test_our_own_pod_that_is_going_is_waited_for() -> None:
+    """The cache has seen it go before the API server has let go of the name."""
+    shell = shell_with_job()
+    shell.client.put(PODS, pod(owner="job-uid"))
+    shell.client.mark_deleted(PODS, "j-worker-0")
+    shell.show(JOBS)
+    assert (await shell.look()).requeue_after == 30.0
+    assert shell.events == []
+    shell.show()
+    await shell.look()
+    assert len(shell.reconciler._expectations) == 0, "it is not taken for the pod that is wanted"
+
+
+@virtual_time
+async def test_a_pod_is_deleted_by_force_only_if_the_plan_says_so() -> None:
+    shell = shell_with_job()
+    job = Unstructured(shell.job())
+    for force, grace in ((False, None), (True, 0)):
+        shell.client.put(PODS, pod())
+        await shell.reconciler._applier.carry_out(job, [DeletePod("j-worker-0", "p1", force)])
+        assert shell.client.calls[-1].body == {"uid": "p1", "grace": grace}
+
+
+@virtual_time
+async def test_a_lost_service_wakes_its_job() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    await shell.woken()
+    del shell.client.objects[SERVICES, Key("ns", "j-worker-0")]
+    shell.show()
+    assert await shell.woken()
+    await shell.look()
+    assert len(shell.services()) == 3
+
+
+@virtual_time
+async def test_a_pod_that_came_and_went_between_two_looks_was_seen() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    gone = shell.client.objects[PODS, Key("ns", "j-worker-0")]
+    shell.show()
+    del shell.client.objects[PODS, Key("ns", "j-worker-0")]
+    shell.show()
+    assert gone["metadata"]["uid"]
+    shell.client.calls.clear()
+    assert (await shell.look()).requeue_after is None
+    assert shell.client.names("create", PODS) == ["j-worker-0"], "and is replaced at once"

@@ -1,0 +1,519 @@
+"""The order of writes in a pass, and what it waits for before it looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controllers.shell import JOBS, KEY, Shell, api_error, merge, pytorch_job
+from tests.runtime.virtual_time import virtual_time
+from trainop.controllers.ownwrites import merge_patch_between
+from trainop.controllers.report import MOST_NOTICES
+from trainop.engine import plan as engine
+from trainop.engine.model import Count, CreatePod, DeletePod, Event, Notice, Plan, Snapshot
+from trainop.runtime.errors import ApiError
+from trainop.runtime.objects import Json, Key, Unstructured
+from trainop.runtime.reconcile import DONE, Result
+from trainop.runtime.resource import PODS, SERVICES
+
+CREATED = {"type": "Created", "status": "True"}
+
+
+def shell_with_job(job: Json | None = None, **options: Any) -> Shell:
+    shell = Shell(**options)
+    shell.client.put(JOBS, job or pytorch_job())
+    shell.show()
+    return shell
+
+
+def follow(monkeypatch: pytest.MonkeyPatch, *plans: Plan) -> list[Snapshot]:
+    """Let the engine give these plans, the last one for ever; returns the snapshots it was asked about."""
+    seen: list[Snapshot] = []
+    left = list(plans)
+
+    def answer(_framework: object, snapshot: Snapshot) -> Plan:
+        seen.append(snapshot)
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    monkeypatch.setattr(engine, "plan", answer)
+    return seen
+
+
+def writes(shell: Shell) -> list[str]:
+    return [f"{call.verb} {call.resource.plural}" for call in shell.client.calls]
+
+
+# The order ------------------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_nothing_is_done_about_a_job_that_is_not_there() -> None:
+    shell = Shell()
+    assert await shell.look() == DONE
+    assert shell.client.calls == []
+
+
+@pytest.mark.parametrize(
+    ("status_first", "order"),
+    [
+        (False, ["patch merge pytorchjobs", "create pods", "patch status pytorchjobs"]),
+        (True, ["patch merge pytorchjobs", "patch status pytorchjobs", "create pods"]),
+    ],
+)
+def test_annotations_come_first_and_the_status_where_the_plan_says(
+    monkeypatch: pytest.MonkeyPatch, status_first: bool, order: list[str]
+) -> None:
+    actions = (CreatePod({"metadata": {"name": "x"}}),)
+    follow(monkeypatch, Plan({"a": "1"}, {"conditions": [CREATED]}, status_first=status_first, actions=actions))
+
+    @virtual_time
+    async def run() -> None:
+        shell = shell_with_job()
+        await shell.look()
+        assert writes(shell) == order
+        assert shell.job()["metadata"]["annotations"] == {"a": "1"}
+        assert shell.conditions() == [("Created", "True")]
+
+    run()
+
+
+def test_annotations_are_merged_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    follow(monkeypatch, Plan({"old": None, "new": "1"}))
+
+    @virtual_time
+    async def run() -> None:
+        job = pytorch_job()
+        job["metadata"]["annotations"] = {"old": "1", "kept": "1"}
+        shell = shell_with_job(job)
+        await shell.look()
+        assert shell.job()["metadata"]["annotations"] == {"kept": "1", "new": "1"}
+
+    run()
+
+
+@pytest.mark.parametrize("verb", ["patch merge", "patch status"])
+def test_a_conflict_is_a_quiet_second_look(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    told = (Event("Normal", "Said", "it"), Count("successful"))
+    follow(monkeypatch, Plan({"a": "1"}, {"conditions": [CREATED]}, transitions=told))
+
+    @virtual_time
+    async def run() -> None:
+        shell = shell_with_job()
+        shell.client.fail(verb, JOBS, api_error(409, "Conflict"))
+        assert await shell.look() == Result(requeue=True)
+        assert shell.events == [], "nothing was written, so nothing is told"
+        assert await shell.look() == Result(requeue_after=5.0), "the cache still shows what made the conflict"
+        shell.client.put(JOBS, shell.job())
+        shell.show()
+        assert await shell.woken()
+        await shell.look()
+        assert shell.events == [("Normal", "Said", "it")]
+        assert shell.counted("training_operator_jobs_successful_total", job_namespace="ns", framework="pytorch") == 1
+
+    run()
+
+
+def test_a_conflict_of_the_first_status_keeps_clean_up_from_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    follow(monkeypatch, Plan(status={"conditions": []}, status_first=True, actions=(DeletePod("x", "u"),)))
+
+    @virtual_time
+    async def run() -> None:
+        shell = shell_with_job()
+        shell.client.fail("patch status", JOBS, api_error(409, "Conflict"))
+        await shell.look()
+        assert shell.client.names("delete", PODS) == []
+
+    run()
+
+
+def test_a_job_that_is_gone_meanwhile_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    follow(monkeypatch, Plan(status={"conditions": [CREATED]}, transitions=(Event("Normal", "Said", "it"),)))
+
+    @virtual_time
+    async def run() -> None:
+        shell = shell_with_job()
+        del shell.client.objects[JOBS, KEY]
+        assert await shell.look() == DONE
+        assert shell.events == []
+
+    run()
+
+
+def test_the_plan_says_when_to_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    follow(monkeypatch, Plan(again_in=7.0), Plan(again_in=0.0), Plan())
+
+    @virtual_time
+    async def run() -> None:
+        shell = shell_with_job()
+        assert await shell.look() == Result(requeue_after=7.0)
+        soon = (await shell.look()).requeue_after
+        assert soon is not None
+        assert 0 < soon < 0.1, "due now, but no hot loop"
+        assert await shell.look() == DONE
+
+    run()
+
+
+def test_notices_are_told_once_per_identity_and_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def say(message: str) -> Plan:
+        return Plan(notices=(Notice("pod x", Event("Warning", "Bad", message)),))
+
+    follow(monkeypatch, say("a"), say("a"), say("b"), say("b"))
+
+    @virtual_time
+    async def run() -> None:
+        shell = shell_with_job()
+        for _ in range(4):
+            await shell.look()
+        assert shell.events.of("Bad") == ["a", "b"]
+
+    run()
+
+
+@virtual_time
+async def test_memory_of_notices_is_bounded_and_ends_with_the_job() -> None:
+    shell = shell_with_job()
+    report = shell.reconciler._report
+    job = Unstructured(shell.job())
+    notices = [Notice(f"pod {n}", Event("Warning", "Bad", "x")) for n in range(MOST_NOTICES + 5)]
+    report.notices(job, notices)
+    assert len(report._told["job-uid"]) == MOST_NOTICES
+    await shell.look()
+    del shell.client.objects[JOBS, KEY]
+    shell.show()
+    await shell.look()
+    assert report._told == {}
+    assert shell.reconciler._uids == {}
+
+
+@virtual_time
+async def test_an_unknown_counter_is_a_mistake() -> None:
+    shell = shell_with_job()
+    with pytest.raises(KeyError):
+        shell.reconciler._report.count(Unstructured(shell.job()), Count("nonsense"))
+
+
+# Expectations ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.case("runtime-35", "job-engine-36")
+@virtual_time
+async def test_what_was_created_is_waited_for_and_not_created_twice() -> None:
+    """By identity, so that the numbers of job-engine-36 have no counterpart; its gate has: all kinds are waited for."""
+    shell = shell_with_job()
+    shell.client.fail("create", PODS, api_error(500, "InternalError"), name="j-worker-1")
+    with pytest.raises(ApiError):
+        await shell.look()
+    shell.show(JOBS)
+    result = await shell.look()
+    assert result.requeue_after == pytest.approx(300)
+    assert len(shell.client.names("create", PODS)) == 3
+    shell.show(SERVICES)
+    assert (await shell.look()).requeue_after, "services alone are not all"
+    shell.show(PODS)
+    assert await shell.look() == DONE
+    assert shell.client.names("create", PODS)[3:] == ["j-worker-1"], "the failed one was not waited for"
+
+
+@pytest.mark.case("runtime-35", "job-engine-36")
+@virtual_time
+async def test_what_never_shows_is_looked_for_at_the_api_server_after_five_minutes() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    shell.show(JOBS)
+    assert (await shell.look()).requeue_after
+    del shell.client.objects[PODS, Key("ns", "j-worker-1")]
+    await shell.clock.sleep(301)
+    shell.client.calls.clear()
+    await shell.look()
+    labels = "training.kubeflow.org/operator-name=pytorchjob-controller,training.kubeflow.org/job-name=j"
+    assert shell.client.names("list", PODS) == shell.client.names("list", SERVICES) == [labels]
+    assert shell.client.names("create", PODS) == ["j-worker-1"], "the others were found"
+    expired = shell.counted("trainop_expectations_expired_total", controller="pytorchjob-controller")
+    assert expired == 6
+
+
+@pytest.mark.case("runtime-35")
+@virtual_time
+async def test_a_deletion_is_seen_by_its_mark_and_by_absence_after_a_relist() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    job = shell.job()
+    job["spec"]["runPolicy"] = {"suspend": True}
+    shell.client.put(JOBS, job)
+    shell.show()
+    await shell.look()
+    expectations = shell.reconciler._expectations
+    shell.show(JOBS)
+    assert (await shell.look()).requeue_after
+    shell.show(PODS, SERVICES)
+    assert await shell.look() == DONE
+    assert len(expectations) == 0
+
+
+@pytest.mark.case("runtime-35")
+@virtual_time
+async def test_a_job_of_the_same_name_inherits_no_expectation() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    for resource, key in list(shell.client.objects):
+        del shell.client.objects[resource, key]
+    shell.client.put(JOBS, pytorch_job(uid="second"))
+    shell.show(JOBS)
+    await shell.look()
+    assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1"]
+    assert {obj["metadata"]["ownerReferences"][0]["uid"] for (kind, _), obj in shell.client.objects.items()
+            if kind == PODS} == {"second"}  # fmt: skip
+    assert len(shell.reconciler._expectations) == 1
+
+
+# Own writes -----------------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_a_pass_waits_until_the_cache_shows_its_own_status() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    shell.show(PODS, SERVICES)
+    assert await shell.look() == Result(requeue_after=5.0)
+    await shell.clock.sleep(2)
+    assert (await shell.look()).requeue_after == pytest.approx(3.0)
+    await shell.woken()
+    shell.show(JOBS)
+    assert await shell.woken(), "what the pass waits for wakes it"
+    assert await shell.look() == DONE
+
+
+@virtual_time
+async def test_after_five_seconds_the_job_is_read_itself() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    shell.show(PODS, SERVICES)
+    await shell.clock.sleep(6)
+    shell.client.calls.clear()
+    assert await shell.look() == DONE
+    assert shell.client.names("get", JOBS) == ["j"]
+    assert [call.verb for call in shell.client.calls] == ["get"], "read live, there is nothing to do"
+
+
+@virtual_time
+async def test_a_job_deleted_while_the_cache_lags_is_done() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    del shell.client.objects[JOBS, KEY]
+    await shell.clock.sleep(6)
+    assert await shell.look() == DONE
+
+
+@virtual_time
+async def test_a_successor_of_the_name_is_left_alone_while_the_cache_shows_the_one_before() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    for key in [key for key in shell.client.objects if key[0] != JOBS]:
+        del shell.client.objects[key]
+    shell.show(PODS, SERVICES)
+    shell.client.put(JOBS, pytorch_job(uid="other-uid"))
+    await shell.clock.sleep(6)
+    for _ in range(3):
+        shell.client.calls.clear()
+        assert await shell.look() == DONE
+        assert [call.verb for call in shell.client.calls] == ["get"], "neither job gets pods"
+    await shell.settle()
+    pods = [obj for (resource, _), obj in shell.client.objects.items() if resource == PODS]
+    assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in pods} == {"other-uid"}
+
+
+@virtual_time
+async def test_no_child_is_made_anew_for_a_job_that_the_garbage_collector_knows_to_be_gone() -> None:
+    """The watch of jobs is behind that of their children, perhaps by minutes."""
+    shell = shell_with_job()
+    await shell.settle()
+    del shell.client.objects[JOBS, KEY]
+    for name in [*shell.pods(), *shell.services()]:
+        for resource in (PODS, SERVICES):
+            shell.client.objects.pop((resource, Key("ns", name)), None)
+    shell.show(PODS, SERVICES)
+    for _ in range(3):
+        shell.client.calls.clear()
+        assert await shell.look() == DONE
+        assert [call.verb for call in shell.client.calls] == ["get"]
+
+
+@virtual_time
+async def test_a_child_that_vanished_is_made_anew_once_the_job_was_seen_live() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    name = shell.pods()[-1]
+    for _ in range(2):
+        del shell.client.objects[PODS, Key("ns", name)]
+        shell.show()
+        shell.client.calls.clear()
+        await shell.look()
+        assert [(call.verb, call.name) for call in shell.client.calls[:2]] == [("get", "j"), ("create", name)]
+        shell.show()
+    shell.client.calls.clear()
+    await shell.look()
+    assert shell.client.names("get", JOBS) == []
+
+
+@virtual_time
+async def test_a_job_that_was_seen_to_have_changed_gets_no_children_before_the_cache_shows_how() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    del shell.client.objects[PODS, Key("ns", shell.pods()[-1])]
+    shell.show(PODS)
+    shell.client.put(JOBS, merge(shell.job(), {"spec": {"runPolicy": {"suspend": True}}}))
+    shell.client.calls.clear()
+    assert await shell.look() == DONE
+    assert [call.verb for call in shell.client.calls] == ["get"]
+    await shell.settle()
+    assert shell.conditions()[-1] == ("Suspended", "True")
+
+
+@virtual_time
+async def test_a_doubt_is_no_answer() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    del shell.client.objects[PODS, Key("ns", shell.pods()[-1])]
+    shell.show()
+    shell.client.fail("get", JOBS, api_error(500, "InternalError"))
+    with pytest.raises(ApiError):
+        await shell.look()
+    shell.client.mark_deleted(JOBS, "j")
+    shell.client.calls.clear()
+    assert await shell.look() == DONE
+    assert [call.verb for call in shell.client.calls] == ["get"]
+
+
+@virtual_time
+async def test_a_backup_with_lower_versions_is_believed_once_it_was_read() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    shell.show(PODS, SERVICES)
+    shell.client.objects[JOBS, KEY]["metadata"]["resourceVersion"] = "7"
+    informer = shell.view.jobs
+    informer.put(Unstructured(shell.job()), listing=True, initial=False)
+    await shell.clock.sleep(6)
+    await shell.look()
+    assert shell.client.names("get", JOBS) == ["j"]
+    assert await shell.look() == DONE
+    assert shell.client.names("get", JOBS) == ["j"], "and not again"
+
+
+@virtual_time
+async def test_the_echo_of_our_own_status_makes_no_pass_but_anothers_change_does() -> None:
+    shell = shell_with_job()
+    await shell.woken()
+    await shell.look()
+    shell.show(JOBS)
+    assert not await shell.woken()
+    job = shell.job()
+    changes: tuple[Json, ...] = (
+        {"metadata": job["metadata"] | {"annotations": {"a": "1"}}},
+        {"metadata": job["metadata"] | {"generation": 2}},
+        {"status": {"conditions": []}},
+    )
+    for change in changes:
+        shell.client.put(JOBS, shell.job() | change)
+        shell.show(JOBS)
+        assert await shell.woken(), change
+
+
+@virtual_time
+async def test_a_status_that_was_not_written_has_no_echo() -> None:
+    shell = shell_with_job()
+    shell.client.fail("patch status", JOBS, ConnectionError("gone"))
+    with pytest.raises(ConnectionError):
+        await shell.look()
+    await shell.woken()
+    shell.client.put(JOBS, shell.job() | {"status": {"conditions": []}})
+    shell.show(JOBS)
+    assert await shell.woken()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "patch"),
+    [
+        ({}, {"a": 1}, {"a": 1}),
+        ({"a": 1}, {}, {"a": None}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "d": 3}}, {"a": {"c": None, "d": 3}}),
+        ({"a": [1, 2]}, {"a": [2]}, {"a": [2]}),
+        ({"a": {"b": {}}}, {"a": {"b": {}}}, {}),
+        ({}, {"a": {}}, {"a": {}}),
+        ({"a": 1}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+    ],
+)
+def test_a_status_is_sent_as_the_patch_from_old_to_new(old: Json, new: Json, patch: Json) -> None:
+    assert merge_patch_between(old, new) == patch
+
+
+# Who owns the job -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.case("job-engine-20", part="PyTorchJob; JAXJob is not built")
+@virtual_time
+async def test_a_job_that_another_manages_is_left_alone() -> None:
+    policy = {"managedBy": "kueue.x-k8s.io/multikueue", "suspend": True}
+    shell = shell_with_job(pytorch_job(runPolicy=policy))
+    assert await shell.look() == DONE
+    shell.client.put(JOBS, pytorch_job(runPolicy=policy | {"suspend": False}))
+    shell.show()
+    assert await shell.look() == DONE
+    assert shell.client.calls == []
+    assert shell.events == []
+    shell.client.put(JOBS, pytorch_job(runPolicy={"managedBy": "kubeflow.org/training-operator"}))
+    shell.show()
+    await shell.look()
+    assert len(shell.pods()) == 3
+
+
+@virtual_time
+async def test_a_child_of_another_kind_wakes_nobody() -> None:
+    shell = shell_with_job()
+    await shell.woken()
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "b", "controller": True}
+    labels = {"training.kubeflow.org/operator-name": "tfjob-controller", "training.kubeflow.org/job-name": "j"}
+    shell.client.put(PODS, {"metadata": {"name": "a", "namespace": "ns", "ownerReferences": [owner]}})
+    shell.client.put(PODS, {"metadata": {"name": "b", "namespace": "ns", "labels": labels}})
+    shell.show()
+    assert not await shell.woken()
+
+
+@virtual_time
+async def test_patience_with_a_quota_begins_anew_once_it_was_met() -> None:
+    shell = shell_with_job()
+    quota = api_error(403, "Forbidden", "exceeded quota: q")
+    shell.client.fail("create", PODS, quota, times=3)
+    waits = []
+    for _ in range(4):
+        shell.show()
+        waits.append((await shell.look()).requeue_after or 0.0)
+    assert waits[2] > 3
+    shell.show()
+    await shell.look()
+    for name in ("j-master-0", "j-worker-0", "j-worker-1"):
+        del shell.client.objects[PODS, Key("ns", name)]
+    shell.client.fail("create", PODS, quota)
+    shell.show()
+    assert ((await shell.look()).requeue_after or 9.0) < 1.5
+
+
+@virtual_time
+async def test_anothers_write_of_the_status_that_we_could_not_write_is_news() -> None:
+    shell = shell_with_job()
+    shell.client.fail("patch status", JOBS, ConnectionError("gone"))
+    sent: list[Json] = []
+    patch = shell.client.patch
+
+    async def remember(*args: Any, **kwargs: Any) -> Json:
+        sent.append(args[3])
+        return await patch(*args, **kwargs)
+
+    shell.client.patch = remember  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        await shell.look()
+    await shell.woken()
+    shell.client.put(JOBS, shell.job() | {"status": sent[0]["status"]})
+    shell.show(JOBS)
+    assert await shell.woken()

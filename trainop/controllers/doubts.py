@@ -1,0 +1,55 @@
+"""Jobs that may be gone although the cache still shows them.
+
+A child that vanishes may be the garbage collector's work: then its job is gone, and the watch of jobs is just behind
+that of pods. Children made anew would vanish again, as fast as the API server answers. So the job itself is looked at
+before they are made.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from trainop.runtime.client import Client
+from trainop.runtime.errors import NotFoundError
+from trainop.runtime.objects import Metadata, Unstructured
+from trainop.runtime.resource import Resource
+
+log = structlog.get_logger(__name__)
+
+
+class Doubts:
+    """Of one controller, by the UIDs of the jobs that it follows."""
+
+    def __init__(self, client: Client, resource: Resource) -> None:
+        self._client = client
+        self._resource = resource
+        self._doubted: dict[str, bool] = {}
+
+    def follow(self, uid: str) -> None:
+        self._doubted.setdefault(uid, False)
+
+    def forget(self, uid: str) -> None:
+        self._doubted.pop(uid, None)
+
+    def observe_deleted(self, child: Metadata) -> None:
+        """For the delete handler of each child kind."""
+        owner = child.controller
+        if owner is not None and owner.uid in self._doubted:
+            self._doubted[owner.uid] = True
+
+    async def confirm(self, job: Unstructured) -> bool:
+        """Whether the job may have new children, for it is there, and as it was seen. Asks the API server if that is in
+        doubt, and raises its errors."""
+        metadata = job.metadata
+        if not self._doubted.get(metadata.uid):
+            return True
+        try:
+            found = await self._client.get(self._resource, metadata.name, metadata.namespace)
+        except NotFoundError:
+            return False
+        live = Unstructured(found).metadata
+        if (live.uid, live.resource_version) != (metadata.uid, metadata.resource_version):
+            log.debug("job has changed or is gone, the cache does not show it yet")
+            return False
+        self._doubted[metadata.uid] = False
+        return True

@@ -1,0 +1,91 @@
+"""`spec.elasticPolicy` of kinds that can do with fewer or more workers than asked for (`*_defaults.go` upstream)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from trainop.engine.fields import Fields
+from trainop.engine.framework import Companion, CompanionKind
+from trainop.engine.job import Job
+from trainop.engine.leaders import WORKER
+from trainop.runtime.objects import Json
+from trainop.runtime.resource import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """`spec.elasticPolicy` with its defaults; None is not given."""
+
+    least: int
+    most: int
+    backend: str
+    host: str
+    port: int | None
+    id: str
+    configuration: str
+    """`k1=v1,k2=v2`."""
+    standalone: bool
+    processes: int | None
+    """nProcPerNode, the deprecated one."""
+    max_restarts: int | None
+    metrics: tuple[Json, ...]
+    """What autoscaling is to follow; without any the job is not scaled."""
+
+
+def read_elastic(job: Job, fields: Fields) -> Elastic | None:
+    """The elastic policy, what is wrong with it being noted in `fields`."""
+    if job.spec.get("elasticPolicy") is None:
+        return None
+    at = "spec.elasticPolicy"
+    raw = fields.mapping(at, job.spec["elasticPolicy"])
+    least = fields.integer(f"{at}.minReplicas", raw.get("minReplicas"), least=1)
+    most = fields.integer(f"{at}.maxReplicas", raw.get("maxReplicas"), least=1)
+    if least is not None and most is not None and least > most:
+        fields.invalid(f"{at}.minReplicas", least, f"must be less than or equal to maxReplicas, which is {most}")
+    worker = job.role(WORKER)
+    default = worker.replicas if worker else 0
+    return Elastic(
+        least=next(count for count in (least, most, default) if count is not None),
+        most=next(count for count in (most, least, default) if count is not None),
+        backend=fields.text(f"{at}.rdzvBackend", raw.get("rdzvBackend")) or "c10d",
+        host=fields.text(f"{at}.rdzvHost", raw.get("rdzvHost")),
+        port=fields.integer(f"{at}.rdzvPort", raw.get("rdzvPort"), least=1, most=65535),
+        id=fields.text(f"{at}.rdzvId", raw.get("rdzvId")),
+        configuration=",".join(_read_pairs(fields, f"{at}.rdzvConf", raw.get("rdzvConf"))),
+        standalone=fields.flag(f"{at}.standalone", raw.get("standalone")),
+        processes=fields.integer(f"{at}.nProcPerNode", raw.get("nProcPerNode")),
+        max_restarts=fields.integer(f"{at}.maxRestarts", raw.get("maxRestarts"), least=0),
+        metrics=tuple(
+            fields.mapping(f"{at}.metrics[{place}]", metric)
+            for place, metric in enumerate(fields.sequence(f"{at}.metrics", raw.get("metrics")))
+        ),
+    )
+
+
+def autoscaler(kind: CompanionKind, target: Resource, job: Job, elastic: Elastic) -> Companion:
+    """What scales the workers of the job between the bounds of its policy (`pytorch/hpa.go`)."""
+    spec = {
+        "scaleTargetRef": {"apiVersion": target.api_version, "kind": target.kind, "name": job.name},
+        "minReplicas": elastic.least,
+        "maxReplicas": elastic.most,
+        "metrics": list(elastic.metrics),
+    }
+    return Companion(kind, job.name, json.dumps(spec, sort_keys=True), lambda: {"spec": spec})
+
+
+def check_elastic(job: Job, fields: Fields, replica_specs: str) -> Elastic | None:
+    """The rules of an elastic policy, which needs workers; answers the policy."""
+    elastic = read_elastic(job, fields)
+    if elastic is not None and job.role(WORKER) is None:
+        fields.required(f"spec.{replica_specs}[{WORKER}]", "must be configured if elastic policy is used")
+    return elastic
+
+
+def _read_pairs(fields: Fields, at: str, raw: object) -> list[str]:
+    pairs = []
+    for place, value in enumerate(fields.sequence(at, raw)):
+        pair = fields.mapping(f"{at}[{place}]", value)
+        key, text = (fields.text(f"{at}[{place}].{name}", pair.get(name)) for name in ("key", "value"))
+        pairs.append(f"{key}={text}")
+    return pairs

@@ -1,0 +1,100 @@
+"""From the caches to a `Snapshot`: everything one plan looks at, read without an await in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selector
+from trainop.engine.model import Options, Pod, Service, Snapshot
+from trainop.runtime.client import Client
+from trainop.runtime.clock import Clock
+from trainop.runtime.informer import Informer
+from trainop.runtime.objects import HasMetadata, Key, Metadata, PartialObject, Unstructured
+from trainop.runtime.resource import PODS, SERVICES, Resource
+from trainop.runtime.store import Index, Store, by_controller
+
+T = TypeVar("T", bound=HasMetadata)
+
+CHILD_SELECTOR = OPERATOR_NAME
+"""Pods and services are watched only if they carry this label."""
+
+decode_pod: Callable[[bytes], Pod] = msgspec.json.Decoder(Pod).decode
+decode_service: Callable[[bytes], Service] = msgspec.json.Decoder(PartialObject).decode
+
+
+def by_job(child: HasMetadata) -> Iterable[str]:
+    """Index: the job that the labels of a child name."""
+    labels = child.metadata.labels
+    if JOB_NAME not in labels or OPERATOR_NAME not in labels:
+        return ()
+    return (_label_value(child.metadata.namespace, labels[OPERATOR_NAME], labels[JOB_NAME]),)
+
+
+def _label_value(namespace: str, controller: str, job: str) -> str:
+    return f"{namespace}/{controller}/{job}"
+
+
+CHILD_INDICES: dict[str, Index[HasMetadata]] = {"owner": by_controller, "job": by_job}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the caches show of the jobs of one framework and of their children."""
+
+    framework: Framework
+    jobs: Informer[Unstructured]
+    pods: Informer[Pod]
+    services: Informer[Service]
+    companions: Mapping[Resource, Informer[Unstructured]]
+
+    def job(self, key: Key) -> Unstructured | None:
+        return self.jobs.store.get(key)
+
+    def look(self, resource: Resource, key: Key) -> Metadata | None:
+        """What is cached of a child (`trainop.runtime.expectations.Look`)."""
+        child: HasMetadata | None
+        if resource in self.companions:
+            child = self.companions[resource].store.get(key)
+        else:
+            child = (self.pods if resource == PODS else self.services).store.get(key)
+        return child.metadata if child else None
+
+    def snapshot(self, job: Unstructured, now: datetime, options: Options) -> Snapshot:
+        pods, services = self._children(self.pods.store, job), self._children(self.services.store, job)
+        companions = {resource: self._children(each.store, job) for resource, each in self.companions.items()}
+        return Snapshot(job, pods, services, now, options, companions)
+
+    def _children(self, store: Store[T], job: Unstructured) -> tuple[T, ...]:
+        """Those that the job's UID controls and those that its selector matches, each once."""
+        labels = selector(self.framework, job.metadata.name)
+        named = store.by_index("job", _label_value(job.metadata.namespace, labels[OPERATOR_NAME], labels[JOB_NAME]))
+        owned = [
+            child
+            for child in store.by_index("owner", job.metadata.uid)
+            if child.metadata.namespace == job.metadata.namespace
+        ]
+        return tuple({id(child): child for child in (*named, *owned)}.values())  # both indices are of one store
+
+
+async def observe_live(
+    client: Client, framework: Framework, job: Unstructured, clock: Clock, options: Options
+) -> Snapshot:
+    """The children that the job's selector matches, from the API server itself: for caches that missed something."""
+    text = ",".join(f"{label}={value}" for label, value in selector(framework, job.metadata.name).items())
+    pods = await client.list(PODS, job.metadata.namespace, label_selector=text)
+    services = await client.list(SERVICES, job.metadata.namespace, label_selector=text)
+    companions: dict[Resource, tuple[Unstructured, ...]] = {}
+    for kind in framework.companion_kinds:
+        listing = await client.list(kind.resource, job.metadata.namespace, label_selector=text)
+        companions[kind.resource] = tuple(Unstructured(item) for item in listing.items)
+    pods_seen, services_seen = _convert(pods.items, Pod), _convert(services.items, PartialObject)
+    return Snapshot(job, pods_seen, services_seen, clock.now(), options, companions)
+
+
+def _convert(items: Sequence[object], kind: type[T]) -> tuple[T, ...]:
+    return tuple(msgspec.convert(item, kind) for item in items)

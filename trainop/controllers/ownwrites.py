@@ -1,0 +1,150 @@
+"""What the operator itself writes on a job: annotations and status, and whether the cache shows it yet.
+
+A pass that starts from a job older than the last write would decide on what it has already changed, and write into a
+conflict. And the event that shows nothing but our own write is no reason for another pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainop.runtime.client import Client
+from trainop.runtime.clock import Clock
+from trainop.runtime.errors import ConflictError
+from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.resource import Resource
+from trainop.runtime.store import is_older
+from trainop.runtime.watch import Predicate
+
+READ_LIVE_AFTER = 5.0
+"""Seconds to wait for the cache to show a write before the API server is asked."""
+
+SPACING = 0.2
+"""Seconds between two statuses of a job that tell no more than how far it is."""
+
+
+@dataclass(slots=True)
+class _Written:
+    at: float
+    """When the last write was sent, monotonic."""
+    version: str = ""
+    """The resourceVersion that the API server answered; what is older does not show the write."""
+    stale: str = ""
+    """A resourceVersion that a conflict told to be too old."""
+    status: Json | None = None
+    """The status that was sent last, also while the answer is outstanding."""
+    awaited: bool = False
+    """A pass was put off until the cache shows the write: the event has to wake it."""
+
+
+class OwnWrites:
+    """Of one controller, by the job's UID."""
+
+    def __init__(self, client: Client, resource: Resource, clock: Clock) -> None:
+        self._client = client
+        self._resource = resource
+        self._clock = clock
+        self._written: dict[str, _Written] = {}
+
+    def seconds_until_live(self, job: Unstructured) -> float | None:
+        """None if the cached `job` shows our last write. Else how long to wait for it at most: 0 if that is over and
+        the API server is to be asked, whose answer is told by `confirm`."""
+        written = self._written.get(job.metadata.uid)
+        if written is None:
+            return None
+        version = job.metadata.resource_version
+        if not is_older(version, written.version) and version != written.stale:
+            written.awaited = False
+            return None
+        written.awaited = True
+        return max(0.0, written.at + READ_LIVE_AFTER - self._clock.monotonic())
+
+    def seconds_until_calm(self, job: Unstructured) -> float:
+        """How long a status that can wait should wait, so that what comes at once is written at once."""
+        written = self._written.get(job.metadata.uid)
+        return 0.0 if written is None else max(0.0, written.at + SPACING - self._clock.monotonic())
+
+    def confirm(self, job: Unstructured) -> None:
+        """`job` was just read from the API server: whatever the cache shows has to be as new."""
+        written = self._written[job.metadata.uid] = self._written.get(job.metadata.uid) or _Written(0.0)
+        written.version, written.stale = job.metadata.resource_version, ""
+
+    def forget(self, uid: str) -> None:
+        self._written.pop(uid, None)
+
+    def shows_only_own_status(self, old: Unstructured, new: Unstructured) -> bool:
+        """Whether this update of the cache is nothing but the status that we sent ourselves."""
+        written = self._written.get(new.metadata.uid)
+        if written is None or written.awaited or written.status is None:
+            return False
+        return new.raw.get("status") == written.status and _apart_from_status(old) == _apart_from_status(new)
+
+    async def annotate(self, job: Unstructured, changes: Mapping[str, str | None], version: str) -> str:
+        """Merges `changes` into the annotations of the job as it is at `version`; returns its new resourceVersion.
+        Raises `ConflictError` if the job is at another version by now."""
+        return await self._patch(job, {"metadata": {"annotations": dict(changes)}}, version)
+
+    async def write_status(self, job: Unstructured, status: Json, version: str) -> str:
+        """Makes `status` the job's status; otherwise as `annotate`."""
+        changes = merge_patch_between(job.raw.get("status") or {}, status)
+        written = self._remember(job)
+        written.status = status
+        try:
+            return await self._patch(job, {"status": changes}, version, "status")
+        except BaseException:
+            written.status = None
+            raise
+
+    async def _patch(self, job: Unstructured, body: Json, version: str, subresource: str | None = None) -> str:
+        key = job.metadata.key
+        body = body | {"metadata": body.get("metadata", {}) | {"resourceVersion": version}}
+        written = self._remember(job)
+        try:
+            answer = await self._client.patch(self._resource, key.name, key.namespace, body, subresource=subresource)
+        except ConflictError:
+            written.stale = job.metadata.resource_version
+            raise
+        written.version = str(answer["metadata"]["resourceVersion"])
+        return written.version
+
+    def _remember(self, job: Unstructured) -> _Written:
+        written = self._written.setdefault(job.metadata.uid, _Written(0.0))
+        written.at = self._clock.monotonic()
+        return written
+
+
+def _apart_from_status(job: Unstructured) -> tuple[object, ...]:
+    """All that a write of the status leaves as it is; `generation` stands for the spec."""
+    metadata = job.metadata
+    return (
+        metadata.generation,
+        metadata.labels,
+        metadata.annotations,
+        metadata.deletion_timestamp,
+        metadata.finalizers,
+    )
+
+
+def merge_patch_between(old: Json, new: Json) -> Json:
+    """The JSON merge patch (RFC 7386) that turns `old` into `new`; lists are replaced as a whole."""
+    patch: Json = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, dict) and isinstance(before, dict):
+            if inner := merge_patch_between(before, value):
+                patch[name] = inner
+        elif before != value or name not in old:
+            patch[name] = value
+    return patch
+
+
+class News(Predicate):
+    """Lets pass what is more than the echo of our own status write."""
+
+    def __init__(self, writes: OwnWrites) -> None:
+        self._writes = writes
+
+    def update(self, old: Any, new: Any, /) -> bool:
+        return not self._writes.shows_only_own_status(old, new)

@@ -1,0 +1,216 @@
+"""The shell around the engine: look, plan, write, report. One for each framework; it knows no kind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from trainop.controllers.apply import Applier, Outcome
+from trainop.controllers.doubts import Doubts
+from trainop.controllers.observe import View, observe_live
+from trainop.controllers.ownwrites import OwnWrites
+from trainop.controllers.report import Reporter
+from trainop.engine import plan as engine
+from trainop.engine.model import Apply, CreatePod, CreateService, DeletePod, Options, Plan, Snapshot
+from trainop.runtime.client import Client
+from trainop.runtime.clock import Clock
+from trainop.runtime.errors import ApiError, ConflictError, NotFoundError
+from trainop.runtime.expectations import Expectations
+from trainop.runtime.objects import Key, Unstructured
+from trainop.runtime.ratelimit import ExponentialLimiter
+from trainop.runtime.reconcile import DONE, ReconcileError, Result
+
+SOONEST = 0.01
+"""Seconds; a deadline that is just due must not become a loop."""
+
+SHOWN_SOON = 0.02
+"""Seconds that caches are given to show what an unfinished pass has written, before they are asked again."""
+
+log = structlog.get_logger(__name__)
+
+
+class JobReconciler:
+    """Brings the children and the status of one job nearer to what its spec asks for."""
+
+    def __init__(
+        self,
+        *,
+        view: View,
+        client: Client,
+        expectations: Expectations,
+        writes: OwnWrites,
+        doubts: Doubts,
+        report: Reporter,
+        applier: Applier,
+        options: Options,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._view = view
+        self._framework = view.framework
+        self._client = client
+        self._expectations = expectations
+        self._writes = writes
+        self._doubts = doubts
+        self._report = report
+        self._applier = applier
+        self._options = options
+        self._clock = clock
+        self._uids: dict[Key, str] = {}
+        self._unfinished: set[str] = set()
+        self._quota_delays: ExponentialLimiter[str] = ExponentialLimiter(clock, rng, base=1.0, cap=60.0)
+
+    async def reconcile(self, key: Key) -> Result:
+        job = self._view.job(key)
+        self._remember(key, job)
+        if job is None:
+            return DONE
+        wait = self._writes.seconds_until_live(job)
+        if wait:
+            return Result(requeue_after=wait)
+        if wait is not None:
+            job = await self._read_live(job)
+            if job is None:
+                return DONE
+        with bound_contextvars(job=f"{key.namespace}.{key.name}", uid=job.metadata.uid):
+            try:
+                return await self._pursue(job)
+            except ConflictError:
+                log.debug("job changed meanwhile")
+                return Result(requeue=True)
+
+    def _remember(self, key: Key, job: Unstructured | None) -> None:
+        """Forget what was known of the job that had this name before."""
+        uid = self._uids.get(key)
+        if uid is not None and (job is None or job.metadata.uid != uid):
+            self._forget(uid)
+            del self._uids[key]
+        if job is not None:
+            self._uids[key] = job.metadata.uid
+            self._doubts.follow(job.metadata.uid)
+
+    def _forget(self, uid: str) -> None:
+        self._unfinished.discard(uid)
+        self._expectations.forget(uid)
+        self._writes.forget(uid)
+        self._doubts.forget(uid)
+        self._report.forget(uid)
+        self._quota_delays.forget(uid)
+
+    async def _read_live(self, cached: Unstructured) -> Unstructured | None:
+        """The job as it is now; None if it is gone. One that has its name now is left until the cache shows it: known
+        too early, it would be forgotten with all that is expected of it when the cache is looked at again."""
+        key = cached.metadata.key
+        log.warning("cache lags behind, reading the job itself")
+        try:
+            job = Unstructured(await self._client.get(self._framework.resource, key.name, key.namespace))
+        except NotFoundError:
+            return None
+        if job.metadata.uid != cached.metadata.uid:
+            return None
+        self._writes.confirm(job)
+        return job
+
+    async def _pursue(self, job: Unstructured) -> Result:
+        uid = job.metadata.uid
+        if self._expectations.satisfied(uid, self._view.look):
+            seen = self._view.snapshot(job, self._clock.now(), self._options)
+        else:
+            wait = self._expectations.expires_in(uid)
+            if wait is not None and wait > 0:
+                return Result(requeue_after=min(wait, SHOWN_SOON) if uid in self._unfinished else wait)
+            log.warning("own writes never showed, listing children", missing=self._expectations.expire(uid))
+            seen = await observe_live(self._client, self._framework, job, self._clock, self._options)
+        return await self._carry_out(seen, engine.plan(self._framework, seen), job.metadata.resource_version)
+
+    async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
+        """`version` is the job's latest resourceVersion known to this pass. Raises `ConflictError` if that is old."""
+        job = seen.job
+        if _can_wait(plan) and (wait := self._writes.seconds_until_calm(job)):
+            return Result(requeue_after=_earliest(wait, plan.again_in))
+        if _creates(plan) and not await self._doubts.confirm(job):
+            return DONE  # what the cache shows next wakes the key
+        try:
+            if plan.annotations:
+                version = await self._writes.annotate(job, plan.annotations, version)
+            outcome = await self._act_and_tell(job, plan, version)
+            if outcome.refused is not None:
+                return await self._carry_out(seen, engine.reject(self._framework, seen, outcome.refused), version)
+        except NotFoundError:  # only writes of the job itself raise it
+            return DONE
+        self._report.notices(job, plan.notices)
+        return self._result(job, plan, outcome)
+
+    async def _act_and_tell(self, job: Unstructured, plan: Plan, version: str) -> Outcome:
+        """Actions and status in the plan's order. While pods are deleted, the status is written: their successors wait
+        for both."""
+        if plan.status_first:
+            await self._write_status(job, plan, version)
+            return await self._applier.carry_out(job, plan.actions)
+        if plan.status is not None and _only_deletes(plan):
+            async with asyncio.TaskGroup() as tasks:
+                acting = tasks.create_task(self._applier.carry_out(job, plan.actions))
+                telling = tasks.create_task(_fault_of(self._write_status(job, plan, version)))
+            if fault := telling.result():
+                raise fault
+            return acting.result()
+        outcome = await self._applier.carry_out(job, plan.actions)
+        if outcome.refused is None:
+            await self._write_status(job, plan, version)
+        return outcome
+
+    async def _write_status(self, job: Unstructured, plan: Plan, version: str) -> None:
+        """And tell of the transitions, which are so from then on."""
+        if plan.status is not None:
+            await self._writes.write_status(job, plan.status, version)
+        self._report.transitions(job, plan.transitions)
+
+    def _result(self, job: Unstructured, plan: Plan, outcome: Outcome) -> Result:
+        """Raises the errors of the actions."""
+        if outcome.unfinished:
+            self._unfinished.add(job.metadata.uid)
+        else:
+            self._unfinished.discard(job.metadata.uid)
+        if outcome.over_quota:
+            outcome.wait(self._quota_delays.delay(job.metadata.uid))
+        else:
+            self._quota_delays.forget(job.metadata.uid)
+        if len(outcome.errors) == 1:
+            raise outcome.errors[0]
+        if outcome.errors:
+            raise ExceptionGroup("actions failed", outcome.errors)
+        if outcome.unfinished:
+            return Result(requeue=True)
+        return Result(requeue_after=_earliest(plan.again_in, outcome.again_in))
+
+
+def _only_deletes(plan: Plan) -> bool:
+    return bool(plan.actions) and all(isinstance(action, DeletePod) for action in plan.actions)
+
+
+async def _fault_of(write: Coroutine[None, None, None]) -> Exception | None:
+    """What a write ends with, so that it does not end what goes on beside it."""
+    try:
+        await write
+    except (ApiError, ConnectionError, TimeoutError, ReconcileError) as error:
+        return error
+    return None
+
+
+def _creates(plan: Plan) -> bool:
+    return any(isinstance(action, CreatePod | CreateService | Apply) for action in plan.actions)
+
+
+def _can_wait(plan: Plan) -> bool:
+    """Whether all that it does is to tell how far the job is."""
+    return not (plan.status is None or plan.status_first or plan.actions or plan.annotations)
+
+
+def _earliest(*seconds: float | None) -> float | None:
+    """A wait of 0 is a wait, not none at all."""
+    waits = [max(each, SOONEST) for each in seconds if each is not None]
+    return min(waits, default=None)

@@ -1,0 +1,46 @@
+"""Why the API server did not create what a plan asked for, and so what becomes of the job."""
+
+from __future__ import annotations
+
+import enum
+
+from trainop.runtime.errors import ApiError
+
+
+class Refusal(enum.Enum):
+    TEMPLATE = "template"
+    """The manifest itself is refused, and will be the next time."""
+    QUOTA = "quota"
+    """The namespace's quota is used up; others may free it."""
+    ENDING = "ending"
+    """The namespace is being deleted, and the job with it."""
+    FAILURE = "failure"
+    """Something that may pass: worth a retry with back-off."""
+
+
+_PASSING = frozenset({401, 404, 408, 409, 429})
+
+_PASSING_FORBIDDEN = (
+    "cannot create resource",  # the operator's own rights: an administrator's mistake, not the job's
+    "error looking up service account",  # made a moment after its namespace
+    "no API token found for service account",  # the same
+    "status unknown for quota",  # the quota controller has not seen the namespace yet
+)
+"""Parts of messages with status 403 that speak of circumstances, not of the manifest (kubernetes
+`plugin/pkg/admission/serviceaccount`, `staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota`)."""
+
+
+def classify(error: Exception) -> Refusal:
+    """What an error of a POST means."""
+    if not isinstance(error, ApiError) or not 400 <= error.code < 500:
+        return Refusal.FAILURE
+    if error.namespace_terminating:
+        return Refusal.ENDING
+    if error.code in _PASSING:
+        return Refusal.FAILURE
+    if error.code == 403:
+        if "exceeded quota" in error.message:
+            return Refusal.QUOTA
+        if any(part in error.message for part in _PASSING_FORBIDDEN):
+            return Refusal.FAILURE
+    return Refusal.TEMPLATE

@@ -1,0 +1,101 @@
+"""What the world is told of a job: events and counters, after the writes that they speak of."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Protocol
+
+import structlog
+from prometheus_client import Counter
+
+from trainop.engine.framework import Framework
+from trainop.engine.model import Count, Event, Notice
+from trainop.runtime.metrics import Metrics
+from trainop.runtime.objects import Unstructured
+from trainop.runtime.recorder import ObjectReference
+
+MOST_NOTICES = 512
+"""Identities remembered per job; with more, the oldest may be told again."""
+
+log = structlog.get_logger(__name__)
+
+
+class EventRecorder(Protocol):
+    """The part of `trainop.runtime.recorder.Recorder` that is used; never blocks."""
+
+    def event(self, about: ObjectReference, type_: str, reason: str, message: str) -> None: ...
+
+
+class Reporter:
+    """Of one framework. `pod_events` also tells of each pod and service made or deleted and of each pod that
+    has ended well, as upstream."""
+
+    def __init__(
+        self, framework: Framework, recorder: EventRecorder, metrics: Metrics, *, pod_events: bool = False
+    ) -> None:
+        self._framework = framework
+        self._recorder = recorder
+        self._pod_events = pod_events
+        self.metrics = metrics
+        self._job_counters: dict[str, Counter] = {
+            "created": metrics.jobs_created,
+            "deleted": metrics.jobs_deleted,
+            "successful": metrics.jobs_successful,
+            "failed": metrics.jobs_failed,
+            "restarted": metrics.jobs_restarted,
+        }
+        self._told: dict[str, OrderedDict[str, str]] = {}
+
+    def tell(self, job: Unstructured, event: Event) -> None:
+        log.info("event", type=event.type, reason=event.reason, message=event.message)
+        resource, metadata = self._framework.resource, job.metadata
+        about = ObjectReference(
+            resource.api_version,
+            resource.kind,
+            metadata.namespace,
+            metadata.name,
+            metadata.uid,
+            metadata.resource_version,
+        )
+        self._recorder.event(about, event.type, event.reason, event.message)
+
+    def tell_child(self, job: Unstructured, reason: str, message: str) -> None:
+        """That a pod or service was made or deleted: only if asked for."""
+        if self._pod_events:
+            self.tell(job, Event("Normal", reason, message))
+
+    def count(self, job: Unstructured, count: Count) -> None:
+        counter = self._job_counters.get(count.counter)
+        if counter is not None:
+            counter.labels(job.metadata.namespace, self._framework.name).inc(count.by)
+        elif count.counter == "failed_pods":
+            self.metrics.pods_failed.inc(count.by)
+        else:
+            raise KeyError(f"no counter is called {count.counter!r}")
+
+    def transitions(self, job: Unstructured, transitions: Iterable[Event | Count]) -> None:
+        """To be called once the status that they speak of is written."""
+        for transition in transitions:
+            if isinstance(transition, Event):
+                self.tell(job, transition)
+            else:
+                self.count(job, transition)
+
+    def notices(self, job: Unstructured, notices: Iterable[Notice]) -> None:
+        """Tells those whose message is new for their identity."""
+        for notice in notices:
+            if notice.routine and not self._pod_events:
+                continue
+            told = self._told.setdefault(job.metadata.uid, OrderedDict())
+            if told.get(notice.identity) == notice.event.message:
+                told.move_to_end(notice.identity)
+                continue
+            told[notice.identity] = notice.event.message
+            told.move_to_end(notice.identity)
+            if len(told) > MOST_NOTICES:
+                told.popitem(last=False)
+            self.tell(job, notice.event)
+
+    def forget(self, uid: str) -> None:
+        self._told.pop(uid, None)

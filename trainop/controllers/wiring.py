@@ -1,0 +1,154 @@
+"""From a `Framework` to a running controller: its informers, who wakes whom, and the reconciler behind the queue."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainop.controllers.apply import Applier
+from trainop.controllers.doubts import Doubts
+from trainop.controllers.observe import CHILD_INDICES, CHILD_SELECTOR, View, decode_pod, decode_service
+from trainop.controllers.ownwrites import News, OwnWrites
+from trainop.controllers.pace import ChildPace, JobPace
+from trainop.controllers.reconciler import JobReconciler
+from trainop.controllers.report import EventRecorder, Reporter
+from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, CompanionKind, Framework
+from trainop.engine.model import Options
+from trainop.runtime.cache import Cache
+from trainop.runtime.client import Client
+from trainop.runtime.clock import Clock
+from trainop.runtime.controller import Controller
+from trainop.runtime.expectations import Expectations
+from trainop.runtime.informer import Informer
+from trainop.runtime.metrics import Metrics
+from trainop.runtime.objects import HasMetadata, Key, Unstructured, decode_unstructured
+from trainop.runtime.resource import PODS, SERVICES
+from trainop.runtime.watch import EnqueueObject, EnqueueOwner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What all controllers of the process stand on."""
+
+    client: Client
+    cache: Cache
+    clock: Clock
+    rng: random.Random
+    metrics: Metrics
+    options: Options
+    workers: int = 1
+    pod_events: bool = False
+
+
+class ObserveDeleted:
+    """The handler that tells expectations and doubts of children that were seen to go."""
+
+    def __init__(self, expectations: Expectations, doubts: Doubts) -> None:
+        self._expectations = expectations
+        self._doubts = doubts
+
+    def add(self, obj: HasMetadata, initial: bool) -> None:
+        """No concern: what is there, the cache shows."""
+
+    def update(self, old: HasMetadata, new: HasMetadata) -> None:
+        """No concern either."""
+
+    def delete(self, obj: HasMetadata | None, key: Key, final_state_unknown: bool) -> None:
+        if obj is not None:
+            self._expectations.observe_deleted(obj.metadata)
+            self._doubts.observe_deleted(obj.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueJob:
+    """The job that controls a child; for an orphan the job that its labels name, which may adopt it."""
+
+    controller: str
+    owner: EnqueueOwner
+
+    def keys(self, child: HasMetadata, /) -> Iterable[Key]:
+        metadata = child.metadata
+        if metadata.controller is not None:
+            return self.owner.keys(child)
+        if metadata.labels.get(OPERATOR_NAME) != self.controller or JOB_NAME not in metadata.labels:
+            return ()
+        return (Key(metadata.namespace, metadata.labels[JOB_NAME]),)
+
+    def keys_of_lost(self, _key: Key, /) -> Iterable[Key]:
+        return ()
+
+
+def open_view(framework: Framework, cache: Cache) -> View:
+    """The informers of one framework; those of pods and services are shared with all others. The job kind is optional:
+    as long as its CRD is not installed, this framework waits and no other does."""
+    return View(
+        framework,
+        jobs=cache.informer(framework.resource, decode_unstructured, optional=True),
+        pods=cache.informer(PODS, decode_pod, label_selector=CHILD_SELECTOR, indices=CHILD_INDICES),
+        services=cache.informer(SERVICES, decode_service, label_selector=CHILD_SELECTOR, indices=CHILD_INDICES),
+        companions={kind.resource: _open_companions(kind, cache) for kind in framework.companion_kinds},
+    )
+
+
+def _open_companions(kind: CompanionKind, cache: Cache) -> Informer[Unstructured]:
+    """Only those that bear the labels of a job are ever watched."""
+    return cache.informer(
+        kind.resource,
+        decode_unstructured,
+        label_selector=CHILD_SELECTOR,
+        indices=CHILD_INDICES,
+        optional=True,
+        metadata_only=kind.metadata_only,
+    )
+
+
+def build_controller(framework: Framework, ground: Ground, recorder: EventRecorder) -> Controller:
+    """The controller of one framework, ready to run. Events of a job or its children add the job's key; the echo of our
+    own status does not."""
+    view = open_view(framework, ground.cache)
+    expired = ground.metrics.controller(framework.controller).expectations_expired
+    expectations = Expectations(ground.clock, expired)
+    writes = OwnWrites(ground.client, framework.resource, ground.clock)
+    doubts = Doubts(ground.client, framework.resource)
+    report = Reporter(framework, recorder, ground.metrics, pod_events=ground.pod_events)
+    reconciler = JobReconciler(
+        view=view,
+        client=ground.client,
+        expectations=expectations,
+        writes=writes,
+        doubts=doubts,
+        report=report,
+        applier=Applier(framework, ground.client, expectations, report),
+        options=ground.options,
+        clock=ground.clock,
+        rng=ground.rng,
+    )
+    controller = Controller(
+        framework.controller,
+        reconciler,
+        workers=ground.workers,
+        clock=ground.clock,
+        rng=ground.rng,
+        metrics=ground.metrics,
+        group=framework.resource.group,
+        kind=framework.kind,
+    )
+    # Before the handlers that wake the job, so that what wakes it has been seen.
+    observer = ObserveDeleted(expectations, doubts)
+    view.pods.add_handler(observer)
+    view.services.add_handler(observer)
+    for companions in view.companions.values():
+        companions.add_handler(observer)
+    controller.watch(view.jobs, EnqueueObject(), News(writes), pace=JobPace())
+    _watch_children(controller, view)
+    return controller
+
+
+def _watch_children(controller: Controller, view: View) -> None:
+    framework = view.framework
+    owner = EnqueueJob(framework.controller, EnqueueOwner(framework.resource.group, framework.kind))
+    controller.watch(view.pods, owner, pace=ChildPace())
+    controller.watch(view.services, owner, pace=ChildPace())
+    for companions in view.companions.values():
+        controller.watch(companions, owner)

@@ -1,0 +1,210 @@
+"""The operator as a whole: from `Settings` to a `Manager` with all controllers. The only place that knows all parts."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import random
+import secrets
+import uuid
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from trainop.controllers.jax import JAX
+from trainop.controllers.mxnet import MXNET
+from trainop.controllers.paddle import PADDLE
+from trainop.controllers.pytorch import PYTORCH
+from trainop.controllers.tensorflow import TENSORFLOW
+from trainop.controllers.wiring import Ground, build_controller
+from trainop.controllers.xgboost import XGBOOST
+from trainop.engine.framework import Framework
+from trainop.errors import StartError, UnknownSchemeError
+from trainop.logs import configure_logs
+from trainop.runtime.auth import ConfigError, load_config
+from trainop.runtime.cache import Cache
+from trainop.runtime.client import Client
+from trainop.runtime.clock import Clock, SystemClock
+from trainop.runtime.http import HttpTransport
+from trainop.runtime.leader import LeaderElector, Timing
+from trainop.runtime.manager import Manager
+from trainop.runtime.metrics import Metrics
+from trainop.runtime.ratelimit import TokenBucket
+from trainop.runtime.recorder import Recorder
+from trainop.runtime.server import Address, HttpServer, health_application, metrics_application, parse_address
+from trainop.runtime.stalls import StallWatch
+from trainop.runtime.transport import Transport
+from trainop.settings import Settings
+
+FRAMEWORKS: dict[str, Framework] = {
+    framework.kind: framework
+    for framework in (
+        TENSORFLOW,
+        PYTORCH,
+        MXNET,
+        XGBOOST,
+        PADDLE,
+        JAX,
+    )
+}
+"""By kind; a new kind is one more in the row."""
+
+PLANNED = ("TFJob", "MXJob", "XGBoostJob", "MPIJob", "PaddleJob", "JAXJob", "DIJob")
+"""Kinds of the operators that this one replaces, not built yet."""
+
+DEFAULT_BURST = 30
+
+log = structlog.get_logger(__name__)
+
+
+def enabled_frameworks(schemes: Iterable[str]) -> list[Framework]:
+    """Those that `--enable-scheme` names, in any case and order, each once; all if it names none."""
+    known = {kind.lower(): framework for kind, framework in FRAMEWORKS.items()}
+    planned = {kind.lower(): kind for kind in PLANNED if kind not in FRAMEWORKS}
+    chosen: dict[str, Framework] = {}
+    for scheme in schemes:
+        name = scheme.lower()
+        if name in planned:
+            raise UnknownSchemeError(
+                f"scheme {name} is not supported yet: {planned[name]} is not built into this version"
+            )
+        if name not in known:
+            raise UnknownSchemeError(f"scheme {name} is not supported yet")
+        chosen[name] = known[name]
+    return list((chosen or known).values())
+
+
+def build(
+    settings: Settings,
+    transport: Transport,
+    *,
+    host: str = "",
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    signals: bool = True,
+    metrics: Metrics | None = None,
+) -> Manager:
+    """The whole operator on this transport, ready for `run`; `host` labels the client's metrics. Without `signals` the
+    caller stops it with `Manager.stop`. Raises `StartError`."""
+    if settings.gang_scheduler_name:
+        raise StartError(f"--gang-scheduler-name={settings.gang_scheduler_name}: gang scheduling is not built yet")
+    clock = clock or SystemClock()
+    rng = rng or random.Random(secrets.randbits(64))  # noqa: S311  # jitter and names
+    metrics = metrics or Metrics()
+    connect = functools.partial(
+        Client, transport, clock=clock, rng=rng, metrics=metrics, host=host, limiter=_limiter(settings, clock)
+    )
+    reader = connect()
+    elector, announcer = _elect(settings, reader, clock, rng, metrics) if settings.leader_elect else (None, None)
+    namespaces = (settings.namespace,) if settings.namespace else ()
+    ground = Ground(
+        client=connect(gate=elector.gate) if elector else reader,
+        cache=Cache(reader, namespaces=namespaces, clock=clock, rng=rng, metrics=metrics),
+        clock=clock,
+        rng=rng,
+        metrics=metrics,
+        options=settings.options,
+        workers=settings.controller_threads,
+        pod_events=settings.pod_events,
+    )
+    manager = Manager(clock=clock, grace=settings.graceful_shutdown_timeout, elector=elector, signals=signals)
+    if announcer:
+        manager.add_recorder(announcer)
+    _add_servers(manager, settings, metrics)
+    _add_controllers(manager, settings, ground)
+    return manager
+
+
+def _add_controllers(manager: Manager, settings: Settings, ground: Ground) -> None:
+    manager.add_cache(ground.cache)
+    for framework in enabled_frameworks(settings.schemes):
+        recorder = Recorder(ground.client, framework.controller, ground.clock, rng=ground.rng, metrics=ground.metrics)
+        manager.add_recorder(recorder)
+        manager.add_controller(build_controller(framework, ground, recorder), framework.controller)
+
+
+def _elect(
+    settings: Settings, client: Client, clock: Clock, rng: random.Random, metrics: Metrics
+) -> tuple[LeaderElector, Recorder]:
+    """The elector, and the recorder of its own events, which a standby may write, too."""
+    namespace = settings.leader_election_namespace or settings.pod_namespace
+    if not namespace:
+        raise StartError("not running in-cluster, please specify --leader-election-namespace")
+    identity = f"{settings.hostname}_{uuid.UUID(int=rng.getrandbits(128), version=4)}"
+    timing = Timing(settings.leader_lease_duration, settings.leader_renew_deadline, settings.leader_retry_period)
+    recorder = Recorder(client, identity, clock, rng=rng, metrics=metrics)
+    elector = LeaderElector(
+        client,
+        namespace,
+        [settings.leader_election_id],
+        identity,
+        timing=timing,
+        clock=clock,
+        rng=rng,
+        metrics=metrics,
+        recorder=recorder,
+    )
+    return elector, recorder
+
+
+def _limiter(settings: Settings, clock: Clock) -> TokenBucket | None:
+    """A limit on the client's side exists only if a flag asks for one."""
+    if settings.kube_api_qps is None or settings.kube_api_qps <= 0:
+        return None
+    return TokenBucket(clock, settings.kube_api_qps, settings.kube_api_burst or DEFAULT_BURST)
+
+
+def _add_servers(manager: Manager, settings: Settings, metrics: Metrics) -> None:
+    health = health_application(manager.health, manager.ready)
+    probes = _address("health-probe-bind-address", settings.health_probe_bind_address)
+    scrapes = _address("metrics-bind-address", settings.metrics_bind_address)
+    manager.add_http(HttpServer("health probes", probes, health), "health probes")
+    manager.add_http(HttpServer("metrics", scrapes, metrics_application(metrics.registry)), "metrics")
+
+
+def _address(flag: str, text: str) -> Address | None:
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise StartError(f"--{flag}: {error}") from None
+
+
+def run(settings: Settings) -> int:
+    """Runs the operator as a process of its own until a signal stops it; returns the exit code. Raises `StartError`."""
+    configure_logs(settings.logs)
+    enabled_frameworks(settings.schemes)  # before anything else: a wrong flag is told even without a cluster
+    metrics = Metrics(depth_by_priority=settings.depth_by_priority)
+    try:
+        transport = HttpTransport(load_config(settings.kubeconfig or None), resolved=metrics.resolved)
+    except ConfigError as error:
+        raise StartError(str(error)) from None
+    _calm_collector()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(settings, transport, metrics))
+
+
+def _calm_collector() -> None:
+    """Modules live as long as the process, and what is cached makes no cycles: look seldom, and not through all."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+async def _serve(settings: Settings, transport: HttpTransport, metrics: Metrics) -> int:
+    manager = build(settings, transport, host=transport.host, metrics=metrics)
+    manager.add(StallWatch(), "stall watch")
+    try:
+        return await manager.run()
+    finally:
+        await transport.close()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's if it is installed (extra `fast`)."""
+    try:
+        import uvloop  # noqa: PLC0415  # optional
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
