@@ -1,0 +1,49 @@
+"""One node for each network mode, shared by all tests that run pods: starting one takes a third of a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.local.node.world import World
+from trainop.local.node.sandbox import SandboxError
+
+
+async def serve(world: World) -> AsyncIterator[World]:
+    """For fixtures: the world is up between the parts of the fixture. Skips where its mode cannot be had."""
+    serving = asyncio.create_task(world.run())
+    ready = asyncio.create_task(world.node.wait_ready())
+    await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        ready.cancel()
+        try:
+            await serving
+        except SandboxError as error:
+            pytest.skip(str(error))
+    yield world
+    serving.cancel()
+    await asyncio.wait({serving})
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def isolated(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """A node whose pods have namespaces of their own."""
+    async for world in serve(World(tmp_path_factory.mktemp("isolated"), "namespaces")):
+        yield world
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def sharing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """A node whose pods share the host's network."""
+    async for world in serve(World(tmp_path_factory.mktemp("sharing"), "addresses")):
+        yield world
+
+
+@pytest.fixture(scope="session", params=["isolated", "sharing"])
+def world(request: pytest.FixtureRequest) -> World:
+    """Each of the two."""
+    found: World = request.getfixturevalue(request.param)
+    return found

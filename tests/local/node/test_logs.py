@@ -1,0 +1,179 @@
+"""Logs: what is written line by line is served as `kubectl logs` asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from trainop.local.node.kit import LogShelf
+from trainop.local.node.logs import LogCollector, LogOptions, RunLog, last_lines, read_log
+
+START = datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)
+
+
+class Ticks:
+    """Every look at the clock is a second later than the one before."""
+
+    def __init__(self) -> None:
+        self.at = START
+
+    def now(self) -> datetime:
+        self.at += timedelta(seconds=1)
+        return self.at
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+class Writer:
+    """A container that writes when it is told."""
+
+    def __init__(self, path: Path) -> None:
+        self.log = RunLog(path)
+        self.collector = LogCollector(self.log, Ticks())
+        self.out, self.err = self.collector.open()
+
+    async def write(self, text: bytes, *, error: bool = False) -> None:
+        changed = asyncio.ensure_future(self.log.changed())
+        await asyncio.sleep(0)
+        os.write(self.err if error else self.out, text)
+        await asyncio.wait_for(changed, 5)
+
+    async def end(self) -> None:
+        os.close(self.out)
+        os.close(self.err)
+        await asyncio.wait_for(self.collector.done, 5)
+
+
+@pytest.fixture
+async def writer(tmp_path: Path) -> Writer:
+    return Writer(tmp_path / "pod" / "main" / "0.log")
+
+
+async def read(log: RunLog, **options: object) -> bytes:
+    return b"".join([chunk async for chunk in read_log(log, LogOptions(**options))])  # type: ignore[arg-type]  # by name
+
+
+async def test_lines_are_kept_with_stream_and_time(writer: Writer) -> None:
+    await writer.write(b"one\ntwo\n")
+    await writer.write(b"bad\n", error=True)
+    await writer.end()
+    assert writer.log.path.read_text().splitlines() == [
+        "2026-01-02T03:04:06.006000000Z stdout F one",
+        "2026-01-02T03:04:06.006000000Z stdout F two",
+        "2026-01-02T03:04:07.006000000Z stderr F bad",
+    ]
+    assert await read(writer.log) == b"one\ntwo\nbad\n"
+
+
+async def test_a_line_that_comes_in_pieces_is_one_line(writer: Writer) -> None:
+    os.write(writer.out, b"on")
+    await asyncio.sleep(0.01)
+    await writer.write(b"e\nrest without an end")
+    await writer.end()
+    assert await read(writer.log) == b"one\nrest without an end"
+
+
+async def test_a_very_long_line_is_kept_in_parts_and_served_whole(writer: Writer) -> None:
+    text = bytes(range(65, 91)) * 2000
+    await writer.write(text)
+    await writer.write(b"\n")
+    await writer.end()
+    assert len(writer.log.path.read_bytes().splitlines()) == 4
+    assert await read(writer.log) == text + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, b"l0\nl1\nl2\nl3\n"),
+        ({"tail": 2}, b"l2\nl3\n"),
+        ({"tail": 0}, b""),
+        ({"tail": 99}, b"l0\nl1\nl2\nl3\n"),
+        ({"since": START + timedelta(seconds=3)}, b"l2\nl3\n"),
+        ({"limit": 4}, b"l0\nl"),
+        ({"tail": 1, "timestamps": True}, b"2026-01-02T03:04:09.006000000Z l3\n"),
+    ],
+)
+async def test_options(writer: Writer, options: dict[str, object], expected: bytes) -> None:
+    for number in range(4):
+        await writer.write(f"l{number}\n".encode())
+    await writer.end()
+    assert await read(writer.log, **options) == expected
+
+
+async def test_the_tail_of_a_log_of_many_blocks(writer: Writer) -> None:
+    for start in range(0, 20000, 500):
+        await writer.write(b"".join(b"line %d\n" % number for number in range(start, start + 500)))
+    await writer.end()
+    assert await read(writer.log, tail=3) == b"line 19997\nline 19998\nline 19999\n"
+    assert len((await read(writer.log, tail=15000)).splitlines()) == 15000
+    assert len((await read(writer.log)).splitlines()) == 20000
+
+
+async def test_who_follows_gets_each_line_when_it_is_written_and_the_end(writer: Writer) -> None:
+    await writer.write(b"before\n")
+    chunks = read_log(writer.log, LogOptions(follow=True))
+    assert await anext(chunks) == b"before\n"
+    coming = asyncio.ensure_future(anext(chunks))
+    await writer.write(b"after\n")
+    assert await asyncio.wait_for(coming, 5) == b"after\n"
+    ending = asyncio.ensure_future(anext(chunks, b"the end"))
+    await writer.end()
+    assert await asyncio.wait_for(ending, 5) == b"the end"
+
+
+async def test_a_log_that_somebody_holds_open_can_be_closed(writer: Writer) -> None:
+    os.write(writer.out, b"last words")
+    writer.collector.close()
+    assert writer.log.complete
+    assert await read(writer.log) == b"last words"
+    os.close(writer.out)
+    os.close(writer.err)
+
+
+async def test_the_end_of_a_log_as_termination_message(writer: Writer) -> None:
+    for number in range(100):
+        await writer.write(f"line {number}\n".encode())
+    await writer.end()
+    assert last_lines(writer.log, 2, 2048) == "line 98\nline 99\n"
+    assert last_lines(writer.log, 80, 8) == "line 99\n"
+    assert last_lines(RunLog(Path("/nowhere")), 2, 2048) == ""
+
+
+@pytest.fixture
+def metadata() -> dict[str, str]:
+    return {"namespace": "team", "name": "p", "uid": "u"}
+
+
+def test_the_shelf_finds_the_latest_run_and_the_one_before(tmp_path: Path, metadata: dict[str, str]) -> None:
+    shelf = LogShelf(tmp_path)
+    assert shelf.find(metadata, "main", previous=False) is None
+    for run in (8, 9, 10):
+        path = shelf.begin(metadata, "main", run).path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert len(list(tmp_path.rglob("*.log"))) == 2, "older runs are not kept"
+    latest, before = (shelf.find(metadata, "main", previous=previous) for previous in (False, True))
+    assert latest is not None
+    assert before is not None
+    assert (latest.path.name, before.path.name) == ("10.log", "9.log")
+    assert not latest.complete
+    afresh = LogShelf(tmp_path).find(metadata, "main", previous=False)
+    assert afresh is not None
+    assert afresh.complete, "nobody writes logs of an earlier run of the node"
+    shelf.forget(metadata)
+    forgotten = shelf.find(metadata, "main", previous=False)
+    assert forgotten is not None
+    assert forgotten.complete
+    shelf.sweep({"u"})
+    assert shelf.find(metadata, "main", previous=False) is not None
+    shelf.sweep({"another"})
+    assert shelf.find(metadata, "main", previous=False) is None

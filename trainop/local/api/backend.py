@@ -1,0 +1,42 @@
+"""What every part of the API server works with: the store, the kinds, the clock, the dice."""
+
+from __future__ import annotations
+
+import hmac
+import random
+import uuid
+from dataclasses import dataclass, field
+
+from trainop.local.api.kinds import Registry
+from trainop.local.api.store import Store
+from trainop.runtime.clock import Clock, timestamp
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Randomness comes from `rng` alone, so that a run under virtual time repeats itself exactly."""
+
+    store: Store
+    registry: Registry
+    clock: Clock
+    rng: random.Random
+    tokens: set[str] = field(default_factory=set)
+    """Bearer tokens that are accepted on sockets."""
+
+    def now(self) -> str:
+        """`metav1.Time` of this moment."""
+        return timestamp(self.clock.now())
+
+    def knows_token(self, token: str) -> bool:
+        """Compared in constant time."""
+        given, known = token.encode(), False
+        for held in self.tokens:
+            known = hmac.compare_digest(given, held.encode()) or known
+        return known
+
+    def new_uid(self) -> str:
+        return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+
+    def random_suffix(self) -> str:
+        """What `generateName` appends (apiserver `pkg/storage/names/generate.go`)."""
+        return "".join(self.rng.choices("bcdfghjklmnpqrstvwxz2456789", k=5))

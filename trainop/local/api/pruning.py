@@ -1,0 +1,82 @@
+"""What the API server does to an object before it looks at it: unknown fields go, defaults come."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from trainop.local.api.structural import ABSENT, METADATA_FIELDS, Place
+from trainop.runtime.objects import Json
+
+_TYPE_FIELDS = ("apiVersion", "kind", "metadata")
+
+
+def prune(root: Place, value: Json) -> tuple[Json, list[str]]:
+    """The object without unknown fields, and their paths: those of its metadata first, then the others sorted."""
+    unknown: list[str] = []
+    metadata = _prune_metadata(value.get("metadata"), "metadata", unknown)
+    of_metadata, unknown = sorted(unknown), []
+    pruned = {name: member for name, member in _prune_map(root, value, "", unknown).items() if name not in _TYPE_FIELDS}
+    typed = {name: metadata if name == "metadata" else value[name] for name in _TYPE_FIELDS if name in value}
+    return typed | pruned, of_metadata + sorted(unknown)
+
+
+def _prune(place: Place, value: Any, path: str, unknown: list[str]) -> Any:
+    if isinstance(value, dict):
+        return _prune_map(place, value, path, unknown)
+    if isinstance(value, list) and place.items:
+        return [_prune(place.items, item, f"{path}[{index}]", unknown) for index, item in enumerate(value)]
+    return value
+
+
+def _prune_map(place: Place, value: Json, path: str, unknown: list[str]) -> Json:
+    pruned: Json = {}
+    for name, member in value.items():
+        inner, at = place.member(name), f"{path}.{name}" if path else name
+        if (place.embedded or not path) and name in _TYPE_FIELDS:
+            pruned[name] = _prune_metadata(member, at, unknown) if name == "metadata" and path else member
+        elif inner:
+            pruned[name] = _prune(inner, member, at, unknown)
+        elif place.preserve:
+            pruned[name] = member
+        else:
+            unknown.append(at)
+    return pruned
+
+
+def _prune_metadata(value: Any, path: str, unknown: list[str]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    unknown += [f"{path}.{name}" for name in value if name not in METADATA_FIELDS]
+    return {name: member for name, member in value.items() if name in METADATA_FIELDS}
+
+
+def fill_defaults(place: Place, value: Any) -> Any:
+    """The value with the defaults of the schema; nulls that may not stand and have no default are dropped.
+
+    A whole number written as `1.0` where an integer belongs becomes one.
+    """
+    if isinstance(value, list) and place.items:
+        return [fill_defaults(place.items, _unless_null(place.items, item, item)) for item in value]
+    if isinstance(value, float) and "integer" in place.types and value.is_integer():
+        return int(value)
+    if not isinstance(value, dict):
+        return value
+    filled: Json = {}
+    for name, member in value.items():
+        inner = place.member(name)
+        if inner is None:
+            filled[name] = member
+        elif (kept := _unless_null(inner, member, ABSENT)) is not ABSENT:
+            filled[name] = fill_defaults(inner, kept)
+    for name, inner in place.properties.items():
+        if name not in filled and inner.default is not ABSENT:
+            filled[name] = fill_defaults(inner, deepcopy(inner.default))
+    return filled
+
+
+def _unless_null(place: Place, value: Any, otherwise: Any) -> Any:
+    """The value; where it is a null that may not stand, the default of the place, else `otherwise`."""
+    if value is not None or place.nullable or not place.types:
+        return value
+    return otherwise if place.default is ABSENT else deepcopy(place.default)

@@ -1,0 +1,86 @@
+"""A certificate for the API server, made anew at every start: clients send a token over TLS only."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_VALID = timedelta(days=3650)
+_SKEW = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """PEM. It signs itself, so that it is the authority that clients are to trust as well."""
+
+    certificate: bytes
+    key: bytes
+
+    def context(self) -> ssl.SSLContext:
+        """For the listening side."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with tempfile.TemporaryDirectory() as folder:  # the ssl module reads keys from files only
+            path = Path(folder) / "server.pem"
+            path.touch(mode=0o600)
+            path.write_bytes(self.key + self.certificate)
+            context.load_cert_chain(path)
+        return context
+
+
+def make_certificate(host: str, now: datetime) -> Certificate:
+    """A P-256 key and its certificate for `host`, loopback and the names that pods use; valid for ten years."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trainop local API server")])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + _VALID)
+        .add_extension(x509.SubjectAlternativeName(_names(host)), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(_usage(), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    certificate = builder.sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    return Certificate(
+        certificate.public_bytes(pem),
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+
+
+def _names(host: str) -> list[x509.GeneralName]:
+    names: list[x509.GeneralName] = []
+    for text in dict.fromkeys([host, "127.0.0.1", "localhost", "kubernetes.default.svc"]):
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(text)))
+        except ValueError:
+            names.append(x509.DNSName(text))
+    return names
+
+
+def _usage() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
