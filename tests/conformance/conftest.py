@@ -1,0 +1,114 @@
+"""The two API servers of the table: the embedded one always, the real one where it is built."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from e2e.cluster.controlplane import ControlPlane
+from tests.conformance.client import Backend, Call, Until
+from tests.conformance.objects import CRD, CRDS, GROUP
+from trainop.local.api.server import ApiServer
+
+
+class EmbeddedBackend:
+    """Our API server on a loop of its own in a thread, reached over a socket like the real one."""
+
+    url = ""
+    headers: Mapping[str, str] = {"Authorization": "Bearer secret"}
+    context: ssl.SSLContext | None = None
+
+    def __init__(self) -> None:
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
+        self._thread.start()
+        assert self._started.wait(20)
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._server = ApiServer()
+        try:
+            self.url = await self._server.serve(token="secret")
+            self.context = ssl.create_default_context(cadata=self._server.authority.decode())
+            async with asyncio.TaskGroup() as tasks:
+                background = tasks.create_task(self._server.run())
+                self._started.set()
+                await self._over.wait()
+                background.cancel()
+        finally:
+            self._started.set()
+            await self._server.close()
+
+    def _call(self, action: Callable[[], Any]) -> None:
+        async def act() -> None:
+            action()
+
+        asyncio.run_coroutine_threadsafe(act(), self._loop).result(10)
+
+    def compact(self) -> None:
+        self._call(self._server.compact)
+
+    def close(self) -> None:
+        self._call(self._over.set)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+class RealBackend:
+    """kube-apiserver; its history lies in etcd, which is told to forget it over its HTTP gateway."""
+
+    headers: Mapping[str, str] = {}
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.url = plane.plan.url
+        self.context: ssl.SSLContext | None = plane.api.context
+        flag = next(f for f in plane.plan.commands["etcd"] if f.startswith("--listen-client-urls="))
+        self._etcd = flag.removeprefix("--listen-client-urls=http://")
+
+    def compact(self) -> None:
+        connection = http.client.HTTPConnection(self._etcd, timeout=10)
+        connection.request("POST", "/v3/kv/range", json.dumps({"key": "AA=="}))
+        revision = json.loads(connection.getresponse().read())["header"]["revision"]
+        connection.request("POST", "/v3/kv/compaction", json.dumps({"revision": revision, "physical": True}))
+        assert connection.getresponse().read()
+        connection.close()
+
+
+def install(backend: Backend, crds: list[dict[str, Any]]) -> None:
+    """Create CRDs and wait until all that the table needs are served."""
+    for crd in crds:
+        Call("POST", CRDS, crd, 201).take(backend, {})
+    for path in (f"/apis/{GROUP}/v1/widgets", "/apis/kubeflow.org/v1/pytorchjobs"):
+        Until(Call("GET", path)).take(backend, {})
+
+
+@pytest.fixture(scope="session")
+def embedded(crds: list[dict[str, Any]]) -> Iterator[Backend]:
+    backend = EmbeddedBackend()
+    try:
+        install(backend, [CRD, *crds])
+        yield backend
+    finally:
+        backend.close()
+
+
+@pytest.fixture(scope="session")
+def real(control_plane: ControlPlane) -> Backend:
+    backend = RealBackend(control_plane)
+    install(backend, [CRD])
+    return backend
+
+
+@pytest.fixture(scope="session")
+def real_with_controllers(control_plane_with_controllers: ControlPlane) -> Backend:
+    backend = RealBackend(control_plane_with_controllers)
+    install(backend, [CRD])
+    return backend

@@ -1,0 +1,233 @@
+"""`trainop run` and `trainop cluster` as their users meet them: what they print, and what they exit with."""
+
+import asyncio
+import copy
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from trainop.local.cluster import ClusterOptions
+from trainop.run.documents import BadInputError
+from trainop.run.session import run_files
+
+
+def job(name: str, script: str, *, workers: int = 0, policy: str = "Never", **spec: object) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "pytorch", "image": "python:3", "command": ["sh", "-c", script]}]}}
+    roles = {"Master": {"replicas": 1, "restartPolicy": policy, "template": template}}
+    if workers:
+        roles["Worker"] = {"replicas": workers, "restartPolicy": policy, "template": template}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {"pytorchReplicaSpecs": roles, **spec},
+    }
+
+
+def write(folder: Path, *objects: dict[str, Any]) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump_all(objects))
+    return path
+
+
+async def run(path: Path) -> tuple[int, str]:
+    """Exit code, and what is printed where there is no terminal."""
+    out = io.StringIO()
+    console = Console(file=out, width=200, highlight=False)
+    async with asyncio.timeout(60):
+        code = await run_files([path], ClusterOptions(network="addresses"), console, keep=False)
+    return code, out.getvalue()
+
+
+async def test_logs_carry_the_replica_and_success_is_0(tmp_path: Path):
+    without_master = job("a", "echo one of $PET_NNODES", workers=2)
+    del without_master["spec"]["pytorchReplicaSpecs"]["Master"]
+    code, shown = await run(write(tmp_path, without_master))
+    assert code == 0
+    assert re.search(r"^worker-0 +one of 2$", shown, re.MULTILINE)
+    assert re.search(r"^worker-1 +one of 2$", shown, re.MULTILINE)
+    assert shown.splitlines()[-1] == "a Succeeded PyTorchJob default/a successfully completed."
+
+
+async def test_a_failure_tells_the_replica_its_code_and_its_last_lines(tmp_path: Path):
+    code, shown = await run(
+        write(tmp_path, job("a", "test $RANK = 0 && sleep 30; echo so far; echo trouble >&2; exit 3", workers=1))
+    )
+    assert code == 1
+    assert "a Failed PyTorchJob a is failed because 1 Worker replica(s) failed." in shown
+    assert shown.endswith("worker-0 exited with code 3 (Error); its last lines:\n  so far\n  trouble\n")
+
+
+async def test_a_command_that_does_not_exist_is_named(tmp_path: Path):
+    wrong = job("a", "")
+    wrong["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]["command"] = ["pythn"]
+    code, shown = await run(write(tmp_path, wrong))
+    assert code == 1
+    assert 'exec: "pythn": executable file not found in $PATH' in shown
+
+
+async def test_several_jobs_share_the_cluster_and_one_failure_is_1(tmp_path: Path):
+    code, shown = await run(write(tmp_path, job("a", "echo from a"), job("b", "exit 4")))
+    assert code == 1
+    assert re.search(r"^a/master-0 +from a$", shown, re.MULTILINE)
+    assert "b/master-0 exited with code 4" in shown
+
+
+async def test_other_objects_are_there_before_the_job(tmp_path: Path):
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"word": "open sesame"}}
+    reader = job("a", "echo $WORD")
+    reader["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]["env"] = [
+        {"name": "WORD", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "word"}}}
+    ]
+    code, shown = await run(write(tmp_path, settings, reader))
+    assert (code, "open sesame" in shown) == (0, True)
+
+
+async def test_a_job_that_is_deleted_is_over(tmp_path: Path):
+    """Its time to live is 0: what it ended with counts, not that it is gone."""
+    code, _ = await run(write(tmp_path, job("a", "true", runPolicy={"ttlSecondsAfterFinished": 0})))
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"kind": "PytorchJob"}, "no job in there, only PytorchJob (kubeflow.org/v1); jobs are of kind"),
+        ({"spec": {}}, "spec.pytorchReplicaSpecs: Required value: must be required"),
+        ({"metadata": {"name": "A"}}, "metadata.name: Invalid value: "),
+    ],
+)
+async def test_a_mistake_is_told_before_anything_starts(tmp_path: Path, change: dict[str, object], told: str):
+    with pytest.raises(BadInputError) as caught:
+        await run(write(tmp_path, job("a", "true") | change))
+    assert told in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "job.yaml:1: "))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (("Master", "replicas"), -1, "spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1"),
+        (("Master", "replicas"), 2, "spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1"),
+        (("Worker", "replicas"), -1, "spec.pytorchReplicaSpecs[Worker].replicas: "),
+        (
+            ("Worker", "template", "spec", "containers"),
+            [{"image": "x"}],
+            "must have at least one container with name pytorch",
+        ),
+    ],
+)
+async def test_a_mistake_in_a_replica_names_its_field(tmp_path: Path, path: tuple[str, ...], value: object, told: str):
+    wrong = copy.deepcopy(job("a", "true", workers=1))
+    *parents, last = path
+    place = wrong["spec"]["pytorchReplicaSpecs"]
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    with pytest.raises(BadInputError) as caught:
+        await run(write(tmp_path, wrong))
+    assert told in str(caught.value)
+
+
+async def test_an_object_of_an_unknown_kind_is_told(tmp_path: Path):
+    odd = {"apiVersion": "example.org/v1", "kind": "Gadget", "metadata": {"name": "g"}}
+    with pytest.raises(BadInputError, match=r"kind Gadget of example.org/v1 is not known here"):
+        await run(write(tmp_path, odd, job("a", "true")))
+
+
+async def test_the_same_object_twice_is_told(tmp_path: Path):
+    with pytest.raises(BadInputError, match=r"job.yaml:\d+: PyTorchJob a stands already at .*job.yaml:1"):
+        await run(write(tmp_path, job("a", "true"), job("a", "false")))
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainop", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+
+
+def processes_with(mark: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if mark.encode() in words and int(folder.name) != os.getpid():
+            found.append(int(folder.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_it_is_interrupted(tmp_path: Path, with_signal: signal.Signals):
+    mark = f"mark-{os.getpid()}-{with_signal.name}"
+    path = write(tmp_path, job("a", f"echo begun; sleep 300 & sleep 300; : {mark}"))
+    process = start("run", path)
+    assert process.stdout is not None
+    assert any("begun" in line for line in process.stdout)
+    process.send_signal(with_signal)
+    code = process.wait(30)
+    process.stdout.close()
+    assert code == (-signal.SIGKILL if with_signal is signal.SIGKILL else 130)
+    assert wait_until(lambda: not processes_with(mark)), processes_with(mark)
+
+
+def test_bad_input_ends_with_2_and_no_traceback(tmp_path: Path):
+    process = start("run", write(tmp_path, {"apiVersion": "v1"}))
+    shown, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert shown == f"trainop: {tmp_path / 'job.yaml'}:1: kind is missing; expected for example PyTorchJob\n"
+
+
+def test_a_cluster_continues_where_it_was(tmp_path: Path):
+    """With --data the objects are there again, and a second cluster on the same folder is refused."""
+    process = start("cluster", "--data", tmp_path / "data", "--no-operator")
+    assert process.stdout is not None
+    assert any(line == f"export KUBECONFIG={tmp_path / 'data' / 'kubeconfig'}\n" for line in process.stdout)
+    second = start("cluster", "--data", tmp_path / "data")
+    shown, _ = second.communicate(timeout=30)
+    assert (second.returncode, shown) == (1, f"trainop: {tmp_path / 'data'} is in use by another cluster\n")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    process.stdout.close()
+    assert (tmp_path / "data" / "objects.sqlite").exists()
+
+
+def test_a_port_in_use_is_told_in_one_line():
+    first = start("cluster", "--no-operator")
+    assert first.stdout is not None
+    url = next(line for line in first.stdout if "API server" in line)
+    port = re.search(r":(\d+),", url)
+    assert port is not None
+    second = start("cluster", "--port", port[1])
+    shown, _ = second.communicate(timeout=30)
+    first.send_signal(signal.SIGINT)
+    first.wait(30)
+    first.stdout.close()
+    assert second.returncode == 1
+    assert shown == f"trainop: port {port[1]} of 127.0.0.1 cannot be had (Address already in use): choose another\n"

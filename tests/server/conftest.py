@@ -1,0 +1,74 @@
+"""The operator as a process on a real kube-apiserver; the tests play the kubelet."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster.controlplane import ControlPlane
+from tests.server.process import Operator
+from tests.server.world import World
+
+NUMBERS = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.server)
+
+
+@pytest.fixture(scope="session")
+def shared_operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    log = tmp_path_factory.mktemp("operator") / "operator.log"
+    operator = Operator(log, f"--kubeconfig={control_plane.kubeconfig}")
+    yield operator
+    if operator.running:
+        operator.end()
+
+
+@pytest.fixture
+def operator(shared_operator: Operator) -> Operator:
+    """One operator for all tests and namespaces, running when a test begins."""
+    if not shared_operator.running:
+        shared_operator.start()
+    return shared_operator
+
+
+@pytest.fixture
+def quiet_world(control_plane: ControlPlane) -> World:
+    """A namespace of its own, whether or not an operator runs."""
+    return World(control_plane.api, f"ns{next(NUMBERS)}")
+
+
+@pytest.fixture
+def world(operator: Operator, quiet_world: World) -> World:
+    """A namespace of its own, and the operator runs."""
+    return quiet_world
+
+
+@pytest.fixture
+def alone(shared_operator: Operator) -> None:
+    """No other operator runs during the test."""
+    if shared_operator.running:
+        shared_operator.end()
+
+
+@pytest.fixture
+def make_operator(tmp_path: Path) -> Iterator[Callable[..., Operator]]:
+    """Makes operators that end with the test: `make_operator(kubeconfig or None, *flags)`."""
+    made: list[Operator] = []
+
+    def make(kubeconfig: Path | None, *flags: str, **surroundings: Any) -> Operator:
+        config = [f"--kubeconfig={kubeconfig}"] if kubeconfig else []
+        made.append(Operator(tmp_path / f"operator-{len(made)}.log", *config, *flags, **surroundings))
+        return made[-1]
+
+    yield make
+    for operator in made:
+        if operator.running:
+            operator.end()

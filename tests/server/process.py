@@ -1,0 +1,98 @@
+"""The operator as users run it: a process of its own with a kubeconfig."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from e2e.cluster.daemons import free_ports, wait_until
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Operator:
+    """`python -m trainop operator`, with ports and a log of its own; may be stopped and started again.
+
+    `inside` is a command that starts it in surroundings of its own, `environment` is added to ours.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        *flags: str,
+        inside: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        metrics, probes = free_ports(2)
+        self.metrics_url = f"http://127.0.0.1:{metrics}/metrics"
+        self.probe_url = f"http://127.0.0.1:{probes}"
+        self.log = log
+        self.environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
+        self.environment.update(environment or {})
+        self.command = [
+            *(*inside, sys.executable, "-m", "trainop", "operator"),
+            f"--metrics-bind-address=127.0.0.1:{metrics}",
+            f"--health-probe-bind-address=127.0.0.1:{probes}",
+            *flags,
+        ]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self, *, ready_within: float | None = 30) -> None:
+        """Start it; wait until /readyz is green unless `ready_within` (seconds) is None."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, cwd=ROOT, env=self.environment)
+        if ready_within is not None:
+            up = wait_until(lambda: not self.running or self.probe("/readyz")[0] == 200, ready_within)
+            assert up, self.text()
+            assert self.running, self.text()
+
+    def end(self, number: signal.Signals = signal.SIGTERM, within: float = 20) -> int:
+        """Send a signal and wait for the exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.exit_code(within)
+
+    def exit_code(self, within: float) -> int:
+        """The exit code of a process that ends by itself."""
+        assert self.process is not None
+        return self.process.wait(within)
+
+    def probe(self, path: str) -> tuple[int, str]:
+        """Status and text; status 0 while nobody listens."""
+        return fetch(self.probe_url + path)
+
+    def metric(self, series: str) -> float | None:
+        """The value of one series as it is written in the exposition, such as `name{label="x"}`."""
+        found = re.search(rf"^{re.escape(series)} (\S+)$", fetch(self.metrics_url)[1], re.MULTILINE)
+        return float(found.group(1)) if found else None
+
+    def resident_mib(self) -> float:
+        """Memory as the kernel counts it."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+def fetch(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  http, to a port that we chose
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except (OSError, urllib.error.URLError) as error:
+        return 0, str(error)

@@ -1,0 +1,115 @@
+"""What a job costs: API requests by verb and resource, reconciles, and what the operator holds of it. Never time."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.server.process import Operator, fetch
+from tests.server.world import World, replicas
+
+JOBS = 3
+PODS = 8
+MOST_RECONCILES = 12
+"""Of one job from its creation to its success. Measured: 5."""
+
+
+@pytest.fixture
+def counting(alone: None, make_operator: Callable[..., Operator], control_plane: Any) -> Callable[..., Operator]:
+    """Starts an operator that nobody else uses."""
+
+    def start(*flags: str) -> Operator:
+        operator = make_operator(control_plane.kubeconfig, *flags)
+        operator.start()
+        return operator
+
+    return start
+
+
+def requests(operator: Operator) -> Counter[str]:
+    """Requests so far by method; watches are GETs."""
+    text = fetch(operator.metrics_url)[1]
+    counts: Counter[str] = Counter()
+    for found in re.finditer(r'^rest_client_requests_total\{.*method="(\w+)"\} (\S+)$', text, re.MULTILINE):
+        counts[found[1]] += int(float(found[2]))
+    return counts
+
+
+def live(world: World, name: str) -> list[str]:
+    """A job from its creation to its success, its pods starting and ending together; returns their names."""
+    pods = [f"{name}-master-0", *(f"{name}-worker-{index}" for index in range(PODS - 1))]
+    world.create_job(name, {"Master": replicas(1), "Worker": replicas(PODS - 1)})
+    world.wait(lambda: set(pods) <= set(world.pods()), "all pods")
+    world.run_pod(*pods)
+    world.wait_condition("Running", name)
+    world.wait(lambda: active(world, name) == PODS, "all pods are counted")
+    for pod in pods:
+        world.end_pod(pod)
+    world.wait_condition("Succeeded", name)
+    return pods
+
+
+def active(world: World, name: str) -> int:
+    return sum(role.get("active", 0) for role in world.status(name).get("replicaStatuses", {}).values())
+
+
+def measure(world: World, operator: Operator) -> Counter[str]:
+    """Requests of `JOBS` jobs one after another, and under `reconciles` their reconciles."""
+    live(world, "first")  # what is done once is done now
+    world.settle(1.0)
+    before = requests(operator) + Counter({"reconciles": reconciles(operator)})
+    for number in range(JOBS):
+        live(world, f"j{number}")
+    world.settle(1.0)
+    after = requests(operator) + Counter({"reconciles": reconciles(operator)})
+    return after - before
+
+
+def reconciles(operator: Operator) -> int:
+    text = fetch(operator.metrics_url)[1]
+    series = r'^controller_runtime_reconcile_total\{controller="pytorchjob-controller".*\} (\S+)$'
+    return sum(int(float(found[1])) for found in re.finditer(series, text, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("flags", "services"),
+    [((), PODS), (("--service-mode=leader",), 1)],
+    ids=["services-by-default", "leader-only"],
+)
+def test_a_job_costs_so_many_requests(
+    quiet_world: World, counting: Callable[..., Operator], flags: tuple[str, ...], services: int
+):
+    """Per job: its pods, its services, one event, and the status when it is created, runs and has succeeded. While the
+    pods of a job start or end, its status may be written once more."""
+    spent = measure(quiet_world, counting(*flags))
+    assert len(quiet_world.services()) == services * (JOBS + 1)
+    assert spent["POST"] == JOBS * (PODS + services + 1)
+    assert 3 * JOBS <= spent["PATCH"] <= 5 * JOBS
+    assert spent["DELETE"] == spent["PUT"] == 0
+    assert spent["GET"] <= JOBS, "the caches tell all; a watch may have been started anew"
+    assert spent["reconciles"] <= MOST_RECONCILES * JOBS
+
+
+def more(held: dict[str, float], by: dict[str, int]) -> dict[str, float]:
+    return {kind: count + by[kind] for kind, count in held.items()}
+
+
+def test_nothing_is_held_but_what_exists(quiet_world: World, counting: Callable[..., Operator]):
+    """One object in the cache for each pod, service and job of ours, and none for those that are gone."""
+    operator = counting()
+
+    def held(resource: str) -> float | None:
+        return operator.metric(f'trainop_informer_objects{{resource="{resource}"}}')
+
+    kinds = ("pods", "services", "pytorchjobs.kubeflow.org")
+    before = {kind: held(kind) or 0.0 for kind in kinds}
+    pods = live(quiet_world, "j")
+    expected = {"pods": PODS, "services": PODS, "pytorchjobs.kubeflow.org": 1}
+    quiet_world.wait(lambda: {kind: held(kind) for kind in kinds} == more(before, expected), "each object, once")
+    for pod in pods:
+        quiet_world.reap_pod(pod)
+    quiet_world.wait(lambda: held("pods") == before["pods"], "no pods")

@@ -1,0 +1,177 @@
+"""An API server that dies, freezes, or comes back from a backup: the operator recovers by itself, nothing is lost, and
+nothing is done twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.controlplane import ControlPlane
+from e2e.cluster.places import default_data
+from tests.server.process import Operator
+from tests.server.world import Json, World, replicas
+
+MakeOperator = Callable[..., Operator]
+FREEZE = 60.0
+"""Seconds; longer than any timeout of a request."""
+
+NOTICE = 60.0
+"""Seconds within which a restored backup is noticed."""
+
+
+def names(jobs: int, workers: int) -> set[str]:
+    return {f"j{job}-worker-{worker}" for job in range(jobs) for worker in range(workers)}
+
+
+def create_jobs(world: World, jobs: int, workers: int) -> None:
+    for number in range(jobs):
+        world.create_job(f"j{number}", {"Worker": replicas(workers)})
+
+
+def uids(pods: dict[str, Json]) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in pods.items()}
+
+
+def finish(world: World, jobs: int, workers: int) -> None:
+    """All pods run and succeed, hence all jobs; no pod was replaced on the way."""
+    pods = world.wait_pods(*names(jobs, workers))
+    for name in pods:
+        world.run_pod(name)
+    for number in range(jobs):
+        world.wait_condition("Running", f"j{number}")
+    for name in pods:
+        world.end_pod(name)
+    for number in range(jobs):
+        world.wait_condition("Succeeded", f"j{number}")
+    assert uids(world.pods()) == uids(pods)
+
+
+def test_killed_in_the_middle_of_things(world: World, operator: Operator, control_plane: ControlPlane):
+    create_jobs(world, 8, 4)
+    control_plane.stop("kube-apiserver", patience=0)
+    time.sleep(5)
+    assert operator.probe("/healthz")[0] == 200
+    control_plane.start("kube-apiserver")
+    back = time.monotonic()
+    world.wait(lambda: set(world.pods()) == names(8, 4), "all pods", within=40)
+    recovered = time.monotonic() - back
+    finish(world, 8, 4)
+    world.create_job("new", {"Worker": replicas(1)})
+    world.wait_pod("new-worker-0")
+    text = operator.text()
+    assert "Traceback" not in text
+    assert "object at 0x" not in text, "log lines are for people"
+    print(f"recovered {recovered:.1f} s after the API server was back")  # noqa: T201  # of interest with -s
+
+
+def test_frozen_for_a_minute(world: World, operator: Operator, control_plane: ControlPlane):
+    """A process that is stopped still acknowledges on the network: only deadlines notice."""
+    world.create_job("before", {"Worker": replicas(2)})
+    world.wait_pods("before-worker-0", "before-worker-1")
+    create_jobs(world, 4, 4)
+    control_plane.signal("kube-apiserver", signal.SIGSTOP)
+    try:
+        time.sleep(FREEZE)
+        assert operator.running
+        assert operator.probe("/healthz")[0] == 200
+    finally:
+        control_plane.signal("kube-apiserver", signal.SIGCONT)
+    everything = {"before-worker-0", "before-worker-1"} | names(4, 4)
+    world.wait(lambda: set(world.pods()) == everything, "all pods", within=60)
+    world.create_job("after", {"Worker": replicas(1)})
+    world.wait(lambda: "after-worker-0" in world.pods(), "the pod of a new job", within=60)
+    before = uids(world.pods())
+    for name in before:
+        world.run_pod(name)
+    for job in ("before", "after", "j0", "j1", "j2", "j3"):
+        world.wait_condition("Running", job, within=60)
+    assert uids(world.pods()) == before
+    assert "Traceback" not in operator.text()
+
+
+@pytest.fixture
+def own_plane(control_plane: ControlPlane, crds: list[Json]) -> Iterator[ControlPlane]:
+    """A control plane whose past may be changed."""
+    plane = ControlPlane(default_data(f"pytest-{os.getpid()}-restored"), tied=True)
+    plane.up()
+    for crd in crds:
+        assert plane.api("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).status == 201
+    yield plane
+    plane.down()
+
+
+def stop_all(plane: ControlPlane) -> None:
+    plane.stop("kube-apiserver", patience=0)
+    plane.stop("etcd")
+
+
+def back_up(plane: ControlPlane, backup: Path) -> None:
+    stop_all(plane)
+    shutil.copytree(plane.data / "etcd", backup)
+    plane.start("etcd", "kube-apiserver")
+
+
+def restore(plane: ControlPlane, backup: Path) -> None:
+    stop_all(plane)
+    shutil.rmtree(plane.data / "etcd")
+    shutil.copytree(backup, plane.data / "etcd")
+    plane.start("etcd", "kube-apiserver")
+
+
+def version(world: World) -> int:
+    return int(world.ask("GET", "/api/v1/namespaces/{namespace}/pods")["metadata"]["resourceVersion"])
+
+
+def test_restored_to_an_older_revision(
+    own_plane: ControlPlane, tmp_path: Path, alone: None, make_operator: MakeOperator
+):
+    operator = make_operator(own_plane.kubeconfig)
+    operator.start()
+    world = World(own_plane.api, "restored")
+    for job in ("kept", "deleted"):
+        world.create_job(job, {"Worker": replicas(2)})
+        world.wait_condition("Created", job)
+    ours = {"kept-worker-0", "kept-worker-1", "deleted-worker-0", "deleted-worker-1"}
+    then = world.wait_pods(*ours)
+    world.run_pod("kept-worker-0", "kept-worker-1")
+    world.wait_condition("Running", "kept")
+    back_up(own_plane, tmp_path / "backup")
+    backed_up = version(world)
+
+    # what will not have happened: a job goes, one ends, one is new, and the revision runs away
+    world.ask("DELETE", "/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs/deleted")
+    for name in ("deleted-worker-0", "deleted-worker-1"):
+        world.reap_pod(name)
+    for name in ("kept-worker-0", "kept-worker-1"):
+        world.end_pod(name)
+    world.wait_condition("Succeeded", "kept", within=60)
+    world.create_job("lost", {"Worker": replicas(2)})
+    world.wait(lambda: {"lost-worker-0", "lost-worker-1"} <= set(world.pods()), "pods of the job to be lost", within=60)
+    for number in range(200):
+        world.set_pod("lost-worker-0", {"message": f"{number}"})
+    assert version(world) > backed_up + 200
+
+    restore(own_plane, tmp_path / "backup")
+    assert version(world) < backed_up + 100
+    assert set(uids(world.pods())) == ours
+    world.create_job("new", {"Worker": replicas(1)})
+    world.wait(lambda: "new-worker-0" in world.pods(), "a pod of a new job", within=NOTICE)
+    assert operator.running
+    pods = world.wait_pods(*ours, "new-worker-0")
+    assert {name: uid for name, uid in uids(pods).items() if name in ours} == uids(then), "as they were in the backup"
+    world.run_pod("deleted-worker-0", "deleted-worker-1")
+    for job in ("kept", "deleted"):
+        world.wait_condition("Running", job, within=NOTICE)
+    assert not world.is_now("Succeeded", "kept")
+    for name in ours:
+        world.end_pod(name)
+    for job in ("kept", "deleted"):
+        world.wait_condition("Succeeded", job, within=NOTICE)
+    assert set(uids(world.pods())) == {*ours, "new-worker-0"}
+    assert "Traceback" not in operator.text()

@@ -1,0 +1,283 @@
+"""Jobs that make no sense, of every kind and through a real API server, which prunes and defaults before we see them.
+
+Whatever is in a job: it is refused at the door, or fails with one condition, or runs; the operator stays calm, logs no
+traceback, and serves the jobs beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import pytest
+
+from e2e.cluster.controlplane import ControlPlane
+from tests.server.kinds import KindWorld
+from tests.server.process import Operator
+from tests.server.world import MERGE, PATIENCE, Json
+from trainop.engine.framework import Framework
+from trainop.operator import FRAMEWORKS
+
+Spoil: TypeAlias = Callable[[Json, str], None]
+"""Spoils a job, whose replicas stand in that field of its spec."""
+
+REFUSED, FAILS, RUNS = "refused by the API server", "Failed", "runs"
+
+
+class Case(NamedTuple):
+    outcome: str
+    spoil: Spoil
+    words: str = ""
+    """Part of the message that says what is wrong."""
+
+
+def spec(**fields: Any) -> Spoil:
+    return lambda job, _: job["spec"].update(fields)
+
+
+def policy(**fields: Any) -> Spoil:
+    return spec(runPolicy=fields)
+
+
+def replicas(value: Any) -> Spoil:
+    """In place of the map."""
+    return lambda job, field: job["spec"].update({field: value})
+
+
+def roles(change: Callable[[Json], None]) -> Spoil:
+    return lambda job, field: change(job["spec"][field])
+
+
+def worker(**fields: Any) -> Spoil:
+    return roles(lambda map_: map_["Worker"].update(fields))
+
+
+def pod(**fields: Any) -> Spoil:
+    return roles(lambda map_: map_["Worker"]["template"]["spec"].update(fields))
+
+
+def container(**fields: Any) -> Spoil:
+    return roles(lambda map_: map_["Worker"]["template"]["spec"]["containers"][0].update(fields))
+
+
+def metadata(**fields: Any) -> Spoil:
+    """Of the template."""
+    return roles(lambda map_: map_["Worker"]["template"].update({"metadata": fields}))
+
+
+def annotated(name: str, value: str) -> Spoil:
+    return lambda job, _: job["metadata"].update({"annotations": {f"trainop.kubeflow.org/{name}": value}})
+
+
+def rename(old: str, new: str) -> Spoil:
+    return roles(lambda map_: map_.update({new: map_.pop(old)}))
+
+
+CASES: dict[str, Case] = {
+    # the map of replicas
+    "no-map": Case(REFUSED, lambda job, field: job["spec"].pop(field), "Required value"),
+    "null-map": Case(REFUSED, replicas(None), "Required value"),
+    "list-map": Case(REFUSED, replicas([]), "must be of type object"),
+    "empty-map": Case(FAILS, replicas({}), "must have at least one of"),
+    "null-roles": Case(FAILS, roles(lambda map_: map_.update(dict.fromkeys(map_))), "must"),
+    "empty-role": Case(FAILS, roles(lambda map_: map_.update({"Worker": {}})), "must be specified"),
+    "unknown-role": Case(FAILS, rename("Worker", "Boss"), "Unsupported value"),
+    "unicode-role": Case(FAILS, rename("Worker", "W\u00f6rker\u202e"), "Unsupported value"),
+    "odd-case": Case(RUNS, rename("Worker", "wORKER")),
+    "twice": Case(FAILS, roles(lambda map_: map_.update({"worker": map_["Worker"]})), "Duplicate value"),
+    # numbers
+    "negative": Case(FAILS, worker(replicas=-1), "must be"),
+    "huge": Case(FAILS, worker(replicas=2**31 - 1), "must be less than or equal to"),
+    "beyond": Case(FAILS, worker(replicas=2**31), "must be less than or equal to"),
+    "fraction": Case(REFUSED, worker(replicas=1.5)),
+    "words": Case(REFUSED, worker(replicas="two")),
+    "null-count": Case(RUNS, worker(replicas=None)),
+    "backoff": Case(FAILS, policy(backoffLimit=-1), "backoffLimit"),
+    "ttl": Case(FAILS, policy(ttlSecondsAfterFinished=-5), "ttlSecondsAfterFinished"),
+    "deadline": Case(RUNS, policy(activeDeadlineSeconds=2**63 - 1)),
+    "past-deadline": Case(FAILS, policy(activeDeadlineSeconds=-(2**63)), "activeDeadlineSeconds"),
+    # words
+    "restart": Case(FAILS, worker(restartPolicy="Sometimes"), "restartPolicy"),
+    "clean-up": Case(FAILS, policy(cleanPodPolicy="everything"), "cleanPodPolicy"),
+    "null-policy": Case(RUNS, spec(runPolicy=None)),
+    "flag": Case(REFUSED, policy(suspend="yes")),
+    "scope": Case(FAILS, annotated("restart-scope", "universe"), "restart-scope"),
+    "mode": Case(FAILS, annotated("service-mode", ""), "service-mode"),
+    "limit": Case(FAILS, annotated("infra-restart-limit", "-1"), "infra-restart-limit"),
+    "ledger": Case(RUNS, annotated("restarts", '{"broken":')),
+    # templates
+    "null-template": Case(FAILS, worker(template=None), "must be specified"),
+    "template": Case(REFUSED, worker(template="pod")),
+    "no-containers": Case(FAILS, pod(containers=[]), "must be specified"),
+    "null-containers": Case(REFUSED, pod(containers=None)),
+    "null-container": Case(REFUSED, pod(containers=[None])),
+    "other-container": Case(FAILS, container(name="other"), "must have at least one container with name"),
+    "no-image": Case(FAILS, container(image=""), "image: Required value"),
+    "unicode-name": Case(FAILS, pod(initContainers=[{"name": "\u6a21\u578b", "image": "i"}]), "Invalid value"),
+    "env": Case(REFUSED, container(env="A=1")),
+    "env-entry": Case(REFUSED, container(env=[{"value": "nameless"}])),
+    "env-value": Case(REFUSED, container(env=[{"name": "A", "value": {"a": 1}}])),
+    "much-env": Case(RUNS, container(env=[{"name": f"A{number}", "value": "x"} for number in range(10_000)])),
+    "port": Case(FAILS, container(ports=[{"name": "p", "containerPort": 70000}]), "containerPort"),
+    "port-name": Case(FAILS, container(ports=[{"name": "Not A Port", "containerPort": 1}]), "Invalid value"),
+    "probe": Case(FAILS, container(livenessProbe="always")),
+    "volumes": Case(FAILS, pod(volumes=[{"name": "v", "emptyDir": {}}, {"name": "v w"}]), "Invalid value"),
+    "affinity": Case(FAILS, pod(affinity={"nodeAffinity": "near"})),
+    "label": Case(FAILS, metadata(labels={"no/such/key": "x"}), "Invalid value"),
+    "label-value": Case(REFUSED, metadata(labels={"key": 1})),
+    "our-labels": Case(RUNS, metadata(labels={"training.kubeflow.org/replica-index": "7"})),
+    "unknown-fields": Case(RUNS, lambda job, field: job["spec"][field]["Worker"].update({"ports": {"a": [None]}})),
+}
+
+OF_KIND: dict[str, dict[str, Case]] = {
+    "TFJob": {
+        "success": Case(FAILS, spec(successPolicy="Whatever"), "successPolicy"),
+        "dynamic": Case(REFUSED, spec(enableDynamicWorker="1")),
+        "two-chiefs": Case(
+            FAILS,
+            roles(lambda map_: map_.update({"Chief": map_["Worker"], "Master": map_["Worker"]})),
+            "more than 1 Chief or Master",
+        ),
+    },
+    "PyTorchJob": {
+        "elastic": Case(RUNS, spec(elasticPolicy={})),
+        "no-elastic": Case(RUNS, spec(elasticPolicy={"rdzvConf": [], "metrics": []})),
+        "rdzv": Case(REFUSED, spec(elasticPolicy={"rdzvConf": {"k": "v"}})),
+        "min-max": Case(FAILS, spec(elasticPolicy={"minReplicas": 5, "maxReplicas": 2}), "minReplicas"),
+        "rdzv-port": Case(FAILS, spec(elasticPolicy={"rdzvPort": 99999}), "rdzvPort"),
+        "nproc": Case(REFUSED, spec(nprocPerNode=4)),
+        "both": Case(FAILS, spec(nprocPerNode="2", elasticPolicy={"nProcPerNode": 2}), "must not be used with"),
+        "masters": Case(
+            FAILS, roles(lambda map_: map_.update({"Master": {**map_["Worker"], "replicas": 2}})), "must be 1"
+        ),
+    },
+    "MXJob": {
+        "mode-number": Case(REFUSED, spec(jobMode=1)),
+        "no-mode": Case(REFUSED, lambda job, _: job["spec"].pop("jobMode"), "Required value"),
+        "any-mode": Case(RUNS, spec(jobMode="\u2603")),
+    },
+    "XGBoostJob": {
+        "no-master": Case(FAILS, roles(lambda map_: map_.pop("Master")), "must be present"),
+    },
+    "PaddleJob": {
+        "elastic": Case(RUNS, spec(elasticPolicy={})),
+        "elastic-list": Case(REFUSED, spec(elasticPolicy=[])),
+        "min-max": Case(FAILS, spec(elasticPolicy={"minReplicas": 5, "maxReplicas": 2}), "minReplicas"),
+    },
+    "JAXJob": {
+        "master": Case(FAILS, roles(lambda map_: map_.update({"Master": map_["Worker"]})), "Unsupported value"),
+    },
+}
+
+
+OF_SCALE = {
+    "negative": Case(REFUSED, worker(replicas=-1), "should be a non-negative integer"),
+    "beyond": Case(REFUSED, worker(replicas=2**31)),
+}
+"""The scale subresource makes the API server look at what it is about to count."""
+
+
+def cases(framework: Framework) -> dict[str, Case]:
+    return {**CASES, **OF_KIND[framework.kind], **(OF_SCALE if framework.scale else {})}
+
+
+@pytest.fixture(params=FRAMEWORKS, ids=str)
+def stage(request: pytest.FixtureRequest, control_plane: ControlPlane, operator: Operator) -> KindWorld:
+    del operator
+    return KindWorld(control_plane.api, FRAMEWORKS[request.param])
+
+
+def sane(stage: KindWorld, name: str) -> Json:
+    """A job to be spoiled."""
+    required = dict.fromkeys(stage.framework.required_roles, 1)
+    return stage.body(name, {type_: stage.role(1) for type_ in {**required, "Worker": 1}})
+
+
+def reconciles(operator: Operator, stage: KindWorld) -> float:
+    controller = stage.framework.controller
+    names = ("success", "error", "requeue", "requeue_after")
+    series = (f'controller_runtime_reconcile_total{{controller="{controller}",result="{name}"}}' for name in names)
+    return sum(operator.metric(one) or 0 for one in series)
+
+
+def put(stage: KindWorld, name: str, case: Case) -> str:
+    """Create the job; what is wrong with the answer, if anything."""
+    job = sane(stage, name)
+    case.spoil(job, stage.framework.replica_specs)
+    answer = stage.try_to("POST", stage.jobs, job)
+    if case.outcome != REFUSED:
+        return "" if answer.status == 201 else str(answer)
+    expected = answer.status in {400, 422} and case.words in answer.body["message"]
+    return "" if expected else str(answer)
+
+
+def judge(stage: KindWorld, name: str, case: Case) -> str:
+    """What is wrong with the job as it has come to stand, if anything."""
+    reason = f"{stage.framework.kind}FailedValidation"
+    if case.outcome == RUNS:
+        return "" if stage.pods_of(name) else f"no pods: {stage.conditions(name)}"
+    failed = stage.condition("Failed", name)
+    if failed.get("reason") != reason or case.words not in failed["message"]:
+        return str(stage.status(name))
+    if [c[0] for c in stage.conditions(name) if c[1] == "True"] != ["Created", "Failed"]:
+        return str(stage.conditions(name))
+    told = [event["reason"] for event in stage.warnings_about(name)]
+    as_told = told.count(reason) == 1 and set(told) <= {reason, "FailedCreatePod", "FailedCreateService"}
+    return str(stage.pods_of(name)) if stage.pods_of(name) else "" if as_told else str(told)
+
+
+def test_no_job_can_harm_the_operator(stage: KindWorld, operator: Operator):
+    before = len(operator.text())
+    table = cases(stage.framework)
+    refused = {name: wrong for name, case in table.items() if (wrong := put(stage, name, case))}
+    assert refused == {}
+    stage.ask("POST", stage.jobs, sane(stage, "neighbour"))
+    stage.wait(lambda: stage.pods_of("neighbour"), "pods of the job beside them")
+
+    def surprises() -> dict[str, str]:
+        accepted = {name: case for name, case in table.items() if case.outcome != REFUSED}
+        return {name: wrong for name, case in accepted.items() if (wrong := judge(stage, name, case))}
+
+    end = time.monotonic() + PATIENCE
+    while surprises() and time.monotonic() < end:
+        time.sleep(0.2)
+    assert surprises() == {}
+    calm = reconciles(operator, stage)
+    time.sleep(1)
+    assert reconciles(operator, stage) - calm <= 3, "the operator is not at rest"
+    log = operator.text()[before:]
+    assert "Traceback" not in log, log
+    assert '"level": "error"' not in log, log
+
+
+EDITS: dict[str, Spoil] = {
+    "roles gone": roles(lambda map_: map_.update({"Master": None, "Worker": None})),
+    "no containers": pod(containers=[]),
+    "no template": worker(template=None),
+    "negative": worker(replicas=-3),
+    "policy": policy(cleanPodPolicy="everything", backoffLimit=-7),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_no_edit_of_a_running_job_can_harm_it(stage: KindWorld, operator: Operator, edit: str):
+    """Its pods go on; what cannot be followed is told once."""
+    before = len(operator.text())
+    job = stage.ask("POST", stage.jobs, sane(stage, "j"))
+    roles = job["spec"][stage.framework.replica_specs]
+    pods = stage.wait_pods(*(f"j-{role.lower()}-0" for role in roles))
+    stage.run_pod(*pods)
+    stage.wait_condition("Running")
+    worker: Json = {"template": {"spec": {"containers": [{}]}}}
+    changed: Json = {"spec": {stage.framework.replica_specs: {"Worker": worker}}}
+    EDITS[edit](changed, stage.framework.replica_specs)
+    answer = stage.try_to("PATCH", f"{stage.jobs}/j", changed, MERGE)
+    if answer.status != 422:
+        assert answer.status == 200, answer
+        stage.wait(lambda: stage.warnings_about("j"), "the warning")
+    stage.settle()
+    assert set(stage.pods_of("j")) == set(pods)
+    assert stage.is_now("Running")
+    assert len(stage.warnings_about("j")) == (answer.status == 200)
+    assert "Traceback" not in operator.text()[before:]

@@ -1,0 +1,226 @@
+"""The operator as the shipped manifests install it: in a pod's surroundings, with no more rights than it is given."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.cluster.api import Api
+from e2e.cluster.controlplane import ControlPlane
+from tests.server.kinds import ROWS, KindWorld
+from tests.server.process import Operator
+from tests.server.world import CORE, JOBS, Json, World, replicas
+from trainop.operator import FRAMEWORKS
+
+MakeOperator = Callable[..., Operator]
+APPLY = "application/apply-patch+yaml"
+NAME = "training-operator"
+ROOT = Path(__file__).parent.parent.parent
+RBAC = "rbac.authorization.k8s.io/v1"
+PLURALS = {
+    "Namespace": "namespaces",
+    "CustomResourceDefinition": "customresourcedefinitions",
+    "ServiceAccount": "serviceaccounts",
+    "ClusterRole": "clusterroles",
+    "ClusterRoleBinding": "clusterrolebindings",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
+    "Deployment": "deployments",
+    "Service": "services",
+}
+# A pod's service account where the operator looks for it, in a mount namespace that nobody else sees.
+AS_IN_A_POD = """
+mount -t tmpfs none /var/run && mkdir -p /var/run/secrets/kubernetes.io/serviceaccount &&
+cp "$1"/* /var/run/secrets/kubernetes.io/serviceaccount/ && shift && exec "$@"
+"""
+UNSHARE = ["unshare", "--user", "--map-root-user", "--mount"]
+
+
+def apply(api: Api, document: Json, namespace: str | None = None, *, dry_run: bool = False) -> None:
+    """Server-side apply of one document, in `namespace` if that is given."""
+    metadata = document["metadata"]
+    namespace = namespace or metadata.get("namespace")
+    root = "/api/v1" if document["apiVersion"] == "v1" else f"/apis/{document['apiVersion']}"
+    place = f"/namespaces/{namespace}" if namespace else ""
+    path = f"{root}{place}/{PLURALS[document['kind']]}/{metadata['name']}"
+    dry = "&dryRun=All" if dry_run else ""
+    answer = api("PATCH", f"{path}?fieldManager=test&force=true{dry}", document, APPLY)
+    assert answer.status in {200, 201}, (path, answer)
+
+
+def write_service_account(api: Api, namespace: str, folder: Path, authority: Path) -> None:
+    """What a kubelet mounts into a pod."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{NAME}/token"
+    answer = api("POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
+    assert answer.status == 201, answer
+    folder.mkdir(exist_ok=True)
+    (folder / "token").write_text(answer.body["status"]["token"])
+    (folder / "namespace").write_text(namespace)
+    shutil.copy(authority, folder / "ca.crt")
+
+
+def flags_of(deployment: Json) -> list[str]:
+    """The arguments that the Deployment gives, but for the addresses, which are ours to choose."""
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    given = [*container.get("command", [])[1:], *container.get("args", [])]
+    return [flag for flag in given if "bind-address" not in flag]
+
+
+@pytest.fixture
+def in_a_pod(control_plane: ControlPlane, tmp_path: Path, make_operator: MakeOperator) -> Callable[..., Operator]:
+    """Starts the operator as a pod of the shipped service account would run it."""
+    possible = shutil.which("unshare") and subprocess.run(
+        [*UNSHARE, "mount", "-t", "tmpfs", "none", "/var/run"], capture_output=True, check=False
+    )
+    if not possible or possible.returncode:
+        pytest.skip("needs `unshare` and the right to make user namespaces, to stand in for a pod's mounts")
+
+    def start(namespace: str, *flags: str) -> Operator:
+        folder = tmp_path / "serviceaccount"
+        write_service_account(control_plane.api, namespace, folder, control_plane.data / "pki" / "ca.crt")
+        inside = [*UNSHARE, "sh", "-c", AS_IN_A_POD, "sh", str(folder)]
+        place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(control_plane.plan.port)}
+        operator = make_operator(None, *flags, inside=inside, environment=place)
+        operator.start()
+        return operator
+
+    return start
+
+
+def live(world: World) -> None:
+    """A job's whole life: everything that the operator may have to do."""
+    world.create_job("j", {"Master": replicas(1), "Worker": replicas(2, "ExitCode")}, ttlSecondsAfterFinished=1)
+    pods = world.wait_pods("j-master-0", "j-worker-0", "j-worker-1")
+    world.run_pod(*pods)
+    world.wait_condition("Running")
+    world.end_pod("j-worker-1", 137)
+    world.wait_successor("j-worker-1", pods["j-worker-1"]["metadata"]["uid"])
+    world.patch_job({"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}})
+    world.wait_pods("j-master-0", "j-worker-0")
+    world.patch_run_policy(suspend=True)
+    world.wait_pods()
+    world.patch_run_policy(suspend=False)
+    world.wait_pods("j-master-0", "j-worker-0")
+    world.end_pod("j-master-0")
+    world.wait(lambda: world.try_to("GET", f"{JOBS}/j").status == 404, "the deletion of the job")
+    for reason in ("PyTorchJobSucceeded", "SuccessfulDeletePod"):
+        world.wait(partial(world.events, reason), f"event {reason}")
+
+
+def live_as_any_kind(api: Api, namespace: str) -> None:
+    """A job of each kind lives and ends, and asks for what only its kind asks for."""
+    for framework in FRAMEWORKS.values():
+        live_as(KindWorld(api, framework, namespace), framework.name)
+    scale_an_elastic_job(KindWorld(api, FRAMEWORKS["PyTorchJob"], namespace))
+    begin_a_large_job(KindWorld(api, FRAMEWORKS["TFJob"], namespace))
+
+
+def live_as(stage: KindWorld, name: str) -> None:
+    row = ROWS[stage.framework.kind]
+    stage.create(name, row.counts, runPolicy={"cleanPodPolicy": "All"})
+    stage.wait(lambda: set(stage.pods_of(name)) == set(row.names(name)), f"pods of {name}")
+    stage.run_pod(*row.names(name))
+    for end in row.ends:
+        stage.end_pod(f"{name}-{end}")
+    stage.wait_condition("Succeeded", name)
+    stage.wait(lambda: not stage.pods_of(name), f"no pods of {name}")
+
+
+def scale_an_elastic_job(stage: KindWorld) -> None:
+    """Its autoscaler is made, updated and deleted."""
+
+    def scalers() -> list[Json]:
+        path = "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers"
+        found: list[Json] = stage.ask("GET", path)["items"]
+        return found
+
+    target = {"type": "Utilization", "averageUtilization": 80}
+    metric = {"type": "Resource", "resource": {"name": "cpu", "target": target}}
+    policy = {"minReplicas": 1, "maxReplicas": 2, "metrics": [metric]}
+    stage.create("elastic", {"Worker": 1}, elasticPolicy=policy)
+    stage.wait(lambda: [one["metadata"]["name"] for one in scalers()] == ["elastic"], "the autoscaler")
+    stage.patch_job({"elasticPolicy": {"maxReplicas": 5}}, "elastic")
+    stage.wait(lambda: scalers()[0]["spec"]["maxReplicas"] == 5, "its update")
+    stage.patch_job({"runPolicy": {"suspend": True}}, "elastic")
+    stage.wait(lambda: not scalers(), "its end")
+
+
+def begin_a_large_job(stage: KindWorld) -> None:
+    """Its cluster is too large for an environment: all pods share a ConfigMap. Deleted as soon as that is seen."""
+    name = "l" * 40
+    stage.create(name, {"Worker": 2000})
+    pod = stage.wait(lambda: stage.pods_of(name).get(f"{name}-worker-0"), "the first pod")
+    shared = stage.ask("GET", f"{CORE}/configmaps/{name}-tf-config")
+    stage.ask("DELETE", f"{stage.jobs}/{name}")
+    container = pod["spec"]["containers"][0]
+    config = json.loads(container["env"][0]["value"])
+    assert config["task"] == {"type": "worker", "index": 0}
+    volume = next(one for one in pod["spec"]["volumes"] if one.get("configMap", {}).get("name") == f"{name}-tf-config")
+    mount = next(one for one in container["volumeMounts"] if one["name"] == volume["name"])
+    folder, _, file = config["cluster"].rpartition("/")
+    assert folder == mount["mountPath"]
+    assert len(json.loads(shared["data"][file])["worker"]) == 2000
+
+
+def test_every_manifest_passes_a_server_side_dry_run(control_plane: ControlPlane):
+    tree = ROOT / "manifests"
+    found = [path for path in tree.rglob("*.yaml") if path.name != "kustomization.yaml"]
+    documents = [document for path in found for document in yaml.safe_load_all(path.read_text())]
+    assert {document["kind"] for document in documents} == set(PLURALS)
+    for document in documents:
+        namespaced = document["kind"] in {"ServiceAccount", "Role", "RoleBinding", "Deployment", "Service"}
+        for subject in document.get("subjects", ()):
+            subject.setdefault("namespace", "default")  # as kustomize does
+        apply(control_plane.api, document, "default" if namespaced else None, dry_run=True)
+
+
+def test_as_installed(control_plane: ControlPlane, quiet_world: World, alone: None, in_a_pod: Callable[..., Operator]):
+    home = f"{quiet_world.namespace}-home"
+    printed = subprocess.run(
+        [sys.executable, "-m", "trainop", "manifests", "--print", f"--namespace={home}"],
+        capture_output=True,
+        check=True,
+        cwd=ROOT,
+    )
+    documents = [document for document in yaml.safe_load_all(printed.stdout) if document]
+    for document in documents:
+        if document["kind"] != "CustomResourceDefinition":
+            apply(control_plane.api, document)
+    deployment = next(document for document in documents if document["kind"] == "Deployment")
+    # what other tests left behind is not to be weighed
+    resting = in_a_pod(home, *flags_of(deployment), f"--namespace={home}")
+    memory = resting.resident_mib()
+    resting.end()
+    operator = in_a_pod(home, *flags_of(deployment), "--leader-elect")
+    live(quiet_world)
+    live_as_any_kind(control_plane.api, quiet_world.namespace)
+    assert "orbidden" not in operator.text()
+    lease = control_plane.api("GET", f"/apis/coordination.k8s.io/v1/namespaces/{home}/leases").body["items"]
+    assert [one["spec"]["leaseDurationSeconds"] for one in lease] == [15]
+    assert memory < 60, f"{memory:.0f} MiB at rest"
+
+
+def test_in_one_namespace_without_any_cluster_role(
+    control_plane: ControlPlane, quiet_world: World, alone: None, in_a_pod: Callable[..., Operator]
+):
+    overlay = ROOT / "manifests" / "overlays" / "namespaced" / "role.yaml"
+    base = ROOT / "manifests" / "base"
+    namespace = quiet_world.namespace
+    account = yaml.safe_load((base / "serviceaccount.yaml").read_text())
+    apply(control_plane.api, account, namespace)
+    for document in yaml.safe_load_all(overlay.read_text()):
+        for subject in document.get("subjects", ()):
+            subject["namespace"] = namespace  # as kustomize does
+        apply(control_plane.api, document, namespace)
+    operator = in_a_pod(namespace, f"--namespace={namespace}")
+    live(quiet_world)
+    live_as_any_kind(control_plane.api, quiet_world.namespace)
+    assert "orbidden" not in operator.text()

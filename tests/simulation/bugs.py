@@ -1,0 +1,332 @@
+"""Mistakes that operators make, planted one at a time: the simulation must find each of them.
+
+Each entry changes one method of the product for as long as it is planted; the product itself knows nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from tests.simulation.examine import first_problem
+from trainop.controllers.apply import Applier, Outcome
+from trainop.controllers.doubts import Doubts
+from trainop.controllers.ownwrites import OwnWrites
+from trainop.controllers.reconciler import JobReconciler
+from trainop.engine import plan as engine
+from trainop.engine.draft import Draft
+from trainop.engine.ledger import Ledger
+from trainop.engine.slots import Line
+from trainop.engine.status import Status, parse_time
+from trainop.runtime import watcher
+from trainop.runtime.client import Client
+from trainop.runtime.controller import Controller
+from trainop.runtime.errors import ConflictError, NotFoundError
+from trainop.runtime.expectations import Expectations
+from trainop.runtime.leader import LeaderElector
+from trainop.runtime.objects import Unstructured
+from trainop.runtime.reconcile import DONE, Result
+from trainop.runtime.reflector import Reflector
+from trainop.runtime.store import Change, Store
+from trainop.runtime.workqueue import WorkQueue
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    text: str
+    """What is wrong, in one sentence."""
+    plant: Callable[[], AbstractContextManager[Any]]
+
+
+BUGS: list[Bug] = []
+
+
+def bug(text: str) -> Callable[[Callable[[], AbstractContextManager[Any]]], None]:
+    def enter(plant: Callable[[], AbstractContextManager[Any]]) -> None:
+        BUGS.append(Bug(plant.__name__.replace("_", " "), text, plant))
+
+    return enter
+
+
+def patch(owner: Any, name: str, change: Any) -> AbstractContextManager[Any]:
+    return mock.patch.object(owner, name, change)
+
+
+# Expectations and own writes ------------------------------------------------------------------------------------------
+
+
+@bug("A pass never waits for the cache to show what the operator has created and deleted.")
+def expectations_off():
+    return patch(Expectations, "satisfied", lambda *_: True)
+
+
+@bug("A pass begins as soon as the writes of one kind of child show, pods or services (upstream ORs over roles).")
+def or_instead_of_and():
+    whole = Expectations.satisfied
+
+    def satisfied(self: Expectations, owner: str, look: Any) -> bool:
+        if whole(self, owner, look):
+            return True
+        left = self._owners[owner]
+        kinds = {place[0] for place in left.creates} | {place[0] for place in left.deletes}
+        return len(kinds) == 1
+
+    return patch(Expectations, "satisfied", satisfied)
+
+
+@bug("A pass starts from a job that is older than the operator's own last write of it.")
+def own_status_not_awaited():
+    return patch(OwnWrites, "seconds_until_live", lambda *_: None)
+
+
+@bug("The live read of a lagging job answers with the successor of its name.")
+def successor_taken_for_the_job():
+    async def read_live(self: JobReconciler, cached: Unstructured) -> Unstructured | None:
+        key = cached.metadata.key
+        try:
+            job = Unstructured(await self._client.get(self._framework.resource, key.name, key.namespace))
+        except NotFoundError:
+            return None
+        self._remember(key, job)
+        self._writes.confirm(job)
+        return job
+
+    return patch(JobReconciler, "_read_live", read_live)
+
+
+@bug("Children that vanished are made anew although the garbage collector took them, for their job is gone.")
+def garbage_made_anew():
+    async def confirm(*_: Any) -> bool:
+        return True
+
+    return patch(Doubts, "confirm", confirm)
+
+
+# Writes ---------------------------------------------------------------------------------------------------------------
+
+
+@bug("DELETE carries no UID, so that it hits whoever has the name by then.")
+def delete_without_uid():
+    delete = Client.delete
+
+    async def without(self: Client, *args: Any, uid: Any = None, **options: Any) -> None:
+        await delete(self, *args, **options)
+
+    return patch(Client, "delete", without)
+
+
+@bug("The status is written whatever the job is by then.")
+def stale_status_write():
+    write = OwnWrites._patch
+
+    async def unconditional(self: OwnWrites, job: Any, body: Any, version: str, subresource: Any = None) -> str:
+        return await write(self, job, body, None if subresource else version, subresource)  # type: ignore[arg-type]
+
+    return patch(OwnWrites, "_patch", unconditional)
+
+
+@bug("A conflict counts as success: nobody looks again.")
+def conflict_swallowed():
+    pursue = JobReconciler._pursue
+
+    async def swallow(self: JobReconciler, job: Any) -> Result:
+        try:
+            return await pursue(self, job)
+        except ConflictError:
+            return DONE
+
+    return patch(JobReconciler, "_pursue", swallow)
+
+
+@bug("Errors of a batch of creates and deletes are swallowed, as if all had gone well.")
+def batch_error_swallowed():
+    carry_out = Applier._carry_out_one
+
+    async def swallow(self: Applier, job: Any, action: Any, outcome: Outcome) -> None:
+        await carry_out(self, job, action, outcome)
+        outcome.errors.clear()
+
+    return patch(Applier, "_carry_out_one", swallow)
+
+
+# The order of things --------------------------------------------------------------------------------------------------
+
+
+@bug("A finished job is cleaned up before its terminal status is written.")
+def clean_up_before_terminal_status():
+    finish = engine._finish
+
+    def late(draft: Draft) -> Any:
+        return replace(finish(draft), status_first=False)
+
+    return patch(engine, "_finish", late)
+
+
+@bug("A restart is counted after the failed pod is deleted.")
+def restart_counted_after_deletion():
+    carry_out = JobReconciler._carry_out
+
+    async def late(self: JobReconciler, seen: Any, plan: Any, version: str) -> Result:
+        result = await carry_out(self, seen, replace(plan, annotations={}), version)
+        if plan.annotations:
+            await self._writes.annotate(seen.job, plan.annotations, version)
+        return result
+
+    return patch(JobReconciler, "_carry_out", late)
+
+
+@bug("A restart is counted in each pass that sees the failed pod.")
+def restart_counted_again():
+    return patch(Ledger, "settled", lambda *_: False)
+
+
+@bug("A pod that terminates leaves its slot vacant, although it still has the name.")
+def name_of_a_dying_pod_taken():
+    def vacancies(self: Line) -> Iterator[int]:
+        return iter(index for index in range(self.role.replicas) if index not in self.holders)
+
+    return patch(Line, "vacancies", vacancies)
+
+
+@bug("A resumed job does not wait until the pods from before have gone.")
+def resumed_among_dying_pods():
+    def proceed(draft: Draft) -> Any:
+        if draft.status.is_true("Suspended"):
+            engine._resume(draft)
+        return engine._advance(draft)
+
+    return patch(engine, "_proceed", proceed)
+
+
+@bug("completionTime is set in every pass over a finished job.")
+def completed_again():
+    tidy_up = engine._tidy_up
+
+    def again(draft: Draft) -> Any:
+        draft.status._fields["completionTime"] = draft.status._now
+        return tidy_up(draft)
+
+    return patch(engine, "_tidy_up", again)
+
+
+@bug("A job that was finished goes on if its pods look as if it should.")
+def finished_forgotten():
+    return patch(Status, "finished", property(lambda self: self.is_true("Failed")))
+
+
+@bug("A job that another controller manages is treated like any other.")
+def managed_by_ignored():
+    return patch(engine, "ignored", lambda _: False)
+
+
+@bug("The deadline counts from the creation of the job, not from its start.")
+def deadline_from_creation():
+    def left(job: Any, status: Any, now: Any) -> float | None:
+        born = parse_time(job.metadata.creation_timestamp)
+        limit = job.run_policy.active_deadline
+        return None if limit is None or born is None else limit - (now - born).total_seconds()
+
+    return patch(engine, "seconds_to_deadline", left)
+
+
+# Queue and controller -------------------------------------------------------------------------------------------------
+
+
+@bug("The wait that a reconcile asks for is forgotten.")
+def requeue_after_forgotten():
+    follow = Controller._follow
+
+    def forget(self: Controller, key: Any, result: Result) -> None:
+        follow(self, key, replace(result, requeue_after=None))
+
+    return patch(Controller, "_follow", forget)
+
+
+@bug("A key that is asked for while it is worked on is dropped.")
+def add_while_working_lost():
+    add = WorkQueue.add
+
+    def lose(self: Any, key: Any, priority: int = 0) -> None:
+        if key not in self._working:
+            add(self, key, priority)
+
+    return patch(WorkQueue, "add", lose)
+
+
+# Watches and caches ---------------------------------------------------------------------------------------------------
+
+
+@bug("410 is answered by the same watch at the same version.")
+def gone_ignored():
+    return mock.patch.dict(watcher._WATCHING, {watcher.Cause.EXPIRED: watcher.Next.RETRY})
+
+
+@bug("A watch that ended is begun anew at version 0, and what was deleted in between is never told.")
+def watch_restarted_from_zero():
+    opened = Reflector._open
+
+    async def from_zero(self: Any, action: Any) -> None:
+        await opened(self, replace(action, version="0") if action.verb is watcher.Verb.WATCH else action)
+
+    return patch(Reflector, "_open", from_zero)
+
+
+@bug("A watch that ended is begun anew at the latest version: what happened in between is never told.")
+def watch_restarted_from_now():
+    opened = Reflector._open
+
+    async def from_now(self: Any, action: Any) -> None:
+        await opened(self, replace(action, version="") if action.verb is watcher.Verb.WATCH else action)
+
+    return patch(Reflector, "_open", from_now)
+
+
+@bug("Objects that a list does not have any more stay in the cache.")
+def tombstone_lost():
+    return patch(Store, "prune", lambda *_: [])
+
+
+@bug("Objects that a list does not have any more leave the cache, but nobody is told.")
+def tombstone_not_told():
+    prune = Store.prune
+
+    def silently(self: Any, *args: Any) -> list[Change[Any]]:
+        prune(self, *args)
+        return []
+
+    return patch(Store, "prune", silently)
+
+
+# Election -------------------------------------------------------------------------------------------------------------
+
+
+@bug("Who stood still while somebody else took the lead goes on writing.")
+def lease_fencing_off():
+    return patch(LeaderElector, "gate", lambda _: None)
+
+
+@bug("Who has lost the lease goes on.")
+def lost_lease_ignored():
+    @contextmanager
+    def plant() -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(patch(LeaderElector, "_lose", lambda *_: None))
+            stack.enter_context(patch(LeaderElector, "gate", lambda _: None))
+            yield
+
+    return plant()
+
+
+def hunt(planted: Bug, seeds: int) -> tuple[int, str] | None:
+    """How many seeds it takes to find the bug, and by which rule; None if it takes more."""
+    with planted.plant():
+        found = first_problem(range(seeds))
+    if found is None:
+        return None
+    number, verdict = found
+    violations = verdict.outcome.violations
+    return number, violations[0].rule if violations else "another end"

@@ -1,0 +1,75 @@
+"""One seed, judged: the run itself, and for an orderly one whether its end is that of the run without faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tests.simulation.ends import same_end
+from tests.simulation.script import Script, draw_script
+from tests.simulation.world import Kill, Outcome, play
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`problem` is empty if all is well."""
+
+    seed: str
+    problem: str
+    outcome: Outcome
+    """Of the run in which the problem shows."""
+
+    @property
+    def replay(self) -> str:
+        return f"make simulate SEED={self.seed}"
+
+    def report(self) -> str:
+        """The problem, the trace and how to see it again."""
+        return "\n".join((f"seed {self.seed}: {self.problem}", *self.outcome.lines(), f"replay with: {self.replay}"))
+
+
+def examine(
+    script: Script, *, kill: Kill | None = None, twin: Outcome | None = None, everything: bool = False
+) -> Verdict:
+    """Plays the script; `twin` is its run without faults, if that is known already."""
+    outcome = play(script, kill=kill, everything=everything)
+    if outcome.failed:
+        return Verdict(script.seed, str(outcome.violations[0]).strip(), outcome)
+    if not script.orderly:
+        return Verdict(script.seed, "", outcome)
+    if twin is None:
+        twin = play(script.without_faults(), everything=everything)
+        if twin.failed:
+            return Verdict(script.seed, f"without faults: {str(twin.violations[0]).strip()}", twin)
+    difference = same_end(script, outcome.end, twin.end)
+    return Verdict(script.seed, f"another end: {difference}" if difference else "", outcome)
+
+
+def examine_seed(seed: int, *, everything: bool = False) -> Verdict:
+    return examine(draw_script(seed), everything=everything)
+
+
+def first_problem(seeds: Iterable[int]) -> tuple[int, Verdict] | None:
+    """How many seeds it takes to find a problem, and which it is; None if no seed shows one."""
+    for number, seed in enumerate(seeds, start=1):
+        verdict = examine_seed(seed)
+        if verdict.problem:
+            return number, verdict
+    return None
+
+
+def kills(script: Script) -> Iterator[tuple[Kill, Verdict]]:
+    """The script once for each write of the operator, killed right before and right after it."""
+    twin = play(script)
+    if twin.failed:
+        yield Kill(0, "not"), Verdict(script.seed, str(twin.violations[0]), twin)
+        return
+    number = 0
+    while True:
+        number += 1
+        for when in ("before", "after"):
+            kill = Kill(number, when)
+            verdict = examine(script, kill=kill, twin=twin)
+            if not any(what == "killed by plan" for _, _, what in verdict.outcome.trace):
+                return
+            yield kill, verdict

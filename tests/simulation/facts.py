@@ -1,0 +1,99 @@
+"""Objects as the simulation reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from trainop.engine.framework import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE, Framework
+from trainop.engine.parse import ignored
+from trainop.runtime.clock import parse_timestamp
+from trainop.runtime.objects import Json, Unstructured
+
+Slot = tuple[str, int]
+"""Role as in labels, and index."""
+
+
+def slot_of(pod: Json) -> Slot | None:
+    labels = pod["metadata"].get("labels") or {}
+    if REPLICA_TYPE not in labels or JOB_NAME not in labels:
+        return None
+    return labels[REPLICA_TYPE], int(labels[REPLICA_INDEX])
+
+
+def owner_of(value: Json) -> Json | None:
+    owners = value["metadata"].get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def phase(pod: Json) -> str:
+    return str(pod.get("status", {}).get("phase", "Pending"))
+
+
+def terminating(value: Json) -> bool:
+    return bool(value["metadata"].get("deletionTimestamp"))
+
+
+def suspended(job: Json) -> bool:
+    return bool((job["spec"].get("runPolicy") or {}).get("suspend"))
+
+
+class Facts(NamedTuple):
+    """What decides whether a job may have pods."""
+
+    uid: str
+    finished: bool
+    suspended: bool
+    paused: bool
+    """Its status says that it is suspended."""
+    terminating: bool
+    foreign: bool
+    replicas: Mapping[str, int]
+
+    @property
+    def stopped(self) -> str:
+        """Why there must be no new pods; empty if there may."""
+        words = ("finished", "suspended", "terminating", "foreign")
+        return next((word for word in words if getattr(self, word)), "")
+
+
+def is_true(job: Json, type_: str) -> bool:
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return any(each["type"] == type_ and each["status"] == "True" for each in conditions)
+
+
+def message_of(job: Json, type_: str) -> str:
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return next((str(each["message"]) for each in conditions if each["type"] == type_), "")
+
+
+def finished(job: Json) -> bool:
+    return is_true(job, "Succeeded") or is_true(job, "Failed")
+
+
+def facts_of(framework: Framework, job: Json) -> Facts:
+    specs = job["spec"][framework.replica_specs]
+    return Facts(
+        uid=job["metadata"]["uid"],
+        finished=finished(job),
+        suspended=bool((job["spec"].get("runPolicy") or {}).get("suspend")),
+        paused=is_true(job, "Suspended"),
+        terminating=terminating(job),
+        foreign=ignored(Unstructured(job)),
+        replicas={role.lower(): spec.get("replicas", 1) for role, spec in specs.items()},
+    )
+
+
+def due_at(job: Json) -> datetime | None:
+    """When the next limit of the job is due: its deadline, or its time to live."""
+    policy, status = job["spec"].get("runPolicy") or {}, job.get("status") or {}
+    if policy.get("suspend") or policy.get("managedBy") or terminating(job):
+        return None
+    if finished(job):
+        begun, limit = status.get("completionTime"), policy.get("ttlSecondsAfterFinished")
+    else:
+        begun, limit = status.get("startTime"), policy.get("activeDeadlineSeconds")
+    if begun is None or limit is None:
+        return None
+    return parse_timestamp(begun) + timedelta(seconds=limit)

@@ -1,0 +1,76 @@
+"""What happens to the operator, to the API server and to pods, at the times that the script has drawn."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from tests.simulation.replica import Replica
+from tests.simulation.script import Step
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+OF_PODS = {"evict", "vanish", "delete pod", "node"}
+
+
+class Fate:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def strike(self, number: int, step: Step) -> None:
+        """The `number`th stroke of the script."""
+        world = self._world
+        rng = random.Random(f"{world.script.seed}/chaos/{number}")
+        if step.act in OF_PODS:
+            if not world.nodes.strike(step.act, rng, step.value or 0.0):
+                if world.loop.time() + 2.0 < world.script.calm_at:
+                    world.loop.outside(2.0, self.strike, number, step)
+            elif step.act == "vanish" and rng.random() < 0.5:
+                self._compact()  # so that only a list can tell
+            return
+        world.note("fate", f"{step.act} {step.subject} {step.value or ''}")
+        world.happened += 1
+        if step.act == "compact":
+            self._compact()
+        elif step.act == "outage":
+            world.outage = True
+            self._cut_all()
+            world.loop.outside(step.value, self._restore)
+        else:
+            replica = next(each for each in world.replicas if each.name == step.subject)
+            self._strike_replica(replica, step, rng)
+
+    def _strike_replica(self, replica: Replica, step: Step, rng: random.Random) -> None:
+        if step.act == "jump":
+            replica.clock.offset += step.value
+        if not replica.runs:
+            return
+        match step.act:
+            case "kill":
+                replica.kill(again_in=rng.uniform(0.1, 10))
+            case "stop":
+                replica.stop()
+            case "cut":
+                replica.wire.cut()
+            case "lag":
+                replica.wire.lag(*step.value)
+            case "freeze":
+                seconds, writing = step.value
+                if writing:
+                    replica.wire.freezes = seconds
+                else:
+                    replica.freeze(seconds)
+
+    def _compact(self) -> None:
+        """The API server forgets the past, and all watches break."""
+        self._world.server.compact()
+        self._cut_all()
+
+    def _cut_all(self) -> None:
+        for replica in self._world.replicas:
+            if replica.runs:
+                replica.wire.cut()
+
+    def _restore(self) -> None:
+        self._world.outage = False

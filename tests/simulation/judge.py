@@ -1,0 +1,336 @@
+"""What must never be. Every write is judged as it comes: by what etcd holds, and by what its author could know."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from structlog.contextvars import get_contextvars
+
+from tests.simulation.facts import Facts, facts_of, finished, is_true, message_of, owner_of, phase, slot_of, terminating
+from trainop.engine.framework import Framework
+from trainop.engine.ledger import RESTARTS, Ledger
+from trainop.engine.limits import BACKOFF as BACKOFF_TEXT
+from trainop.engine.limits import DEADLINE as DEADLINE_TEXT
+from trainop.engine.parse import ignored
+from trainop.local.api.store import Change, Table
+from trainop.runtime.clock import parse_timestamp
+from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.resource import LEASES
+from trainop.runtime.transport import Request, Response
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Violation(NamedTuple):
+    at: float
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.at:9.3f}  {self.rule}: {self.text}"
+
+
+class Judge:
+    """Follows the store, and what each process sends and is shown."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.violations: list[Violation] = []
+        self._kinds = {str(framework.resource): framework for framework in world.frameworks}
+        self._paths = {
+            path: framework
+            for framework in world.frameworks
+            for path in (framework.resource.path(), framework.resource.path("ns"))
+        }
+        self._shown: dict[tuple[str, str], list[tuple[float, Facts]]] = defaultdict(list)
+        """By process and job UID: what it was shown of the job, and when."""
+        self._begun: dict[tuple[str, str], float] = {}
+        """By process and reconcile: when it first wrote."""
+        self._made: dict[tuple[str, str, str], str] = {}
+        """By process, path and job UID: the UID of a child that the process knows to have created."""
+        self._deleted: set[tuple[str, str]] = set()
+        """Process and UID of children that the process knows to have deleted."""
+        self._victims: dict[str, set[str]] = defaultdict(set)
+        """By job UID: pods that failed, or that others deleted, since its restarts were last counted from 0."""
+
+    def accuse(self, rule: str, text: str) -> None:
+        violation = Violation(self._world.loop.time(), rule, text)
+        self.violations.append(violation)
+        self._world.note("judge", f"{rule}: {text}")
+
+    # What is written --------------------------------------------------------------------------------------------------
+
+    def __call__(self, table: Table, change: Change) -> None:
+        framework = self._kinds.get(table.name)
+        if framework is not None:
+            self._on_job(framework, change)
+        elif table.name == "pods":
+            self._on_pod(change)
+
+    def _on_job(self, framework: Framework, change: Change) -> None:
+        if change.old is None or change.new is None or change.old.uid != change.new.uid:
+            return
+        old, new = change.old.value, change.new.value
+        name = change.key[1]
+        if ignored(Unstructured(new)) and (new.get("status") or {}) != (old.get("status") or {}):
+            self.accuse("foreign job", f"somebody wrote the status of {name}, which another controller manages")
+        for type_ in ("Succeeded", "Failed"):
+            if is_true(old, type_) and not is_true(new, type_):
+                self.accuse("terminal is for ever", f"{name} was {type_} and is not any more")
+        if is_true(new, "Succeeded") and is_true(new, "Failed"):
+            self.accuse("not both", f"{name} is Succeeded and Failed")
+        if finished(new) and is_true(new, "Running"):
+            self.accuse("not both", f"{name} is finished and Running")
+        self._on_completion(name, old, new)
+        self._on_ledger(name, old, new)
+
+    def _on_completion(self, name: str, old: Json, new: Json) -> None:
+        before, after = (value.get("status", {}).get("completionTime") for value in (old, new))
+        if before is not None and after != before:
+            self.accuse("completed once", f"completionTime of {name} was {before} and is {after}")
+        if finished(new) and not finished(old):
+            if after is None:
+                self.accuse("completed once", f"{name} is finished without completionTime")
+            self._on_limit(name, new)
+
+    def _on_limit(self, name: str, job: Json) -> None:
+        """A deadline not before its time, and in good time; a back-off limit not before so many pods have failed."""
+        text, policy = message_of(job, "Failed"), job["spec"].get("runPolicy") or {}
+        if text == BACKOFF_TEXT.format(name):
+            most = policy["backoffLimit"]
+            if len(self._victims[job["metadata"]["uid"]]) <= most and not self._world.restarts_in_place(job):
+                self.accuse("restarts once", f"{name} failed at its backoffLimit {most} before so many pods had failed")
+        if text == DEADLINE_TEXT.format(name) and not self._world.script.jumps:
+            due = parse_timestamp(job["status"]["startTime"]) + timedelta(seconds=policy["activeDeadlineSeconds"])
+            late = (self._world.clock.now() - due).total_seconds()
+            if not -0.01 <= late <= self._world.patience(due, 2.0):
+                self.accuse("deadline on time", f"{name} failed at its deadline {late:.2f} s late")
+
+    def _on_ledger(self, name: str, old: Json, new: Json) -> None:
+        text = (new["metadata"].get("annotations") or {}).get(RESTARTS)
+        if text == (old["metadata"].get("annotations") or {}).get(RESTARTS):
+            return
+        uid = new["metadata"]["uid"]
+        if text is None:
+            self._victims[uid].clear()
+            return
+        ledger = Ledger(uid, {RESTARTS: text})
+        counted = ledger.failures + ledger.disruptions
+        if counted > len(self._victims[uid]):
+            self.accuse("restarts once", f"{counted} restarts of {name} counted, {len(self._victims[uid])} pods lost")
+
+    def _on_pod(self, change: Change) -> None:
+        if change.new is None:
+            return
+        pod = change.new.value
+        owner = owner_of(pod)
+        if owner is None:
+            return
+        if phase(pod) == "Failed":
+            self._victims[owner["uid"]].add(change.new.uid)
+        if change.old is None:
+            self._on_created(change, owner)
+
+    def loses(self, pod: Json) -> None:
+        """Others take the pod away."""
+        owner = owner_of(pod)
+        if owner is not None:
+            self._victims[owner["uid"]].add(pod["metadata"]["uid"])
+
+    def _on_created(self, change: Change, owner: Json) -> None:
+        assert change.new is not None
+        place = slot_of(change.new.value)
+        for key, stored in self._world.store.table("pods").objects.items():
+            if key == change.key or terminating(stored.value) or phase(stored.value) in {"Succeeded", "Failed"}:
+                continue
+            other = owner_of(stored.value)
+            if other and other["uid"] == owner["uid"] and slot_of(stored.value) == place:
+                self.accuse("one pod a slot", f"{change.key[1]} and {key[1]} are both alive for {place}")
+
+    # What a process knows ---------------------------------------------------------------------------------------------
+
+    def told(self, process: str, request: Request, answer: Response) -> None:
+        """An answer has come."""
+        if not 200 <= answer.status < 300:
+            return
+        if request.method == "POST":
+            made = msgspec.json.decode(answer.body)
+            owner = owner_of(made)
+            if owner is not None:
+                path = f"{request.path}/{made['metadata']['name']}"
+                self._made[process, path, owner["uid"]] = made["metadata"]["uid"]
+        elif request.method == "DELETE":
+            uid = _precondition(request)
+            if uid:
+                self._deleted.add((process, uid))
+        if request.query.get("limit") == "1":
+            return  # somebody only wants to know whether lists are answered
+        for path, framework in self._paths.items():
+            if request.path.startswith(path):
+                found = msgspec.json.decode(answer.body)
+                items: Iterable[Json] = found.get("items", [found])
+                self._learn(process, framework, (item for item in items if "spec" in item))
+                return
+
+    def shows(self, process: str, path: str, part: bytes) -> None:
+        """A watch has brought lines, the last of them perhaps cut."""
+        framework = self._paths.get(path)
+        if framework is None:
+            return
+        events = [msgspec.json.decode(line) for line in part.split(b"\n")[:-1]]
+        seen = [event["object"] for event in events if event["type"] in {"ADDED", "MODIFIED"}]
+        self._learn(process, framework, seen)
+
+    def _learn(self, process: str, framework: Framework, jobs: Iterable[Json]) -> None:
+        now = self._world.loop.time()
+        for job in jobs:
+            facts = facts_of(framework, job)
+            self._shown[process, facts.uid].append((now, facts))
+
+    def _knew(self, process: str, uid: str) -> list[Facts]:
+        """What the process may act upon in this reconcile: what it knew when that began, and what it was shown then."""
+        seen = self._shown.get((process, uid), [])
+        begun = self._begun[process, _reconcile()]
+        before = [facts for at, facts in seen if at < begun][-1:]
+        return before + [facts for at, facts in seen if at == begun]
+
+    # What a process sends ---------------------------------------------------------------------------------------------
+
+    def sends(self, process: str, request: Request) -> None:
+        """A write is about to leave."""
+        if request.path.startswith(LEASES.path()[: -len("/leases")]):
+            return
+        self._begun.setdefault((process, _reconcile()), self._world.loop.time())
+        self._world.writes[process] += 1
+        self._world.note(process, f"{request.method} {request.path} {_essence(request)}")
+        if "/events" in request.path:
+            return
+        self._check_lead(process, request)
+        match request.method:
+            case "POST":
+                self._check_create(process, request)
+            case "DELETE":
+                self._check_delete(process, request)
+            case "PATCH" | "PUT" if any(request.path.startswith(path) for path in self._paths):
+                body = msgspec.json.decode(request.body)
+                if not body["metadata"].get("resourceVersion"):
+                    self.accuse("over what was seen", f"{process} writes {request.path} whatever it is by now")
+
+    def _check_lead(self, process: str, request: Request) -> None:
+        holder = self._world.lease_holder()
+        if holder and holder != process:
+            self.accuse("one leader", f"{process} sends {request.method} {request.path} while {holder} leads")
+
+    def _check_create(self, process: str, request: Request) -> None:
+        body = msgspec.json.decode(request.body)
+        owner = owner_of(body)
+        name = body["metadata"]["name"]
+        if owner is None:
+            self.accuse("ours", f"{process} creates {name}, which belongs to nobody")
+            return
+        path = f"{request.path}/{name}"
+        uid = self._made.get((process, path, owner["uid"]))
+        table = request.path.rsplit("/", 1)[-1]
+        found = self._world.store.get(table, (body["metadata"].get("namespace") or "ns", name))
+        if uid is not None and found is not None and found.uid == uid:
+            self.accuse("reads its own writes", f"{process} creates {name} again, which it has created and which lives")
+        if table != "pods":
+            return
+        known = self._knew(process, owner["uid"])
+        if all(facts.stopped for facts in known):
+            why = known[-1].stopped if known else "unknown"
+            self.accuse("no pod for who must not run", f"{process} creates {name} though the job is {why}")
+
+    def _check_delete(self, process: str, request: Request) -> None:
+        uid, table, key = _precondition(request), *_place(request.path)
+        if not uid:
+            self.accuse("delete by UID", f"{process} deletes {request.path} whoever that is")
+            return
+        stored = self._world.store.get(table, key)
+        if stored is None or stored.uid != uid:
+            return
+        forced = b'"gracePeriodSeconds":0' in request.body
+        if (process, uid) in self._deleted and not forced:
+            self.accuse("reads its own writes", f"{process} deletes {key[1]} again")
+        if table == "pods" and not terminating(stored.value):
+            self._check_delete_pod(process, stored.value)
+        elif table in self._kinds:
+            self._check_expired(stored.value)
+
+    def _check_delete_pod(self, process: str, pod: Json) -> None:
+        """A pod goes only if its job has no use for it; a failed one only when that is counted."""
+        owner = owner_of(pod)
+        job = self._world.job_of(pod)
+        if owner is None or job is None or terminating(job):
+            return
+        framework, name = self._world.framework_of(owner["kind"]), pod["metadata"]["name"]
+        now = facts_of(framework, job)
+        place = slot_of(pod)
+        for facts in (now, *self._knew(process, owner["uid"])):
+            if facts.suspended or facts.paused or place is None or facts.replicas.get(place[0], 0) <= place[1]:
+                return
+        if now.finished or self._is_double(pod, owner["uid"]):
+            return
+        ledger = Ledger(owner["uid"], job["metadata"].get("annotations") or {})
+        if phase(pod) != "Failed":
+            self.accuse(
+                "clean up after the end", f"{process} deletes {name}, {phase(pod)}, of a job that is not finished"
+            )
+        elif not ledger.settled(pod["metadata"]["uid"]):
+            self.accuse("restarts once", f"{process} deletes {name}, which failed, before that is counted")
+
+    def _is_double(self, pod: Json, owner: str) -> bool:
+        others = (stored.value for stored in self._world.store.table("pods").objects.values())
+        return any(
+            other["metadata"]["uid"] != pod["metadata"]["uid"]
+            and slot_of(other) == slot_of(pod)
+            and (owner_of(other) or {}).get("uid") == owner
+            for other in others
+        )
+
+    def _check_expired(self, job: Json) -> None:
+        name, policy = job["metadata"]["name"], job["spec"].get("runPolicy") or {}
+        ttl, end = policy.get("ttlSecondsAfterFinished"), job.get("status", {}).get("completionTime")
+        if ttl is None or end is None or not finished(job):
+            self.accuse("TTL on time", f"{name} is deleted although its time is not limited, or has not begun")
+            return
+        due = parse_timestamp(end) + timedelta(seconds=ttl)
+        late = (self._world.clock.now() - due).total_seconds()
+        if not self._world.script.jumps and not -0.01 <= late <= self._world.patience(due, 2.0):
+            self.accuse("TTL on time", f"{name} is deleted {late:.2f} s late")
+
+
+def _reconcile() -> str:
+    """In which reconcile this is called; its id is a context variable, like those of all log lines."""
+    return str(get_contextvars().get("reconcile_id", ""))
+
+
+def _precondition(request: Request) -> str:
+    body: Any = msgspec.json.decode(request.body) if request.body else {}
+    return str((body.get("preconditions") or {}).get("uid") or "")
+
+
+def _place(path: str) -> tuple[str, tuple[str, str]]:
+    """`/api/v1/namespaces/ns/pods/p` and `/apis/g/v/namespaces/ns/kinds/k` -> table and key."""
+    parts = path.strip("/").split("/")
+    core = parts[0] == "api"
+    namespace, plural, name = parts[-3:] if len(parts) < 8 else parts[4:7]
+    return plural if core else f"{plural}.{parts[1]}", (namespace, name)
+
+
+def _essence(request: Request) -> str:
+    """What a write is about, for the trace."""
+    if request.method == "DELETE" or not request.body:
+        return ""
+    body = msgspec.json.decode(request.body)
+    if request.method == "POST":
+        return str(body["metadata"].get("name", ""))
+    if "status" in body:
+        conditions = body["status"].get("conditions") or []
+        return " ".join(f"{each['type']}={each['status']}" for each in conditions) or str(sorted(body["status"]))
+    return str(body.get("metadata", {}).get("annotations", ""))[:200]

@@ -1,0 +1,42 @@
+"""What the operator logs, as part of the trace."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+UNFORGIVABLE = {"reconcile raised", "handler failed", "reconcile is stuck", "index failed"}
+
+
+@contextmanager
+def logs_into(world_of: Callable[[], World | None], *, everything: bool) -> Iterator[None]:
+    """Log lines go to the trace: with `everything` all of them, else only what must never be."""
+
+    def take(_: Any, level: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        world = world_of()
+        if world is not None:
+            event = entry.pop("event")
+            error = entry.pop("exc_info", None)
+            keys = " ".join(f"{key}={value}" for key, value in sorted(entry.items()) if key != "reconcile_id")
+            world.note("log", f"{level} {event} {keys}")
+            if event in UNFORGIVABLE:
+                world.judge.accuse("no bugs", f"{event}: {keys} {error!r}")
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, take],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if everything else logging.ERROR),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

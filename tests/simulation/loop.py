@@ -1,0 +1,189 @@
+"""An event loop for several processes in virtual time: time jumps to the next timer, processes can stand still.
+
+Every callback runs in a context, and the context says to which simulated process it belongs. What belongs to a frozen
+process waits, timers included, until it is thawed: a long pause of a garbage collector, a SIGSTOP, a laptop's lid.
+Nothing here depends on real time, on addresses in memory or on the hash seed, so that every run repeats itself exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+MOST_TURNS = 20_000
+"""Turns of the loop without any time passing after which something spins."""
+
+
+class Process:
+    """Whoever can stand still as a whole."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.frozen = False
+        self.parked: deque[asyncio.Handle] = deque()
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+_PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+_OUTSIDE = contextvars.Context()
+"""Where the network and the cluster live: they never stand still."""
+
+
+class _Task(asyncio.Task[Any]):
+    """Hashes by number, so that sets of tasks have the same order in every run."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], number: int, **options: Any) -> None:
+        self._number = number
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class ProcessLoop(asyncio.BaseEventLoop):
+    """Begins at time 0, has no files and no sockets."""
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._turns = 0
+        self._tasks = 0
+        self.on_spin: Callable[[], None] | None = None
+        """Called once when callbacks call callbacks and no time passes; it has to put an end to that."""
+        self.set_task_factory(self._make_task)
+
+    def time(self) -> float:
+        return self._now
+
+    def freeze(self, process: Process) -> None:
+        process.frozen = True
+
+    def thaw(self, process: Process) -> None:
+        process.frozen = False
+        self._ready.extend(process.parked)
+        process.parked.clear()
+
+    def outside(self, delay: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        """Calls after `delay` seconds, whatever becomes of the process that asks for it."""
+        return self.call_at(self._now + delay, callback, *args, context=_OUTSIDE.copy())
+
+    def spawn(self, process: Process, work: Coroutine[Any, Any, R], name: str) -> asyncio.Task[R]:
+        """A task that belongs to the process, like all that it starts."""
+        context = contextvars.Context()
+        context.run(_PROCESS.set, process)
+        return self.create_task(work, name=name, context=context)
+
+    def _make_task(self, _loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        self._tasks += 1
+        return _Task(work, self._tasks, loop=self, **options)
+
+    def _run_once(self) -> None:
+        """One turn, as asyncio's own, but for the jump in place of the wait."""
+        ready, scheduled = self._ready, self._scheduled
+        while scheduled and scheduled[0].cancelled():
+            heapq.heappop(scheduled)
+        if not ready and not self._stopping:
+            if not scheduled:
+                raise RuntimeError("nothing is ready and no timer is set")
+            if scheduled[0].when() > self._now:
+                self._now = scheduled[0].when()
+                self._turns = 0
+        while scheduled and scheduled[0].when() <= self._now:
+            timer = heapq.heappop(scheduled)
+            if not timer.cancelled():
+                ready.append(timer)
+        self._turns += 1
+        if self._turns > MOST_TURNS:
+            self._stop_spinning()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                self._run(handle)
+
+    def _stop_spinning(self) -> None:
+        self._turns = 0
+        if self.on_spin is None:
+            raise RuntimeError(f"no time passes any more at {self._now:.3f} s")
+        stop, self.on_spin = self.on_spin, None
+        stop()
+
+    def _run(self, handle: asyncio.Handle) -> None:
+        process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]  # asyncio keeps it to itself
+        if process is not None and process.frozen:
+            process.parked.append(handle)
+        else:
+            handle._run()
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers are dropped when their time comes."""
+
+    def _write_to_self(self) -> None:
+        """No thread ever wakes this loop."""
+
+
+def run(main: Callable[[ProcessLoop], Coroutine[Any, Any, R]]) -> R:
+    """Runs `main` to its end on a fresh loop. What failed without anybody waiting for it is raised at the end."""
+    loop = ProcessLoop()
+    unseen: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: unseen.append(context))
+    try:
+        result = loop.run_until_complete(main(loop))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+    if unseen:
+        raise RuntimeError(f"nobody saw this: {unseen}")
+    return result
+
+
+class Wall:
+    """The clock of one process: its wall clock may be wrong, and may be set; `monotonic` knows nothing of that."""
+
+    def __init__(self, loop: ProcessLoop, offset: float = 0.0) -> None:
+        self._loop = loop
+        self.offset = offset
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.offset + self._loop.time())
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Pause:
+    """Awaitable: until `seconds` have passed outside, so that a frozen process finds the answer there when it wakes."""
+
+    def __init__(self, loop: ProcessLoop, seconds: float) -> None:
+        self._loop = loop
+        self._seconds = seconds
+
+    def __await__(self) -> Generator[Any, None, None]:
+        arrived = self._loop.create_future()
+        timer = self._loop.outside(self._seconds, _arrive, arrived)
+        try:
+            yield from arrived
+        finally:
+            timer.cancel()
+
+
+def _arrive(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,131 @@
+"""One replica of the operator: started, killed, stopped, frozen, restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.loop import Process, Wall
+from tests.simulation.wire import Wire
+from trainop.operator import build
+from trainop.runtime.manager import Group, Manager
+from trainop.runtime.metrics import Metrics
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@functools.cache
+def metrics() -> Metrics:
+    """One registry for all runs: what it counts is read as differences."""
+    return Metrics()
+
+
+class Replica:
+    """A pod that runs the operator, restarted whenever it ends."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self._world = world
+        self._lives = 0
+        self._over = False
+        self.process = Process(name)
+        self.wire: Wire
+        self.clock = Wall(world.loop)
+        self.manager: Manager
+        self.task: asyncio.Task[int] | None = None
+
+    def start(self) -> None:
+        if self._over or self.runs:
+            return
+        world = self._world
+        self._lives += 1
+        life = f"{self.name}.{self._lives}"
+        self.process = Process(life)
+        self.wire = Wire(world, life, random.Random(f"{world.script.seed}/wire/{life}"))
+        self.wire.freeze = self.freeze
+        self.wire.on_write = functools.partial(world.on_write, self)
+        rng = random.Random(f"{world.script.seed}/operator/{life}")
+        world.note(life, "starts")
+        self.manager = build(
+            world.settings(life), self.wire, clock=self.clock, rng=rng, signals=False, metrics=metrics()
+        )
+        self.manager._abort = self._abort
+        self.task = world.loop.spawn(self.process, self.manager.run(), life)
+        self.task.add_done_callback(self._ended)
+
+    def kill(self, again_in: float | None = None) -> None:
+        """Ends at once, as by SIGKILL: what is on its way arrives, nothing more is sent."""
+        if self.task is None or self.task.done():
+            return
+        self._world.note(self.process.name, "killed")
+        self.wire.dead = True
+        self._world.loop.thaw(self.process)
+        self.task.cancel()
+        if again_in is not None:
+            self._world.loop.outside(again_in, self.start)
+
+    def end(self) -> None:
+        """Killed, and stays dead."""
+        self._over = True
+        self.kill()
+
+    def freeze(self, seconds: float) -> None:
+        """It does not run for so long: all its timers and answers wait."""
+        loop, process = self._world.loop, self.process
+        loop.freeze(process)
+        loop.outside(seconds, loop.thaw, process)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self._world.note(self.process.name, "stops")
+        self.manager.stop()
+
+    def _abort(self, _code: int) -> None:
+        self.kill(again_in=2.0)
+
+    def _ended(self, task: asyncio.Task[int]) -> None:
+        world = self._world
+        if task.cancelled():
+            return
+        if task.exception() is not None:
+            world.judge.accuse("no crash", f"{self.process.name} ended with {task.exception()!r}")
+        else:
+            world.note(self.process.name, f"exits with {task.result()}")
+            if task.result() != 0 and not world.elects:
+                world.judge.accuse("no crash", f"{self.process.name} exited with {task.result()}")
+        world.loop.outside(1.5, self.start)
+
+    @property
+    def runs(self) -> bool:
+        return self.task is not None and not self.task.done()
+
+    @property
+    def _controllers(self) -> list[Any]:
+        return self.manager._controllers if self.runs else []
+
+    @property
+    def stands(self) -> bool:
+        """It runs, all its watches are well, and all that it has written was answered and shown to it."""
+        busy = self.waits or self.wire.mute or self.wire.outstanding
+        return bool(self._controllers) and not busy and all(self._watching())
+
+    @property
+    def waits(self) -> bool:
+        """For its own writes to show, which may take five minutes if they came and went unseen."""
+        return any(len(controller._reconciler._expectations) for controller in self._controllers)
+
+    @property
+    def leads(self) -> bool:
+        elector: Any = self.manager._elector
+        return elector is None or elector.leading
+
+    def _watching(self) -> Iterator[bool]:
+        for _, cache in self.manager._runnables[Group.CACHES]:
+            yield cache.synced  # type: ignore[attr-defined]  # a `Cache`
+            for informer in cache._informers.values():  # type: ignore[attr-defined]
+                for reflector in informer._reflectors:
+                    yield reflector._connection is not None

@@ -1,0 +1,21 @@
+"""The simulation finds each planted bug, and soon."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.__main__ import MOST_SEEDS
+from tests.simulation.bugs import BUGS, Bug, hunt
+
+
+def test_there_are_enough_bugs():
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 12
+
+
+# "tombstone not told" takes more seeds than a test can spend: `python -m tests.simulation --bugs` hunts for it
+SOUGHT = [bug for bug in BUGS if bug.name != "tombstone not told"]
+
+
+@pytest.mark.parametrize("bug", SOUGHT, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_found(bug: Bug):
+    assert hunt(bug, MOST_SEEDS) is not None

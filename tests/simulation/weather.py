@@ -1,0 +1,57 @@
+"""How often the way to the API server goes wrong, and how."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class Weather:
+    """Probabilities per request, and per chunk of a watch; `latency` in seconds is the usual way there and back."""
+
+    latency: float = 0.005
+    slow: float = 0.0
+    """It takes up to three seconds."""
+    refused: float = 0.0
+    """No connection: surely not sent."""
+    reset: float = 0.0
+    """The connection breaks before the request arrives."""
+    lost: float = 0.0
+    """The request is carried out, its answer never comes: the connection breaks."""
+    hang: float = 0.0
+    """No answer until the client's time is over; half of these requests are carried out."""
+    throttled: float = 0.0
+    """429 with Retry-After."""
+    broken: float = 0.0
+    """500, or 503."""
+    conflict: float = 0.0
+    """409 for a write over a version, though nobody else has written."""
+    late: float = 0.0
+    """What a watch shows is delayed by seconds."""
+    cut: float = 0.0
+    """A watch ends, often in the middle of a line."""
+    mute: float = 0.0
+    """A watch falls silent; half a minute later the connection is found dead."""
+    twice: float = 0.0
+    """The last event comes twice."""
+    expired: float = 0.0
+    """A watch ends with 410."""
+    error: float = 0.0
+    """A watch ends with an ERROR event, 500 or 429."""
+    bookmark: float = 0.0
+    """Bookmarks come between events."""
+
+
+FAIR = Weather()
+_KINDS = [each.name for each in fields(Weather) if each.name != "latency"]
+
+
+def draw_weather(rng: random.Random) -> Weather:
+    """Some kinds of faults, rare to frequent."""
+    kinds = rng.sample(_KINDS, rng.choice((0, 1, 3, 4, 5, 8)))
+    strength = rng.choice((0.15, 0.4, 0.6)) / max(1.0, len(kinds) / 3)
+    faults = {kind: rng.uniform(0.3, 1) * strength for kind in kinds}
+    if "conflict" in faults:
+        faults["conflict"] = min(0.5, 2.5 * faults["conflict"])  # few requests are such that it can befall them
+    return Weather(latency=rng.choice((0.0, 0.005, 0.05)), **faults)

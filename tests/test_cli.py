@@ -1,0 +1,212 @@
+"""The command line as a process: exit codes, one clear line, no traceback, and nothing imported that is not needed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from click.testing import CliRunner
+
+from trainop import __version__
+from trainop.cli import LAZY, cli, run_operator
+from trainop.errors import StartError, UnknownSchemeError
+from trainop.operator import FRAMEWORKS, PLANNED, build, enabled_frameworks, run
+from trainop.runtime.transport import NotConnectedError, Request, Response, Stream
+from trainop.settings import Settings
+
+KUBECONFIG = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "x",
+    "clusters": [{"name": "x", "cluster": {"server": "https://127.0.0.1:1"}}],
+    "users": [{"name": "x", "user": {"token": "t"}}],
+    "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+}
+NO_PORTS = ("--metrics-bind-address=0", "--health-probe-bind-address=0")
+
+
+def trainop(*args: str, program: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A run of the command to its end."""
+    start = [program] if program else [sys.executable, "-m", "trainop"]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd()), "HOME": "/nonexistent"} | environ
+    return subprocess.run([*start, *args], capture_output=True, text=True, env=env, timeout=30, check=False)
+
+
+def kubeconfig(path: Path) -> str:
+    """Of an API server that is not there."""
+    path.write_text(json.dumps(KUBECONFIG))
+    return f"--kubeconfig={path}"
+
+
+@pytest.fixture(autouse=True)
+def logs_restored() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.handlers, root.level
+    yield
+    root.handlers, root.level = before
+    structlog.reset_defaults()
+
+
+def test_an_unknown_flag_gives_usage_on_stderr_and_exit_2() -> None:
+    done = trainop("operator", "--nope")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("flag provided but not defined: -nope\nUsage of trainop operator:\n")
+
+
+@pytest.mark.parametrize("args", [["--leader-elect=perhaps"], ["-controller-threads", "x"], ["--namespace"]])
+def test_a_bad_value_gives_usage_and_exit_2(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_operator(args, "/manager") == 2
+    assert "Usage of /manager:" in capsys.readouterr().err
+
+
+def test_help_shows_the_flags_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_operator(["--help"], "trainop operator") == 0
+    assert "--gang-scheduler-name" in capsys.readouterr().err
+
+
+def test_a_program_called_manager_is_the_operator(tmp_path: Path) -> None:
+    manager = tmp_path / "manager"
+    manager.write_text(f"#!{sys.executable}\nfrom trainop.cli import main\nmain()\n")
+    manager.chmod(0o755)
+    done = trainop("--nope", program=str(manager))
+    assert (done.returncode, f"Usage of {manager}:" in done.stderr) == (2, True)
+    done = trainop("--enable-scheme=dummyjob", program=str(manager))
+    assert (done.returncode, done.stderr) == (1, "manager: scheme dummyjob is not supported yet\n")
+
+
+@pytest.mark.case("job-engine-34", part="PyTorchJob; the other kind is not built")
+def test_an_unknown_scheme_ends_the_process_with_one_line() -> None:
+    """Together with the test below; of the two schemes of the case only PyTorchJob is built."""
+    done = trainop("operator", "--enable-scheme=DummyJob")
+    assert done.returncode == 1
+    assert done.stderr == "trainop: scheme dummyjob is not supported yet\n"
+
+
+@pytest.mark.case("job-engine-34", part="PyTorchJob; the other kind is not built")
+def test_schemes_are_chosen_in_any_case_and_once() -> None:
+    def kinds(*schemes: str) -> list[str]:
+        return [framework.kind for framework in enabled_frameworks(schemes)]
+
+    assert kinds() == list(FRAMEWORKS)
+    assert kinds("pytorchjob", "PyTorchJob", "PYTORCHJOB") == ["PyTorchJob"]
+    with pytest.raises(UnknownSchemeError, match="scheme dummyjob is not supported yet"):
+        kinds("PyTorchJob", "dummyjob")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PLANNED if kind not in FRAMEWORKS])
+def test_a_scheme_that_is_not_built_yet_says_so(kind: str) -> None:
+    with pytest.raises(UnknownSchemeError, match=f"scheme {kind.lower()} is not supported yet: {kind} is not built"):
+        enabled_frameworks([kind])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "no-such-file"),
+        ("{", "config"),
+        ("{}", "config"),
+        (json.dumps(KUBECONFIG | {"current-context": "other"}), "other"),
+    ],
+)
+def test_a_wrong_kubeconfig_is_told_in_one_line(tmp_path: Path, text: str | None, words: str) -> None:
+    path = tmp_path / ("no-such-file" if text is None else "config")
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(StartError) as caught:
+        run(Settings(kubeconfig=str(path)))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_wrong_is_told_by_the_process_without_a_traceback(tmp_path: Path) -> None:
+    done = trainop("operator", f"--kubeconfig={tmp_path}/no-such-file", *NO_PORTS)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("trainop: ")
+
+
+def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = trainop("operator", kubeconfig(tmp_path / "config"), f"--metrics-bind-address={address}", NO_PORTS[1])
+    assert done.returncode == 1
+    assert f"cannot listen on {address} for metrics" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(metrics_bind_address="nowhere"), "--metrics-bind-address"),
+        (Settings(health_probe_bind_address=":x"), "--health-probe-bind-address"),
+        (Settings(leader_elect=True), "--leader-election-namespace"),
+        (Settings(gang_scheduler_name="volcano"), "gang scheduling is not built yet"),
+        (Settings(schemes=("nope",)), "scheme nope is not supported yet"),
+    ],
+)
+async def test_what_cannot_start_is_told(settings: Settings, words: str) -> None:
+    with pytest.raises(StartError, match=words):
+        build(settings, Away(), signals=False)
+
+
+class Away:
+    """A server that nobody can reach."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def send(self, request: Request) -> Response:
+        self.asked.set()
+        raise NotConnectedError(f"{request.path}: connection refused")
+
+    async def open(self, request: Request) -> Stream:
+        self.asked.set()
+        raise NotConnectedError(f"{request.path}: connection refused")
+
+    async def close(self) -> None: ...
+
+
+async def test_a_server_that_is_away_is_waited_for() -> None:
+    away = Away()
+    manager = build(Settings(metrics_bind_address="0", health_probe_bind_address="0"), away, signals=False)
+    running = asyncio.create_task(manager.run())
+    await away.asked.wait()
+    assert (await manager.ready.all())[0] == 500
+    assert (await manager.health.all())[0] == 200
+    assert not running.done()
+    manager.stop()
+    assert await running == 0
+
+
+def test_the_operator_does_not_load_what_it_does_not_need() -> None:
+    code = "import sys, trainop.operator, trainop.cli; print(*sorted(sys.modules))"
+    loaded = trainop("-c", code, program=sys.executable).stdout.split()
+    heavy = {"kubernetes_asyncio", "cryptography", "pyroute2", "trainop.run", "trainop.local", "numpy"}
+    assert heavy & set(loaded) == set()
+
+
+def test_the_group_lists_all_commands_without_loading_them() -> None:
+    done = trainop("--help")
+    assert done.returncode == 0
+    assert all(f"  {name} " in done.stdout for name in (*LAZY, "operator"))
+    assert trainop("--version").stdout == f"trainop, version {__version__}\n"
+
+
+def test_an_unknown_command_is_bad_usage() -> None:
+    assert CliRunner().invoke(cli, ["nope"]).exit_code == 2
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_each_command_is_there(name: str) -> None:
+    done = CliRunner().invoke(cli, [name, "--help"])
+    assert done.exit_code == 0, done.output

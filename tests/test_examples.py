@@ -1,0 +1,91 @@
+"""Every example is run as its first lines say, all of them in one cluster, and each really trains together."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainop.operator import FRAMEWORKS
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "examples").glob("*/*.yaml"))
+LINE = re.compile(r"(?P<job>[-\w]+)/(?P<replica>[-\w]+)\s+(?P<text>.*)")
+LOSS = re.compile(r"step +(\d+) loss ([\d.]+)")
+SERVERS = {"PS", "Scheduler", "Server"}
+"""Roles that see no data, hence tell no loss."""
+
+
+@dataclass
+class Run:
+    """What `trainop run` printed: all of it, and the lines of each replica of each job."""
+
+    code: int
+    text: str
+    replicas: dict[str, dict[str, list[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+
+    def __post_init__(self) -> None:
+        for line in self.text.splitlines():
+            if found := LINE.fullmatch(line):
+                self.replicas[found["job"]][found["replica"]].append(found["text"])
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """All examples at once."""
+    command = [sys.executable, "-m", "trainop", "run", *(str(path.relative_to(ROOT)) for path in FILES)]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False
+    )
+    return Run(done.returncode, done.stdout)
+
+
+def jobs(path: Path) -> Iterator[dict[str, Any]]:
+    for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+        if document["kind"] in FRAMEWORKS:
+            yield document
+
+
+def trainers(job: dict[str, Any]) -> Iterator[str]:
+    roles = job["spec"][FRAMEWORKS[job["kind"]].replica_specs]
+    for role, spec in roles.items():
+        if role not in SERVERS:
+            yield from (f"{role.lower()}-{index}" for index in range(spec["replicas"]))
+
+
+def test_every_kind_has_an_example():
+    assert {job["kind"] for path in FILES for job in jobs(path)} == set(FRAMEWORKS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_example_trains(run: Run, path: Path):
+    for job in jobs(path):
+        name = job["metadata"]["name"]
+        assert re.search(rf"^{name} Succeeded", run.text, re.MULTILINE), run.text
+        ends = set()
+        for trainer in trainers(job):
+            lines = run.replicas[name][trainer]
+            losses = [float(found[2]) for line in lines if (found := LOSS.fullmatch(line))]
+            assert losses == sorted(losses, reverse=True), (trainer, lines)
+            assert losses[-1] < losses[0] / 10, (trainer, lines)
+            ends |= {line for line in lines if line.startswith("done: weights ")}
+        assert len(ends) == 1, ends
+
+
+def test_the_killed_rank_goes_on_from_its_checkpoint(run: Run):
+    lines = run.replicas["recover"]["worker-1"]
+    assert "step 25: exiting with 137, as if killed" in lines
+    assert "resuming from checkpoint at step 25" in lines
+    assert lines[-1].startswith("done: weights ")
+
+
+def test_all_jobs_succeeded(run: Run):
+    assert run.code == 0, run.text

@@ -1,0 +1,105 @@
+"""What a line of the log looks like, by the flags of zap."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from datetime import UTC, datetime
+
+import pytest
+import structlog
+
+from trainop.logs import TIME_ENCODINGS, configure_logs
+from trainop.settings import LogSettings
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+class Fixed:
+    def now(self) -> datetime:
+        return AT
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+def lines(settings: LogSettings) -> list[str]:
+    """Of one entry of each level, one from the standard library, and one about an exception."""
+    out = io.StringIO()
+    configure_logs(settings, out, Fixed())
+    log = structlog.get_logger()
+    log.debug("looked", pods=3)
+    log.info("created", pod="j-worker-0")
+    logging.getLogger("aiohttp.server").warning("odd request from %s", "somewhere")
+    try:
+        int("a bug")
+    except ValueError:
+        log.exception("reconcile raised")
+    return out.getvalue().splitlines()
+
+
+def test_by_default_lines_are_for_people_and_tell_all() -> None:
+    told = lines(LogSettings())
+    assert told[0].startswith("2026-01-02T03:04:05Z [debug    ] looked")
+    assert told[0].endswith("pods=3")
+    assert "odd request from somewhere" in told[2]
+    assert "ValueError: invalid literal" in told[-1]
+    assert not any("\x1b" in line for line in told), "colours are for terminals"
+
+
+def test_without_devel_they_are_json_from_info_on() -> None:
+    told = [json.loads(line) for line in lines(LogSettings(devel=False))]
+    assert told[0] == {"ts": "2026-01-02T03:04:05Z", "level": "info", "msg": "created", "pod": "j-worker-0"}
+    assert [entry["level"] for entry in told] == ["info", "warning", "error"]
+    assert told[1]["msg"] == "odd request from somewhere"
+    assert "ValueError: invalid literal" in told[2]["exception"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "levels"),
+    [
+        (LogSettings(encoder="json"), ["debug", "info", "warning", "error"]),
+        (LogSettings(encoder="json", level="info"), ["info", "warning", "error"]),
+        (LogSettings(encoder="json", level="error"), ["error"]),
+        (LogSettings(devel=False, level="debug"), ["debug", "info", "warning", "error"]),
+    ],
+)
+def test_encoder_and_level_go_before_devel(settings: LogSettings, levels: list[str]) -> None:
+    assert [json.loads(line)["level"] for line in lines(settings)] == levels
+
+
+def test_a_console_can_be_asked_for() -> None:
+    assert lines(LogSettings(devel=False, encoder="console"))[0].startswith("2026-01-02T03:04:05Z [info     ] created")
+
+
+@pytest.mark.parametrize(("level", "stacks"), [("panic", [0, 0]), ("error", [0, 0]), ("info", [1, 0])])
+def test_stacks_are_shown_from_a_level_on(level: str, stacks: list[int]) -> None:
+    told = [json.loads(line) for line in lines(LogSettings(encoder="json", level="info", stacktrace_level=level))]
+    assert ["stack" in told[0], "stack" in told[-1]] == [bool(n) for n in stacks], "an exception has its own trace"
+
+
+def test_an_error_without_an_exception_shows_its_stack_if_asked_for() -> None:
+    out = io.StringIO()
+    configure_logs(LogSettings(encoder="json", stacktrace_level="error"), out, Fixed())
+    structlog.get_logger().error("wrong")
+    assert "test_logs" in json.loads(out.getvalue())["stack"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("epoch", AT.timestamp()),
+        ("millis", AT.timestamp() * 1e3),
+        ("nanos", round(AT.timestamp() * 1e9)),
+        ("nano", round(AT.timestamp() * 1e9)),
+        ("iso8601", "2026-01-02T03:04:05.678Z"),
+        ("rfc3339", "2026-01-02T03:04:05Z"),
+        ("rfc3339nano", "2026-01-02T03:04:05.678901Z"),
+    ],
+)
+def test_time_is_shown_as_asked_for(encoding: str, shown: object) -> None:
+    assert json.loads(lines(LogSettings(encoder="json", time_encoding=encoding))[0])["ts"] == shown
+    assert encoding in TIME_ENCODINGS

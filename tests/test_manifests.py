@@ -1,0 +1,183 @@
+"""`trainop manifests`: the files in the tree are what this version writes, and ask for no more than is used."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from trainop import __version__
+from trainop.cli import cli
+from trainop.errors import TrainopError
+from trainop.manifests import OutdatedManifestsError, files, rules, stream
+from trainop.operator import FRAMEWORKS
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["manifests", *arguments])
+
+
+def documents(text: str) -> list[Any]:
+    return list(yaml.safe_load_all(text))
+
+
+def test_the_manifests_of_this_repository_are_up_to_date():
+    found = {
+        path.relative_to(ROOT / "manifests").as_posix() for path in (ROOT / "manifests").rglob("*") if path.is_file()
+    }
+    assert found == set(files())
+    result = run(str(ROOT / "manifests"), "--check")
+    assert result.exception is None, result.exception
+
+
+def test_check_names_the_files_that_differ(tmp_path: Path):
+    assert run(str(tmp_path)).exit_code == 0
+    assert run(str(tmp_path), "--check").exit_code == 0
+    (tmp_path / "base" / "rbac.yaml").write_text("changed", encoding="utf-8")
+    (tmp_path / "crds" / "pytorchjobs.kubeflow.org.yaml").unlink()
+    (tmp_path / "crds" / "oldjobs.kubeflow.org.yaml").write_text(files()["kustomization.yaml"], encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text("a: b", encoding="utf-8")
+    error = run(str(tmp_path), "--check").exception
+    assert isinstance(error, OutdatedManifestsError)
+    assert isinstance(error, TrainopError)
+    differing = "base/rbac.yaml, crds/oldjobs.kubeflow.org.yaml, crds/pytorchjobs.kubeflow.org.yaml"
+    assert str(error) == f"not up to date in {tmp_path}: {differing}; run `trainop manifests {tmp_path}`"
+    assert (tmp_path / "base" / "rbac.yaml").read_text(encoding="utf-8") == "changed"
+
+    assert run(str(tmp_path)).exit_code == 0
+    assert run(str(tmp_path), "--check").exit_code == 0
+    assert not (tmp_path / "crds" / "oldjobs.kubeflow.org.yaml").exists()
+    assert (tmp_path / "mine.yaml").exists()
+
+
+def test_kustomizations_name_files_that_are_there():
+    tree = files()
+    directories = {str(Path(path).parent) for path in tree}
+    for path, text in tree.items():
+        if not path.endswith("kustomization.yaml"):
+            continue
+        for resource in documents(text)[0]["resources"]:
+            target = (Path("/") / Path(path).parent / resource).resolve().relative_to("/").as_posix()
+            assert target in tree or target in directories, f"{path}: {resource}"
+
+
+def test_every_kind_has_its_crd():
+    listed = documents(files()["crds/kustomization.yaml"])[0]["resources"]
+    assert listed == sorted(f"{framework.resource}.yaml" for framework in FRAMEWORKS.values())
+
+
+def test_the_stream_places_everything_in_the_namespace_that_was_asked_for():
+    result = run("--print", "--namespace", "elsewhere", "--image", "mine/trainop:9")
+    objects = documents(result.stdout)
+    assert objects == stream("elsewhere", "mine/trainop:9")
+    spread = {"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
+    for item in objects:
+        assert item["metadata"].get("namespace") == (None if item["kind"] in spread else "elsewhere"), item["kind"]
+        for subject in item.get("subjects", ()):
+            assert subject["namespace"] == "elsewhere"
+    deployment = next(item for item in objects if item["kind"] == "Deployment")
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "mine/trainop:9"
+    first = next(item for item in documents(run("--print").stdout) if item["kind"] == "Deployment")
+    assert first["spec"]["template"]["spec"]["containers"][0]["image"] == f"trainop:{__version__}"
+
+
+def test_rights_are_no_more_than_are_used():
+    granted = {
+        (group, resource): set(rule["verbs"])
+        for rule in rules()
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    everyday = {"get", "list", "watch", "create", "patch", "delete"}
+    plurals = [framework.resource.plural for framework in FRAMEWORKS.values()]
+    assert granted == {
+        **{("kubeflow.org", plural): {"get", "list", "watch", "patch", "delete"} for plural in plurals},
+        **{("kubeflow.org", f"{plural}/status"): {"patch"} for plural in plurals},
+        **{("kubeflow.org", f"{plural}/finalizers"): {"update"} for plural in plurals},
+        ("", "pods"): everyday,
+        ("", "services"): everyday,
+        ("", "configmaps"): everyday,
+        ("autoscaling", "horizontalpodautoscalers"): everyday,
+        ("", "events"): {"create", "patch"},
+    }
+    texts = "\n".join(files().values())
+    assert "secrets" not in texts.replace("imagePullSecrets", "")
+    assert "pods/exec" not in texts
+    assert '"*"' not in texts.replace("'*'", '"*"')
+
+
+def test_leader_election_is_allowed_in_the_operators_own_namespace_alone():
+    objects = documents(files()["base/rbac.yaml"])
+    asking = [item for item in objects if any("leases" in rule["resources"] for rule in item.get("rules", ()))]
+    assert [(item["kind"], item["metadata"]["name"]) for item in asking] == [
+        ("Role", "training-operator-leader-election")
+    ]
+    assert asking[0]["rules"] == [
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}
+    ]
+
+
+def test_the_deployment_is_upstreams_in_what_others_rely_on():
+    deployment = documents(files()["base/deployment.yaml"])[0]
+    template = deployment["spec"]["template"]
+    container = template["spec"]["containers"][0]
+    labels = {"control-plane": "kubeflow-training-operator"}
+    assert (deployment["metadata"]["name"], deployment["metadata"]["labels"]) == ("training-operator", labels)
+    assert deployment["spec"]["selector"] == {"matchLabels": labels}
+    assert template["metadata"] == {"labels": labels, "annotations": {"sidecar.istio.io/inject": "false"}}
+    assert template["spec"]["serviceAccountName"] == "training-operator"
+    assert template["spec"]["terminationGracePeriodSeconds"] == 10
+    assert (container["name"], container["command"]) == ("training-operator", ["/manager"])
+    assert {variable["name"] for variable in container["env"]} == {"MY_POD_NAMESPACE", "MY_POD_NAME"}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": 8081}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8081}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_prometheus_finds_the_metrics():
+    service = documents(files()["base/service.yaml"])[0]
+    assert service["metadata"]["annotations"] == {
+        "prometheus.io/path": "/metrics",
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": "8080",
+    }
+    assert service["spec"]["selector"] == {"control-plane": "kubeflow-training-operator"}
+    assert service["spec"]["ports"] == [{"name": "monitoring-port", "port": 8080, "targetPort": 8080}]
+
+
+needs_kubectl = pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="kustomize comes with kubectl, which is not here"
+)
+
+
+def built(overlay: str) -> list[Any]:
+    done = subprocess.run(
+        ["kubectl", "kustomize", ROOT / "manifests" / overlay], capture_output=True, check=True, text=True
+    )
+    return documents(done.stdout)
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", [".", "base", "overlays/standalone", "overlays/kubeflow", "overlays/namespaced"])
+def test_overlays_can_be_built(overlay: str):
+    names = {(item["kind"], item["metadata"]["name"]) for item in built(overlay)}
+    assert {("Deployment", "training-operator"), ("CustomResourceDefinition", "pytorchjobs.kubeflow.org")} <= names
+    assert (("Namespace", "kubeflow") in names) == (overlay in {".", "overlays/standalone"})
+
+
+@needs_kubectl
+def test_a_namespaced_installation_has_no_right_beyond_its_namespace():
+    objects = built("overlays/namespaced")
+    assert not {item["kind"] for item in objects} & {"ClusterRole", "ClusterRoleBinding"}
+    role = next(item for item in objects if item["kind"] == "Role" and item["metadata"]["name"] == "training-operator")
+    assert role["rules"] == rules()
+    deployment = next(item for item in objects if item["kind"] == "Deployment")
+    command = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command == ["/manager", "--namespace=$(MY_POD_NAMESPACE)"]

@@ -1,0 +1,5 @@
+"""`python -m trainop`."""
+
+from trainop.cli import main
+
+main()

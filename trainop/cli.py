@@ -1,0 +1,104 @@
+"""The command `trainop`: its subcommands, each imported only when it is called, and what the process ends with.
+
+Exit codes: 0 done, 1 failed, 2 bad usage. The image's `/manager` is `trainop operator` under the old operators' name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from trainop import __version__
+from trainop.errors import TrainopError, UsageError
+from trainop.flags import HelpRequested, usage
+from trainop.settings import FLAGS, read_settings
+
+LAZY = {
+    "run": ("trainop.run.commands", "run_command", "Run job manifests here, on an embedded cluster, and follow them."),
+    "cluster": ("trainop.run.commands", "cluster_command", "Start the embedded cluster alone."),
+    "manifests": ("trainop.manifests", "manifests_command", "Print or write the CRDs and manifests to install."),
+}
+"""Commands of other modules: module, attribute, short help. The operator must not pay for their imports."""
+
+
+class _Group(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *LAZY])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in LAZY:
+            return super().get_command(ctx, cmd_name)
+        module, attribute, _ = LAZY[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = {name: command.get_short_help_str(100) for name, command in self.commands.items()}
+        shown = own | {name: short for name, (_, _, short) in LAZY.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(shown.items()))
+
+
+class _GoCommand(click.Command):
+    """A command whose arguments are Go flags: they are left alone."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.params["args"] = tuple(args)
+        return []
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="trainop")
+def cli() -> None:
+    """One Kubernetes operator for every v1 training job, and a cluster in one process to try them on."""
+
+
+@cli.command(cls=_GoCommand, short_help="Run the operator against a cluster (flags of training-operator).")
+def operator(args: Sequence[str]) -> None:
+    """Run the operator until it is told to stop."""
+    sys.exit(run_operator(args, "trainop operator"))
+
+
+def run_operator(args: Sequence[str], program: str) -> int:
+    """Exit code of the operator with Go-style flags; raises `TrainopError` for what it cannot start with."""
+    try:
+        settings, rest = read_settings(args, os.environ)
+    except HelpRequested:
+        click.echo(usage(program, FLAGS), err=True)
+        return 0
+    except UsageError as error:
+        click.echo(f"{error}\n{usage(program, FLAGS)}", err=True)
+        return error.exit_code
+    if rest:  # the old operators ignore them silently; whoever wrote `--leader-elect true` should know
+        click.echo(f"ignored, because they follow an argument that is no flag: {' '.join(rest)}", err=True)
+    from trainop.operator import run  # noqa: PLC0415  # the other commands need not load it
+
+    return run(settings)
+
+
+def _exit_with(program: str, error: TrainopError) -> None:
+    click.echo(f"{program}: {error}", err=True)
+    sys.exit(error.exit_code)
+
+
+def manager() -> None:
+    """The entry point `/manager` of the old images."""
+    try:
+        sys.exit(run_operator(sys.argv[1:], sys.argv[0]))
+    except TrainopError as error:
+        _exit_with("manager", error)
+
+
+def main() -> None:
+    """The entry point of `trainop`; called as `manager` it is the operator alone."""
+    if Path(sys.argv[0]).name == "manager":
+        manager()
+    try:
+        cli.main(prog_name="trainop")
+    except TrainopError as error:
+        _exit_with("trainop", error)

@@ -1,0 +1,163 @@
+"""Command-line flags with the syntax of Go's `flag` package: arguments written for the old operators still work.
+
+`-x` and `--x` are the same; `--x=v` and `--x v` too; a boolean takes its value only after `=`. Parsing stops at the
+first argument that is not a flag, or after `--`. (Go: `src/flag/flag.go`.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainop.errors import UsageError
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+
+
+class HelpRequested(Exception):  # noqa: N818  # not an error: `-h` asked for the usage text
+    """`-h`, `-help` or `--help` was among the arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `parse` turns its text into its value or raises `ValueError` with a reason; usage shows `kind`."""
+
+    name: str
+    default: Any
+    help: str
+    parse: Callable[[str], Any]
+    kind: str = ""
+    boolean: bool = False
+    repeatable: bool = False
+    """Each occurrence adds to a tuple."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """`values` has an entry for each flag that was given, by name; `rest` are the arguments after the flags."""
+
+    values: dict[str, Any]
+    rest: tuple[str, ...]
+
+
+def parse_boolean(text: str) -> bool:
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError("parse error")
+
+
+def parse_integer(text: str) -> int:
+    """Decimal, or hexadecimal, octal and binary with their prefixes."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise ValueError("parse error") from None
+
+
+def parse_port(text: str) -> int:
+    port = parse_integer(text)
+    if not 0 <= port <= 65535:
+        raise ValueError("a port lies between 0 and 65535")
+    return port
+
+
+def parse_positive(text: str) -> int:
+    number = parse_integer(text)
+    if number < 1:
+        raise ValueError("must be at least 1")
+    return number
+
+
+def parse_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("parse error") from None
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a Go duration such as `1m30s` or `500ms`; a plain number is seconds."""
+    sign, digits = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
+    if re.fullmatch(r"\d+\.?\d*", digits):
+        return sign * float(digits)
+    parts = list(_DURATION.finditer(digits))
+    if not parts or "".join(part.group() for part in parts) != digits:
+        raise ValueError("parse error")
+    return sign * sum(float(part[1]) * _UNITS[part[2]] for part in parts)
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """A parser that accepts one of `choices` in any case."""
+
+    def parse(text: str) -> str:
+        if text.lower() in choices:
+            return text.lower()
+        raise ValueError(f"must be one of {', '.join(choices)}")
+
+    return parse
+
+
+def boolean(name: str, *, default: bool, text: str) -> Flag:
+    return Flag(name, default, text, parse_boolean, boolean=True)
+
+
+def parse_flags(flags: Iterable[Flag], args: Sequence[str]) -> Parsed:
+    """The values given in `args`; raises `UsageError` in Go's words, `HelpRequested` on `-h`."""
+    known = {flag.name: flag for flag in flags}
+    values: dict[str, Any] = {}
+    queue = list(args)
+    while queue and len(queue[0]) > 1 and queue[0].startswith("-"):
+        arg = queue.pop(0)
+        if arg == "--":
+            break
+        name, equals, text = arg.removeprefix("-").removeprefix("-").partition("=")
+        if not name or name.startswith("-"):
+            raise UsageError(f"bad flag syntax: {arg}")
+        flag = _find_flag(known, name)
+        if not equals:
+            text = _take_value(flag, queue)
+        _store_value(values, flag, text)
+    return Parsed(values, tuple(queue))
+
+
+def _find_flag(known: dict[str, Flag], name: str) -> Flag:
+    flag = known.get(name)
+    if flag is None:
+        if name in {"help", "h"}:
+            raise HelpRequested
+        raise UsageError(f"flag provided but not defined: -{name}")
+    return flag
+
+
+def _take_value(flag: Flag, queue: list[str]) -> str:
+    if flag.boolean:
+        return "true"
+    if not queue:
+        raise UsageError(f"flag needs an argument: -{flag.name}")
+    return queue.pop(0)
+
+
+def _store_value(values: dict[str, Any], flag: Flag, text: str) -> None:
+    try:
+        value = flag.parse(text)
+    except ValueError as error:
+        lead = f'invalid boolean value "{text}" for' if flag.boolean else f'invalid value "{text}" for flag'
+        raise UsageError(f"{lead} -{flag.name}: {error}") from None
+    values[flag.name] = (*values.get(flag.name, ()), value) if flag.repeatable else value
+
+
+def usage(program: str, flags: Iterable[Flag]) -> str:
+    """What Go prints: each flag with its kind, its help and its default."""
+    lines = [f"Usage of {program}:"]
+    for flag in sorted(flags, key=lambda flag: flag.name):
+        lines.append(f"  --{flag.name} {flag.kind}".rstrip())
+        shown = f' (default "{flag.default}")' if isinstance(flag.default, str) else f" (default {flag.default})"
+        lines.append(f"    \t{flag.help}{shown if flag.default not in (None, '', (), False) else ''}")
+    return "\n".join(lines)

@@ -1,0 +1,126 @@
+"""What `trainop run` shows: log lines that scroll, and on a terminal a table of the replicas that stays below them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+_COLOURS = (
+    "cyan",
+    "green",
+    "yellow",
+    "magenta",
+    "blue",
+    "bright_cyan",
+    "bright_green",
+    "bright_yellow",
+    "bright_magenta",
+)
+_LEVELS = {"Succeeded": "green", "Running": "green", "Failed": "red", "Restarting": "yellow", "Suspended": "yellow"}
+KEPT_LINES = 10
+"""Log lines of a replica that are shown again when it fails."""
+
+
+@dataclass(slots=True)
+class Replica:
+    """One replica as the table shows it; `name` is `worker-0`, with several jobs `train/worker-0`."""
+
+    name: str
+    phase: str = "Pending"
+    restarts: int = 0
+    detail: str = ""
+    exit_code: int | None = None
+    exit_reason: str = ""
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+
+
+@dataclass(slots=True)
+class JobView:
+    """One job as the table shows it; `conditions` in the order of its status."""
+
+    name: str
+    kind: str
+    conditions: list[tuple[str, str]] = field(default_factory=list)
+    replicas: dict[str, Replica] = field(default_factory=dict)
+
+    def replica(self, name: str) -> Replica:
+        return self.replicas.setdefault(name, Replica(name))
+
+
+class Screen:
+    """Prints to `console`; on a terminal the table lives as long as the `with` block."""
+
+    def __init__(self, console: Console, jobs: Iterable[JobView]) -> None:
+        self._console = console
+        self._jobs = list(jobs)
+        self._colours: dict[str, str] = {}
+        self._live = Live(console=console, get_renderable=self._table, refresh_per_second=5, transient=True)
+        self._shown = console.is_terminal
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._shown:
+            self._live.stop()
+
+    def log(self, replica: Replica, line: str) -> None:
+        """One line that a replica printed."""
+        replica.tail.append(line)
+        colour = self._colours.setdefault(replica.name, _COLOURS[len(self._colours) % len(_COLOURS)])
+        self._console.print(Text.assemble((f"{replica.name:<10} ", colour), Text.from_ansi(line)), soft_wrap=True)
+
+    def note(self, text: str, style: str = "dim") -> None:
+        """One line of our own."""
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def condition(self, job: JobView, kind: str, message: str) -> None:
+        """A condition became true."""
+        style = _LEVELS.get(kind, "")
+        self._console.print(
+            f"[bold]{escape(job.name)}[/] [{style or 'bold'}]{kind}[/] {escape(message)}", soft_wrap=True
+        )
+
+    def failure(self, job: JobView) -> None:
+        """Which replica failed, with its exit code and last lines."""
+        for replica in job.replicas.values():
+            if replica.exit_code:
+                reason = f" ({replica.exit_reason})" if replica.exit_reason else ""
+                self.note(f"{replica.name} exited with code {replica.exit_code}{reason}; its last lines:", "bold red")
+                for line in replica.tail or ("(it printed nothing)",):
+                    self.note(f"  {line}", "")
+
+    def _table(self) -> Group:
+        return Group(*(_job_table(job) for job in self._jobs))
+
+
+def _job_table(job: JobView) -> Table:
+    title = Text.assemble((f"{job.kind} {job.name}", "bold"), *(f"  {_mark(s)}{t}" for t, s in job.conditions))
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    for heading in ("REPLICA", "PHASE", "RESTARTS", ""):
+        table.add_column(heading, no_wrap=True)
+    for name in sorted(job.replicas, key=_in_order):
+        replica = job.replicas[name]
+        phase = Text(replica.phase, style=_LEVELS.get(replica.phase, ""))
+        table.add_row(replica.name, phase, str(replica.restarts), Text(replica.detail, overflow="ellipsis"))
+    return table
+
+
+def _mark(status: str) -> str:
+    return "✓ " if status == "True" else "✗ "
+
+
+def _in_order(name: str) -> tuple[str, int]:
+    role, _, index = name.rpartition("-")
+    return role, int(index) if index.isdigit() else 0
