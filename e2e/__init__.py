@@ -1,0 +1,1 @@
+"""End to end: real control planes, and what runs against them."""

@@ -1,0 +1,166 @@
+"""Where a measurement takes place: a fresh API server, the CRDs of one operator, its account, and a clock for CPU."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import yaml
+
+from e2e.bench.processes import Program, busy_seconds, cpu_seconds, own_seconds
+from e2e.cluster.components import Wishes
+from e2e.cluster.controlplane import ControlPlane
+from e2e.cluster.places import default_data
+from trainop.runtime.auth import load_config
+from trainop.runtime.client import Client
+from trainop.runtime.errors import AlreadyExistsError, ApiError
+from trainop.runtime.http import HttpTransport
+from trainop.runtime.objects import Json
+from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS, Resource
+from trainop.runtime.transport import Request
+
+NAMESPACE = "bench"
+HOME = "kubeflow"
+"""The namespace of the operator, and of the job that warms it up."""
+ACCOUNT = f"system:serviceaccount:{HOME}:operator"
+BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "users": [ACCOUNT]}, {"level": "None"}],
+}
+
+Cpu: TypeAlias = dict[str, float]
+"""Seconds by who used them (`operator`, `apiserver`, `etcd`, `kcm`, `harness`, `other`), and the time `t`."""
+
+
+class Arena:
+    """An administrator's client, and what the machine's processes have used."""
+
+    def __init__(self, plane: ControlPlane, client: Client, folder: Path) -> None:
+        self.plane = plane
+        self.client = client
+        self.folder = folder
+        self.kubeconfig = folder / "operator.kubeconfig"
+        self.audit_log = folder / "audit.log"
+
+    def cpu(self, operator: Program | None = None) -> Cpu:
+        names = {"apiserver": "kube-apiserver", "etcd": "etcd", "kcm": "kube-controller-manager"}
+        used = {who: cpu_seconds(self.plane.daemons.running(name) or 0) for who, name in names.items()}
+        used |= {"operator": operator.cpu() if operator else 0.0, "harness": own_seconds()}
+        return used | {"other": busy_seconds() - sum(used.values()), "t": time.monotonic()}
+
+    async def settle(self, limit: float = 25.0) -> None:
+        """Wait until the API server is at rest: discovery, OpenAPI and RBAC bootstrap are done."""
+        end, calm = time.monotonic() + limit, 0
+        while time.monotonic() < end and calm < 3:
+            before = self.cpu()["apiserver"]
+            await asyncio.sleep(0.5)
+            calm = calm + 1 if self.cpu()["apiserver"] - before < 0.04 else 0
+
+    async def populate(self, crds: Iterable[Path]) -> None:
+        """Namespaces, CRDs, and the operator's account with all rights."""
+        for name in (HOME, NAMESPACE):
+            await self._create(NAMESPACES, {"metadata": {"name": name}})
+        account = {"metadata": {"name": "operator", "namespace": HOME}}
+        await self._create(SERVICE_ACCOUNTS, account)
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+        subject = {"kind": "ServiceAccount", "namespace": HOME, "name": "operator"}
+        await self._create(BINDINGS, {"metadata": {"name": "operator"}, "roleRef": role, "subjects": [subject]})
+        for path in crds:
+            await self._install(yaml.safe_load(path.read_text()))
+        self._write_kubeconfig(await self._token())
+
+    async def _create(self, resource: Resource, body: Json) -> None:
+        try:
+            await self.client.create(resource, {"apiVersion": resource.api_version, "kind": resource.kind, **body})
+        except AlreadyExistsError:
+            return
+
+    async def _install(self, crd: Json) -> None:
+        """Until all its versions can be listed."""
+        await self._create(CUSTOM_RESOURCE_DEFINITIONS, crd)
+        spec = crd["spec"]
+        for version in spec["versions"]:
+            resource = Resource(spec["group"], version["name"], spec["names"]["plural"], spec["names"]["kind"])
+            while version["served"]:
+                try:
+                    await self.client.list(resource)
+                except ApiError:
+                    await asyncio.sleep(0.1)
+                else:
+                    break
+
+    async def _token(self) -> str:
+        path = SERVICE_ACCOUNTS.path(HOME, "operator", "token")
+        wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 36000}}
+        answer = await self.client.request(Request("POST", path, body=json.dumps(wish).encode()))
+        return str(json.loads(answer.body)["status"]["token"])
+
+    def _write_kubeconfig(self, token: str) -> None:
+        ca = base64.b64encode((self.plane.data / "pki" / "ca.crt").read_bytes()).decode()
+        cluster = {"server": self.plane.plan.url, "certificate-authority-data": ca}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "bench",
+            "clusters": [{"name": "bench", "cluster": cluster}],
+            "users": [{"name": "operator", "user": {"token": token}}],
+            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "operator"}}],
+        }
+        self.kubeconfig.write_text(json.dumps(config))
+
+
+@asynccontextmanager
+async def open_arena(
+    crds: Iterable[Path] = (), *, audit: bool = False, job_controller: bool = False
+) -> AsyncIterator[Arena]:
+    """A control plane of its own for each measurement, so that none sees another's objects; data on tmpfs, no fsync."""
+    with tempfile.TemporaryDirectory(prefix="trainop-bench-", dir=_memory()) as name:
+        folder = Path(name)
+        plane = ControlPlane(default_data(f"bench-{folder.name}"), tied=True)
+        try:
+            plane.up(_wishes(folder, audit=audit, job_controller=job_controller))
+            transport = HttpTransport(load_config(str(plane.kubeconfig)))
+            try:
+                arena = Arena(plane, Client(transport, user_agent="trainop-bench"), folder)
+                await arena.populate(crds)
+                await arena.settle()
+                yield arena
+            finally:
+                await transport.close()
+        finally:
+            plane.down()
+
+
+def _memory() -> Path | None:
+    shm = Path("/dev/shm")
+    return shm if shm.is_dir() else None
+
+
+def _wishes(folder: Path, *, audit: bool, job_controller: bool) -> Wishes:
+    flags: list[str] = []
+    if audit:
+        policy = folder / "audit.json"
+        policy.write_text(json.dumps(AUDIT))
+        flags += [
+            f"kube-apiserver=--audit-policy-file={policy}",
+            f"kube-apiserver=--audit-log-path={folder / 'audit.log'}",
+            "kube-apiserver=--audit-log-maxsize=4096",
+        ]
+    if not job_controller:
+        return Wishes(flags=tuple(flags))
+    flags += [
+        "kube-controller-manager=--controllers=job-controller,serviceaccount-controller",
+        "kube-controller-manager=--kube-api-qps=10000",
+        "kube-controller-manager=--kube-api-burst=20000",
+    ]
+    return Wishes(extras=("controller-manager",), flags=tuple(flags))

@@ -1,0 +1,68 @@
+"""What the harness has to know of a job kind: where it lives, how to write one, which of its pods end the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from e2e.bench.node import SimulatedPod
+from trainop.runtime.objects import Json
+from trainop.runtime.resource import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    resource: Resource
+    container: str
+    """Its name in every pod."""
+    make: Callable[[str, int, str], Json]
+    """The manifest for a name, a number of workers, and their restart policy."""
+    ends: Callable[[SimulatedPod], bool]
+    """Pods whose success ends the job."""
+    needs_job_controller: bool = False
+
+
+def container(name: str) -> Json:
+    return {
+        "name": name,
+        "image": "busybox:1.36",
+        "command": ["sh", "-c", "sleep 1d"],
+        "env": [{"name": "EPOCHS", "value": "10"}, {"name": "DATA", "value": "/data"}],
+        "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
+    }
+
+
+def _replicas(count: int, name: str, policy: str) -> Json:
+    return {"replicas": count, "restartPolicy": policy, "template": {"spec": {"containers": [container(name)]}}}
+
+
+def _pytorch(name: str, workers: int, policy: str) -> Json:
+    policy = policy or "OnFailure"
+    specs = {"Master": _replicas(1, "pytorch", policy), "Worker": _replicas(workers, "pytorch", policy)}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {"pytorchReplicaSpecs": specs},
+    }
+
+
+def _mpi(name: str, workers: int, policy: str) -> Json:
+    policy = policy or "Never"
+    specs = {"Launcher": _replicas(1, "mpi", policy), "Worker": _replicas(workers, "mpi", policy)}
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": name},
+        "spec": {"slotsPerWorker": 1, "mpiReplicaSpecs": specs},
+    }
+
+
+PYTORCH = JobKind(Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob"), "pytorch", _pytorch, lambda _: True)
+MPI = JobKind(
+    Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob"),
+    "mpi",
+    _mpi,
+    lambda pod: pod.role == "launcher",
+    needs_job_controller=True,
+)

@@ -1,0 +1,147 @@
+"""The node: one metadata-only watch on pods; new pods become Running, later Succeeded or Failed when told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import msgspec
+
+from trainop.runtime.client import Client
+from trainop.runtime.errors import ConflictError, NotFoundError
+from trainop.runtime.informer import Informer
+from trainop.runtime.objects import Json, Key, PartialObject
+from trainop.runtime.resource import PODS
+
+JOB, ROLE = "training.kubeflow.org/job-name", "training.kubeflow.org/job-role"
+AT_ONCE = 32
+
+
+@dataclass(slots=True)
+class SimulatedPod:
+    name: str
+    uid: str
+    job: str
+    role: str
+    """Of the label job-role: `master`, `launcher` or nothing."""
+    added: float
+    """When the watch showed it, monotonic."""
+    phase: str = "Pending"
+
+
+@dataclass
+class Node:
+    """Runs the pods of one namespace. Pods are not bound, so that a deleted one is gone at once."""
+
+    client: Client
+    namespace: str
+    container: str
+    delay: float = 0.0
+    """Seconds from creation to Running."""
+    pods: dict[str, SimulatedPod] = field(default_factory=dict)
+    added: int = 0
+    """Pods seen since the start, replacements included."""
+    last_added: float = 0.0
+    written: int = 0
+    on_added: Callable[[SimulatedPod], None] | None = None
+
+    def __post_init__(self) -> None:
+        self._todo: deque[tuple[SimulatedPod, str, int]] = deque()
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        decode = msgspec.json.Decoder(PartialObject).decode
+        pods = Informer(self.client, PODS, decode, namespaces=(self.namespace,), metadata_only=True)
+        pods.add_handler(self)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(pods.run())
+            for _ in range(AT_ONCE):
+                tasks.create_task(self._work())
+
+    def finish(self, which: Callable[[SimulatedPod], bool]) -> int:
+        """Every running pod that `which` picks ends with exit code 0; returns how many."""
+        chosen = [pod for pod in self.pods.values() if pod.phase == "Running" and which(pod)]
+        for pod in chosen:
+            self._put(pod, "Succeeded")
+        return len(chosen)
+
+    async def fail(self, pod: SimulatedPod, code: int) -> float:
+        """Write phase Failed with this exit code; returns when the API server has answered."""
+        await self._write(pod, "Failed", code)
+        return time.monotonic()
+
+    # What the watch shows
+
+    def add(self, obj: PartialObject, initial: bool) -> None:
+        metadata = obj.metadata
+        job, role = metadata.labels.get(JOB, ""), metadata.labels.get(ROLE, "")
+        pod = self.pods[metadata.name] = SimulatedPod(metadata.name, metadata.uid, job, role, time.monotonic())
+        self.added += 1
+        self.last_added = pod.added
+        if self.on_added:
+            self.on_added(pod)
+        if self.delay:
+            asyncio.get_running_loop().call_later(self.delay, self._put, pod, "Running")
+        else:
+            self._put(pod, "Running")
+
+    def update(self, old: PartialObject, new: PartialObject) -> None:
+        """Our own writes."""
+
+    def delete(self, obj: PartialObject | None, key: Key, final_state_unknown: bool) -> None:
+        self.pods.pop(key.name, None)
+
+    # What is written
+
+    def _put(self, pod: SimulatedPod, phase: str, code: int = 0) -> None:
+        self._todo.append((pod, phase, code))
+        self._wake.set()
+
+    async def _work(self) -> None:
+        while True:
+            while self._todo:
+                await self._write(*self._todo.popleft())
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _write(self, pod: SimulatedPod, phase: str, code: int) -> None:
+        body = {"status": self._status(pod, phase, code), "metadata": {"uid": pod.uid}}
+        try:
+            await self.client.patch(PODS, pod.name, self.namespace, body, subresource="status")
+        except (NotFoundError, ConflictError):  # the operator was quicker
+            return
+        pod.phase = phase
+        self.written += 1
+
+    def _status(self, pod: SimulatedPod, phase: str, code: int) -> Json:
+        now, runs = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), phase == "Running"
+        ended = {"exitCode": code, "reason": "Error" if code else "Completed", "startedAt": now, "finishedAt": now}
+        conditions = {"PodScheduled": True, "Initialized": True, "Ready": runs, "ContainersReady": runs}
+        container = {
+            "name": self.container,
+            "image": "busybox:1.36",
+            "imageID": "busybox@sha256:0",
+            "containerID": f"sim://{pod.uid}",
+            "ready": runs,
+            "started": runs,
+            "restartCount": 0,
+            "lastState": {},
+            "state": {"running": {"startedAt": now}} if runs else {"terminated": ended},
+        }
+        status: Json = {
+            "phase": phase,
+            "conditions": [
+                {"type": name, "status": str(value), "lastProbeTime": None, "lastTransitionTime": now}
+                for name, value in conditions.items()
+            ],
+            "containerStatuses": [container],
+        }
+        if runs:
+            ip = f"10.1.{self.written >> 8 & 255}.{self.written & 255}"
+            status |= {"podIP": ip, "podIPs": [{"ip": ip}], "hostIP": "10.2.0.1", "startTime": now}
+        return status

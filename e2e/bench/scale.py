@@ -1,0 +1,216 @@
+"""Cost against size: our operator, as a process of its own, holds ever more pods.
+
+python -m e2e.bench.scale [--pods 1000,5000,10000,25000,50000] [--out FILE]
+
+The API server is the embedded one, in the harness' process, for kube-apiserver would be the limit. So only what the
+operator itself uses is of interest here: its CPU and memory, its reconciles, how long its event loop stands still (told
+by its health probe, asked all the time), and how long it takes from a pod's failure to the new pod. The last lines fit
+cost = a * pods^b: b is 1 for a cost that grows with size and no faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import logging
+import math
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import structlog
+import yaml
+
+from e2e.bench.arena import NAMESPACE
+from e2e.bench.jobs import Jobs
+from e2e.bench.node import Node, SimulatedPod
+from e2e.bench.operators import OPERATORS, ROOT, Operator
+from e2e.bench.processes import Program, end_on_sigterm
+from e2e.bench.scenarios import percentile
+from e2e.bench.stage import BenchError
+from e2e.cluster.daemons import free_ports
+from trainop.local.api.server import ApiServer
+from trainop.runtime.client import Client
+from trainop.runtime.objects import Json
+from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
+
+EACH = 10
+"""Pods of a job."""
+FAILURES = 50
+TOKEN = "scale"
+HISTORY = 400_000
+"""Events that the API server remembers, so that no watch has to start anew."""
+
+
+class World:
+    """The embedded API server with a node, and the operator beside it."""
+
+    def __init__(self, server: ApiServer, folder: Path, operator: Operator) -> None:
+        client = Client(server.transport())
+        self.server, self.client, self.folder, self.operator = server, client, folder, operator
+        self.node = Node(client, NAMESPACE, operator.kind.container)
+        self.jobs = Jobs(client, operator.kind, NAMESPACE)
+        self.metrics_port, self.probe_port = free_ports(2)
+        self.program: Program
+        self.stalls: list[float] = []
+
+    async def begin(self) -> None:
+        await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        for path in self.operator.crd_files():
+            await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(path.read_text()))
+        await self.server.serve(token=TOKEN)
+        kubeconfig = self.folder / "kubeconfig"
+        kubeconfig.write_text(json.dumps(self.server.kubeconfig(TOKEN)))
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = self.operator.command(kubeconfig, self.metrics_port, self.probe_port)
+        self.program = Program(command, self.folder / "operator.log", environment)
+        async with asyncio.timeout(60):
+            while await self.probe("/readyz") is None:  # noqa: ASYNC110  # another process: there is nothing to wait for
+                await asyncio.sleep(0.05)
+
+    async def probe(self, path: str) -> float | None:
+        """Seconds until the answer 200; None if there was none."""
+        url, began = f"http://127.0.0.1:{self.probe_port}{path}", time.monotonic()
+        try:
+            async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                return time.monotonic() - began if answer.status == 200 else None
+        except aiohttp.ClientError:
+            return None
+
+    async def metrics(self) -> str:
+        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return await answer.text()
+
+    async def until(self, what: str, within: float, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + within
+        while not condition():
+            if time.monotonic() > end or not self.program.alive:
+                raise BenchError(f"in vain: {what}; {self.program.tail()}")
+            await asyncio.sleep(0.01)
+
+    async def watch_stalls(self) -> None:
+        """Asks the operator's probe all the time: the answer waits as long as its event loop stands still. Ours serves
+        everybody else, so answers that came while it was late itself tell nothing."""
+        loop, late = asyncio.get_running_loop(), 0.0
+
+        def tick(due: float) -> None:
+            nonlocal late
+            late = max(late, loop.time() - due)
+            loop.call_later(0.005, tick, loop.time() + 0.005)
+
+        tick(loop.time())
+        while True:
+            await asyncio.sleep(0.02)
+            late = 0.0
+            took = await self.probe("/healthz")
+            if took is not None and late < 0.02:
+                self.stalls.append(took)
+
+    async def fail_some(self) -> list[float]:
+        """Seconds from the end of a pod to its successor, one after another."""
+        found: dict[str, float] = {}
+
+        def look(pod: SimulatedPod) -> None:
+            found[pod.name] = pod.added
+
+        self.node.on_added = look
+        waits = []
+        workers = [pod for pod in self.node.pods.values() if not pod.role]
+        for victim in random.Random(1).sample(workers, FAILURES):
+            failed = await self.node.fail(victim, 137)
+            await self.until("a new pod", 60, partial(found.__contains__, victim.name))
+            waits.append(found.pop(victim.name) - failed)
+            await asyncio.sleep(0.05)
+        self.node.on_added = None
+        return waits
+
+
+def bucket_at(text: str, histogram: str, share: float) -> float:
+    """The upper bound of the bucket in which that share of the observations is reached."""
+    counts: dict[float, float] = {}
+    for line in text.splitlines():
+        if line.startswith(f"{histogram}_bucket") and "pytorchjob-controller" in line:
+            bound = line.split('le="')[1].split('"')[0]
+            counts[float(bound.replace("+Inf", "inf"))] = float(line.rsplit(" ", 1)[1])
+    return next((bound for bound, count in sorted(counts.items()) if count >= share * max(counts.values())), math.nan)
+
+
+async def measure(pods: int, folder: Path) -> Json:
+    end_on_sigterm()
+    world = World(ApiServer(history=HISTORY), folder, OPERATORS["trainop"])
+    names = [f"job-{number}" for number in range(pods // EACH)]
+    background = [asyncio.create_task(work) for work in (world.node.run(), world.jobs.run())]
+    try:
+        await world.begin()
+        gc.collect()
+        gc.disable()  # ours: looking through all objects of the API server takes a second
+        idle, cpu, start = world.program.memory().rss, world.program.cpu(), time.monotonic()
+        background.append(asyncio.create_task(world.watch_stalls()))
+        await world.jobs.post(names, EACH - 1, "ExitCode")
+        await world.until("all pods are counted", 1800, lambda: world.jobs.whole(names, EACH))
+        held = time.monotonic() - start
+        used = world.program.cpu() - cpu
+        building = percentile(world.stalls, 1.0)
+        await asyncio.sleep(3)
+        world.stalls.clear()
+        waits = await world.fail_some()
+        memory, text = world.program.memory(), await world.metrics()
+    finally:
+        gc.enable()
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        world.program.stop()
+        await world.server.close()
+    return {
+        "pods": pods,
+        "seconds": held,
+        "operator_cpu": used,
+        "cpu_ms_per_pod": 1000 * used / pods,
+        "rss": memory.rss,
+        "kib_per_pod": 1024 * (memory.rss - idle) / pods,
+        "reconcile_p99_below": bucket_at(text, "controller_runtime_reconcile_time_seconds", 0.99),
+        "reaction_p50_ms": 1000 * percentile(waits, 0.5),
+        "reaction_p99_ms": 1000 * percentile(waits, 0.99),
+        "stall_building_ms": 1000 * building,
+        "stall_after_ms": 1000 * percentile(world.stalls, 1.0),
+    }
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """b of cost = a · size^b, by least squares of the logarithms."""
+    xs, ys = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
+    x, y = sum(xs) / len(xs), sum(ys) / len(ys)
+    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pods", default="1000,5000,10000,25000,50000")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    rows: list[Json] = []
+    for pods in map(int, options.pods.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(asyncio.run(measure(pods, Path(folder))))
+        print({name: round(value, 2) for name, value in rows[-1].items()}, flush=True)
+        if options.out:
+            options.out.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
+    if len(rows) > 1:
+        sizes = [row["pods"] for row in rows]
+        for cost in ("operator_cpu", "rss"):
+            print(f"{cost} grows with pods^{exponent(sizes, [row[cost] for row in rows]):.2f}")
+
+
+if __name__ == "__main__":
+    main()

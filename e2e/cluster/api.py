@@ -1,0 +1,41 @@
+"""A client for set-up and checks: JSON in, JSON out, one connection for each request."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import ssl
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Answer(NamedTuple):
+    """`body` is decoded JSON, or text where it is none; `status` 0 is nobody answering, with the error's text."""
+
+    status: int
+    body: Any
+
+
+class Api:
+    """Speaks to one API server with a client certificate."""
+
+    def __init__(self, host: str, port: int, authority: Path, cert: Path, key: Path) -> None:
+        self.host, self.port = host, port
+        self.context = ssl.create_default_context(cafile=str(authority))
+        self.context.load_cert_chain(str(cert), str(key))
+
+    def __call__(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Answer:
+        connection = http.client.HTTPSConnection(self.host, self.port, timeout=10, context=self.context)
+        data = None if body is None else json.dumps(body)
+        try:
+            connection.request(method, path, data, {"Content-Type": content_type} if data else {})
+            response = connection.getresponse()
+            text = response.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            return Answer(0, str(error))
+        finally:
+            connection.close()
+        with contextlib.suppress(ValueError):
+            return Answer(response.status, json.loads(text))
+        return Answer(response.status, text)

@@ -1,0 +1,105 @@
+"""Builds the programs of a test cluster from Go modules; what was built from the same sources is kept.
+
+Needs Go >= 1.24 (kwok: 1.26, which `go` fetches by itself where GOTOOLCHAIN allows) and a Go module proxy.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.places import HERE, VERSION, ClusterError, cache
+
+KUBE = "k8s.io/kubernetes/cmd/"
+MAJOR, MINOR = VERSION.removeprefix("v").split(".")[:2]
+# without these the server reports itself as v0.0.0
+RELEASE = f"-X k8s.io/component-base/version.gitVersion={VERSION} " + " ".join(
+    f"-X k8s.io/component-base/version.{key}={value}" for key, value in (("gitMajor", MAJOR), ("gitMinor", MINOR))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`module` is a folder below `root`, whose go.mod pins everything."""
+
+    module: str
+    package: str
+    linker_flags: str = ""
+    root: Path = HERE / "go"
+
+    @property
+    def sources(self) -> Path:
+        return self.root / self.module
+
+
+PROGRAMS = {
+    "etcd": Program("etcd", "go.etcd.io/etcd/server/v3"),
+    "kube-apiserver": Program("kubernetes", KUBE + "kube-apiserver", RELEASE),
+    "kube-controller-manager": Program("kubernetes", KUBE + "kube-controller-manager", RELEASE),
+    "kube-scheduler": Program("kubernetes", KUBE + "kube-scheduler", RELEASE),
+    "kubectl": Program("kubernetes", KUBE + "kubectl", RELEASE),
+    "kwok": Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", "-X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0"),
+}
+MINIMAL = ("etcd", "kube-apiserver")
+
+
+class NoGoError(ClusterError):
+    """This machine can neither have nor build what is wanted."""
+
+
+def build(names: tuple[str, ...] = MINIMAL, programs: Mapping[str, Program] = PROGRAMS) -> Path:
+    """Make sure that these programs are there; returns their folder. Several callers at once wait for each other."""
+    if unknown := [name for name in names if name not in programs]:
+        raise ClusterError(f"no such program: {', '.join(unknown)} (there are {', '.join(programs)})")
+    if sys.platform != "linux":
+        raise NoGoError("the processes of a test cluster are followed through /proc: it needs Linux")
+    folder = cache() / "bin"
+    (folder / ".made").mkdir(parents=True, exist_ok=True)
+    with (cache() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name in names:
+            if not _is_current(name, programs[name], folder):
+                _compile(name, programs[name], folder)
+    return folder
+
+
+def _identity(program: Program) -> str:
+    sources = b"".join(path.read_bytes() for path in sorted(program.sources.iterdir()))
+    return hashlib.sha256(sources + program.linker_flags.encode() + program.package.encode()).hexdigest()
+
+
+def _is_current(name: str, program: Program, folder: Path) -> bool:
+    made = folder / ".made" / name
+    return (folder / name).exists() and made.exists() and made.read_text() == _identity(program)
+
+
+def _compile(name: str, program: Program, folder: Path) -> None:
+    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if go is None:
+        raise NoGoError(f"{name} has to be built and Go is not installed (go.dev/dl)")
+    print(f"building {name} from Go modules, once ...", end="", flush=True, file=sys.stderr)
+    start = time.monotonic()
+    fresh = folder / f".{name}.new"
+    flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", f"-s -w {program.linker_flags}".strip()]
+    done = subprocess.run(
+        [go, "build", *flags, "-o", fresh, program.package],
+        cwd=program.sources,
+        env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ClusterError(f"\n{name}: go build failed\n{done.stdout}")
+    fresh.replace(folder / name)
+    (folder / ".made" / name).write_text(_identity(program))
+    print(f" {time.monotonic() - start:.0f} s", file=sys.stderr)

@@ -1,0 +1,165 @@
+"""The command lines of a control plane's programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.certificates import Authority
+from e2e.cluster.daemons import free_ports
+from e2e.cluster.places import HERE, ClusterError, binary
+
+EXTRAS = {
+    "controller-manager": "kube-controller-manager",
+    "scheduler": "kube-scheduler",
+    "kwok": "kwok",
+    "binder": None,
+}
+"""What may be had beside etcd and kube-apiserver, and the program that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What somebody wants of a control plane."""
+
+    extras: tuple[str, ...] = ()
+    nodes: int = 1
+    """Simulated ones, with kwok."""
+    service_cidr: str = "10.96.0.0/16"
+    flags: tuple[str, ...] = ()
+    """`COMPONENT=--FLAG=VALUE`, added to what is chosen here."""
+
+    def programs(self) -> list[str]:
+        """The programs that these wishes need; raises ClusterError if an extra does not exist."""
+        if unknown := [extra for extra in self.extras if extra not in EXTRAS]:
+            raise ClusterError(f"{', '.join(unknown)}: not one of {', '.join(EXTRAS)}")
+        return ["etcd", "kube-apiserver", *(program for e in self.extras if (program := EXTRAS[e]))]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where the API server will listen, and how each program is started, in order."""
+
+    port: int
+    commands: dict[str, list[str]]
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+
+def make_plan(data: Path, wishes: Wishes) -> Plan:
+    """Choose ports, write certificates and kubeconfigs into `data`."""
+    etcd_port, port, kwok_port = free_ports(3)
+    url = f"https://127.0.0.1:{port}"
+    pki = Authority(data / "pki")
+    pki.kubeconfig(data / "admin.kubeconfig", url, "admin", ["system:masters"])
+    tokens = pki.key_pair("service-accounts")
+    commands = {
+        "etcd": _etcd(data, etcd_port),
+        "kube-apiserver": _apiserver(pki, tokens, etcd_port, port, wishes),
+    }
+    if "controller-manager" in wishes.extras:
+        config = pki.kubeconfig(data / "controller-manager.kubeconfig", url, "system:kube-controller-manager")
+        commands["kube-controller-manager"] = _controller_manager(config, pki, tokens[0])
+    if "scheduler" in wishes.extras:
+        config = pki.kubeconfig(data / "scheduler.kubeconfig", url, "system:kube-scheduler")
+        commands["kube-scheduler"] = _scheduler(config)
+    if "kwok" in wishes.extras:
+        config = pki.kubeconfig(data / "kwok.kubeconfig", url, "kwok", ["system:masters"])
+        commands["kwok"] = _kwok(config, kwok_port)
+    for wish in wishes.flags:
+        component, _, flag = wish.partition("=")
+        if component not in commands:
+            raise ClusterError(f"{wish}: {component!r} is not one of {', '.join(commands)}")
+        commands[component].append(flag)
+    return Plan(port, commands)
+
+
+def _etcd(data: Path, port: int) -> list[str]:
+    return [
+        f"{binary('etcd')}",
+        "--name=default",
+        f"--data-dir={data / 'etcd'}",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+        f"--listen-client-urls=http://127.0.0.1:{port}",
+        f"--advertise-client-urls=http://127.0.0.1:{port}",
+        "--listen-peer-urls=http://127.0.0.1:0",
+        "--quota-backend-bytes=4294967296",
+    ]
+
+
+def _apiserver(pki: Authority, tokens: tuple[Path, Path], etcd_port: int, port: int, wishes: Wishes) -> list[str]:
+    first_service = wishes.service_cidr.split("/")[0].rsplit(".", 1)[0] + ".1"
+    cluster_names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"]
+    hosts = ["localhost", "127.0.0.1", first_service, *cluster_names]
+    cert, key = pki.issue("apiserver", "kube-apiserver", hosts=hosts)
+    command = [
+        f"{binary('kube-apiserver')}",
+        f"--etcd-servers=http://127.0.0.1:{etcd_port}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        "--endpoint-reconciler-type=none",  # a loopback address is not allowed in EndpointSlices
+        f"--service-cluster-ip-range={wishes.service_cidr}",
+        "--allow-privileged=true",
+        f"--tls-cert-file={cert}",
+        f"--tls-private-key-file={key}",
+        f"--client-ca-file={pki.cert}",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        f"--service-account-key-file={tokens[1]}",
+        f"--service-account-signing-key-file={tokens[0]}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--profiling=false",
+        "--v=1",
+    ]
+    if "controller-manager" not in wishes.extras:  # nobody makes the service account without which no pod is admitted
+        command.append("--disable-admission-plugins=ServiceAccount")
+    if "binder" in wishes.extras:
+        command.append("--feature-gates=MutatingAdmissionPolicy=true")
+        command.append("--runtime-config=admissionregistration.k8s.io/v1beta1=true")
+    return command
+
+
+def _controller_manager(config: Path, pki: Authority, token_key: Path) -> list[str]:
+    return [
+        f"{binary('kube-controller-manager')}",
+        f"--kubeconfig={config}",
+        "--leader-elect=false",
+        "--secure-port=0",
+        f"--service-account-private-key-file={token_key}",
+        f"--root-ca-file={pki.cert}",
+        f"--cluster-signing-cert-file={pki.cert}",
+        f"--cluster-signing-key-file={pki.key}",
+        "--use-service-account-credentials=true",
+        "--kube-api-qps=500",
+        "--kube-api-burst=1000",
+        "--v=1",
+    ]
+
+
+def _scheduler(config: Path) -> list[str]:
+    return [
+        f"{binary('kube-scheduler')}",
+        f"--kubeconfig={config}",
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--kube-api-qps=5000",
+        "--kube-api-burst=5000",
+        "--v=1",
+    ]
+
+
+def _kwok(config: Path, port: int) -> list[str]:
+    return [
+        f"{binary('kwok')}",
+        f"--kubeconfig={config}",
+        f"--config={HERE / 'kwok-stages.yaml'}",
+        "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+        "--cidr=10.200.0.0/16",  # of simulated pods; leads nowhere
+        f"--server-address=127.0.0.1:{port}",
+        "--node-ip=127.0.0.1",
+        f"--node-port={port}",
+        "--node-lease-duration-seconds=40",
+    ]

@@ -1,0 +1,1 @@
+"""Generates the pages of `docs/` that tell what the code says itself."""

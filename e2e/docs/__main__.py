@@ -1,0 +1,40 @@
+"""`python -m e2e.docs` writes `docs/kinds/`, one page for each kind; `--check` only compares."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from e2e.docs.page import page
+from e2e.docs.samples import ROOT
+from trainop.operator import FRAMEWORKS
+
+FOLDER = ROOT / "docs" / "kinds"
+
+
+def pages() -> dict[Path, str]:
+    return {FOLDER / f"{framework.kind.lower()}.md": page(framework) for framework in FRAMEWORKS.values()}
+
+
+def main() -> int:
+    wanted = pages()
+    found = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+    stale = sorted(path.name for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
+    if "--check" in sys.argv:
+        print(
+            f"not up to date in docs/kinds: {', '.join(stale)}; run `make docs`"
+            if stale
+            else "docs/kinds is up to date"
+        )
+        return bool(stale)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path in found.keys() - wanted.keys():
+        path.unlink()
+    for path, text in wanted.items():
+        path.write_text(text, encoding="utf-8")
+    print(f"{len(wanted)} pages, {len(stale)} changed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
