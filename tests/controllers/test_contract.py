@@ -204,7 +204,8 @@ def test_a_drained_pod_fails_the_job_only_under_never(kind: str, policy: str):
     assert (last(kind) in world.living()) == (policy != "Never")
 
 
-@pytest.mark.case("job-engine-13", "frameworks-v1-40", part="all kinds but MPIJob")
+@pytest.mark.case("job-engine-13")
+@pytest.mark.case("frameworks-v1-40", part="replicas 0 of all kinds but MPIJob; the rest of the case is MPIJob's")
 def test_a_type_of_zero_replicas_has_nothing_ever_and_is_no_success(kind: str):
     framework = FRAMEWORKS[kind]
     free = [role for role, replicas in framework.roles.items() if replicas.least == 0]
@@ -273,17 +274,26 @@ def test_suspension(kind: str):
     assert world.status["startTime"] > started
 
 
-@pytest.mark.case("job-engine-20", "frameworks-v1-23", part="all kinds, without changing managedBy")
+@pytest.mark.case("job-engine-20")
+@pytest.mark.case("frameworks-v1-23", part="all kinds, without changing managedBy")
 @pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", "somebody/else", ""])
 def test_a_job_that_others_manage_is_left_alone(kind: str, manager: str):
-    world = World(make(kind, run={"managedBy": manager, "suspend": False}), framework=FRAMEWORKS[kind])
-    world.settle()
-    assert (world.pods, world.services, world.status) == ({}, {}, {})
+    world = World(make(kind, run={"managedBy": manager, "suspend": True}), framework=FRAMEWORKS[kind])
+    for suspend in (True, False):
+        world.spec["runPolicy"]["suspend"] = suspend
+        world.settle()
+        assert (world.pods, world.services, world.status, world.events) == ({}, {}, {}, [])
+
+
+@pytest.mark.case("job-engine-20")
+def test_a_job_that_names_us_as_its_manager_is_as_any_other(kind: str):
     assert not ignored(Unstructured(make(kind, run={"managedBy": "kubeflow.org/training-operator"})))
-    assert problems(kind, run={"managedBy": "kubeflow.org/training-operator"}) == []
+    world = running(kind, run={"managedBy": "kubeflow.org/training-operator"})
+    assert sorted(world.pods) == sorted(pods_of(make(kind)))
+    assert world.is_true("Running")
 
 
-@pytest.mark.case("job-engine-21", part="all kinds, without caches")
+@pytest.mark.case("job-engine-21", part="all kinds, not with the very job of the case")
 def test_restarts_in_place_reach_the_backoff_limit(kind: str):
     world = running(kind, policy="OnFailure", run={"backoffLimit": 4})
     worker = {"name": FRAMEWORKS[kind].container, "restartCount": 2, "state": {}}

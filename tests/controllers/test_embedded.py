@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.controllers.kinds import KINDS, last, make
+from tests.controllers.kinds import KINDS, last, line, make
 from tests.controllers.test_shell_operator import Stage, running, stage
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers import tf_config
 from trainop.engine.crd import crd
 from trainop.engine.extensions import RESTART_SCOPE
+from trainop.engine.framework import JOB_ROLE
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects import Json
 from trainop.runtime.resource import (
@@ -23,6 +24,7 @@ from trainop.runtime.resource import (
     PODS,
     SERVICES,
 )
+from trainop.runtime.transport import Request
 
 
 async def submit(here: Stage, kind: str, *args: Any, **fields: Any) -> Json:
@@ -78,6 +80,36 @@ async def test_a_whole_job_restarts_also_across_a_restart_of_the_operator(kind: 
         job = await here.client.get(FRAMEWORKS[kind].resource, "j", "ns")
         assert json.loads(job["metadata"]["annotations"]["trainop.kubeflow.org/restarts"])["failures"] == 1
         assert len(await here.events(f"{kind}Restarting")) == 1
+
+
+@pytest.mark.case("frameworks-v1-32")
+@virtual_time
+async def test_a_jax_job_from_its_coordinator_to_its_scale() -> None:
+    async with stage(crds=False) as here:
+        await submit(here, "JAXJob", {"Worker": 3})
+        pods = {pod["metadata"]["name"]: pod for pod in (await here.client.list(PODS, "ns")).items}
+        assert line(pods["j-worker-2"]) == (
+            "PYTHONUNBUFFERED=1 COORDINATOR_PORT=6666 COORDINATOR_ADDRESS=j-worker-0 NUM_PROCESSES=3 PROCESS_ID=2"
+        )
+        ports = [service["spec"]["ports"] for service in (await here.client.list(SERVICES, "ns")).items]
+        assert [[(port["name"], port["port"]) for port in each] for each in ports] == [[("jaxjob-port", 6666)]] * 3
+        assert [name for name, pod in pods.items() if JOB_ROLE in pod["metadata"]["labels"]] == ["j-worker-0"]
+        await run_pods(here)
+        for name in ("j-worker-0", "j-worker-1"):
+            await here.set_status(name, {"phase": "Succeeded"})
+        await asyncio.sleep(5)
+        assert await state(here, "JAXJob") == ["Created", "Running"]
+        path = FRAMEWORKS["JAXJob"].resource.path("ns", "j", "scale")
+        scale = json.loads((await here.client.request(Request("GET", path))).body)
+        assert (scale["spec"], scale["status"]["replicas"]) == ({"replicas": 3}, 1)
+        assert scale["status"]["selector"] == (
+            "training.kubeflow.org/job-name=j,training.kubeflow.org/operator-name=jaxjob-controller,"
+            "training.kubeflow.org/replica-type=worker"
+        )
+        await here.set_status("j-worker-2", {"phase": "Succeeded"})
+        await asyncio.sleep(5)
+        job = await here.client.get(FRAMEWORKS["JAXJob"].resource, "j", "ns")
+        assert job["status"]["conditions"][-1]["message"] == "JAXJob ns/j successfully completed."
 
 
 @pytest.mark.case("frameworks-v1-17")

@@ -13,7 +13,7 @@ from trainop.engine.model import Options
 from trainop.runtime.objects import Unstructured
 
 
-@pytest.mark.case("frameworks-v1-32", part="the environment")
+@pytest.mark.case("frameworks-v1-32", part="the environment of the other workers")
 def test_environment():
     pods = pods_of(make("JAXJob", {"Worker": 3}, name="jx"))
     for index, pod in enumerate(pods.values()):

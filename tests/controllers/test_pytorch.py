@@ -267,7 +267,7 @@ def test_a_job_without_roles_makes_no_progress():
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("frameworks-v1-22", part="at reconcile; warnings are for admission")
+@pytest.mark.case("frameworks-v1-22", part="at reconcile; that it is not even accepted, and warnings, need webhooks")
 @pytest.mark.parametrize(
     ("job", "told"),
     [

@@ -193,10 +193,9 @@ async def test_a_job_that_succeeds_says_so_once() -> None:
         assert await here.names(PODS) == ["j-master-0", "j-worker-0", "j-worker-1"]
 
 
-@pytest.mark.case("job-engine-40", part="the metrics; certificates come with webhooks")
+@pytest.mark.case("job-engine-40", part="the metrics; readyz, Secret and caBundle need webhooks")
 @virtual_time
 async def test_a_created_job_is_counted_once_also_by_the_next_operator() -> None:
-    """The part of metrics; certificates come with webhooks."""
     labels = {"framework": "pytorch", "job_namespace": "ns"}
 
     def created(metrics: Metrics) -> float | None:

@@ -451,7 +451,7 @@ def test_a_status_is_sent_as_the_patch_from_old_to_new(old: Json, new: Json, pat
 # Who owns the job -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("job-engine-20", part="PyTorchJob; JAXJob is not built")
+@pytest.mark.case("job-engine-20", part="the shell's, for PyTorchJob")
 @virtual_time
 async def test_a_job_that_another_manages_is_left_alone() -> None:
     policy = {"managedBy": "kueue.x-k8s.io/multikueue", "suspend": True}

@@ -13,6 +13,7 @@ from trainop.controllers import tf_config
 from trainop.controllers.tensorflow import TENSORFLOW
 from trainop.controllers.tf_config import CLUSTER_FILE, MOST_IN_ENVIRONMENT
 from trainop.engine.framework import JOB_ROLE
+from trainop.engine.model import Event
 from trainop.engine.parse import parse
 from trainop.runtime.objects import Json, Unstructured
 from trainop.runtime.resource import CONFIG_MAPS
@@ -313,10 +314,39 @@ def test_a_chief_of_no_replicas_is_none():
     assert world.pods["a-worker-0"]["metadata"]["labels"][JOB_ROLE] == "master"
 
 
+@pytest.mark.case("job-engine-21")
+def test_restarts_in_place_over_the_backoff_limit_end_the_job():
+    """Each of four workers was restarted once by the kubelet; those of servers, whose policy is Never, do not count."""
+    job = tf({"Worker": 4, "PS": 2}, name="j", run={"backoffLimit": 4})
+    job["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "OnFailure"
+    world = World(job, framework=TENSORFLOW)
+    world.settle()
+    world.run()
+    world.settle()
+
+    def restarted(name: str) -> None:
+        world.set_pod(name, "Running", containerStatuses=[{"name": "tensorflow", "restartCount": 1, "state": {}}])
+
+    for name in ("j-ps-0", "j-ps-1", "j-worker-0", "j-worker-1", "j-worker-2"):
+        restarted(name)
+    world.settle()
+    assert world.is_true("Running")
+    restarted("j-worker-3")
+    world.settle()
+    text = "Job j has failed because it has reached the specified backoff limit"
+    assert world.conditions[-2:] == [("Running", "False", "TFJobRunning"), ("Failed", "True", "TFJobFailed")]
+    assert world.status["conditions"][-1]["message"] == text
+    assert world.status["completionTime"]
+    assert world.status["replicaStatuses"] == {"PS": {}, "Worker": {}}
+    assert (world.living(), world.services) == ([], {})
+    assert [event for event in world.events if event.reason == "TFJobFailed"] == [Event("Normal", "TFJobFailed", text)]
+    assert world.counts == {"created": 1, "failed": 1}
+
+
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("frameworks-v1-12", "job-engine-37", part="at reconcile")
+@pytest.mark.case("frameworks-v1-12", "job-engine-37", part="at reconcile; that it is not even accepted needs webhooks")
 def test_chief_and_master_are_one_too_many():
     (error,) = parse(TENSORFLOW, Unstructured(tf({"Chief": 1, "Master": 1}))).errors
     assert str(error) == "spec.tfReplicaSpecs: Forbidden: must not have more than 1 Chief or Master role"

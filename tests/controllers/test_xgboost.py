@@ -42,7 +42,7 @@ def test_ports_are_each_types_own():
     assert "WORKER_PORT=8888" in line(pods_of(job)["xgb-worker-0"])
 
 
-@pytest.mark.case("frameworks-v1-29", "job-engine-37", part="at reconcile")
+@pytest.mark.case("frameworks-v1-29", "job-engine-37", part="at reconcile; that it is not even accepted needs webhooks")
 def test_there_must_be_one_master():
     (error,) = parse(XGBOOST, Unstructured(xgb({"Worker": 1}))).errors
     assert str(error) == "spec.xgbReplicaSpecs[Master]: Required value: must be present"
