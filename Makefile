@@ -67,8 +67,9 @@ bench: $(READY)  ## ours and the Go operators under load, side by side; about an
 bench-quick: $(READY)  ## the same, small: under five minutes
 	@$(BENCH) quick
 
-profile: $(READY)  ## where the operator's time and memory go under load: a flame graph in e2e/bench/report
-	@$(BENCH).profile
+profile: $(READY)  ## where the operator's time and memory go under load: flame graphs in e2e/bench/report
+	@$(BENCH).profile s1
+	@$(BENCH).profile memory
 
 lock:  ## write constraints.txt anew: the newest versions that pyproject.toml allows (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --upgrade --group dev --group bench \

@@ -2,10 +2,11 @@
 
 python -m e2e.bench build                          the programs, once (needs Go)
 python -m e2e.bench run                            everything, three repetitions, about an hour on two cores
+python -m e2e.bench run --scenario s1 --session x  a piece; pieces with the same name are one session
 python -m e2e.bench run --scenario s1,s6 --only trainop,training-operator-tuned --repetitions 1
 python -m e2e.bench quick                          under five minutes
-python -m e2e.bench count                          API requests per job, from the audit log
-python -m e2e.bench report FILE...                 the table and the charts of results that were kept
+python -m e2e.bench run --scenario count-s1        API requests per job, from the audit log
+python -m e2e.bench report [--session x]           table and charts, of the latest session unless told which
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import asyncio
 import logging
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -21,16 +23,19 @@ import structlog
 
 from e2e.bench.operators import HERE, OPERATORS, build_peers
 from e2e.bench.processes import end_on_sigterm
-from e2e.bench.report import BASE, write
-from e2e.bench.runs import FLOOR, Plan, run
+from e2e.bench.report import write
+from e2e.bench.runs import COUNT, Plan, read, run
 from e2e.bench.scenarios import QUICK, SCENARIOS
+from e2e.bench.targets import BASE, FLOOR, LEADER, OURS, STOCK
 from e2e.cluster.build import NoGoError, build
 from e2e.cluster.places import ClusterError
 
 REPORT = HERE / "report"
-OURS = "trainop"
+FOLDERS = {"run": REPORT, "report": REPORT, "quick": REPORT / "results" / "quick"}
 NO_GO = 3
-USUAL = {"run": tuple(SCENARIOS), "quick": tuple(QUICK), "count": ("s1", "s2")}
+MORE = {"s1": (LEADER, STOCK, FLOOR), "s2": (STOCK,), "count-s1": (LEADER,), "count-s2": (LEADER,)}
+"""Operators beside ours and the tuned one."""
+COUNTED = ("count-s1", "count-s2")
 
 
 def parse() -> argparse.Namespace:
@@ -39,64 +44,69 @@ def parse() -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build")
-    for name in ("run", "quick", "count"):
+    for name in ("run", "quick", "report"):
         command = commands.add_parser(name)
+        command.add_argument("--session", default="", help="name of the file of results; by default the time")
+        command.add_argument("--report", type=Path, default=FOLDERS[name], help="folder for results, table and charts")
+        if name == "report":
+            continue
         command.add_argument("--only", default="", help=f"comma-separated: {', '.join((*OPERATORS, FLOOR))}")
-        command.add_argument("--scenario", default="", help=f"comma-separated: {', '.join(SCENARIOS)}")
+        command.add_argument("--scenario", default="", help=f"comma-separated: {', '.join((*SCENARIOS, *COUNTED))}")
         command.add_argument("--repetitions", type=int, default=3 if name == "run" else 1)
         command.add_argument("--sizes", default="", help='for all scenarios, as {"jobs": 20}')
-        command.add_argument("--report", type=Path, default=REPORT, help="folder for results, table and charts")
-    report = commands.add_parser("report")
-    report.add_argument("results", nargs="+", type=Path)
-    report.add_argument("--report", type=Path, default=REPORT)
     return parser.parse_args()
 
 
 def plans(options: argparse.Namespace) -> list[Plan]:
     """What a command runs: each scenario with the operators that make sense in it."""
+    quick = options.command == "quick"
     chosen = tuple(filter(None, options.scenario.split(",")))
     only = tuple(filter(None, options.only.split(",")))
     given = msgspec.json.decode(options.sizes) if options.sizes else {}
     made = []
-    for scenario in chosen or USUAL[options.command]:
-        operators = only or usual_operators(options.command, scenario)
-        sizes = QUICK.get(scenario, {}) if options.command == "quick" else {}
-        plan = Plan(operators, scenario, options.repetitions, {**sizes, **given}, audit=options.command == "count")
-        made.append(plan)
+    for scenario in chosen or (*(QUICK if quick else SCENARIOS), *COUNTED):
+        operators = only or ((OURS, BASE) if quick else (OURS, BASE, *MORE.get(scenario, ())))
+        sizes = QUICK.get(scenario.removeprefix(COUNT), {}) if quick else {}
+        repetitions = 1 if scenario.startswith(COUNT) else options.repetitions
+        made.append(Plan(operators, scenario, repetitions, {**sizes, **given}))
     return made
 
 
-def usual_operators(command: str, scenario: str) -> tuple[str, ...]:
-    if command == "count":
-        return (OURS, "trainop-leader", BASE)
-    if command == "quick":
-        return (OURS, BASE)
-    more = {"s1": ("trainop-leader", "training-operator-default", FLOOR), "s2": ("training-operator-default",)}
-    return (OURS, BASE, *more.get(scenario, ()))
-
-
-async def measure(options: argparse.Namespace) -> None:
+async def measure(options: argparse.Namespace, session: Path) -> None:
     end_on_sigterm()
-    records = []
-    for number, plan in enumerate(plans(options)):
-        found = await run(plan, options.report / "results" / f"{options.command}-{plan.scenario}.json")
-        records += found if number == 0 else found[1:]
-    print(write(records, options.report))
+    for plan in plans(options):
+        await run(plan, session)
+
+
+def find_session(options: argparse.Namespace) -> Path:
+    """Where a command keeps its results, or has them from."""
+    folder: Path = options.report / "results"
+    if options.session:
+        return folder / f"{options.session}.jsonl"
+    if options.command == "report":
+        sessions = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+        return sessions[-1] if sessions else sys.exit(f"there are no results in {folder}")
+    return folder / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}.jsonl"
+
+
+def work(options: argparse.Namespace) -> None:
+    if options.command == "build":
+        build()
+        build_peers()
+        return
+    session = find_session(options)
+    if options.command != "report":
+        build()
+        build_peers()
+        asyncio.run(measure(options, session))
+    print(write(read(session), options.report))
 
 
 def main() -> None:
     options = parse()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     try:
-        if options.command == "report":
-            print(
-                write([r for path in options.results for r in msgspec.json.decode(path.read_bytes())], options.report)
-            )
-            return
-        build()
-        build_peers()
-        if options.command != "build":
-            asyncio.run(measure(options))
+        work(options)
     except NoGoError as error:
         print(error, file=sys.stderr)
         sys.exit(NO_GO)

@@ -47,6 +47,9 @@ class Program:
         found = [_memory_of(pid) for pid in _session(self.pid)]
         return Memory(round(sum(m.rss for m in found), 1), round(sum(m.peak for m in found), 1))
 
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def stop(self, patience: float = 20.0) -> None:
         """SIGTERM, and SIGKILL for what is left after so many seconds."""
         if self.alive:

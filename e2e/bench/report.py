@@ -1,4 +1,4 @@
-"""From results to what people read: a table of min, median and max with ratios, and one chart for each scenario."""
+"""From the results of one session to what people read: README.md with targets and tables, and a chart by scenario."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from xml.sax.saxutils import escape
 
-from e2e.bench.runs import FLOOR, MOST_FOREIGN
+from e2e.bench.charts import chart
+from e2e.bench.runs import COUNT, MOST_FOREIGN
+from e2e.bench.targets import BASE, Runs, judge, table
 from trainop.runtime.objects import Json
-
-BASE = "training-operator-tuned"
-"""Ratios are to the median of this operator."""
 
 
 class Column(NamedTuple):
@@ -69,19 +67,12 @@ TITLES = {
 }
 
 
-class Group(NamedTuple):
-    scenario: str
-    operator: str
-    sizes: str
-
-
-def group(records: Sequence[Json]) -> dict[Group, list[Json]]:
+def group(records: Sequence[Json]) -> dict[tuple[str, str], list[Json]]:
     """The runs of each operator in each scenario; where some were undisturbed, only those."""
-    groups: dict[Group, list[Json]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[Json]] = defaultdict(list)
     for record in records:
-        if "scenario" in record and not record["audit"]:
-            sizes = ", ".join(f"{value} {name}" for name, value in record["sizes"].items())
-            groups[Group(record["scenario"], record["operator"], sizes)].append(record)
+        if "scenario" in record:
+            groups[record["scenario"], record["operator"]].append(record)
     return {key: [r for r in runs if r["foreign"] <= MOST_FOREIGN] or runs for key, runs in groups.items()}
 
 
@@ -91,25 +82,36 @@ def values(runs: Sequence[Json], column: Column) -> list[float]:
 
 def markdown(records: Sequence[Json]) -> str:
     groups = group(records)
-    facts = next((record for record in records if "machine" in record), {})
-    lines = [f"Measured on {facts.get('date')}: {facts.get('machine')}, Python {facts.get('python')}.", ""]
-    lines += ["Each cell: min / **median** / max, and the ratio of medians to the tuned Go operator.", ""]
+    lines = ["# Ours and the Go operator, side by side", "", *_circumstances(records), ""]
+    lines += ["Ratios are of medians, of runs that took turns in one session.", "", *table(list(judge(groups))), ""]
+    lines += ["Each cell below: min / **median** / max, and the ratio of medians to the tuned Go operator.", ""]
     for scenario, columns in COLUMNS.items():
-        rows = {key: runs for key, runs in groups.items() if key.scenario == scenario}
+        rows = {operator: runs for (played, operator), runs in groups.items() if played == scenario}
         if rows:
-            lines += [f"### {TITLES[scenario]}", "", *_table(columns, rows), ""]
-    lines += _requests(records)
-    return "\n".join(lines)
+            lines += [f"## {TITLES[scenario]}", "", *_table(columns, rows), "", f"![{scenario}]({scenario}.svg)", ""]
+    return "\n".join([*lines, *_requests(groups)])
 
 
-def _table(columns: Sequence[Column], rows: Mapping[Group, Sequence[Json]]) -> Iterator[str]:
+def _circumstances(records: Sequence[Json]) -> Iterator[str]:
+    facts = next((record for record in records if "machine" in record), {})
+    versions = ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
+    yield f"Measured from {facts.get('date')} on {facts.get('machine')}; {versions}."
+    yield "Written by `python -m e2e.bench report`; [what is measured, and how](../README.md)."
+
+
+def _table(columns: Sequence[Column], rows: Mapping[str, Sequence[Json]]) -> Iterator[str]:
     yield "| operator | sizes | runs | others | " + " | ".join(column.title for column in columns) + " |"
     yield "|" + "---|" * (len(columns) + 4)
-    base = next((runs for key, runs in rows.items() if key.operator == BASE), [])
-    for key, runs in rows.items():
+    base = rows.get(BASE, [])
+    for operator, runs in rows.items():
+        sizes = "; ".join(dict.fromkeys(_sizes(run) for run in runs))
         others = f"{max(run['foreign'] for run in runs):.0%}"
         cells = [_cell(values(runs, column), values(base, column), column.digits) for column in columns]
-        yield f"| {key.operator} | {key.sizes} | {len(runs)} | {others} | " + " | ".join(cells) + " |"
+        yield f"| {operator} | {sizes} | {len(runs)} | {others} | " + " | ".join(cells) + " |"
+
+
+def _sizes(run: Json) -> str:
+    return ", ".join(f"{value} {name}" for name, value in run["sizes"].items())
 
 
 def _cell(found: Sequence[float], base: Sequence[float], digits: int) -> str:
@@ -122,74 +124,31 @@ def _cell(found: Sequence[float], base: Sequence[float], digits: int) -> str:
     return text
 
 
-def _requests(records: Sequence[Json]) -> Iterator[str]:
-    counted = [record for record in records if record.get("audit")]
+def _requests(groups: Runs) -> Iterator[str]:
+    """From the audit log; phases as `Stage.mark` divides them."""
+    counted = [run for (scenario, _), runs in groups.items() if scenario.startswith(COUNT) for run in runs]
     if counted:
-        yield "### API requests per job"
+        yield "## API requests per job"
         yield ""
-    for record in counted:
-        for number, phase in enumerate(record["result"]["requests"], 1):
-            about = f"{record['operator']} {record['scenario']}, phase {number}"
+    for run in counted:
+        for number, phase in enumerate(run["result"]["requests"], 1):
             each = ", ".join(f"{what} {count:g}" for what, count in phase["requests"].items())
-            refused = f"; refused: {phase['refused']}" if phase["refused"] else ""
+            refused = f"; refused in all: {phase['refused']}" if phase["refused"] else ""
+            about = f"{run['operator']} {run['scenario'].removeprefix(COUNT)} ({_sizes(run)}), phase {number}"
             yield f"- {about}: **{phase['per_job']:g}** ({each}){refused}"
 
 
-# Charts ---------------------------------------------------------------------------------------------------------------
-
-WIDTH, BAR, GAP, LABEL = 760, 18, 30, 190
-COLOURS = {FLOOR: "#9aa0a6", BASE: "#d0762f", "training-operator-default": "#e3b48c"}
-OURS = "#2f6fd0"
-
-
-def chart(scenario: str, groups: Mapping[Group, Sequence[Json]]) -> str:
-    """An SVG: for each column bars of the medians, whiskers from min to max."""
-    rows = {key: runs for key, runs in groups.items() if key.scenario == scenario}
-    parts: list[str] = []
-    y = 40
-    for column in COLUMNS[scenario]:
-        found = {key.operator: values(runs, column) for key, runs in rows.items()}
-        found = {operator: each for operator, each in found.items() if each}
-        if not found:
-            continue
-        parts.append(_text(10, y, column.title, weight="bold"))
-        y += 10
-        most = max(max(each) for each in found.values()) or 1.0
-        for operator, each in found.items():
-            parts += _bar(y, operator, each, most, column.digits)
-            y += BAR + 4
-        y += GAP
-    head = _text(10, 18, TITLES[scenario], size=15, weight="bold")
-    body = "\n".join([head, *parts])
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" font-family="sans-serif">\n'
-        f'<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n'
-    )
-
-
-def _bar(y: int, operator: str, found: Sequence[float], most: float, digits: int) -> Iterator[str]:
-    scale = (WIDTH - LABEL - 90) / most
-    middle = statistics.median(found)
-    colour = COLOURS.get(operator, OURS)
-    yield _text(LABEL - 8, y + BAR - 5, operator, anchor="end")
-    yield f'<rect x="{LABEL}" y="{y}" width="{middle * scale:.1f}" height="{BAR}" fill="{colour}"/>'
-    low, high = LABEL + min(found) * scale, LABEL + max(found) * scale
-    yield f'<path d="M{low:.1f} {y + BAR / 2}H{high:.1f}" stroke="black"/>'
-    yield _text(int(high) + 6, y + BAR - 5, f"{middle:.{digits}f}")
-
-
-def _text(x: int, y: int, text: str, *, size: int = 12, weight: str = "normal", anchor: str = "start") -> str:
-    return (
-        f'<text x="{x}" y="{y}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}">{escape(text)}</text>'
-    )
-
-
 def write(records: Sequence[Json], folder: Path) -> str:
-    """table.md and an SVG for each scenario that was run; returns the table."""
+    """README.md and an SVG for each scenario that was run; returns the text."""
     folder.mkdir(parents=True, exist_ok=True)
     text = markdown(records)
-    (folder / "table.md").write_text(text + "\n")
+    (folder / "README.md").write_text(text + "\n")
     groups = group(records)
-    for scenario in dict.fromkeys(key.scenario for key in groups):
-        (folder / f"{scenario}.svg").write_text(chart(scenario, groups))
+    for scenario, columns in COLUMNS.items():
+        rows = {operator: runs for (played, operator), runs in groups.items() if played == scenario}
+        if rows:
+            figures = {
+                column.title: {operator: values(runs, column) for operator, runs in rows.items()} for column in columns
+            }
+            (folder / f"{scenario}.svg").write_text(chart(TITLES[scenario], figures))
     return text

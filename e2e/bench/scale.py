@@ -2,6 +2,8 @@
 
 python -m e2e.bench.scale [--pods 1000,5000,10000,25000,50000] [--out FILE]
 
+FILE keeps a row for each size, so sizes may be measured one by one.
+
 The API server is the embedded one, in the harness' process, for kube-apiserver would be the limit. So only what the
 operator itself uses is of interest here: its CPU and memory, its reconciles, how long its event loop stands still (told
 by its health probe, asked all the time), and how long it takes from a pod's failure to the new pod. The last lines fit
@@ -20,7 +22,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +34,7 @@ import yaml
 from e2e.bench.arena import NAMESPACE
 from e2e.bench.jobs import Jobs
 from e2e.bench.node import Node, SimulatedPod
-from e2e.bench.operators import OPERATORS, ROOT, Operator
+from e2e.bench.operators import HERE, OPERATORS, ROOT, Operator
 from e2e.bench.processes import Program, end_on_sigterm
 from e2e.bench.scenarios import percentile
 from e2e.bench.stage import BenchError
@@ -48,6 +50,22 @@ FAILURES = 50
 TOKEN = "scale"
 HISTORY = 400_000
 """Events that the API server remembers, so that no watch has to start anew."""
+
+
+COLUMNS = {
+    "pods": "pods",
+    "operator_cpu": "operator CPU, s",
+    "cpu_ms_per_pod": "ms of CPU per pod",
+    "rss": "RSS, MiB",
+    "kib_per_pod": "KiB per pod beyond idle",
+    "reconcile_building_p99_ms": "reconcile p99 while building, at most ms",
+    "reconcile_p99_ms": "when one pod fails, at most ms",
+    "reaction_p50_ms": "failure to new pod p50, ms",
+    "reaction_p99_ms": "p99, ms",
+    "stall_building_ms": "longest stall while building, ms",
+    "stall_after_ms": "at rest, ms",
+    "seconds": "until all held, s",
+}
 
 
 class World:
@@ -134,14 +152,20 @@ class World:
         return waits
 
 
-def bucket_at(text: str, histogram: str, share: float) -> float:
-    """The upper bound of the bucket in which that share of the observations is reached."""
+def reconciles(text: str) -> dict[float, float]:
+    """From the upper bound of a bucket, in seconds, to how many reconciles took no longer."""
     counts: dict[float, float] = {}
     for line in text.splitlines():
-        if line.startswith(f"{histogram}_bucket") and "pytorchjob-controller" in line:
+        if line.startswith("controller_runtime_reconcile_time_seconds_bucket") and "pytorchjob-controller" in line:
             bound = line.split('le="')[1].split('"')[0]
             counts[float(bound.replace("+Inf", "inf"))] = float(line.rsplit(" ", 1)[1])
-    return next((bound for bound, count in sorted(counts.items()) if count >= share * max(counts.values())), math.nan)
+    return counts
+
+
+def bound_of(share: float, before: Mapping[float, float], after: Mapping[float, float]) -> float:
+    """The upper bound, in ms, of the bucket in which that share of what came in between is reached."""
+    counts = {bound: count - before.get(bound, 0.0) for bound, count in sorted(after.items())}
+    return 1000 * next(bound for bound, count in counts.items() if count >= share * counts[math.inf])
 
 
 async def measure(pods: int, folder: Path) -> Json:
@@ -161,9 +185,10 @@ async def measure(pods: int, folder: Path) -> Json:
         used = world.program.cpu() - cpu
         building = percentile(world.stalls, 1.0)
         await asyncio.sleep(3)
+        built = reconciles(await world.metrics())
         world.stalls.clear()
         waits = await world.fail_some()
-        memory, text = world.program.memory(), await world.metrics()
+        memory, ended = world.program.memory(), reconciles(await world.metrics())
     finally:
         gc.enable()
         for task in background:
@@ -177,8 +202,10 @@ async def measure(pods: int, folder: Path) -> Json:
         "operator_cpu": used,
         "cpu_ms_per_pod": 1000 * used / pods,
         "rss": memory.rss,
+        "held": memory.rss - idle,
         "kib_per_pod": 1024 * (memory.rss - idle) / pods,
-        "reconcile_p99_below": bucket_at(text, "controller_runtime_reconcile_time_seconds", 0.99),
+        "reconcile_building_p99_ms": bound_of(0.99, {}, built),
+        "reconcile_p99_ms": bound_of(0.99, built, ended),
         "reaction_p50_ms": 1000 * percentile(waits, 0.5),
         "reaction_p99_ms": 1000 * percentile(waits, 0.99),
         "stall_building_ms": 1000 * building,
@@ -193,23 +220,32 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
 
 
+def table(rows: Sequence[Json]) -> str:
+    lines = ["| " + " | ".join(COLUMNS.values()) + " |", "|" + "---|" * len(COLUMNS)]
+    lines += ["| " + " | ".join(f"{row[name]:.4g}" for name in COLUMNS) + " |" for row in rows]
+    if len(rows) > 1:
+        sizes = [row["pods"] for row in rows]
+        costs = {"CPU": [row["operator_cpu"] for row in rows], "Memory": [row["held"] for row in rows]}
+        lines += ["", *(f"{what} grows with pods^{exponent(sizes, found):.2f}." for what, found in costs.items())]
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pods", default="1000,5000,10000,25000,50000")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=HERE / "report" / "results" / "scale.json")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    rows: list[Json] = []
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    rows: dict[int, Json] = {}
+    if options.out.exists():
+        rows = {row["pods"]: row for row in msgspec.json.decode(options.out.read_bytes())}
     for pods in map(int, options.pods.split(",")):
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(asyncio.run(measure(pods, Path(folder))))
-        print({name: round(value, 2) for name, value in rows[-1].items()}, flush=True)
-        if options.out:
-            options.out.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
-    if len(rows) > 1:
-        sizes = [row["pods"] for row in rows]
-        for cost in ("operator_cpu", "rss"):
-            print(f"{cost} grows with pods^{exponent(sizes, [row[cost] for row in rows]):.2f}")
+            rows[pods] = asyncio.run(measure(pods, Path(folder)))
+        print({name: round(value, 2) for name, value in rows[pods].items()}, flush=True)
+        options.out.write_bytes(msgspec.json.format(msgspec.json.encode([rows[size] for size in sorted(rows)])))
+    print(table([rows[size] for size in sorted(rows)]))
 
 
 if __name__ == "__main__":
