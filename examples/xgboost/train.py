@@ -108,8 +108,8 @@ def boost_with_xgboost(rank, world, master, rounds, data):
     from xgboost import collective, tracker  # noqa: PLC0415
 
     host, port = patiently(socket.gethostbyname, master[0]), master[1]
-    if rank == 0:
-        meeting = tracker.RabitTracker(world, host_ip=host, port=port)
+    meeting = tracker.RabitTracker(world, host_ip=host, port=port) if rank == 0 else None
+    if meeting:
         meeting.start()
     place = {"dmlc_tracker_uri": host, "dmlc_tracker_port": port, "dmlc_task_id": str(rank), "dmlc_retry": 10}
     with collective.CommunicatorContext(**place):
@@ -120,6 +120,9 @@ def boost_with_xgboost(rank, world, master, rounds, data):
         for round_, loss in enumerate(losses["train"]["rmse"], start=1):
             report(round_, loss**2)
         report_end(np.frombuffer(booster.save_raw("json"), np.uint8))
+    if meeting:
+        # the others still have to say goodbye to it
+        meeting.wait_for()
 
 
 if __name__ == "__main__":
