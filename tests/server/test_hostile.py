@@ -156,9 +156,11 @@ OF_KIND: dict[str, dict[str, Case]] = {
         "mode-number": Case(REFUSED, spec(jobMode=1)),
         "no-mode": Case(REFUSED, lambda job, _: job["spec"].pop("jobMode"), "Required value"),
         "any-mode": Case(RUNS, spec(jobMode="\u2603")),
+        "overlong": Case(FAILS, worker(replicas=5000), "the variable MX_CONFIG of Worker"),
     },
     "XGBoostJob": {
         "no-master": Case(FAILS, roles(lambda map_: map_.pop("Master")), "must be present"),
+        "overlong": Case(FAILS, worker(replicas=20_000), "the variable WORKER_ADDRS of Master"),
     },
     "PaddleJob": {
         "elastic": Case(RUNS, spec(elasticPolicy={})),

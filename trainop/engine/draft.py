@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from trainop.engine.claim import Children
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job
+from trainop.engine.manifests import Manifests
 from trainop.engine.model import (
     Action,
     Count,
@@ -32,6 +35,11 @@ class Draft:
         self.notices: list[Notice] = []
         self._transitions: list[Event | Count] = []
         self._again_in: float | None = None
+
+    @cached_property
+    def manifests(self) -> Manifests:
+        """Of the job's children; what they share is made when the first is asked for."""
+        return Manifests(self.framework, self.job, self.seen.options)
 
     def reason(self, state: str) -> str:
         """Conditions and events say which kind they speak of: `PyTorchJobRunning`."""

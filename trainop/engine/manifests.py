@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, selector
 from trainop.engine.job import Job, Port, Role
 from trainop.engine.model import Options
@@ -9,6 +11,9 @@ from trainop.runtime.objects import Json, owner_reference
 
 POD_RESTART_POLICY = {"ExitCode": "Never"}
 """Where the policy of a role differs from that of its pods: whether to restart is ours to say then."""
+
+LONGEST_VARIABLE = 128 * 1024 - 1
+"""Bytes of `NAME=value`; with a longer one Linux starts no program (`MAX_ARG_STRLEN`, less the byte at the end)."""
 
 
 def child_name(job_name: str, role: Role, index: int) -> str:
@@ -29,6 +34,17 @@ class Manifests:
         self._owners = [
             owner_reference(framework.resource.api_version, framework.kind, job.name, job.metadata.uid),
         ]
+
+    @cached_property
+    def overlong(self) -> str:
+        """Why no program could start in the pods: what replicas are told is too much for a variable. Empty if not."""
+        for role in self._job.roles:
+            for entry in self._environment(role, max(role.replicas, 1) - 1):
+                size = len(f"{entry['name']}={entry.get('value', '')}".encode("utf-8", "replace"))
+                if size > LONGEST_VARIABLE:
+                    told = f"the variable {entry['name']} of {role.type} replicas would have {size} bytes"
+                    return f"{told}, and Linux starts no program with more than {LONGEST_VARIABLE}"
+        return ""
 
     def pod(self, role: Role, index: int) -> Json:
         template = role.template

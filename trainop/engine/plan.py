@@ -41,8 +41,8 @@ def plan(framework: Framework, seen: Snapshot) -> Plan:
         return _tidy_up(draft)
     _note_creation(draft)
     begun = status.start_time is not None or bool(draft.children.pods.ours)
-    if job.errors and not begun:
-        return _refuse(draft, sentence(job.errors))
+    if not begun and (problem := _why_never(draft)):
+        return _refuse(draft, problem)
     _look_at_dying(draft)
     return _suspend(draft) if job.run_policy.suspend else _proceed(draft)
 
@@ -59,6 +59,11 @@ def reject(framework: Framework, seen: Snapshot, message: str) -> Plan:
 def _draft(framework: Framework, seen: Snapshot) -> Draft:
     job = parse(framework, seen.job)
     return Draft(framework, job, seen, claim(framework, job, seen))
+
+
+def _why_never(draft: Draft) -> str:
+    """What keeps the job from ever running; empty if nothing does."""
+    return sentence(draft.job.errors) if draft.job.errors else draft.manifests.overlong
 
 
 def _note_creation(draft: Draft) -> None:

@@ -12,7 +12,7 @@ from trainop.engine.failures import Findings
 from trainop.engine.framework import REPLICA_TYPE
 from trainop.engine.job import Role
 from trainop.engine.ledger import Ledger
-from trainop.engine.manifests import Manifests, child_name
+from trainop.engine.manifests import child_name
 from trainop.engine.model import CreatePod, CreateService, DeleteService, Pod, Service
 from trainop.engine.restarts import circle, going
 from trainop.engine.slots import Arrangement, Line, read_index
@@ -34,16 +34,15 @@ def fill(draft: Draft, lines: Sequence[Line], findings: Findings, ledger: Ledger
     """Create what is missing, services before pods, leaders before others; delete services that are too many."""
     present = _sort_services(draft, lines)
     busy = going(draft.job, lines, findings)
-    manifests: Manifests | None = None
     for line in lines:
         role = line.role
         services = _free(draft, role, "Service", _lacking_services(draft, role, present[role.label]))
         pods = _free(draft, role, "Pod", _due(draft, line, busy, ledger))
-        if (services or pods) and manifests is None:
-            manifests = Manifests(draft.framework, draft.job, draft.seen.options)
-        if manifests is not None:
-            draft.actions += [CreateService(manifests.service(role, index)) for index in services]
-            draft.actions += [CreatePod(manifests.pod(role, index)) for index in pods]
+        if pods and draft.manifests.overlong:  # scaled too far: those that run go on
+            draft.warn("overlong", "FailedCreatePod", f"Error creating: {draft.manifests.overlong}")
+            continue
+        draft.actions += [CreateService(draft.manifests.service(role, index)) for index in services]
+        draft.actions += [CreatePod(draft.manifests.pod(role, index)) for index in pods]
         if pods and role.template["spec"].get("restartPolicy"):
             text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
             draft.warn(f"restart-policy/{role.type}", "SetPodTemplateRestartPolicy", text)
