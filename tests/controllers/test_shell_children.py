@@ -276,6 +276,27 @@ async def test_a_refused_template_fails_the_job_with_the_servers_words_in_the_sa
 
 
 @virtual_time
+async def test_restarts_that_the_job_cannot_keep_account_of_fail_it_in_the_servers_words() -> None:
+    """All annotations of an object together may have 256 KiB."""
+    shell = shell_with_job()
+    await shell.settle()
+    failed = shell.client.objects[PODS, Key("ns", "j-worker-0")]
+    shell.client.put(PODS, failed | {"status": {"phase": "Failed"}})
+    shell.show()
+    words = "metadata.annotations: Too long: may not be more than 262144 bytes"
+    shell.client.fail("patch merge", JOBS, api_error(422, "Invalid", words), times=9)
+    await shell.look()
+    assert shell.conditions()[-1] == ("Failed", "True")
+    text = f"PyTorchJob failed validation because its restarts cannot be noted: {words}"
+    assert shell.job()["status"]["conditions"][-1]["message"] == text
+    assert shell.events.of("PyTorchJobFailedValidation") == [text]
+    assert shell.pods() == ["j-worker-0"], "what ran is cleaned up"
+    shell.client.calls.clear()
+    await shell.settle()
+    assert not shell.client.names("patch merge", JOBS)
+
+
+@virtual_time
 async def test_a_used_up_quota_is_told_and_tried_again_ever_later() -> None:
     shell = shell_with_job()
     shell.client.fail("create", PODS, api_error(403, "Forbidden", QUOTA), times=4)

@@ -18,7 +18,7 @@ from trainop.engine import plan as engine
 from trainop.engine.model import Apply, CreatePod, CreateService, DeletePod, Options, Plan, Snapshot
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock
-from trainop.runtime.errors import ApiError, ConflictError, NotFoundError
+from trainop.runtime.errors import ApiError, ConflictError, InvalidError, NotFoundError
 from trainop.runtime.expectations import Expectations
 from trainop.runtime.objects import Key, Unstructured
 from trainop.runtime.ratelimit import ExponentialLimiter
@@ -135,15 +135,24 @@ class JobReconciler:
         if _creates(plan) and not await self._doubts.confirm(job):
             return DONE  # what the cache shows next wakes the key
         try:
-            if plan.annotations:
-                version = await self._writes.annotate(job, plan.annotations, version)
-            outcome = await self._act_and_tell(job, plan, version)
+            refused, version = await self._annotate(job, plan, version)
+            outcome = Outcome(refused=refused) if refused else await self._act_and_tell(job, plan, version)
             if outcome.refused is not None:
                 return await self._carry_out(seen, engine.reject(self._framework, seen, outcome.refused), version)
         except NotFoundError:  # only writes of the job itself raise it
             return DONE
         self._report.notices(job, plan.notices)
         return self._result(job, plan, outcome)
+
+    async def _annotate(self, job: Unstructured, plan: Plan, version: str) -> tuple[str | None, str]:
+        """Why the API server refuses the annotations, which takes no retry to find out again: restarts of more pods
+        than it lets a job keep account of. And the job's new version."""
+        if not plan.annotations:
+            return None, version
+        try:
+            return None, await self._writes.annotate(job, plan.annotations, version)
+        except InvalidError as error:
+            return f"its restarts cannot be noted: {error}", version
 
     async def _act_and_tell(self, job: Unstructured, plan: Plan, version: str) -> Outcome:
         """Actions and status in the plan's order. While pods are deleted, the status is written: their successors wait

@@ -7,6 +7,7 @@ restarted at a slower pace each time: what can never start must not keep the clu
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +24,10 @@ CALM = 600.0
 """Seconds without a restart after which the next one counts as the first."""
 
 
+DIGEST_LENGTH = 8
+"""Letters."""
+
+
 class Rounds(NamedTuple):
     """How often a role was restarted in a row, and when last. Pods that fail together are one round."""
 
@@ -33,7 +38,8 @@ class Rounds(NamedTuple):
 class Ledger:
     """Reads the annotation, takes entries, and writes it anew. Content that is not ours counts as none.
 
-    Pods appear as short digests of their UIDs, so that thousands of them fit; an entry goes when its pod has gone.
+    Pods appear as short digests of their UIDs, one after another, so that 30,000 of them fit into the 256 KiB that the
+    API server allows all annotations of an object; an entry goes when its pod has gone.
     The job's UID is part of it: a copy of the job's manifest, annotations included, begins with no restarts.
     """
 
@@ -44,9 +50,10 @@ class Ledger:
         self._job_uid = job_uid
         self.failures = _natural(stored.get("failures"))
         self.disruptions = _natural(stored.get("disruptions"))
-        settled, lost = stored.get("settled"), stored.get("lost")
-        self._settled = {entry for entry in settled if isinstance(entry, str)} if isinstance(settled, list) else set()
-        self._lost = {str(key): str(role) for key, role in lost.items()} if isinstance(lost, dict) else {}
+        self._settled = _unpack(stored.get("settled"))
+        lost = stored.get("lost")
+        held = lost.items() if isinstance(lost, dict) else ()
+        self._lost = {digest: role for role, packed in held for digest in _unpack(packed)}
         self._rounds = dict(_read_rounds(stored.get("rounds")))
         self.touched = False
 
@@ -103,13 +110,16 @@ class Ledger:
     def text(self, pod_uids: Iterable[str]) -> str:
         """The annotation's new value; entries of pods that are not left are dropped."""
         left = {_digest(uid) for uid in pod_uids}
+        lost: dict[str, set[str]] = {}
+        for digest in self._lost.keys() & left:
+            lost.setdefault(self._lost[digest], set()).add(digest)
         entries = {
             "job": self._job_uid,
             "failures": self.failures,
             "disruptions": self.disruptions,
-            "settled": sorted(self._settled & left),
+            "settled": _pack(self._settled & left),
             "rounds": {role: [number, format_time(last)] for role, (number, last) in sorted(self._rounds.items())},
-            "lost": {key: role for key, role in sorted(self._lost.items()) if key in left},
+            "lost": {role: _pack(digests) for role, digests in sorted(lost.items())},
         }
         return json.dumps({name: value for name, value in entries.items() if value}, separators=(",", ":"))
 
@@ -134,4 +144,14 @@ def _natural(value: object) -> int:
 
 
 def _digest(uid: str) -> str:
-    return hashlib.blake2s(uid.encode("utf-8", "replace"), digest_size=6).hexdigest()
+    digest = hashlib.blake2s(uid.encode("utf-8", "replace"), digest_size=6).digest()
+    return base64.urlsafe_b64encode(digest).decode()
+
+
+def _pack(digests: Iterable[str]) -> str:
+    return "".join(sorted(digests))
+
+
+def _unpack(packed: object) -> set[str]:
+    text = packed if isinstance(packed, str) else ""
+    return {text[start : start + DIGEST_LENGTH] for start in range(0, len(text), DIGEST_LENGTH)}
