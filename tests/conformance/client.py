@@ -180,11 +180,14 @@ def decode(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Watch:
-    """A watch that is opened, then the calls, then exactly these events in order (of bookmarks only those expected)."""
+    """A watch that is opened, then the calls, then exactly these events in order (of bookmarks only those expected).
+
+    A call among the events is made once those before it have come.
+    """
 
     path: str
     calls: Sequence[Call] = ()
-    events: Sequence[Mapping[str, Any]] = ()
+    events: Sequence[Mapping[str, Any] | Call] = ()
     status: int = 200
     ends: bool = False
     """Whether the server must end the stream after these events."""
@@ -199,7 +202,11 @@ class Watch:
             assert response.status == self.status, (path, response.read())
             for call in self.calls:
                 call.take(backend, variables)
-            for wanted in fill(list(self.events), variables):
+            for step in self.events:
+                if isinstance(step, Call):
+                    step.take(backend, variables)
+                    continue
+                wanted = fill(step, variables)
                 event = self._next(response, wants_bookmark=wanted.get("type") == "BOOKMARK")
                 assert differences(event, wanted) == [], (path, event)
             assert not self.ends or response.readline() == b"", path

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,11 +15,12 @@ from typing import Any
 import msgspec
 
 from trainop.local.api import quantity
-from trainop.runtime.clock import parse_timestamp
+from trainop.runtime.clock import micro_timestamp, parse_timestamp, timestamp
 from trainop.runtime.objects import Json
 
 _PREFIX = "#/components/schemas/"
 _OPAQUE = ("JSONSchemaProps", "FieldsV1", "RawExtension", ".JSON", "OrArray", "OrBool")
+_MICROSECONDS = re.compile(r"\.\d{6}(?!\d)")
 _SCALARS = {"integer": int, "number": float, "boolean": bool, "string": str}
 _GO = {"number": "float64", "boolean": "bool", "string": "string"}
 _WORDS: Mapping[type, str] = {
@@ -179,20 +181,28 @@ class _Decoder:
         return quantity.canonical(str(value))
 
     def _time(self, kind: Type, value: Any, owner: str, path: str) -> str:
+        """In UTC and to the second; a `MicroTime` to the microsecond, of which all six digits have to be there."""
         self._expect(isinstance(value, str), kind, value, owner, path)
+        micro = kind.go.endswith(".MicroTime")
+        layout = f"2006-01-02T15:04:05{'.000000' if micro else ''}Z07:00"
         try:
-            parse_timestamp(value)
+            at = parse_timestamp(value)
         except ValueError as error:
-            layout = "2006-01-02T15:04:05Z07:00"
-            raise MistypedError(
-                f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "{layout[:4]}"'
-            ) from error
-        return str(value)
+            raise MistypedError(_unparsed(value, layout, value, layout[:4])) from error
+        fraction = value[19:]
+        if micro and not _MICROSECONDS.match(fraction):
+            raise MistypedError(_unparsed(value, layout, fraction, ".000000"))
+        return micro_timestamp(at) if micro else timestamp(at)
 
     def _expect(self, fits: bool, kind: Type, value: Any, owner: str, path: str) -> None:
         if not fits:
             word = _WORDS.get(type(value), "null")
             raise MistypedError(f"json: cannot unmarshal {word} into Go struct field {owner}.{path} of type {kind.go}")
+
+
+def _unparsed(value: str, layout: str, part: str, like: str) -> str:
+    """What Go's `time.Parse` says."""
+    return f'parsing time "{value}" as "{layout}": cannot parse "{part}" as "{like}"'
 
 
 def _is_integer(value: Any) -> bool:
