@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from datetime import UTC, datetime, timedelta
@@ -23,13 +24,38 @@ MOST_TURNS = 20_000
 """Turns of the loop without any time passing after which something spins."""
 
 
+class Call:
+    """A callback that is due at a time, or at once: what asyncio calls a handle, without what only debuggers want."""
+
+    __slots__ = ("args", "at", "callback", "context", "dropped")
+
+    def __init__(
+        self, at: float, callback: Callable[..., object], args: Any, context: contextvars.Context | None
+    ) -> None:
+        self.at = at
+        self.callback = callback
+        self.args = args
+        self.context = context or contextvars.copy_context()
+        self.dropped = False
+
+    def cancel(self) -> None:
+        self.dropped = True
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.dropped
+
+    def when(self) -> float:
+        return self.at
+
+
 class Process:
     """Whoever can stand still as a whole."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.frozen = False
-        self.parked: deque[asyncio.Handle] = deque()
+        self.parked: deque[Call] = deque()
 
     def __repr__(self) -> str:
         return self.name
@@ -54,8 +80,7 @@ class _Task(asyncio.Task[Any]):
 class ProcessLoop(asyncio.BaseEventLoop):
     """Begins at time 0, has no files and no sockets."""
 
-    _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    _ready: deque[Call]
     _stopping: bool
 
     def __init__(self) -> None:
@@ -63,6 +88,9 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._turns = 0
         self._tasks = 0
+        self._timers: list[tuple[float, int, Call]] = []
+        self._number = itertools.count()
+        """Timers of one time are called in the order in which they were set."""
         self.on_spin: Callable[[], None] | None = None
         """Called once when callbacks call callbacks and no time passes; it has to put an end to that."""
         self.set_task_factory(self._make_task)
@@ -78,9 +106,25 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self._ready.extend(process.parked)
         process.parked.clear()
 
-    def outside(self, delay: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
+        call = Call(self._now, callback, args, context)
+        self._ready.append(call)
+        return call
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there are no threads
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
+        call = Call(when, callback, args, context)
+        heapq.heappush(self._timers, (when, next(self._number), call))
+        return call
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def outside(self, delay: float, callback: Callable[..., object], *args: Any) -> Call:
         """Calls after `delay` seconds, whatever becomes of the process that asks for it."""
-        return self.call_at(self._now + delay, callback, *args, context=_OUTSIDE.copy())
+        call: Call = self.call_at(self._now + delay, callback, *args, context=_OUTSIDE.copy())
+        return call
 
     def spawn(self, process: Process, work: Coroutine[Any, Any, R], name: str) -> asyncio.Task[R]:
         """A task that belongs to the process, like all that it starts."""
@@ -94,26 +138,24 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """One turn, as asyncio's own, but for the jump in place of the wait."""
-        ready, scheduled = self._ready, self._scheduled
-        while scheduled and scheduled[0].cancelled():
-            heapq.heappop(scheduled)
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2].dropped:
+            heapq.heappop(timers)
         if not ready and not self._stopping:
-            if not scheduled:
+            if not timers:
                 raise RuntimeError("nothing is ready and no timer is set")
-            if scheduled[0].when() > self._now:
-                self._now = scheduled[0].when()
+            if timers[0][0] > self._now:
+                self._now = timers[0][0]
                 self._turns = 0
-        while scheduled and scheduled[0].when() <= self._now:
-            timer = heapq.heappop(scheduled)
-            if not timer.cancelled():
-                ready.append(timer)
+        while timers and timers[0][0] <= self._now:
+            ready.append(heapq.heappop(timers)[2])
         self._turns += 1
         if self._turns > MOST_TURNS:
             self._stop_spinning()
         for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle.cancelled():
-                self._run(handle)
+            call = ready.popleft()
+            if not call.dropped:
+                self._run(call)
 
     def _stop_spinning(self) -> None:
         self._turns = 0
@@ -122,15 +164,15 @@ class ProcessLoop(asyncio.BaseEventLoop):
         stop, self.on_spin = self.on_spin, None
         stop()
 
-    def _run(self, handle: asyncio.Handle) -> None:
-        process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]  # asyncio keeps it to itself
+    def _run(self, call: Call) -> None:
+        process = call.context.get(_PROCESS)
         if process is not None and process.frozen:
-            process.parked.append(handle)
-        else:
-            handle._run()
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers are dropped when their time comes."""
+            process.parked.append(call)
+            return
+        try:
+            call.context.run(call.callback, *call.args)
+        except Exception as error:  # noqa: BLE001  # as asyncio does; `run` raises it at the end
+            self.call_exception_handler({"message": f"{call.callback} failed", "exception": error})
 
     def _write_to_self(self) -> None:
         """No thread ever wakes this loop."""

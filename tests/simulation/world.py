@@ -29,7 +29,7 @@ from tests.simulation.wire import at_once
 from trainop.engine.crd import crd
 from trainop.engine.framework import Framework
 from trainop.engine.model import Options
-from trainop.local.api import crds
+from trainop.local.api import apply, crds
 from trainop.local.api.schema import Schema
 from trainop.local.api.server import ApiServer
 from trainop.local.api.store import Change, Store, Stored, Table
@@ -84,9 +84,6 @@ class Outcome:
     def lines(self) -> Iterator[str]:
         for at, who, what in self.trace:
             yield f"{at:9.3f}  {who:8} {what}"
-
-
-DEBUG: list = []
 
 
 class World:
@@ -301,7 +298,6 @@ class World:
         if did[0] > 60 + 20 * happened or did[1] > 40 + 12 * happened:
             text = f"{did[0]} reconciles and {did[1]} writes in a minute in which {happened} things have happened"
             self.judge.accuse("no hot loop", text)
-        DEBUG.append((did[0]-20*happened, did[1]-12*happened, happened, did, self.script.seed))
         self.loop.outside(60.0, self._count_minute, *now)
 
     # Users and fate ---------------------------------------------------------------------------------------------------
@@ -421,12 +417,16 @@ def play(script: Script, *, kill: Kill | None = None, everything: bool = False) 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """What takes time and decides nothing: collections of garbage, and registries for queues whose metrics nobody
-    wants."""
+    """Without what takes time and decides nothing: collections of garbage, registries for queues whose metrics nobody
+    wants, who manages which field, old versions as bytes."""
     collects = gc.isenabled()
     gc.disable()
     try:
-        with mock.patch.object(workqueue, "Metrics", metrics):
+        with (
+            mock.patch.object(workqueue, "Metrics", metrics),
+            mock.patch.object(apply, "track_update", lambda _, new, **__: new),
+            mock.patch.object(Stored, "become_history", lambda _: None),
+        ):
             yield
     finally:
         if collects:
