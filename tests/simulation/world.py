@@ -415,6 +415,10 @@ def play(script: Script, *, kill: Kill | None = None, everything: bool = False) 
         return run_loop(main)
 
 
+def _stay(_: Stored) -> None:
+    """Stays decoded."""
+
+
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Without what takes time and decides nothing: collections of garbage, registries for queues whose metrics nobody
@@ -425,7 +429,7 @@ def _undisturbed() -> Iterator[None]:
         with (
             mock.patch.object(workqueue, "Metrics", metrics),
             mock.patch.object(apply, "track_update", lambda _, new, **__: new),
-            mock.patch.object(Stored, "become_history", lambda _: None),
+            mock.patch.object(Stored, "become_history", _stay),
         ):
             yield
     finally:
