@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from tests.simulation.bugs import BUGS, hunt
+from tests.simulation.draw import draw_script
 from tests.simulation.examine import examine_seed, kills
-from tests.simulation.script import draw_script
 from tests.simulation.small import scenarios
 from trainop.operator import FRAMEWORKS
 

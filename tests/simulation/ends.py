@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tests.simulation.facts import owner_of, phase
-from tests.simulation.script import DEADLINE, FOREIGN, JobPlan, Script
+from tests.simulation.script import BACKOFF, DEADLINE, FOREIGN, JobPlan, Script
 from trainop.engine.ledger import RESTARTS, Ledger
 from trainop.runtime.objects import Json
 
@@ -74,5 +74,6 @@ def _compared(script: Script, plan: JobPlan, end: Json) -> Iterator[str]:
         yield "pods"  # else it depends on whose end was seen first
         yield "services"
     paused = any(step.subject == plan.name and step.act == "suspend" for step in script.steps)
-    if not paused and plan.goal not in {DEADLINE, FOREIGN}:  # a resumed job counts anew, sooner or later
+    together = plan.scope != "pod" and plan.goal != BACKOFF  # what fails at the same time counts once
+    if not paused and not together and plan.goal not in {DEADLINE, FOREIGN}:  # a resumed job counts anew
         yield "failures"

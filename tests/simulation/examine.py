@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tests.simulation.draw import draw_script
 from tests.simulation.ends import same_end
-from tests.simulation.script import Script, draw_script
+from tests.simulation.script import Script
 from tests.simulation.world import Kill, Outcome, play
 
 

@@ -11,7 +11,7 @@ from tests.simulation.script import Step
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-OF_PODS = {"evict", "vanish", "delete pod", "node"}
+OF_PODS = {"evict", "vanish", "vanish unseen", "delete pod", "node"}
 
 
 class Fate:
@@ -26,7 +26,7 @@ class Fate:
             if not world.nodes.strike(step.act, rng, step.value or 0.0):
                 if world.loop.time() + 2.0 < world.script.calm_at:
                     world.loop.outside(2.0, self.strike, number, step)
-            elif step.act == "vanish" and rng.random() < 0.5:
+            elif step.act == "vanish unseen":
                 self._compact()  # so that only a list can tell
             return
         world.note("fate", f"{step.act} {step.subject} {step.value or ''}")
@@ -37,16 +37,21 @@ class Fate:
             world.outage = True
             self._cut_all()
             world.loop.outside(step.value, self._restore)
-        else:
-            replica = next(each for each in world.replicas if each.name == step.subject)
+        elif step.act == "no quorum":
+            world.quorum = False
+            world.loop.outside(step.value, self._elect)
+        elif (replica := self._named(step.subject)) is not None:
             self._strike_replica(replica, step, rng)
 
+    def _named(self, name: str) -> Replica | None:
+        """None if nobody leads."""
+        replicas = [each for each in self._world.replicas if each.runs and (name != "leader" or each.leads)]
+        return next((each for each in replicas if name in {each.name, "leader"}), None)
+
     def _strike_replica(self, replica: Replica, step: Step, rng: random.Random) -> None:
-        if step.act == "jump":
-            replica.clock.offset += step.value
-        if not replica.runs:
-            return
         match step.act:
+            case "jump":
+                replica.clock.offset += step.value
             case "kill":
                 replica.kill(again_in=rng.uniform(0.1, 10))
             case "stop":
@@ -74,3 +79,6 @@ class Fate:
 
     def _restore(self) -> None:
         self._world.outage = False
+
+    def _elect(self) -> None:
+        self._world.quorum = True

@@ -11,10 +11,12 @@ import msgspec
 from structlog.contextvars import get_contextvars
 
 from tests.simulation.facts import Facts, facts_of, finished, is_true, message_of, owner_of, phase, slot_of, terminating
+from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE
 from trainop.engine.framework import Framework
 from trainop.engine.ledger import RESTARTS, Ledger
 from trainop.engine.limits import BACKOFF as BACKOFF_TEXT
 from trainop.engine.limits import DEADLINE as DEADLINE_TEXT
+from trainop.engine.limits import INFRA as INFRA_TEXT
 from trainop.engine.parse import ignored
 from trainop.local.api.store import Change, Table
 from trainop.runtime.clock import parse_timestamp
@@ -99,12 +101,15 @@ class Judge:
             self._on_limit(name, new)
 
     def _on_limit(self, name: str, job: Json) -> None:
-        """A deadline not before its time, and in good time; a back-off limit not before so many pods have failed."""
+        """A deadline not before its time, and in good time; a limit of restarts not before so many pods are lost."""
         text, policy = message_of(job, "Failed"), job["spec"].get("runPolicy") or {}
+        lost = len(self._victims[job["metadata"]["uid"]])
         if text == BACKOFF_TEXT.format(name):
             most = policy["backoffLimit"]
-            if len(self._victims[job["metadata"]["uid"]]) <= most and not self._world.restarts_in_place(job):
+            if lost <= most and not self._world.restarts_in_place(job):
                 self.accuse("restarts once", f"{name} failed at its backoffLimit {most} before so many pods had failed")
+        if text == INFRA_TEXT.format(name) and lost <= int(job["metadata"]["annotations"][INFRA_RESTART_LIMIT]):
+            self.accuse("restarts once", f"{name} failed at its infra-restart-limit before so many pods were lost")
         if text == DEADLINE_TEXT.format(name) and not self._world.script.jumps:
             due = parse_timestamp(job["status"]["startTime"]) + timedelta(seconds=policy["activeDeadlineSeconds"])
             late = (self._world.clock.now() - due).total_seconds()
@@ -245,6 +250,21 @@ class Judge:
         if all(facts.stopped for facts in known):
             why = known[-1].stopped if known else "unknown"
             self.accuse("no pod for who must not run", f"{process} creates {name} though the job is {why}")
+        self._check_circle(process, body, owner["uid"])
+
+    def _check_circle(self, process: str, pod: Json, owner: str) -> None:
+        """Of pods that restart together none is made anew before all have gone."""
+        job = self._world.job_of(pod)
+        if job is None or _scope(job) == "pod":
+            return
+        place, ledger = slot_of(pod), Ledger(owner, job["metadata"].get("annotations") or {})
+        for stored in self._world.store.table("pods").objects.values():
+            if (owner_of(stored.value) or {}).get("uid") != owner or not ledger.settled(stored.uid):
+                continue
+            other = slot_of(stored.value)
+            if _scope(job) == "job" or (place and other and place[0] == other[0]):
+                name = pod["metadata"]["name"]
+                self.accuse("restarts together", f"{process} creates {name} before {stored.key[1]} has gone")
 
     def _check_delete(self, process: str, request: Request) -> None:
         uid, table, key = _precondition(request), *_place(request.path)
@@ -276,12 +296,12 @@ class Judge:
                 return
         if now.finished or self._is_double(pod, owner["uid"]):
             return
-        ledger = Ledger(owner["uid"], job["metadata"].get("annotations") or {})
-        if phase(pod) != "Failed":
+        settled = Ledger(owner["uid"], job["metadata"].get("annotations") or {}).settled(pod["metadata"]["uid"])
+        if phase(pod) != "Failed" and not (settled and _scope(job) != "pod"):
             self.accuse(
                 "clean up after the end", f"{process} deletes {name}, {phase(pod)}, of a job that is not finished"
             )
-        elif not ledger.settled(pod["metadata"]["uid"]):
+        elif not settled:
             self.accuse("restarts once", f"{process} deletes {name}, which failed, before that is counted")
 
     def _is_double(self, pod: Json, owner: str) -> bool:
@@ -303,6 +323,11 @@ class Judge:
         late = (self._world.clock.now() - due).total_seconds()
         if not self._world.script.jumps and not -0.01 <= late <= self._world.patience(due, 2.0):
             self.accuse("TTL on time", f"{name} is deleted {late:.2f} s late")
+
+
+def _scope(job: Json) -> str:
+    """What of the job restarts together."""
+    return str((job["metadata"].get("annotations") or {}).get(RESTART_SCOPE, "pod"))
 
 
 def _reconcile() -> str:

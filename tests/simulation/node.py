@@ -210,7 +210,7 @@ class Nodes:
         match act:
             case "evict":
                 self.end(stored, "Failed", code=None, reason="Evicted")
-            case "vanish":
+            case "vanish" | "vanish unseen":
                 self._world.judge.loses(stored.value)
                 self._remove(stored)
             case "delete pod":

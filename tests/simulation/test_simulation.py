@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.draw import draw_script
 from tests.simulation.examine import examine_seed, kills
-from tests.simulation.script import Script, draw_script
+from tests.simulation.script import Script
 from tests.simulation.small import scenarios
 from trainop.operator import FRAMEWORKS
 

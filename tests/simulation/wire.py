@@ -152,18 +152,15 @@ class Wire:
 
     def _arrive(self, request: Request, fault: str, answer: asyncio.Future[Any]) -> None:
         world, limit = self._world, request.timeout or CLIENT_TIMEOUT
+        if request.method != "GET" and not world.quorum:
+            fault = "no quorum"
         if fault:
             world.note(self.name, f"{request.method} {request.path}: {fault}")
         match fault:
             case "reset":
                 self._fail(answer, 0.0, ConnectionResetError("connection reset"))
-            case "throttled":
-                seconds = self._rng.randint(1, 4)
-                self._answer(answer, refusal(429, "too many requests", {"retry-after": str(seconds)}))
-            case "broken":
-                self._answer(answer, refusal(self._rng.choice((500, 503)), "etcdserver: request timed out"))
-            case "conflict":
-                self._answer(answer, refusal(409, "the object has been modified; please apply your changes to it"))
+            case "throttled" | "broken" | "conflict" | "no quorum":
+                self._answer(answer, self._refusal(fault))
             case "hang":
                 if self._rng.random() < 0.5:
                     self._carry_out(request)
@@ -175,6 +172,16 @@ class Wire:
                 result = self._carry_out(request)
                 if result is not None:
                     self._answer(answer, result)
+
+    def _refusal(self, fault: str) -> Response:
+        match fault:
+            case "throttled":
+                return refusal(429, "too many requests", {"retry-after": str(self._rng.randint(1, 4))})
+            case "conflict":
+                return refusal(409, "the object has been modified; please apply your changes to it")
+            case "broken":
+                return refusal(self._rng.choice((500, 503)), "etcdserver: request timed out")
+        return refusal(500, "etcdserver: leader changed")
 
     def _carry_out(self, request: Request) -> Response | Stream | None:
         """None if the process died of it."""

@@ -95,6 +95,7 @@ class World:
         self.clock = Wall(loop)
         self.weather = script.weather
         self.outage = False
+        self.quorum = True
         self.calm = False
         self.trace: list[tuple[float, str, str]] = []
         self.writes: Counter[str] = Counter()
@@ -161,9 +162,12 @@ class World:
         self.calm = True
         self.weather = replace(FAIR, latency=self.script.weather.latency)
         self.outage = False
+        self.quorum = True
         for replica in self.replicas:
             self.loop.thaw(replica.process)
             replica.clock.offset = 0.0
+            if replica.runs:
+                replica.wire.freezes = None
             replica.start()
 
     async def _settle(self) -> None:

@@ -1,0 +1,230 @@
+"""Draws the script of a seed: within its theme, at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.facts import Slot
+from tests.simulation.script import (
+    BACKOFF,
+    DEADLINE,
+    FAIL,
+    FOREIGN,
+    REQUIRED,
+    SUCCEED,
+    JobPlan,
+    Script,
+    Step,
+    replica_spec,
+)
+from tests.simulation.themes import SCENES, Scene, Theme, Weights, theme_of
+from tests.simulation.weather import draw_weather
+from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
+from trainop.engine.parse import parse
+from trainop.operator import FRAMEWORKS
+from trainop.runtime.objects import Json, Unstructured
+
+RETRYABLE = (130, 137, 143, 255)
+SPANS = {"outage": (2, 15), "no quorum": (0.5, 8), "node": (5, 40)}
+"""Seconds."""
+PROPAGATIONS = ("Background", "Foreground")
+
+
+def draw_script(seed: int) -> Script:
+    """Everything that the seed decides beforehand."""
+    rng, theme = random.Random(f"{seed}/script"), theme_of(seed)
+    scene = theme.scene or (rng.choice(list(Scene)) if rng.random() < 0.5 else Scene.NONE)
+    orderly = rng.random() < 0.5
+    hold = rng.uniform(5, 25) if orderly else 0.0
+    calm_at = hold + rng.uniform(*theme.lasts)
+    jobs = tuple(_draw_job(rng, theme, f"j{number}", orderly) for number in range(1 + (rng.random() < 0.15)))
+    replicas = 1 + (rng.random() < theme.pair)
+    lease = rng.choice(((15.0, 10.0, 2.0), (20.0, 15.0, 5.0)))
+    until = hold - 1 if orderly else calm_at
+    steps = sorted(step for job in jobs for step in _draw_steps(rng, theme, scene, job, until, orderly))
+    delicate = orderly and any(job.delicate for job in jobs)
+    chaos = [*_draw_chaos(rng, theme, steps, calm_at, replicas, lease[0], delicate)]
+    chaos += SCENES[scene](rng, steps, calm_at, replicas, lease[0])
+    return Script(
+        seed=str(seed),
+        jobs=jobs,
+        steps=tuple(steps),
+        chaos=tuple(sorted(step for step in chaos if not (delicate and step.act in theme.losses))),
+        weather=draw_weather(rng, theme.weather, rng.choice(theme.kinds)),
+        calm_at=calm_at,
+        hold=hold,
+        orderly=orderly,
+        replicas=replicas,
+        lease=lease,
+        force_delete_after=rng.choice((None, None, 15.0)),
+        stubborn=rng.choice((0.0, 0.0, 0.3)),
+    )
+
+
+def _weighed(rng: random.Random, weights: Weights) -> str:
+    return rng.choices(list(weights), list(weights.values()))[0]
+
+
+# Jobs -----------------------------------------------------------------------------------------------------------------
+
+
+def _draw_job(rng: random.Random, theme: Theme, name: str, orderly: bool) -> JobPlan:
+    while True:
+        job = _try_job(rng, theme, name, orderly)
+        if not parse(job.framework, Unstructured(job.body())).errors:
+            return job
+
+
+def _try_job(rng: random.Random, theme: Theme, name: str, orderly: bool) -> JobPlan:
+    framework = rng.choice(list(FRAMEWORKS.values()))
+    goal = _weighed(rng, theme.goals)
+    roles = rng.sample(list(framework.roles), min(rng.choice((1, 2, 2, 3)), len(framework.roles)))
+    counts = {
+        role: rng.randint(max(1, bounds.least), min(3, bounds.most or 3))
+        for role, bounds in framework.roles.items()
+        if role in roles or role in framework.required_roles
+    }
+    policies = {role: _draw_policy(rng, goal) for role in counts}
+    specs = {role: replica_spec(framework, count, policies[role]) for role, count in counts.items()}
+    slots = [(role.lower(), index) for role, count in counts.items() for index in range(count)]
+    run_policy: Json = {"cleanPodPolicy": rng.choice(("None", "Running", "All"))}
+    spec = {framework.replica_specs: specs, "runPolicy": run_policy, **REQUIRED.get(framework.kind, {})}
+    plan = JobPlan(name, framework.kind, spec, goal)
+    if not slots:
+        return plan
+    if goal == FOREIGN:
+        run_policy["managedBy"] = "kueue.x-k8s.io/multikueue"
+    if goal == DEADLINE:
+        run_policy["activeDeadlineSeconds"] = rng.randint(3, 40)
+    if goal in {SUCCEED, FAIL, DEADLINE} and rng.random() < 0.4:
+        run_policy["ttlSecondsAfterFinished"] = rng.choice((0, 5, 20, 60))
+    if rng.random() < (0.5 if goal == DEADLINE else 0.08):
+        run_policy["suspend"] = True
+    plan = replace(plan, **_draw_fates(rng, goal, slots, policies, run_policy))
+    return _annotated(rng, plan, orderly)
+
+
+def _draw_policy(rng: random.Random, goal: str) -> str:
+    if goal == BACKOFF:
+        return "ExitCode"
+    return rng.choice((*["ExitCode"] * 4, *["OnFailure"] * 2, "Always", "Never"))
+
+
+def _draw_fates(
+    rng: random.Random, goal: str, slots: list[Slot], policies: Mapping[str, str], run_policy: Json
+) -> dict[str, Any]:
+    policy_of = {role.lower(): policy for role, policy in policies.items()}
+    fates: dict[str, Any] = {"delicate": "Never" in policies.values()}
+    culprit = rng.choice(slots)
+    attempts: dict[Slot, tuple[int, ...]] = {}
+    in_place: dict[Slot, int] = {}
+    for slot in slots:
+        if goal == DEADLINE:
+            continue  # a failed pod at that moment stays or is replaced, whichever was first
+        if rng.random() < 0.5 and policy_of[slot[0]] == "ExitCode":
+            attempts[slot] = tuple(rng.choice(RETRYABLE) for _ in range(rng.randint(1, 3)))
+        elif rng.random() < 0.2 and policy_of[slot[0]] in {"OnFailure", "Always"}:
+            in_place[slot] = rng.randint(1, 3)
+    if goal == BACKOFF:
+        limit = rng.randint(0, 3)
+        run_policy["backoffLimit"] = limit
+        attempts = {culprit: tuple(rng.choice(RETRYABLE) for _ in range(limit + 1))}
+    elif goal == FAIL:
+        fates["culprit"] = culprit
+        if policy_of[culprit[0]] not in {"ExitCode", "Never"}:
+            fates["culprit"] = next((slot for slot in slots if policy_of[slot[0]] in {"ExitCode", "Never"}), None)
+    elif rng.random() < 0.3:
+        run_policy["backoffLimit"] = sum(map(len, attempts.values())) + sum(in_place.values()) + 1
+    return fates | {"attempts": attempts, "in_place": in_place}
+
+
+def _annotated(rng: random.Random, plan: JobPlan, orderly: bool) -> JobPlan:
+    """With the annotations that change what the operator does. Where what is lost to faults would decide about the
+    end, it makes the job delicate."""
+    annotations, delicate = {}, plan.delicate
+    if rng.random() < 0.4:
+        annotations[RESTART_SCOPE] = scope = rng.choice(("pod", "role", "role", "job", "job"))
+        if scope != "pod" and plan.goal == BACKOFF:
+            delicate = True  # a pod that fails together with one that is lost does not count
+        elif scope != "pod":  # a few rounds, since each takes longer than the one before
+            plan = replace(plan, attempts={slot: codes[:2] for slot, codes in [*plan.attempts.items()][:2]})
+    if rng.random() < 0.3:
+        annotations[SERVICE_MODE] = rng.choice(("replica", "leader", "leader"))
+    if rng.random() < 0.3:
+        limit = rng.choice((0, 1, 2, 50))
+        annotations[INFRA_RESTART_LIMIT] = str(limit)
+        delicate |= orderly and limit < 50
+    return replace(plan, annotations=annotations, delicate=delicate)
+
+
+# Users ----------------------------------------------------------------------------------------------------------------
+
+
+def _draw_steps(
+    rng: random.Random, theme: Theme, scene: Scene, job: JobPlan, until: float, orderly: bool
+) -> Iterator[Step]:
+    """The job is created, and then changed now and then. A deadline runs from the start: nobody touches such a job."""
+    at = rng.uniform(0, until / 3)
+    yield Step(at, "create", job.name)
+    if job.goal == DEADLINE and job.spec["runPolicy"].get("suspend"):
+        yield Step(rng.uniform(at, until), "resume", job.name)
+    if orderly and job.goal == DEADLINE:
+        return
+    if scene is Scene.SUCCESSOR:
+        at = min(at + rng.uniform(0.5, 4), until)
+        yield from _draw_step(rng, job, at, "recreate", until)
+    for _ in range(rng.choice((0, 1, 2, 3, 4, 5))):
+        at = rng.uniform(at, until)
+        yield from _draw_step(rng, job, at, _weighed(rng, theme.deeds), until)
+
+
+def _draw_step(rng: random.Random, job: JobPlan, at: float, act: str, until: float) -> Iterator[Step]:
+    if act == "scale":
+        free = [role for role in job.spec[job.framework.replica_specs] if job.framework.roles[role].most is None]
+        if free:
+            yield Step(at, "scale", job.name, (rng.choice(free), rng.randint(1, 4)))
+    elif act == "delete":
+        if rng.random() < 0.3:
+            yield Step(at, "delete", job.name, rng.choice(PROPAGATIONS))
+    elif act == "pause":
+        yield Step(at, "suspend", job.name)
+        yield Step(min(at + rng.choice((0.01, 0.5, 2.0)), until), "resume", job.name)
+    elif act == "recreate":
+        yield Step(at, "delete", job.name, rng.choice(PROPAGATIONS))
+        yield Step(min(at + rng.choice((0.001, 0.01, 0.3, 3.0)), until), "create", job.name)
+    else:
+        yield Step(at, act, job.name)
+
+
+# Fate -----------------------------------------------------------------------------------------------------------------
+
+
+def _draw_chaos(
+    rng: random.Random, theme: Theme, steps: list[Step], until: float, replicas: int, lease: float, delicate: bool
+) -> Iterator[Step]:
+    """Half of it when users do something. `lease` in seconds: who stands still for longer may find another leader when
+    it wakes."""
+    moments = [step.at for step in steps]
+    acts = [act for act in theme.acts if act != "freeze" or replicas > 1 or rng.random() < 0.3]
+    chosen = rng.sample(acts, min(rng.randint(0, theme.most_acts), len(acts)))
+    if not delicate:
+        chosen += rng.sample(theme.losses, min(rng.randint(0, theme.most_losses), len(theme.losses)))
+    for act in chosen:
+        for _ in range(rng.randint(1, 3)):
+            at = rng.uniform(0, until) if rng.random() < 0.5 else rng.choice(moments) + rng.uniform(-0.2, 0.5)
+            yield Step(max(0.0, at), act, f"op{rng.randint(1, replicas)}", _draw_value(rng, act, lease))
+
+
+def _draw_value(rng: random.Random, act: str, lease: float) -> Any:
+    match act:
+        case "freeze":  # now, or as soon as it creates a child
+            long = rng.random() < 0.75
+            return lease * rng.uniform(1.2, 1.8) if long else rng.uniform(1, 8), rng.random() < 0.8
+        case "lag":
+            return rng.choice(("jobs", "jobs", "pods", "services")), rng.uniform(3, 25)
+        case "jump":
+            return rng.choice((-3600.0, -20.0, 20.0, 3600.0))
+    return rng.uniform(*SPANS[act]) if act in SPANS else None

@@ -1,0 +1,173 @@
+"""What a seed dwells on. Faults of all sorts at once hide each other's effects, and a circumstance that takes three of
+them would hardly ever come about: so each seed has a theme, which says what is frequent in it."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.simulation.script import BACKOFF, DEADLINE, FAIL, FOREIGN, RUN, SUCCEED, Step
+
+Weights = dict[str, int]
+
+GOALS: Weights = {SUCCEED: 6, FAIL: 2, BACKOFF: 3, DEADLINE: 2, RUN: 4, FOREIGN: 1}
+DEEDS: Weights = {"suspend": 1, "resume": 1, "pause": 1, "scale": 2, "annotate": 1, "recreate": 2, "delete": 1}
+OPERATOR = ("kill", "stop", "freeze", "lag", "lag", "jump")
+SERVER = ("cut", "compact", "outage", "no quorum")
+LOSSES = ("evict", "delete pod", "vanish", "vanish", "vanish unseen", "node")
+REQUESTS = ("slow", "refused", "reset", "lost", "hang", "throttled", "broken", "conflict")
+WATCHES = ("late", "cut", "mute", "twice", "expired", "error", "bookmark")
+
+
+class Scene(enum.Enum):
+    """Faults that belong together."""
+
+    NONE = "nothing"
+    SLEEPER = "the leader stands still right after it has sent a write, and wakes when another leads"
+    QUORUM = "etcd has no leader for a while: reads are answered, all writes fail"
+    SUCCESSOR = "a job is deleted and another takes its name while the watch of jobs lags"
+    FORGOTTEN = "what was deleted while no watch stood is in no history"
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Weights and choices for all that is drawn."""
+
+    name: str
+    goals: Weights = field(default_factory=lambda: GOALS)
+    deeds: Weights = field(default_factory=lambda: DEEDS)
+    """What users do to their jobs."""
+    weather: tuple[str, ...] = REQUESTS + WATCHES
+    kinds: tuple[int, ...] = (0, 1, 3, 4, 5, 8)
+    """How many kinds of bad weather there are."""
+    acts: tuple[str, ...] = OPERATOR + SERVER
+    most_acts: int = 4
+    losses: tuple[str, ...] = LOSSES
+    most_losses: int = 3
+    lasts: tuple[float, float] = (8, 40)
+    """Seconds until all is well, or from when pods may end."""
+    pair: float = 0.4
+    """How often there are two replicas."""
+    scene: Scene | None = None
+    """None if it is drawn, too."""
+
+
+ANYTHING = Theme("anything")
+
+THEMES: tuple[Theme, ...] = (
+    ANYTHING,
+    Theme(
+        "pods",
+        goals=GOALS | {RUN: 8},
+        deeds=DEEDS | {"pause": 4, "recreate": 1},
+        weather=WATCHES,
+        kinds=(0, 0, 1, 2),
+        most_acts=1,
+        most_losses=6,
+    ),
+    Theme(
+        "replicas",
+        goals={SUCCEED: 4, FAIL: 1, BACKOFF: 2, RUN: 4},
+        kinds=(0, 0, 1, 2),
+        acts=("kill", "stop", "freeze", "freeze", "outage", "no quorum"),
+        most_acts=2,
+        most_losses=1,
+        lasts=(30, 45),
+        pair=1.0,
+        scene=Scene.SLEEPER,
+    ),
+    Theme(
+        "writes",
+        goals=GOALS | {SUCCEED: 10, RUN: 6},
+        deeds=DEEDS | {"annotate": 3, "scale": 4},
+        weather=REQUESTS,
+        kinds=(0, 1, 2, 3),
+        acts=("kill", "outage"),
+        most_acts=1,
+        most_losses=1,
+        pair=0.1,
+        scene=Scene.QUORUM,
+    ),
+    Theme(
+        "users",
+        goals=GOALS | {FOREIGN: 6, DEADLINE: 6},
+        deeds=DEEDS | {"pause": 3, "recreate": 6},
+        weather=WATCHES,
+        kinds=(0, 0, 1, 2),
+        acts=("lag", "lag", "stop"),
+        most_acts=1,
+        most_losses=1,
+        lasts=(15, 35),
+        pair=0.1,
+        scene=Scene.SUCCESSOR,
+    ),
+    Theme(
+        "watches",
+        goals={SUCCEED: 4, BACKOFF: 2, RUN: 10},
+        weather=WATCHES,
+        kinds=(0, 1, 2, 4),
+        acts=("lag", "cut", "compact"),
+        most_acts=2,
+        most_losses=2,
+        pair=0.1,
+        scene=Scene.FORGOTTEN,
+    ),
+)
+
+
+def theme_of(seed: int) -> Theme:
+    """One after the other, so that any few seeds in a row have them all."""
+    return THEMES[seed % len(THEMES)]
+
+
+# Scenes ---------------------------------------------------------------------------------------------------------------
+
+
+def _nothing(*_: object) -> Iterator[Step]:
+    return iter(())
+
+
+def _sleeper(rng: random.Random, steps: Sequence[Step], _until: float, _replicas: int, lease: float) -> Iterator[Step]:
+    busy = [step.at for step in steps if step.act in {"create", "resume", "scale"}]
+    for at in rng.sample(busy, min(len(busy), rng.randint(1, 2))):
+        yield Step(max(0.0, at - 0.05), "freeze", "leader", (lease * rng.uniform(1.2, 1.5), True))
+
+
+def _quorum(rng: random.Random, steps: Sequence[Step], until: float, _replicas: int, _lease: float) -> Iterator[Step]:
+    for _ in range(rng.randint(1, 3)):
+        at = rng.uniform(0, until) if rng.random() < 0.5 else rng.choice(steps).at + rng.uniform(-0.3, 1.5)
+        yield Step(max(0.0, at), "no quorum", "", rng.uniform(0.5, 8))
+
+
+def _successor(
+    rng: random.Random, steps: Sequence[Step], _until: float, replicas: int, _lease: float
+) -> Iterator[Step]:
+    """Often so long that the operator reads the job itself."""
+    for at in (step.at for step in steps if step.act == "delete"):
+        begin = max(0.0, at - rng.uniform(0.05, 3))
+        for number in range(replicas):
+            yield Step(begin, "lag", f"op{number + 1}", ("jobs", rng.uniform(6, 25)))
+
+
+def _forgotten(
+    rng: random.Random, steps: Sequence[Step], until: float, _replicas: int, _lease: float
+) -> Iterator[Step]:
+    for _ in range(rng.randint(1, 3)):
+        yield Step(until * rng.uniform(0.5, 1), "vanish unseen")
+    for at in (step.at for step in steps if step.act == "delete"):
+        if rng.random() < 0.5:
+            yield Step(at + 0.001, "compact")
+
+
+Staged = Callable[[random.Random, Sequence[Step], float, int, float], Iterator[Step]]
+"""Of what users do, the time when faults end, the number of replicas and the duration of the lease."""
+
+SCENES: Mapping[Scene, Staged] = {
+    Scene.NONE: _nothing,
+    Scene.SLEEPER: _sleeper,
+    Scene.QUORUM: _quorum,
+    Scene.SUCCESSOR: _successor,
+    Scene.FORGOTTEN: _forgotten,
+}
