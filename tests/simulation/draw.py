@@ -22,7 +22,7 @@ from tests.simulation.script import (
 )
 from tests.simulation.themes import SCENES, Scene, Theme, Weights, theme_of
 from tests.simulation.weather import draw_weather
-from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
+from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.engine.parse import parse
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects import Json, Unstructured
@@ -146,13 +146,13 @@ def _annotated(rng: random.Random, plan: JobPlan, orderly: bool) -> JobPlan:
     end, it makes the job delicate."""
     annotations, delicate = {}, plan.delicate
     if rng.random() < 0.4:
-        annotations[RESTART_SCOPE] = scope = rng.choice(("pod", "role", "role", "job", "job"))
+        annotations[RESTART_SCOPE] = scope = rng.choice(SCOPES)
         if scope != "pod" and plan.goal == BACKOFF:
             delicate = True  # a pod that fails together with one that is lost does not count
         elif scope != "pod":  # a few rounds, since each takes longer than the one before
             plan = replace(plan, attempts={slot: codes[:2] for slot, codes in [*plan.attempts.items()][:2]})
     if rng.random() < 0.3:
-        annotations[SERVICE_MODE] = rng.choice(("replica", "leader", "leader"))
+        annotations[SERVICE_MODE] = rng.choice(MODES)
     if rng.random() < 0.3:
         limit = rng.choice((0, 1, 2, 50))
         annotations[INFRA_RESTART_LIMIT] = str(limit)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tests.simulation.script import BACKOFF, DEADLINE, FAIL, REQUIRED, RUN, SUCCEED, JobPlan, Script, Step, replica_spec
+from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
 from trainop.engine.framework import Framework
 from trainop.engine.parse import parse
 from trainop.operator import FRAMEWORKS
@@ -23,6 +24,10 @@ def scenarios(kind: str) -> Iterator[Script]:
     failing = {last: (137,)}
     yield _script("success", _plan(framework, roles, SUCCEED))
     yield _script("restart", _plan(framework, roles, SUCCEED, cleanPodPolicy="All", attempts=failing))
+    together = _plan(framework, roles, SUCCEED, cleanPodPolicy="All", attempts=failing)
+    yield _script("restart together", replace(together, annotations={RESTART_SCOPE: "job", SERVICE_MODE: "leader"}))
+    fragile = replace(_plan(framework, roles, RUN), annotations={INFRA_RESTART_LIMIT: "0"})
+    yield replace(_script("loss", fragile), chaos=(Step(5.0, "evict"),))
     yield _script("time to live", _plan(framework, roles, SUCCEED, cleanPodPolicy="Running", ttlSecondsAfterFinished=3))
     yield _script("failure", replace(_plan(framework, roles, FAIL, cleanPodPolicy="All"), culprit=last))
     limited = _plan(framework, roles, BACKOFF, backoffLimit=1, attempts={last: (137, 137)})

@@ -1,35 +1,16 @@
-"""A share of the seeds, the operator killed at every write, and proof that a run repeats itself."""
+"""A share of the seeds."""
 
 from __future__ import annotations
-
-import hashlib
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.simulation.draw import draw_script
-from tests.simulation.examine import examine_seed, kills
-from tests.simulation.script import Script
-from tests.simulation.small import scenarios
+from tests.simulation.examine import examine_seed
+from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.operator import FRAMEWORKS
 
-ROOT = Path(__file__).parents[2]
 SHARE = 300
 PORTION = 20
-
-WHOLE = "PyTorchJob"
-"""The kind of which every scenario is tried here; of each other kind one is, `make simulate` tries all."""
-
-
-def small_scripts() -> list[Script]:
-    scripts = list(scenarios(WHOLE))
-    for number, kind in enumerate(kind for kind in FRAMEWORKS if kind != WHOLE):
-        others = list(scenarios(kind))
-        scripts.append(others[number % len(others)])
-    return scripts
 
 
 @pytest.mark.parametrize("first", range(0, SHARE, PORTION))
@@ -39,42 +20,21 @@ def test_seeds_show_no_problem(first: int):
         assert not verdict.problem, verdict.report()
 
 
-@pytest.mark.parametrize("script", small_scripts(), ids=lambda script: script.seed)
-def test_the_operator_may_die_at_every_write(script: Script):
-    count = 0
-    for kill, verdict in kills(script):
-        assert not verdict.problem, f"killed {kill.when} write {kill.number}: {verdict.report()}"
-        count += 1
-    assert count >= 8, "there are writes to die at"
-
-
-def digest(seed: int) -> str:
-    outcome = examine_seed(seed, everything=True).outcome
-    return hashlib.sha256("\n".join(outcome.lines()).encode()).hexdigest()
-
-
-def test_a_seed_always_tells_the_same_story():
-    """In one process after other runs, and in processes that hash strings in other ways."""
-    seeds = (3, 8, 14, 21)
-    told = [digest(seed) for seed in seeds]
-    assert told == [digest(seed) for seed in seeds]
-    program = f"from tests.simulation.test_simulation import digest; print(*[digest(seed) for seed in {seeds}])"
-    for hash_seed in ("1", "2"):
-        environ = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.split() == told
-
-
 def test_seeds_draw_every_kind_of_fault_and_every_kind_of_job():
     scripts = [draw_script(seed) for seed in range(SHARE)]
     acts = {step.act for script in scripts for step in (*script.steps, *script.chaos)}
     assert acts == {
         *("create", "delete", "suspend", "resume", "scale", "annotate"),
-        *("kill", "stop", "freeze", "lag", "jump", "cut", "compact", "outage", "evict", "delete pod", "vanish", "node"),
+        *("kill", "stop", "freeze", "lag", "jump", "cut", "compact", "outage", "no quorum"),
+        *("evict", "delete pod", "vanish", "vanish unseen", "node"),
     }
-    assert {job.kind for script in scripts for job in script.jobs} == set(FRAMEWORKS)
+    jobs = [job for script in scripts for job in script.jobs]
+    assert {job.kind for job in jobs} == set(FRAMEWORKS)
+    annotated = {(job.kind, *item) for job in jobs for item in job.annotations.items()}
+    for kind in FRAMEWORKS:
+        assert {value for of, name, value in annotated if (of, name) == (kind, RESTART_SCOPE)} == set(SCOPES)
+        assert {value for of, name, value in annotated if (of, name) == (kind, SERVICE_MODE)} == set(MODES)
+        assert any((of, name) == (kind, INFRA_RESTART_LIMIT) for of, name, _ in annotated)
     assert {script.replicas for script in scripts} == {1, 2}
     assert {script.orderly for script in scripts} == {True, False}
 
