@@ -1,0 +1,51 @@
+"""An API server that stands still for a minute; in a file of its own, so that other tests run meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from e2e.cluster.controlplane import ControlPlane
+from tests.server.crowd import create_jobs, names, pods_made, uids, version
+from tests.server.process import Operator
+from tests.server.world import World, replicas
+
+FREEZE = 60.0
+"""Seconds; longer than any timeout of a request."""
+
+
+def test_frozen_for_a_minute(world: World, operator: Operator, control_plane: ControlPlane):
+    """A process that is stopped still acknowledges on the network: only deadlines notice."""
+    since = version(world)
+    world.create_job("before", {"Worker": replicas(2)})
+    world.wait_pods("before-worker-0", "before-worker-1")
+    process = operator.process
+    create_jobs(world, 4, 4)
+    control_plane.signal("kube-apiserver", signal.SIGSTOP)
+    frozen = time.monotonic()
+    try:
+        time.sleep(FREEZE)
+        assert operator.running
+        assert operator.probe("/healthz")[0] == 200
+        assert time.monotonic() - frozen >= FREEZE
+    finally:
+        control_plane.signal("kube-apiserver", signal.SIGCONT)
+    everything = {"before-worker-0", "before-worker-1"} | names(4, 4)
+    world.wait(lambda: set(world.pods()) == everything, "all pods", within=60)
+    world.create_job("after", {"Worker": replicas(1)})
+    world.wait(lambda: "after-worker-0" in world.pods(), "the pod of a new job", within=60)
+    before = uids(world.pods())
+    for name in before:
+        world.run_pod(name)
+    jobs = ("before", "after", "j0", "j1", "j2", "j3")
+    for job in jobs:
+        world.wait_condition("Running", job, within=60)
+    for name in before:
+        world.end_pod(name)
+    for job in jobs:
+        world.wait_condition("Succeeded", job, within=60)
+    assert uids(world.pods()) == before
+    assert pods_made(world, since) == dict.fromkeys(before, 1), "none twice, also none that went again"
+    assert operator.process is process, "by itself"
+    assert operator.running
+    assert "Traceback" not in operator.text()
