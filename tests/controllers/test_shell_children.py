@@ -384,6 +384,18 @@ async def test_a_failed_deletion_is_told_and_tried_again() -> None:
 
 
 @virtual_time
+async def test_what_cannot_be_deleted_keeps_nothing_from_being_made() -> None:
+    shell = shell_with_job()
+    labels = LABELS | {"training.kubeflow.org/replica-index": "7"}
+    shell.client.put(PODS, pod("j-worker-7", owner="job-uid", labels=labels))
+    shell.show()
+    shell.client.fail("delete", PODS, api_error(500, "InternalError", "no"))
+    with pytest.raises(ApiError, match="no"):
+        await shell.look()
+    assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1", "j-worker-7"]
+
+
+@virtual_time
 async def test_a_job_past_its_time_to_live_is_deleted_and_counted() -> None:
     shell = shell_with_job()
     job = pytorch_job(runPolicy={"ttlSecondsAfterFinished": 0})
