@@ -8,6 +8,9 @@ PYTEST := $(BIN)/pytest --numprocesses=auto --dist=loadfile
 PYTHON = $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
+# compiled once, not in each of the hundreds of programs that the tests start
+unexport PYTHONDONTWRITEBYTECODE
+
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
