@@ -10,7 +10,17 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from tests.runtime.scripted import HANG, Answer, ScriptedTransport, Streamed, added, bookmark, json_response, refusal
+from tests.runtime.scripted import (
+    HANG,
+    Answer,
+    CountingMetrics,
+    ScriptedTransport,
+    Streamed,
+    added,
+    bookmark,
+    json_response,
+    refusal,
+)
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.cache import Cache, CacheError
 from trainop.runtime.client import Client
@@ -138,6 +148,30 @@ async def test_namespaces_of_one_informer_go_before_those_of_the_cache():
     assert [request.path for request in transport.requests] == ["/api/v1/namespaces/two/pods"]
 
 
+@virtual_time
+async def test_what_is_asked_of_the_cache_is_asked_of_the_server():
+    transport, clock, metrics = ScriptedTransport(refusal(503), holding("a")), VirtualClock(), CountingMetrics()
+    client = Client(transport, clock=clock, rng=random.Random(1))
+    cache = Cache(client, clock=clock, rng=random.Random(1), metrics=metrics)
+    pods = cache.informer(PODS, DECODE, label_selector="app=x", field_selector="spec.x=1", metadata_only=True)
+    async with running(cache):
+        await pods.wait_synced()
+    assert len(pods.store) == metrics.objects == 1
+    for request in transport.requests:
+        assert (request.query["labelSelector"], request.query["fieldSelector"]) == ("app=x", "spec.x=1")
+        assert "PartialObjectMetadata" in request.accept
+    assert 0.8 <= transport.times[1] <= 1.6, "the back-off runs on the clock of the cache"
+
+
+@virtual_time
+async def test_optional_only_if_it_is_for_all_who_ask():
+    cache, _ = cache_of()
+    assert cache.informer(JOBS, DECODE, optional=True).optional
+    assert cache.informer(JOBS, DECODE, optional=True).optional
+    assert not cache.informer(JOBS, DECODE).optional
+    assert not cache.informer(JOBS, DECODE, optional=True).optional, "somebody cannot do without"
+
+
 OBJECT = {
     "metadata": {
         "name": "a",
@@ -172,6 +206,24 @@ async def test_who_mutates_a_cached_object_is_caught():
     with pytest.raises(ExceptionGroup) as caught:
         await task
     assert caught.group_contains(MutationError)
+
+
+def test_a_guarded_store_lets_go_of_what_it_no_longer_holds():
+    """A key that is used again is compared with what it holds now."""
+    store: GuardedStore[PartialObject] = GuardedStore({"namespace": by_namespace})
+
+    def version(number: int) -> PartialObject:
+        return DECODE(b'{"metadata": {"name": "a", "uid": "1", "resourceVersion": "%d"}}' % number)
+
+    store.put(version(1))
+    store.put(version(2))
+    store.verify()
+    store.remove(version(3))
+    assert not store._received
+    store.put(version(4))
+    store.verify()
+    store.prune(())
+    assert not store._received
 
 
 def test_structs_are_guarded_too():

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from tests.runtime.scripted import (
+    HANG,
     Answer,
     CountingMetrics,
     ScriptedTransport,
+    Step,
     Streamed,
     json_response,
     page,
@@ -33,6 +35,7 @@ from trainop.runtime.errors import (
     NotFoundError,
     TooManyRequestsError,
     UnauthorizedError,
+    api_error,
 )
 from trainop.runtime.objects import Json
 from trainop.runtime.resource import NODES, PODS
@@ -355,6 +358,109 @@ async def test_stream_that_is_refused_is_an_error_and_closed():
         await client.open(Request("GET", "/x"))
     assert (caught.value.reason, caught.value.retry_after) == ("Expired", 3)
     assert refused.closed
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([b"bad gateway", HANG], "bad gateway"),
+        ([b"x" * 60_000] * 1000, "x" * 1024),
+        ([b"bad", ConnectionResetError()], "bad"),
+        ([b"\xff\xfe"], "\ufffd\ufffd"),
+        ([], "HTTP 502"),
+    ],
+    ids=["never ends", "endless", "cut", "no text", "nothing"],
+)
+@virtual_time
+async def test_who_refuses_a_stream_cannot_hold_it_up(steps: list[Step], message: str):
+    """Something in front of the API server may answer anything at all."""
+    refused = Streamed(steps, 502)
+    client, _ = client_of(refused)
+    with pytest.raises(ApiError) as caught:
+        await client.open(Request("GET", "/x", timeout=30))
+    assert (caught.value.code, str(caught.value)) == (502, message)
+    assert asyncio.get_running_loop().time() <= 30
+    assert refused.closed
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"message": "no", "reason": "Forbidden", "code": 403}, "no"),
+        ({"reason": "Forbidden", "code": 403}, "Forbidden"),
+        ({"code": 403}, "HTTP 403"),
+        ({"message": "no", "code": "403"}, "no"),
+    ],
+)
+def test_words_of_a_refusal(said: Json, message: str):
+    error = api_error(403, msgspec.json.encode(said))
+    assert type(error) is ForbiddenError
+    assert (str(error), error.code, error.causes) == (message, 403, [])
+
+
+def test_signs_in_a_refusal():
+    def caused(code: int, why: str, **cause: str) -> ApiError:
+        return api_error(code, msgspec.json.encode({"code": code, "reason": why, "details": {"causes": [cause]}}))
+
+    assert caused(504, "Timeout", reason="ResourceVersionTooLarge").too_large_resource_version
+    assert caused(504, "Timeout", message="Too large resource version: 9").too_large_resource_version
+    assert not caused(504, "Timeout", reason="Other").too_large_resource_version
+    assert not caused(500, "InternalError", reason="ResourceVersionTooLarge").too_large_resource_version
+    assert caused(403, "Forbidden", reason="NamespaceTerminating").namespace_terminating
+    assert not caused(403, "Forbidden", reason="Other").namespace_terminating
+    assert not api_error(403, b"{}").namespace_terminating
+
+
+def test_the_header_says_how_long_to_wait_and_else_the_body():
+    busy = msgspec.json.encode({"code": 429, "details": {"retryAfterSeconds": 3}})
+    assert api_error(429, busy).retry_after == 3
+    assert api_error(429, busy, 7).retry_after == 7
+    assert api_error(429, b"{}").retry_after is None
+
+
+@virtual_time
+async def test_a_list_has_its_own_deadline_and_is_told_of_selectors():
+    client, transport = client_of(page(), page())
+    await client.list(PODS, "ns", field_selector="spec.x=1")
+    await client.list(PODS)
+    first, second = transport.requests
+    assert (first.query, first.timeout) == ({"fieldSelector": "spec.x=1", "limit": "250"}, 60)
+    assert (second.path, second.query) == ("/api/v1/pods", {"limit": "250"})
+
+
+@virtual_time
+async def test_what_is_created_goes_where_it_says_or_where_the_caller_says():
+    client, transport = client_of(json_response({}), json_response({}), json_response({}))
+    await client.create(PODS, {"metadata": {"name": "a", "namespace": "ns"}})
+    await client.create(PODS, {"metadata": {"name": "a"}}, namespace="other")
+    await client.create(NODES, {})
+    assert [request.path for request in transport.requests] == [
+        "/api/v1/namespaces/ns/pods",
+        "/api/v1/namespaces/other/pods",
+        "/api/v1/nodes",
+    ]
+
+
+@virtual_time
+async def test_only_writes_name_their_deadline_and_manager():
+    client, transport = client_of(*[json_response({})] * 4, field_manager="me", user_agent="mine/1")
+    await client.get(PODS, "a", "ns")
+    await CALLS["merge"](client)
+    await client.request(Request("DELETE", "/x", {"timeout": "5s"}))
+    await client.request(Request("POST", "/x", timeout=7, headers={"user-agent": "other"}))
+    queries = [dict(request.query) for request in transport.requests]
+    assert queries == [{}, {"fieldManager": "me", "timeout": "30s"}, {"timeout": "5s"}, {"timeout": "7s"}]
+    assert [request.headers["user-agent"] for request in transport.requests] == ["mine/1"] * 3 + ["other"]
+
+
+@virtual_time
+async def test_retries_end_within_half_a_minute_and_jitter():
+    client, transport = client_of(*[refusal(503)] * 5)
+    with pytest.raises(ApiError):
+        await CALLS["get"](client)
+    for delay, exact in zip(transport.delays(), (0.2, 0.4, 0.8, 1.6), strict=True):
+        assert 0.8 * exact <= delay <= 1.2 * exact
+        assert delay != exact
 
 
 @virtual_time

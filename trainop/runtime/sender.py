@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,10 @@ RETRY_BUDGET = 30.0
 FIRST_DELAY = 0.2
 MAX_DELAY = 10.0
 JITTER = 0.2
+
+REFUSAL_PATIENCE = 10.0
+MAX_REFUSAL = 64 * 1024
+"""Seconds and bytes for the words of a server that refuses to stream."""
 
 TRANSIENT = frozenset({500, 502, 503, 504})
 AWAY = frozenset({502, 503, 504})
@@ -150,11 +155,7 @@ class Sender:
             self._count(request, code, started, 0)
         if 200 <= stream.status < 300:
             return stream
-        try:
-            body = b"".join([chunk async for chunk in stream.chunks()])
-        finally:
-            await stream.close()
-        raise api_error(stream.status, body, retry_after(stream.headers))
+        raise api_error(stream.status, await _refusal(stream), retry_after(stream.headers))
 
     def _complete(self, request: Request) -> Request:
         """Fills in what every request carries; writes tell the server when we stop waiting."""
@@ -200,6 +201,22 @@ class Sender:
             if text not in self._warnings and len(self._warnings) < 1000:
                 self._warnings[text] = None
                 log.warning("server warns", warning=text)
+
+
+async def _refusal(stream: Stream) -> bytes:
+    """What a stream that is none says. Who refuses may be anything: it gets neither long nor much, the status tells."""
+    body = b""
+    try:
+        async with asyncio.timeout(REFUSAL_PATIENCE):
+            async for chunk in stream.chunks():
+                body += chunk
+                if len(body) > MAX_REFUSAL:
+                    break
+    except (ConnectionError, TimeoutError):
+        pass  # what has come is enough
+    finally:
+        await stream.close()
+    return body
 
 
 def _code_of(error: Exception) -> str:

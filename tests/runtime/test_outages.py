@@ -1,0 +1,370 @@
+"""Absences of the API server: informers and caches wait, ask little, and recover by themselves; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.runtime.scripted import (
+    HANG,
+    NO_STREAMED_LISTS,
+    Answer,
+    RecordingHandler,
+    ScriptedTransport,
+    Step,
+    Streamed,
+    added,
+    bookmark,
+    event,
+    json_response,
+    page,
+    pod,
+    refusal,
+    status,
+    verb_of,
+)
+from tests.runtime.test_informer import DECODE, FIRST, JOBS, Scene, job_group, listed, watch
+from tests.runtime.virtual_time import VirtualClock, virtual_time
+from trainop.runtime.cache import Cache
+from trainop.runtime.client import Client
+from trainop.runtime.discovery import Discovery
+from trainop.runtime.objects import HasMetadata
+from trainop.runtime.resource import CONFIG_MAPS, PODS, SERVICES, Resource
+from trainop.runtime.transport import NotConnectedError, Request, Response
+
+REFUSED = NotConnectedError("refused")
+HOLDING = Streamed([added("a", 1), bookmark(2, end=True), HANG])
+
+
+class Server(ScriptedTransport):
+    """One object of each kind under a streamed list; may be away, and notes when it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = False
+        self.open_streams: list[asyncio.Event] = []
+
+    def go(self) -> None:
+        """It is gone, and all its connections with it."""
+        self.away = True
+        for stream in self.open_streams:
+            stream.set()
+
+    async def send(self, request: Request) -> Response:
+        self._note(request)
+        return page(version=2)
+
+    async def open(self, request: Request) -> Streamed:
+        self._note(request)
+        cut = asyncio.Event()
+        self.open_streams.append(cut)
+        first: list[Step] = [added("a", 1), bookmark(2, end=True)] if verb_of(request) == "stream" else []
+        return _Cut(first, cut)
+
+    def _note(self, request: Request) -> None:
+        self.requests.append(request)
+        self.times.append(asyncio.get_running_loop().time())
+        if self.away:
+            raise REFUSED
+
+
+class _Cut(Streamed):
+    """Ends with an error when it is cut."""
+
+    def __init__(self, steps: list[Step], cut: asyncio.Event) -> None:
+        super().__init__(steps)
+        self._cut = cut
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in super().chunks():
+            yield chunk
+        await self._cut.wait()
+        raise ConnectionResetError("gone")
+
+
+@virtual_time
+async def test_a_server_that_is_away_at_the_start_is_awaited():
+    scene = Scene(*[REFUSED] * 12, HOLDING)
+    async with scene.running():
+        await asyncio.sleep(60)
+        assert (scene.informer.synced, scene.informer.current) == (False, False)
+        await scene.informer.wait_synced()
+        assert scene.informer.current
+    delays = scene.transport.delays()
+    for delay, least in zip(delays, [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, *[30] * 6], strict=True):
+        assert least <= delay <= 2 * least
+    assert scene.handler.calls == ["+a@1!"]
+
+
+@virtual_time
+async def test_a_cache_survives_an_hour_and_is_back_within_a_minute():
+    """Whatever kind asks first wakes the others, so that they do not come back one by one."""
+    server, clock = Server(), VirtualClock()
+    cache = Cache(Client(server, clock=clock, rng=random.Random(1)), clock=clock, rng=random.Random(2))
+    informers = [cache.informer(resource, DECODE) for resource in (PODS, SERVICES, CONFIG_MAPS)]
+    handler = RecordingHandler()
+    informers[0].add_handler(handler)
+    running = asyncio.create_task(cache.run())
+    await cache.wait_synced()
+    assert len(server.requests) == 3
+    server.go()
+    await asyncio.sleep(3600)
+    asked = [at for at in server.times if at > 120]
+    assert 3 * 60 <= len(asked) <= 3 * 120, "each asks every 30 to 60 s"
+    assert max(after - before for before, after in itertools.pairwise(asked)) <= 60
+    assert not running.done()
+    assert cache.synced, "what was known stays readable"
+    assert [informer.current for informer in informers] == [False] * 3
+    assert [obj.metadata.name for obj in cache.list(PODS)] == ["a"]
+    server.away = False
+    came_back = clock.monotonic()
+    while not all(informer.current for informer in informers):  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0.1)
+    assert clock.monotonic() - came_back <= 60
+    first = next(at for at in server.times if at >= came_back)
+    back = [at for at in server.times if at >= first]
+    assert back[-1] - first <= 1, "the others follow at once"
+    assert handler.calls == ["+a@1!"], "nothing has changed meanwhile"
+    running.cancel()
+    await asyncio.wait([running])
+
+
+@pytest.mark.parametrize("asks_for", ["in the event", "in the header"])
+@virtual_time
+async def test_the_server_says_how_long_to_wait(asks_for: str):
+    busy = status(429, "TooManyRequests") | {"details": {"retryAfterSeconds": 20}}
+    if asks_for == "in the event":
+        scene = listed(watch(event("ERROR", busy)))
+    else:
+        scene = listed(watch(ERROR_410), refusal(503, retry_after=20), page())
+    await scene.play()
+    assert scene.transport.delays()[-1 if asks_for == "in the event" else -2] >= 20
+
+
+ERROR_410 = event("ERROR", status(410, "Expired"))
+
+
+@virtual_time
+async def test_bookmarks_inside_a_streamed_list_keep_it_alive_and_do_not_end_it():
+    steps: list[Step] = [
+        added("a", 1),
+        50.0,
+        bookmark(5),
+        50.0,
+        bookmark(6),
+        50.0,
+        added("b", 2),
+        bookmark(7, end=True),
+        HANG,
+    ]
+    scene = Scene(Streamed(steps))
+    async with scene.running():
+        await asyncio.sleep(149)
+        seen = [scene.informer.synced]
+        await asyncio.sleep(2)
+        assert [*seen, scene.informer.synced] == [False, True]
+    assert scene.names == ["a", "b"]
+    assert scene.transport.verbs() == ["stream"]
+
+
+@virtual_time
+async def test_an_object_that_goes_while_a_list_is_streamed_is_gone_after_it():
+    """Its deletion comes as an event of the list itself: the object is not among what is kept."""
+    first = watch(added("a", 1), added("b", 2), bookmark(5, end=True), ERROR_410)
+    again = watch(
+        added("a", 1), event("DELETED", pod("a", 8)), added("b", 2), bookmark(9, end=True), added("a", 10, "new"), HANG
+    )
+    scene = Scene(first, again)
+    async with scene.running():
+        await asyncio.sleep(10)
+    assert scene.handler.calls == ["+a@1!", "+b@2!", "-a", "+a@10"]
+
+
+@virtual_time
+async def test_others_have_their_turn_within_a_page_that_takes_long():
+    scene = Scene(NO_STREAMED_LISTS, page(*[pod(f"p{number}") for number in range(100)]))
+    loop = asyncio.get_running_loop()
+    clock = VirtualClock()
+    longest, seen = 0.0, loop.time()
+
+    async def tick() -> None:
+        nonlocal longest, seen
+        while True:
+            longest, seen = max(longest, loop.time() - seen), loop.time()
+            await asyncio.sleep(0)
+
+    ticking = asyncio.create_task(tick())
+    note = scene.handler.add
+
+    def add(obj: HasMetadata, initial: bool) -> None:
+        clock.stall(0.004)
+        note(obj, initial)
+
+    scene.handler.add = add  # type: ignore[method-assign]  # takes its time
+    async with scene.running():
+        await scene.informer.wait_synced()
+    ticking.cancel()
+    assert loop.time() >= 0.4
+    assert longest <= 0.055
+
+
+# Kinds that come and go -----------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_a_kind_is_looked_for_ever_more_seldom_and_found_within_35_seconds():
+    scene = Scene(*[refusal(404)] * 8, job_group("pytorchjobs"), HOLDING, resource=JOBS, optional=True)
+    async with scene.running():
+        await asyncio.sleep(200)
+        assert scene.names == ["a"]
+    assert scene.transport.verbs() == ["GET"] * 9 + ["stream"]
+    assert scene.transport.delays() == [2, 4, 8, 16, 30, 30, 30, 30, 0]
+
+
+@virtual_time
+async def test_discovery_that_fails_is_asked_again_until_it_answers_and_does_not_count_as_synced():
+    """Each question is several tries of the client; between two questions lie two seconds."""
+    failures = [ConnectionError("reset")] * 10
+    scene = Scene(*failures, refusal(404), job_group("pytorchjobs"), HOLDING, resource=JOBS, optional=True)
+    states: list[tuple[bool, bool]] = []
+    scene.transport.before = lambda: states.append((scene.informer.synced, scene.informer.served))
+    async with scene.running():
+        await asyncio.sleep(60)
+        assert scene.names == ["a"]
+    assert states[:11] == [(False, True)] * 11
+    assert states[11:13] == [(True, False), (True, True)], "known to be missing, then there"
+    delays = scene.transport.delays()
+    assert delays[4] == delays[9] == delays[10] == pytest.approx(2)
+
+
+@virtual_time
+async def test_a_kind_that_goes_in_an_outage_holds_up_nobody():
+    """As long as a source is not current, reconciles wait for it."""
+    gone: list[Answer] = [REFUSED, refusal(404), refusal(404), *[refusal(404)] * 10]
+    scene = Scene(
+        job_group("pytorchjobs"), watch(added("a", 1), bookmark(2, end=True)), *gone, resource=JOBS, optional=True
+    )
+    current: list[bool] = []
+    scene.transport.before = lambda: current.append(scene.informer.current)
+    async with scene.running():
+        await asyncio.sleep(100)
+        assert scene.informer.current
+        assert not scene.informer.served
+        assert scene.informer.synced
+    assert current[:4] == [True, True, True, False]
+    assert scene.handler.calls == ["+a@1!", "-a?"]
+
+
+@virtual_time
+async def test_a_kind_that_comes_back_begins_with_a_list():
+    scene = Scene(
+        job_group("pytorchjobs"),
+        NO_STREAMED_LISTS,
+        page(pod("a", 3), version=10),
+        refusal(404),
+        job_group("pytorchjobs"),
+        page(pod("a", 3), pod("b", 4), version=20),
+        watch(HANG),
+        resource=JOBS,
+        optional=True,
+    )
+    async with scene.running():
+        await asyncio.sleep(200)
+    assert scene.transport.verbs() == ["GET", "stream", "list", "watch@10", "GET", "list", "watch@20"]
+    assert scene.transport.delays()[3] == pytest.approx(30), "it has just gone"
+    assert scene.handler.calls == ["+a@3!", "-a?", "+a@3", "+b@4"]
+
+
+@pytest.mark.parametrize(
+    ("resource", "path"),
+    [(JOBS, "/apis/kubeflow.org/v1"), (PODS, "/api/v1"), (Resource("", "v1", "pods", "Pod"), "/api/v1")],
+)
+@virtual_time
+async def test_discovery_asks_for_the_group_version(resource: Resource, path: str):
+    transport, clock = ScriptedTransport(job_group(resource.plural)), VirtualClock()
+    assert await Discovery(Client(transport, clock=clock), clock).serves(resource)
+    assert transport.requests[0].path == path
+
+
+@virtual_time
+async def test_discovery_answers_hold_for_a_second_and_others_than_refusals_say_nothing():
+    answers = [
+        job_group("pytorchjobs"),
+        job_group(),
+        *[refusal(500)] * 5,
+        refusal(401),
+        json_response({}),
+        refusal(404),
+    ]
+    transport, clock = ScriptedTransport(*answers, Response(200, {}, b"<html>")), VirtualClock()
+    discovery = Discovery(Client(transport, clock=clock, rng=random.Random(1)), clock)
+    assert await discovery.serves(JOBS)
+    await asyncio.sleep(0.9)
+    assert await discovery.serves(JOBS)
+    await asyncio.sleep(0.2)
+    assert not await discovery.serves(JOBS)
+    await asyncio.sleep(2)
+    with pytest.raises(ConnectionError, match=r"discovery of kubeflow\.org/v1"):
+        await discovery.serves(JOBS)
+    assert await discovery.serves(JOBS), "who may not ask has to try"
+    for _ in ("nothing", "not found"):
+        assert not await discovery.serves(JOBS)
+        await asyncio.sleep(2)
+    with pytest.raises(ConnectionError, match="answers nonsense"):
+        await discovery.serves(JOBS)
+
+
+@virtual_time
+async def test_waiting_for_a_recovery_leaves_nothing_behind():
+    recovery, clock = Client(ScriptedTransport()).recovery, VirtualClock()
+    recovery.failed()
+    assert not await recovery.sleep(5, clock)
+    waiting = asyncio.create_task(recovery.sleep(50, clock))
+    await asyncio.sleep(1)
+    recovery.succeeded()
+    assert await waiting
+    await asyncio.sleep(0)
+    assert clock.monotonic() == pytest.approx(6)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@virtual_time
+async def test_a_handler_that_raises_is_named_with_the_object(capsys: pytest.CaptureFixture[str]):
+    scene = listed(watch(HANG))
+
+    def fail(obj: object, initial: bool) -> None:
+        raise KeyError("no such label")
+
+    scene.handler.add = fail  # type: ignore[method-assign]  # a mistake
+    async with scene.running():
+        await asyncio.sleep(1)
+    out = capsys.readouterr().out
+    assert "handler failed" in out
+    assert "ns/a" in out
+    assert "ns/b" in out
+
+
+@virtual_time
+async def test_informers_measure_what_they_do():
+    scene = listed(
+        watch(added("c", 11), added("d", 12)),
+        watch(bookmark(13), ERROR_410),
+        page(pod("a", 3)),
+        watch(event("DELETED", pod("a", 14)), HANG),
+    )
+    received: list[tuple[int, float]] = []
+    scene.metrics.received = lambda resource, events, lag: received.append((events, lag))  # type: ignore[method-assign]  # spies
+    async with scene.running():
+        await scene.informer.wait_synced()
+        assert scene.metrics.lists == 1
+        await asyncio.sleep(10)
+    assert scene.metrics.objects == 0
+    assert sum(events for events, _ in received) == 5
+    assert scene.metrics.restarts == ["closed"]
+    assert scene.metrics.relists == ["rejected", "expired"]
+    assert scene.metrics.lists == 2
+    assert scene.handler.calls == [*FIRST, "+c@11", "+d@12", "-b?", "-c?", "-d?", "-a"]
