@@ -410,3 +410,120 @@ async def test_rotated_authority_is_used_for_new_connections(tmp_path: Path):
 def test_certificates_that_are_none_are_told_at_once(config: dict[str, Any], complaint: str):
     with pytest.raises(ConfigError, match=complaint):
         HttpTransport(ClusterConfig("https://api", **config))
+
+
+# What went wrong, in one line -----------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def saying(text: bytes) -> AsyncIterator[int]:
+    """A server that answers anything with this, and hangs up."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1024)
+        writer.write(text)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def complaint_about(server: str, **config: Any) -> ConnectionError:
+    async with transport_of(server, **config) as transport:
+        with pytest.raises(ConnectionError) as caught:
+            await transport.send(GET)
+    words = str(caught.value)
+    assert words.startswith("GET /x: ")
+    assert "\n" not in words
+    assert " at 0x" not in words
+    return caught.value
+
+
+async def test_a_name_that_is_not_known_is_told():
+    told = await complaint_about("http://no-such-host.invalid:80")
+    assert isinstance(told, NotConnectedError)
+    assert "cannot connect to no-such-host.invalid:80: " in str(told)
+
+
+async def test_an_answer_that_is_no_http_may_have_been_an_action():
+    async with saying(b"220 smtp ready\r\n") as port:
+        told = await complaint_about(f"http://127.0.0.1:{port}")
+    assert not isinstance(told, NotConnectedError)
+    assert str(told) == "GET /x: the answer is not HTTP: Bad status line"
+
+
+async def test_a_server_that_hangs_up_is_told_in_words():
+    async with saying(b"") as port:
+        told = await complaint_about(f"http://127.0.0.1:{port}")
+    assert str(told) == "GET /x: Server disconnected"
+
+
+async def test_tls_where_there_is_none_is_told():
+    async with saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        told = await complaint_about(f"https://127.0.0.1:{port}")
+    assert isinstance(told, NotConnectedError)
+    assert f"cannot connect to 127.0.0.1:{port}: " in str(told)
+    assert "SSL" in str(told).upper()
+
+
+async def test_a_certificate_of_somebody_else_is_told(tmp_path: Path):
+    ours, theirs = Authority.make(), Authority.make()
+    async with serving(whoami, server_context(tmp_path, theirs)) as server:
+        told = await complaint_about(server, ca=ours.pem, tls_server_name="api")
+        assert isinstance(told, NotConnectedError)
+        port = server.rpartition(":")[2]
+        assert str(told).startswith(f"GET /x: certificate of 127.0.0.1:{port} is not accepted: ")
+        assert "verify failed" in str(told)
+        wrong = await complaint_about(server, ca=theirs.pem, tls_server_name="other")
+        assert "Hostname mismatch" in str(wrong)
+
+
+async def test_a_proxy_that_refuses_is_told_and_nothing_was_sent(tmp_path: Path):
+    async with saying(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n") as port:
+        told = await complaint_about("https://api.invalid", proxy=f"http://127.0.0.1:{port}")
+    assert isinstance(told, NotConnectedError)
+    assert str(told) == f"GET /x: proxy 127.0.0.1:{port} refuses: 403 Forbidden"
+
+
+async def test_names_that_were_looked_up_are_measured():
+    async def ok(_: web.BaseRequest) -> web.Response:
+        return web.Response()
+
+    told: list[tuple[str, float]] = []
+    async with serving(ok) as server:
+        config = ClusterConfig(server.replace("127.0.0.1", "localhost"))
+        transport = HttpTransport(config, resolved=lambda host, seconds: told.append((host, seconds)))
+        assert (await transport.send(GET)).status == 200
+        assert (await transport.send(GET)).status == 200
+        await transport.close()
+    assert [host for host, _ in told] == ["localhost"], "once for the connection that both used"
+    assert told[0][1] >= 0
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "asked"),
+    [
+        ("/api/v1/pods", {}, "/api/v1/pods"),
+        (
+            "/x",
+            {"labelSelector": "a in (b,c),!d", "limit": "5"},
+            "/x?labelSelector=a%20in%20%28b%2Cc%29%2C%21d&limit=5",
+        ),
+        ("/x/with space/%41", {"q": "a+b&c"}, "/x/with%20space/%2541?q=a%2Bb%26c"),
+        ("/x/system:node", {}, "/x/system:node"),
+    ],
+)
+async def test_paths_and_queries_arrive_as_they_were_meant(path: str, query: dict[str, str], asked: str):
+    seen = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        seen.append(request.raw_path)
+        return web.Response()
+
+    async with serving(answer) as server, transport_of(server) as transport:
+        await transport.send(Request("GET", path, query, timeout=5))
+    assert seen == [asked]
