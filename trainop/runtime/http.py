@@ -288,8 +288,7 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"cannot connect to {error.host}:{error.port}: {_reason(error.os_error)}"
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        proxy = error.request_info.url
-        return f"proxy {proxy.host}:{proxy.port} refuses: {error.status} {error.message}"
+        return f"the proxy refuses: {error.status} {error.message}"
     if isinstance(error, aiohttp.ClientResponseError):
         return f"the answer is not HTTP: {error.message.partition(':')[0]}"
     return " ".join(str(error).split()) or type(error).__name__
