@@ -116,7 +116,6 @@ WRONG: dict[str, dict[str, Callable[[Json, str], None]]] = {
         "both numbers of processes": with_fields(nprocPerNode="2", elasticPolicy={"nProcPerNode": 2}),
         "least above most": with_fields(elasticPolicy={"minReplicas": 3, "maxReplicas": 2}),
     },
-    "MXJob": {},
     "XGBoostJob": {"no master": without("Master"), "two masters": in_role("Master", replicas=2)},
     "PaddleJob": {"least above most": with_fields(elasticPolicy={"minReplicas": 3, "maxReplicas": 2})},
     "JAXJob": {"a master": with_also(Master="Worker")},
@@ -126,7 +125,7 @@ WRONG: dict[str, dict[str, Callable[[Json, str], None]]] = {
 def refusals(framework: Framework) -> str:
     """What validation says of jobs that differ from the example in one thing."""
     rows = []
-    for what, spoil in {**WRONG[""], **WRONG[framework.kind]}.items():
+    for what, spoil in {**WRONG[""], **WRONG.get(framework.kind, {})}.items():
         raw = copy.deepcopy(example(framework)[1])
         spoil(raw["spec"], framework.replica_specs)
         errors = parse(framework, Unstructured(raw)).errors

@@ -23,6 +23,8 @@ SHAPES: dict[str, dict[str, int]] = {
 }
 """An ordinary job of each kind, the leading role first."""
 
+assert set(SHAPES) == set(FRAMEWORKS), "a new kind needs a row here: docs/new-kind.md"
+
 KINDS = list(FRAMEWORKS)
 
 

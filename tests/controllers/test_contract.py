@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.controllers.kinds import (
     last,
     last_role,
     leaders,
+    line,
     make,
     pods_of,
     running,
@@ -445,13 +447,12 @@ def test_the_largest_limit_is_one(kind: str):
 
 
 def test_service_mode_leader(kind: str):
-    """Rendezvous of these kinds needs no other names."""
+    """Those replicas have one whose names others are told; but for LightGBM, whose jobs need all."""
     services = services_of(make(kind, annotations={SERVICE_MODE: "leader"}))
     assert sorted(services_of(make(kind), service_mode="leader")) == sorted(services)
-    if kind in {"TFJob", "MXJob"}:
-        assert sorted(services) == sorted(pods_of(make(kind)))
-    else:
-        assert sorted(services) == [leaders(kind)[0]]
+    told = re.findall(r"\bj-[a-z]+-[0-9]+\b", " ".join(line(pod) for pod in pods_of(make(kind)).values()))
+    lightgbm = {"j-worker-0", "j-worker-1"} if kind == "XGBoostJob" else set()
+    assert set(services) == set(told) - lightgbm
     everything = services_of(make(kind, annotations={SERVICE_MODE: "replica"}), service_mode="leader")
     assert sorted(everything) == sorted(pods_of(make(kind)))
 

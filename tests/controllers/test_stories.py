@@ -26,7 +26,8 @@ UPSTREAM = {
     "PaddleJob": "training-operator pkg/controller.v1/paddlepaddle/paddlepaddle_controller.go",
     "JAXJob": "training-operator pkg/controller.v1/jax/jaxjob_controller.go",
 }
-"""Where the strings of a kind come from; those that all kinds share are in `pkg/controller.v1/common`."""
+"""Where the strings of a kind come from, if it is one of upstream's; those that all kinds share are in
+`pkg/controller.v1/common`."""
 
 
 def succeeds(kind: str) -> World:
@@ -164,7 +165,7 @@ def write(kind: str) -> None:
     text = io.StringIO()
     text.write(f"# What is said of a {kind}, story by story (tests/controllers/test_stories.py): conditions in their\n")
     text.write("# order, events, and the steps of counters. Where the strings come from:\n")
-    text.write(f"# {UPSTREAM[kind]}, and pkg/controller.v1/common.\n")
+    text.write(f"# {UPSTREAM.get(kind, 'no kind of upstream')}, and pkg/controller.v1/common.\n")
     for story in STORIES:
         yaml.safe_dump({story.__name__: tell(story(kind))}, text, sort_keys=False, width=1000)
     GOLDEN.mkdir(exist_ok=True)

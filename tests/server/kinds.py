@@ -236,4 +236,4 @@ ROWS: dict[str, Row] = {
     ),
 }
 
-assert set(ROWS) == set(FRAMEWORKS)
+assert set(ROWS) == set(FRAMEWORKS), "a new kind needs a row here: docs/new-kind.md"

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
+from hypothesis import Phase, given, settings
 
 from e2e.cluster.controlplane import ControlPlane
+from tests.controllers.test_hostile import spoilt_jobs
 from tests.server.kinds import KindWorld
 from tests.server.process import Operator
 from tests.server.world import MERGE, PATIENCE, Json
 from trainop.engine.framework import Framework
+from trainop.engine.parse import MOST_REPLICAS
 from trainop.operator import FRAMEWORKS
 
 Spoil: TypeAlias = Callable[[Json, str], None]
@@ -127,6 +130,7 @@ CASES: dict[str, Case] = {
     "label": Case(FAILS, metadata(labels={"no/such/key": "x"}), "Invalid value"),
     "label-value": Case(REFUSED, metadata(labels={"key": 1})),
     "our-labels": Case(RUNS, metadata(labels={"training.kubeflow.org/replica-index": "7"})),
+    "unicode-job": Case(REFUSED, lambda job, _: job["metadata"].update({"name": "j\u00f6b"}), "Invalid value"),
     "unknown-fields": Case(RUNS, lambda job, field: job["spec"][field]["Worker"].update({"ports": {"a": [None]}})),
 }
 
@@ -181,7 +185,7 @@ OF_SCALE = {
 
 
 def cases(framework: Framework) -> dict[str, Case]:
-    return {**CASES, **OF_KIND[framework.kind], **(OF_SCALE if framework.scale else {})}
+    return {**CASES, **OF_KIND.get(framework.kind, {}), **(OF_SCALE if framework.scale else {})}
 
 
 @pytest.fixture(params=FRAMEWORKS, ids=str)
@@ -245,6 +249,64 @@ def test_no_job_can_harm_the_operator(stage: KindWorld, operator: Operator):
     while surprises() and time.monotonic() < end:
         time.sleep(0.2)
     assert surprises() == {}
+    calm = reconciles(operator, stage)
+    time.sleep(1)
+    assert reconciles(operator, stage) - calm <= 3, "the operator is not at rest"
+    log = operator.text()[before:]
+    assert "Traceback" not in log, log
+    assert '"level": "error"' not in log, log
+
+
+DRAWN = 40
+"""Jobs of each kind."""
+MOST_PODS = 20
+"""A job that asks for more of a role, as it may, is none of these."""
+
+
+def draw_specs(framework: Framework) -> list[Any]:
+    """The same ones each time; nobody thought of what is wrong with them. They stay until they are looked at."""
+    specs: list[Any] = []
+
+    @settings(max_examples=DRAWN, derandomize=True, database=None, phases=[Phase.generate])
+    @given(spoilt_jobs(framework.kind))
+    def gather(job: Json) -> None:
+        spec = job["spec"]
+        if isinstance(spec, dict) and isinstance(spec.get("runPolicy"), dict):
+            spec["runPolicy"].pop("ttlSecondsAfterFinished", None)
+        if not is_large(spec, framework.replica_specs):
+            specs.append(spec)
+
+    gather()
+    return specs
+
+
+def is_large(spec: Any, field: str) -> bool:
+    roles = spec.get(field) if isinstance(spec, dict) else None
+    asked = (
+        [role.get("replicas") for role in roles.values() if isinstance(role, dict)] if isinstance(roles, dict) else []
+    )
+    return any(isinstance(count, int) and MOST_PODS < count <= MOST_REPLICAS for count in asked)
+
+
+def test_no_drawn_job_can_harm_the_operator(stage: KindWorld, operator: Operator):
+    before = len(operator.text())
+    accepted = []
+    specs = draw_specs(stage.framework)
+    for number, spec in enumerate(specs):
+        body = stage.body(f"drawn{number}", {}) | {"spec": spec}
+        answer = stage.try_to("POST", stage.jobs, body)
+        assert answer.status in {201, 400, 422}, answer
+        accepted += [f"drawn{number}"] if answer.status == 201 else []
+    assert len(specs) > len(accepted) > 0, "some are refused at the door, and some are not"
+    stage.ask("POST", stage.jobs, sane(stage, "neighbour"))
+    stage.wait(lambda: stage.pods_of("neighbour"), "pods of the job beside them")
+    stage.wait(lambda: all(stage.conditions(name) for name in accepted), "a word on each of them")
+    stage.settle()
+    for name in accepted:
+        told = [event["reason"] for event in stage.warnings_about(name)]
+        failed = bool(stage.condition("Failed", name))
+        assert told.count(f"{stage.framework.kind}FailedValidation") == failed, (name, stage.status(name))
+        assert not (failed and stage.pods_of(name)), name
     calm = reconciles(operator, stage)
     time.sleep(1)
     assert reconciles(operator, stage) - calm <= 3, "the operator is not at rest"
