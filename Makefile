@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick profile demo test simulate coverage lint type contracts format manifests manifests-check docs cases lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test simulate coverage lint type contracts format manifests manifests-check docs cases lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -69,6 +69,9 @@ bench: $(READY)  ## ours and the Go operators under load, side by side; about an
 
 bench-quick: $(READY)  ## the same, small: under five minutes
 	@$(BENCH) quick
+
+bench-runtime: $(READY)  ## the runtime's informer and queue beside plain dictionaries, and whether the limits are kept
+	@$(BENCH).runtime
 
 profile: $(READY)  ## where the operator's time and memory go under load: flame graphs in e2e/bench/report
 	@$(BENCH).profile s1
