@@ -303,6 +303,15 @@ def test_one_plan_creates_no_more_than_a_bounded_number():
     assert names(made, CreatePod)[:2] == ["j-worker-0", "j-worker-1"]
 
 
+def test_one_plan_takes_no_more_pods_away_than_the_ledger_has_room_for():
+    pods = [make_pod(index=index) for index in range(2_000)]
+    made = plan_for(make_job(None, 1, status=status_of(CREATED, RUNNING)), pods)
+    assert names(made, DeletePod) == [f"j-worker-{index}" for index in range(1, 501)]
+    rest = [*pods[:1], *pods[501:]]
+    again = plan_for(make_job(None, 1, status=status_of(CREATED, RUNNING)), rest)
+    assert names(again, DeletePod)[0] == "j-worker-501"
+
+
 def test_a_steady_job_needs_nothing():
     world = World(make_job())
     world.settle()

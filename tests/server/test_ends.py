@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.server.process import Operator
-from tests.server.world import CORE, JOBS, World, replicas
+from tests.server.world import CORE, JOBS, MERGE, World, replicas
 
 
 def parse(text: str) -> datetime:
@@ -147,6 +147,21 @@ def test_exit_code_restarts_are_limited_across_restarts_of_the_operator(world: W
     world.settle()
     assert world.pods()["j-worker-0"]["metadata"]["uid"] == uids[2]
     assert len(set(uids)) == 3
+
+
+def test_restarts_that_have_no_room_in_the_annotations(world: World, operator: Operator):
+    """Here for what is there already; a restart of some 30,000 pods fills them by itself."""
+    before = len(operator.text())
+    world.create_job("j", {"Worker": replicas(2, "ExitCode")})
+    world.wait_pods("j-worker-0", "j-worker-1")
+    world.ask("PATCH", f"{JOBS}/j", {"metadata": {"annotations": {"note": "x" * (256 * 1024 - 50)}}}, MERGE)
+    world.end_pod("j-worker-0", 137)
+    failed = world.wait_condition("Failed")
+    assert failed["reason"] == "PyTorchJobFailedValidation"
+    assert "its restarts cannot be noted: " in failed["message"]
+    assert "Too long: may not be more than 262144 bytes" in failed["message"]
+    world.wait_pods("j-worker-0")
+    assert "Traceback" not in operator.text()[before:]
 
 
 def test_deadline(world: World):

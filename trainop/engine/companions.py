@@ -12,8 +12,6 @@ from trainop.runtime.objects import Json, Unstructured, owner_reference
 
 FINGERPRINT = ANNOTATION_PREFIX + "fingerprint"
 """What a companion was made from. Contents are not compared: the API server writes quantities and defaults its way."""
-FOREIGN_AGAIN_AFTER = 30.0
-"""Seconds until the next look at a name that somebody else's object occupies."""
 
 
 def tend(draft: Draft, *, active: bool) -> None:
@@ -28,7 +26,7 @@ def tend(draft: Draft, *, active: bool) -> None:
             owner = metadata.controller
             if owner is None or owner.uid != job.metadata.uid:
                 if companion is not None and not metadata.terminating:
-                    _tell_foreign(draft, companion)
+                    draft.tell_foreign(kind.resource.kind, companion.name)
             elif metadata.terminating:
                 continue  # its end brings the next pass
             elif companion is None:
@@ -37,13 +35,6 @@ def tend(draft: Draft, *, active: bool) -> None:
             elif _differs(companion, found):
                 draft.actions.append(_apply(draft, companion, metadata.uid))
     draft.actions += [_apply(draft, companion) for companion in wanted.values()]
-
-
-def _tell_foreign(draft: Draft, companion: Companion) -> None:
-    kind = companion.kind.resource.kind
-    text = f"{kind} {companion.name} already exists and does not belong to {draft.framework.kind} {draft.job.name}"
-    draft.warn(f"foreign/{kind}/{companion.name}", f"FailedCreate{kind}", f"Error creating: {text}")
-    draft.look_again(FOREIGN_AGAIN_AFTER)
 
 
 def _apply(draft: Draft, companion: Companion, uid: str = "") -> Apply:

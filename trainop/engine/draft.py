@@ -20,6 +20,9 @@ from trainop.engine.model import (
 )
 from trainop.engine.status import Status
 
+FOREIGN_AGAIN_AFTER = 30.0
+"""Seconds until the next look at a name that somebody else's object occupies."""
+
 
 class Draft:
     """Gathers what one pass decides, beginning with whose the children are."""
@@ -55,6 +58,12 @@ class Draft:
     def warn(self, identity: str, reason: str, message: str) -> None:
         """State what is so."""
         self.notices.append(Notice(identity, Event("Warning", reason, message)))
+
+    def tell_foreign(self, kind: str, name: str) -> None:
+        """Somebody else's object has the name of a child that is wanted; nothing tells when it goes."""
+        text = f"{kind} {name} already exists and does not belong to {self.framework.kind} {self.job.name}"
+        self.warn(f"foreign/{kind}/{name}", f"FailedCreate{kind}", f"Error creating: {text}")
+        self.look_again(FOREIGN_AGAIN_AFTER)
 
     def look_again(self, seconds: float | None) -> None:
         """At the latest after so many seconds, from now."""

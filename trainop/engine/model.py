@@ -22,7 +22,6 @@ ROUTINE_CONDITIONS = frozenset({"PodScheduled", "PodReadyToStartContainers", "In
 
 class Terminated(msgspec.Struct, frozen=True, rename="camel", gc=False):
     exit_code: int = 0
-    signal: int = 0
     reason: str = ""
     message: str = ""
 
@@ -54,7 +53,6 @@ class PodCondition(msgspec.Struct, frozen=True, rename="camel", gc=False):
 class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     phase: str = "Pending"
     reason: str = ""
-    message: str = ""
     conditions: tuple[PodCondition, ...] = ()
     """Once there are container statuses, without `ROUTINE_CONDITIONS`: the containers tell more."""
     container_statuses: tuple[ContainerStatus, ...] = ()

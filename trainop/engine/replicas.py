@@ -17,15 +17,17 @@ from trainop.engine.model import CreatePod, CreateService, DeleteService, Pod, S
 from trainop.engine.restarts import circle, going
 from trainop.engine.slots import Arrangement, Line, read_index
 
-MOST_CREATED = 500
-"""Pods, and services, that one plan creates at most: each of them brings the next pass."""
-FOREIGN_AGAIN_AFTER = 30.0
-"""Seconds until the next look at a name that somebody else's object occupies."""
+MOST_PER_PLAN = 500
+"""Pods, and services, that one plan creates at most, and pods that it takes away as too many: each of them brings the
+next pass, and the ledger has room for them."""
+LEFT_AGAIN_AFTER = 30.0
+"""Seconds until the next look at a name whose holder is going; its end wakes the job before that."""
 
 
 def remove_surplus(draft: Draft, arrangement: Arrangement, ledger: Ledger) -> None:
     """Delete what the spec does not ask for (any more): higher indices, duplicates, whole roles."""
-    for pod in (*(pod for line in arrangement.lines for pod in line.surplus), *arrangement.strays):
+    surplus = (*(pod for line in arrangement.lines for pod in line.surplus), *arrangement.strays)
+    for pod in surplus[:MOST_PER_PLAN]:
         ledger.settle(pod.metadata.uid)
         draft.actions.append(delete_pod(pod))
 
@@ -90,16 +92,14 @@ def _free(draft: Draft, role: Role, kind: str, indices: Iterator[int]) -> list[i
     """Those of the `indices` whose names nobody occupies, as many as one plan creates."""
     claimed: Claimed[Pod] | Claimed[Service] = draft.children.pods if kind == "Pod" else draft.children.services
     if not claimed.leaving and not claimed.foreign:
-        return list(islice(indices, MOST_CREATED))
+        return list(islice(indices, MOST_PER_PLAN))
     free: list[int] = []
-    for index in islice(indices, MOST_CREATED):
+    for index in islice(indices, MOST_PER_PLAN):
         name = child_name(draft.job.name, role, index)
         if name in claimed.foreign:
-            text = f"{kind} {name} already exists and does not belong to {draft.framework.kind} {draft.job.name}"
-            draft.warn(f"foreign/{kind}/{name}", f"FailedCreate{kind}", f"Error creating: {text}")
-            draft.look_again(FOREIGN_AGAIN_AFTER)
+            draft.tell_foreign(kind, name)
         elif name in claimed.leaving:
-            draft.look_again(FOREIGN_AGAIN_AFTER)
+            draft.look_again(LEFT_AGAIN_AFTER)
         else:
             free.append(index)
     return free
