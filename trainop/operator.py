@@ -50,7 +50,7 @@ FRAMEWORKS: dict[str, Framework] = {
 }
 """By kind; a new kind is one more in the row."""
 
-PLANNED = ("TFJob", "MXJob", "XGBoostJob", "MPIJob", "PaddleJob", "JAXJob", "DIJob")
+PLANNED = ("MPIJob", "DIJob")
 """Kinds of the operators that this one replaces, not built yet."""
 
 DEFAULT_BURST = 30
@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 def enabled_frameworks(schemes: Iterable[str]) -> list[Framework]:
     """Those that `--enable-scheme` names, in any case and order, each once; all if it names none."""
     known = {kind.lower(): framework for kind, framework in FRAMEWORKS.items()}
-    planned = {kind.lower(): kind for kind in PLANNED if kind not in FRAMEWORKS}
+    planned = {kind.lower(): kind for kind in PLANNED}
     chosen: dict[str, Framework] = {}
     for scheme in schemes:
         name = scheme.lower()
