@@ -230,6 +230,31 @@ def test_a_job_whose_spec_goes_wrong_keeps_running_as_it_is():
     assert world.conditions[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
 
 
+def test_a_job_scaled_until_its_names_are_too_long_still_succeeds():
+    """Of those that a Service may have; of a job that began under an operator that does not look, too."""
+    name = "j" * 54
+    world = World(make_job(None, 2, name=name))
+    world.settle()
+    world.run()
+    world.settle()
+    world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 11
+    world.settle()
+    (text,) = world.told("PyTorchJobFailedValidation")
+    assert f'the service "{name}-worker-10" must be no more than 63 characters' in text
+    assert len(world.living()) == 2
+    for index in range(2):
+        world.end(f"{name}-worker-{index}", 0)
+    world.settle()
+    assert world.is_true("Running"), "nine are missing"
+    world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 2
+    world.settle()
+    assert world.conditions[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
+
+    job = make_job(1, 1, name="j" * 60, status=status_of(CREATED, RUNNING))
+    made = plan_for(job, [make_pod("master", job="j" * 60, phase="Succeeded", exit_code=0)], [])
+    assert told(made.status)[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
+
+
 def test_a_spec_that_cannot_be_read_decides_nothing_about_a_running_job():
     job = make_job(None, 2, status=status_of(CREATED, RUNNING))
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = "two"

@@ -21,6 +21,7 @@ OURS = "kubeflow.org/training-operator"
 MANAGERS = ("kueue.x-k8s.io/multikueue", OURS)
 RESTART_POLICIES = ("Always", "OnFailure", "Never", "ExitCode")
 CLEAN_POD_POLICIES = ("None", "Running", "All")
+NAME = "metadata.name"
 LONGEST_LABEL = 63
 MOST_REPLICAS = 100_000
 """Of one role: about what the largest clusters hold; beyond it a typing error must not cost the operator its memory."""
@@ -188,7 +189,7 @@ def _read_ports(fields: Fields, at: str, raw: object) -> Iterator[Port]:
 
 def _check_name(fields: Fields, job: Job) -> None:
     """A service bears the name of each replica, and a service's name is a DNS label."""
-    name, at = job.name, "metadata.name"
+    name, at = job.name, NAME
     wrong = [] if _DNS_1035.fullmatch(name) else [_NOT_DNS_1035]
     if len(name) > LONGEST_LABEL:
         wrong.append(_TOO_LONG)

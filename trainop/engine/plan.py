@@ -19,7 +19,7 @@ from trainop.engine.framework import Framework, Progress
 from trainop.engine.ledger import RESTARTS, Ledger
 from trainop.engine.limits import DEADLINE, ended_abruptly, exceeded, seconds_to_deadline, seconds_to_live
 from trainop.engine.model import DeleteJob, Plan, Snapshot
-from trainop.engine.parse import ignored, parse
+from trainop.engine.parse import NAME, ignored, parse
 from trainop.engine.replicas import fill, remove_surplus
 from trainop.engine.restarts import count_fresh, restart
 from trainop.engine.slots import Arrangement, Line, arrange
@@ -195,11 +195,11 @@ def _resume(draft: Draft) -> None:
 
 def _stand_still(draft: Draft) -> Plan:
     """The spec of a job that has begun was edited into one that cannot be followed: its pods go on as they are. Where
-    only a number is not allowed, their success is still the job's."""
+    only a number is not allowed, or makes names too long, their success is still the job's."""
     job = draft.job
     identity = f"validation/{job.metadata.generation}"
     draft.warn(identity, draft.reason(VALIDATION), _validation_text(draft, sentence(job.errors)))
-    if all(error.type == FORBIDDEN for error in job.errors):
+    if all(error.type == FORBIDDEN or error.path == NAME for error in job.errors):
         lines = arrange(job, draft.children.pods.ours).lines
         progress = draft.framework.progress(job, {line.role.type: line.tally() for line in lines})
         if progress.succeeded:
