@@ -154,10 +154,11 @@ def test_elastic_with_a_master_has_both_blocks():
 
 
 @pytest.mark.case("frameworks-v1-18")
-def test_of_elastic_workers_one_success_is_enough():
+@pytest.mark.parametrize("other", ["Running", "Succeeded"])
+def test_of_elastic_workers_one_success_is_enough(other: str):
     made = plan_for(
         make_job(None, 2, spec={"elasticPolicy": {}}, status=status_of(CREATED, RUNNING)),
-        [make_pod(), make_pod(index=1, phase="Succeeded")],
+        [make_pod(phase=other), make_pod(index=1, phase="Succeeded")],
     )
     assert told(made.status)[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
     assert written(made)["replicaStatuses"]["Worker"]["succeeded"] == 2

@@ -51,6 +51,16 @@ def test_there_must_be_one_master():
     assert parse(XGBOOST, Unstructured(make("XGBoostJob", {"Master": None}))).errors == ()
 
 
+def test_a_job_whose_master_was_edited_away_has_not_succeeded():
+    world = world_of("XGBoostJob", {"Master": 1, "Worker": 1}, name="xgb")
+    world.run()
+    world.settle()
+    world.spec["xgbReplicaSpecs"]["Master"]["replicas"] = 0
+    world.settle()
+    assert world.is_true("Running")
+    assert len(world.told("XGBoostJobFailedValidation")) == 1
+
+
 @pytest.mark.case("frameworks-v1-30")
 def test_success_before_running_was_seen():
     world = world_of("XGBoostJob", {"Master": 1, "Worker": 1}, name="xgb")

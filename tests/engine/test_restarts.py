@@ -102,6 +102,17 @@ def test_a_permanent_exit_code_fails_the_job():
     assert world.job is None
 
 
+def test_a_permanent_exit_code_beside_a_retryable_one_is_the_end_and_nothing_restarts():
+    world = started("ExitCode", worker=2)
+    world.end("j-worker-0", 137)
+    world.end("j-worker-1", 1)
+    world.settle()
+    assert world.conditions[-1] == ("Failed", "True", "PyTorchJobFailed")
+    assert [event.message for event in world.events if event.type == "Warning"] == [EXIT_TEXT]
+    assert world.living() == ["j-master-0", "j-worker-0", "j-worker-1"]
+    assert world.counts == {"created": 1, "failed": 1, "failed_pods": 2}
+
+
 @pytest.mark.case("job-engine-8")
 def test_without_an_exit_code_the_pod_was_not_at_fault():
     made = plan_for(
