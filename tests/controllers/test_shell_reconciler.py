@@ -286,6 +286,34 @@ async def test_a_pass_waits_until_the_cache_shows_its_own_status() -> None:
 
 
 @virtual_time
+async def test_pods_that_start_together_are_told_of_together() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    for name in ("j-master-0", "j-worker-0"):
+        shell.set_phase(name, "Running")
+    shell.show()
+    assert (await shell.look()).requeue_after == pytest.approx(1.0), "one is still to start"
+    shell.set_phase("j-worker-1", "Running")
+    shell.show()
+    assert (await shell.look()).requeue_after == pytest.approx(0.2), "all are there"
+    await shell.clock.sleep(0.2)
+    await shell.look()
+    assert shell.client.names("patch status", JOBS) == ["j", "j"]
+    assert shell.job()["status"]["replicaStatuses"]["Worker"]["active"] == 2
+
+
+@virtual_time
+async def test_what_runs_is_told_though_a_pod_never_starts() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    shell.set_phase("j-master-0", "Running")
+    shell.show()
+    await shell.clock.sleep(1.0)
+    await shell.look()
+    assert ("Running", "True") in shell.conditions()
+
+
+@virtual_time
 async def test_after_five_seconds_the_job_is_read_itself() -> None:
     shell = shell_with_job()
     await shell.look()

@@ -22,7 +22,9 @@ READ_LIVE_AFTER = 5.0
 """Seconds to wait for the cache to show a write before the API server is asked."""
 
 SPACING = 0.2
-"""Seconds between two statuses of a job that tell no more than how far it is."""
+STARTING = 1.0
+"""Seconds between two statuses of a job that tell no more than how far it is; and while pods of it are still to start,
+which will be told of together (kubernetes' job controller, `syncJobBatchPeriod`)."""
 
 
 @dataclass(slots=True)
@@ -61,10 +63,11 @@ class OwnWrites:
         written.awaited = True
         return max(0.0, written.at + READ_LIVE_AFTER - self._clock.monotonic())
 
-    def seconds_until_calm(self, job: Unstructured) -> float:
+    def seconds_until_calm(self, job: Unstructured, *, starting: bool) -> float:
         """How long a status that can wait should wait, so that what comes at once is written at once."""
         written = self._written.get(job.metadata.uid)
-        return 0.0 if written is None else max(0.0, written.at + SPACING - self._clock.monotonic())
+        spacing = STARTING if starting else SPACING
+        return 0.0 if written is None else max(0.0, written.at + spacing - self._clock.monotonic())
 
     def confirm(self, job: Unstructured) -> None:
         """`job` was just read from the API server: whatever the cache shows has to be as new."""
