@@ -230,6 +230,21 @@ def test_a_job_whose_spec_goes_wrong_keeps_running_as_it_is():
     assert world.conditions[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
 
 
+def test_the_deadline_holds_for_a_job_whose_spec_went_wrong():
+    world = World(make_job(1, 2, run={"activeDeadlineSeconds": 60}))
+    world.settle()
+    world.run()
+    world.settle()
+    world.spec["pytorchReplicaSpecs"]["Worker"]["template"] = None
+    world.pass_time(20)
+    assert world.step().again_in == 40
+    world.pass_time(40)
+    world.settle()
+    assert world.conditions[-1] == ("Failed", "True", "PyTorchJobFailed")
+    assert world.status["conditions"][-1]["message"].endswith("active longer than specified deadline")
+    assert world.living() == []
+
+
 def test_a_job_scaled_until_its_names_are_too_long_still_succeeds():
     """Of those that a Service may have; of a job that began under an operator that does not look, too."""
     name = "j" * 54

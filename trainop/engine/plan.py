@@ -195,7 +195,7 @@ def _resume(draft: Draft) -> None:
 
 def _stand_still(draft: Draft) -> Plan:
     """The spec of a job that has begun was edited into one that cannot be followed: its pods go on as they are. Where
-    only a number is not allowed, or makes names too long, their success is still the job's."""
+    only a number is not allowed, or makes names too long, their success is still the job's. Its deadline holds."""
     job = draft.job
     identity = f"validation/{job.metadata.generation}"
     draft.warn(identity, draft.reason(VALIDATION), _validation_text(draft, sentence(job.errors)))
@@ -204,6 +204,10 @@ def _stand_still(draft: Draft) -> Plan:
         progress = draft.framework.progress(job, {line.role.type: line.tally() for line in lines})
         if progress.succeeded:
             return _succeed(draft, progress)
+    left = seconds_to_deadline(job, draft.status, draft.seen.now)
+    if left is not None and left <= 0:
+        return _fail_at_limit(draft, DEADLINE)
+    draft.look_again(left)
     return draft.plan()
 
 
