@@ -116,6 +116,23 @@ async def test_success_forgets_the_failures():
     assert gaps == [pytest.approx(gap, rel=0.1) for gap in (0.005, 0.01, 0.02, 100, 0.005)]
 
 
+@pytest.mark.parametrize("again", [Result(requeue_after=1), Result(requeue=True)])
+@virtual_time
+async def test_what_is_to_be_looked_at_again_is_looked_at_before_what_is_new(again: Result):
+    async def long() -> Result:
+        await asyncio.sleep(2)
+        return DONE
+
+    reconciler = Scripted(a=[again, DONE], long=[long])
+    async with Running(reconciler) as controller:
+        controller.queue.add(A, 10)
+        controller.queue.add(Key("ns", "long"))
+        await asyncio.sleep(0.5)
+        controller.queue.add(Key("ns", "new"))
+        await asyncio.sleep(5)
+    assert [name for name, _ in reconciler.calls] == ["a", "long", "a", "new"]
+
+
 @virtual_time
 async def test_a_requeue_is_quick_quiet_and_does_not_spin():
     reconciler = Scripted(a=[Result(requeue=True)])

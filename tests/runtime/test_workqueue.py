@@ -59,6 +59,21 @@ async def test_a_raised_key_goes_to_the_end_of_its_new_level():
     assert await take_all(queue) == [B, A]
 
 
+@virtual_time
+async def test_a_key_that_is_asked_for_again_is_as_urgent_as_it_was():
+    """Else what is nearly done would wait behind all that is new."""
+    queue = make_queue()
+    for key, priority in ((A, 10), (B, LOW_PRIORITY)):
+        queue.add(key, priority)
+        assert await queue.get() == key
+        queue.add_again(key, 1)
+        queue.done(key)
+    await VirtualClock().sleep(2)
+    queue.add(C, 5)
+    assert queue.depths() == {10: 1, 0: 1, 5: 1}, "but never less urgent than what is new"
+    assert await take_all(queue) == [A, C, B]
+
+
 @pytest.mark.case("runtime-20")
 @virtual_time
 async def test_adds_while_a_key_is_worked_on_mean_exactly_one_more_run():

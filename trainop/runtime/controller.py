@@ -190,12 +190,12 @@ class Controller:
         self.queue.forget(key)
         if result.requeue:
             self._metrics.results["requeue"].inc()
-            self.queue.add_after(key, self._conflicts.delay(key))
+            self.queue.add_again(key, self._conflicts.delay(key))
             return
         self._conflicts.forget(key)
         if result.requeue_after is not None and result.requeue_after > 0:
             self._metrics.results["requeue_after"].inc()
-            self.queue.add_after(key, result.requeue_after)
+            self.queue.add_again(key, result.requeue_after)
         else:
             self._metrics.results["success"].inc()
 

@@ -66,6 +66,8 @@ class WorkQueue(Generic[K]):
         self._metrics.observe(self)
         self._entries: dict[K, _Entry[K]] = {}
         self._working: dict[K, float] = {}
+        self._priorities: dict[K, int] = {}
+        """With which what is worked on was handed out."""
         # Both hold every entry that may be handed out, and leftovers; keys being worked on are in neither.
         self._ready: list[tuple[int, int, _Entry[K]]] = []
         self._oldest: deque[_Entry[K]] = deque()
@@ -117,6 +119,10 @@ class WorkQueue(Generic[K]):
         if now + seconds < entry.ready_at:
             self._push_waiting(entry, now + seconds)
 
+    def add_again(self, key: K, seconds: float) -> None:
+        """For a key that is being worked on: due in so many seconds, as urgent as it was when it was handed out."""
+        self.add_after(key, seconds, max(0, self._priorities.get(key, 0)))
+
     def add_rate_limited(self, key: K) -> float:
         """Due when the limiter allows one more try; returns the seconds until then. Priority 0."""
         delay = self._limiter.delay(key)
@@ -146,6 +152,7 @@ class WorkQueue(Generic[K]):
     def done(self, key: K) -> None:
         """The work on a key has really ended; if it was asked for meanwhile, it is ready again."""
         started = self._working.pop(key)
+        del self._priorities[key]
         self._metrics.work_duration.observe(self._clock.monotonic() - started)
         entry = self._entries.get(key)
         if entry is not None and entry.ready_at is None:
@@ -232,6 +239,7 @@ class WorkQueue(Generic[K]):
         del self._entries[entry.key]
         now = self._clock.monotonic()
         self._working[entry.key] = now
+        self._priorities[entry.key] = entry.priority
         self._metrics.queue_duration.observe(now - entry.added)
         return entry.key
 
