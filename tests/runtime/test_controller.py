@@ -126,9 +126,8 @@ async def test_what_is_to_be_looked_at_again_is_looked_at_before_what_is_new(aga
     reconciler = Scripted(a=[again, DONE], long=[long])
     async with Running(reconciler) as controller:
         controller.queue.add(A, 10)
-        controller.queue.add(Key("ns", "long"))
-        await asyncio.sleep(0.5)
-        controller.queue.add(Key("ns", "new"))
+        for name in ("long", "new"):
+            controller.queue.add(Key("ns", name))
         await asyncio.sleep(5)
     assert [name for name, _ in reconciler.calls] == ["a", "long", "a", "new"]
 
