@@ -7,6 +7,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,20 @@ def test_everything_public_can_be_had():
         assert getattr(trainop.runtime, name) is getattr(importlib.import_module(module), name)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = trainop.runtime.Nothing
+
+
+def test_everything_public_is_documented_and_nothing_else():
+    text = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8")
+    assert [name for name in trainop.runtime.__all__ if not re.search(rf"\b{name}\b", text)] == []
+    used, made = set(), {"ApiServer", "JOBS"}
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        for node in ast.walk(compile(code, "docs", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)):
+            if isinstance(node, ast.ClassDef):
+                made.add(node.name)
+            elif isinstance(node, ast.Name) and node.id[0].isupper() and isinstance(node.ctx, ast.Load):
+                used.add(node.id)
+    assert {"Cache", "Manager", "WebhookServer"} <= used
+    assert used - made <= set(trainop.runtime.__all__)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from trainop.runtime.conflicts import update
     from trainop.runtime.controller import Controller
     from trainop.runtime.correlator import ObjectReference
-    from trainop.runtime.errors import AlreadyExistsError, ApiError, ConflictError, InvalidError, NotFoundError
+    from trainop.runtime.errors import (
+        AlreadyExistsError,
+        ApiError,
+        ConflictError,
+        ForbiddenError,
+        GoneError,
+        InvalidError,
+        NotFoundError,
+        TooManyRequestsError,
+        UnauthorizedError,
+    )
     from trainop.runtime.expectations import Expectations
     from trainop.runtime.http import HttpTransport
     from trainop.runtime.informer import Handler, Informer
@@ -46,6 +56,7 @@ if TYPE_CHECKING:
         decode_unstructured,
         owner_reference,
     )
+    from trainop.runtime.ratelimit import ExponentialLimiter, RetryLimiter, TokenBucket
     from trainop.runtime.reconcile import DONE, ReconcileError, Reconciler, Result, TerminalError
     from trainop.runtime.recorder import Recorder
     from trainop.runtime.resource import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS, SERVICES, Resource
@@ -53,9 +64,20 @@ if TYPE_CHECKING:
     from trainop.runtime.scope import ALL_OTHERS, Selector
     from trainop.runtime.server import HttpServer, health_application, metrics_application, parse_address
     from trainop.runtime.serving import CertificateFolder, ServingCertificate
+    from trainop.runtime.stalls import StallWatch
     from trainop.runtime.store import Store, by_controller, by_label, by_namespace
-    from trainop.runtime.transport import Request, Response, Stream, Transport
-    from trainop.runtime.watch import Changed, EnqueueMapped, EnqueueObject, EnqueueOwner, Matching, Predicate
+    from trainop.runtime.transport import NotConnectedError, Request, Response, Stream, Transport
+    from trainop.runtime.watch import (
+        Changed,
+        EnqueueMapped,
+        EnqueueObject,
+        EnqueueOwner,
+        Mapper,
+        Matching,
+        Pace,
+        Predicate,
+        Urgency,
+    )
     from trainop.runtime.webhook import WebhookServer
     from trainop.runtime.workqueue import WorkQueue
 
@@ -69,7 +91,8 @@ _PLACES = {
     "conflicts": "update",
     "controller": "Controller",
     "correlator": "ObjectReference",
-    "errors": "AlreadyExistsError ApiError ConflictError InvalidError NotFoundError",
+    "errors": "AlreadyExistsError ApiError ConflictError ForbiddenError GoneError InvalidError NotFoundError"
+    " TooManyRequestsError UnauthorizedError",
     "expectations": "Expectations",
     "http": "HttpTransport",
     "informer": "Handler Informer",
@@ -79,6 +102,7 @@ _PLACES = {
     "metrics": "Metrics",
     "objects": "Json Key Metadata OwnerReference PartialObject Unstructured decode_complete decode_unstructured"
     " owner_reference",
+    "ratelimit": "ExponentialLimiter RetryLimiter TokenBucket",
     "reconcile": "DONE ReconcileError Reconciler Result TerminalError",
     "recorder": "Recorder",
     "resource": "CONFIG_MAPS NAMESPACES NODES PODS SECRETS SERVICES Resource",
@@ -86,9 +110,10 @@ _PLACES = {
     "scope": "ALL_OTHERS Selector",
     "server": "HttpServer health_application metrics_application parse_address",
     "serving": "CertificateFolder ServingCertificate",
+    "stalls": "StallWatch",
     "store": "Store by_controller by_label by_namespace",
-    "transport": "Request Response Stream Transport",
-    "watch": "Changed EnqueueMapped EnqueueObject EnqueueOwner Matching Predicate",
+    "transport": "NotConnectedError Request Response Stream Transport",
+    "watch": "Changed EnqueueMapped EnqueueObject EnqueueOwner Mapper Matching Pace Predicate Urgency",
     "webhook": "WebhookServer",
     "workqueue": "WorkQueue",
 }
@@ -97,15 +122,16 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names.
 # fmt: off
 __all__ = [
     "ALL_OTHERS", "CONFIG_MAPS", "DONE", "MUTATING_WEBHOOK_CONFIGURATIONS", "NAMESPACES", "NODES", "PODS", "SECRETS",
-    "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "AdmissionRequest",
-    "AlreadyExistsError", "ApiError", "Cache", "CacheError", "CertificateFolder", "CertificateRotation", "Changed",
-    "Client", "Clock", "ClusterConfig", "ConfigError", "Configuration", "ConflictError", "Controller",
-    "EnqueueMapped", "EnqueueObject", "EnqueueOwner", "Expectations", "Handler", "HttpServer", "HttpTransport",
-    "Informer", "InvalidError", "Json", "Key", "LeaderElector", "Manager", "Matching", "Metadata", "Metrics",
-    "NotFoundError", "ObjectReference", "OwnerReference", "PartialObject", "PatchKind", "Predicate",
-    "ReconcileError", "Reconciler", "Recorder", "Request", "Resource", "Response", "Result", "RotationOptions",
-    "Selector", "ServingCertificate", "Store", "Stream", "SystemClock", "TerminalError", "Timing", "Transport",
-    "Unstructured", "Verdict", "WebhookServer", "WorkQueue", "allow", "amend", "by_controller", "by_label",
+    "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "AdmissionRequest", "AlreadyExistsError", "ApiError", "Cache",
+    "CacheError", "CertificateFolder", "CertificateRotation", "Changed", "Client", "Clock", "ClusterConfig",
+    "ConfigError", "Configuration", "ConflictError", "Controller", "EnqueueMapped", "EnqueueObject", "EnqueueOwner",
+    "Expectations", "ExponentialLimiter", "ForbiddenError", "GoneError", "Handler", "HttpServer", "HttpTransport",
+    "Informer", "InvalidError", "Json", "Key", "LeaderElector", "Manager", "Mapper", "Matching", "Metadata", "Metrics",
+    "NotConnectedError", "NotFoundError", "ObjectReference", "OwnerReference", "Pace", "PartialObject", "PatchKind",
+    "Predicate", "ReconcileError", "Reconciler", "Recorder", "Request", "Resource", "Response", "Result",
+    "RetryLimiter", "RotationOptions", "Selector", "ServingCertificate", "StallWatch", "Store", "Stream",
+    "SystemClock", "TerminalError", "Timing", "TokenBucket", "TooManyRequestsError", "Transport", "UnauthorizedError",
+    "Unstructured", "Urgency", "Verdict", "WebhookServer", "WorkQueue", "allow", "amend", "by_controller", "by_label",
     "by_namespace", "decode_complete", "decode_unstructured", "defaulting", "deny", "health_application",
     "load_config", "metrics_application", "owner_reference", "parse_address", "update", "validating",
 ]
