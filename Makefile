@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test simulate coverage lint type contracts format manifests manifests-check docs cases lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test simulate frameworks coverage lint type contracts format manifests manifests-check docs cases lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -33,6 +33,9 @@ test: $(READY)  ## all tests; those on a real kube-apiserver need Go once (about
 
 simulate: $(READY)  ## the whole operator in virtual time with faults: SEEDS=300 of them, or one again by SEED=n
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --log,--first $(or $(FIRST),0) --seeds $(or $(SEEDS),300))
+
+frameworks: $(READY)  ## PyTorch, TensorFlow, Paddle, JAX and XGBoost train under the operator; installs several GB, once
+	@$(BIN)/python -m e2e.frameworks
 
 coverage: $(READY)  ## every branch of the engine is covered by the tests of engine and controllers
 	@$(BIN)/coverage run --source=trainop/engine -m pytest -q tests/engine tests/controllers
