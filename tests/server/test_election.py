@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
+from tests.server.crowd import create_jobs, names, pods_made, version
 from tests.server.process import Operator
 from tests.server.world import World, replicas
 
@@ -20,11 +21,9 @@ def holder(world: World) -> str:
     return str(lease.body["spec"].get("holderIdentity") or "") if lease.status == 200 else ""
 
 
-def test_a_standby_takes_over(
-    control_plane: ControlPlane, quiet_world: World, alone: None, make_operator: MakeOperator
-):
-    """With times a third of upstream's, so that the test does not take half a minute."""
-    world = quiet_world
+def start_two(control_plane: ControlPlane, world: World, make_operator: MakeOperator) -> tuple[Operator, Operator, str]:
+    """The leader, its standby, and the leader's name. With times a third of upstream's, so that tests do not take half
+    a minute."""
     times = (
         "--leader-elect-lease-duration=5s",
         "--leader-elect-renew-deadline=3s",
@@ -36,6 +35,14 @@ def test_a_standby_takes_over(
     assert wait_until(lambda: bool(holder(world)), 15), first.text()
     leader = holder(world)
     second.start()
+    return first, second, leader
+
+
+def test_a_standby_takes_over(
+    control_plane: ControlPlane, quiet_world: World, alone: None, make_operator: MakeOperator
+):
+    world = quiet_world
+    first, second, leader = start_two(control_plane, world, make_operator)
     world.create_job("j", {"Worker": replicas(1)})
     world.wait_pods("j-worker-0")
     assert second.metric(f'leader_election_master_status{{name="{LEASE}"}}') == 0
@@ -46,3 +53,26 @@ def test_a_standby_takes_over(
     assert second.metric(f'leader_election_master_status{{name="{LEASE}"}}') == 1
     assert second.end() == 0
     assert holder(world) == ""  # given back, so that the next one need not wait
+
+
+def test_a_leader_that_stood_still_writes_nothing_and_leaves(
+    control_plane: ControlPlane, quiet_world: World, alone: None, make_operator: MakeOperator
+):
+    """It wakes up and takes itself for the leader, with work to do; the standby leads by then."""
+    world = quiet_world
+    since = version(world)
+    first, second, leader = start_two(control_plane, world, make_operator)
+    assert first.process is not None
+    world.create_job("j", {"Worker": replicas(1)})
+    world.wait_pods("j-worker-0")
+    first.process.send_signal(signal.SIGSTOP)
+    create_jobs(world, 4, 2)
+    world.wait(lambda: holder(world) not in {"", leader}, "another leader", within=20)
+    world.wait_pods("j-worker-0", *names(4, 2))
+    successor = holder(world)
+    first.process.send_signal(signal.SIGCONT)
+    assert first.exit_code(10) == 1
+    assert holder(world) == successor, "what another holds is left alone"
+    assert pods_made(world, since) == dict.fromkeys(("j-worker-0", *names(4, 2)), 1)
+    assert second.running
+    assert "Traceback" not in first.text()
