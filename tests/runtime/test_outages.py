@@ -7,11 +7,13 @@ import itertools
 import random
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from tests.runtime.scripted import (
     HANG,
     NO_STREAMED_LISTS,
+    TOO_LARGE,
     Answer,
     RecordingHandler,
     ScriptedTransport,
@@ -27,7 +29,7 @@ from tests.runtime.scripted import (
     status,
     verb_of,
 )
-from tests.runtime.test_informer import DECODE, FIRST, JOBS, Scene, job_group, listed, watch
+from tests.runtime.test_informer import DECODE, FIRST, JOBS, STAYS, Scene, job_group, listed, watch
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.cache import Cache
 from trainop.runtime.client import Client
@@ -128,6 +130,7 @@ async def test_a_cache_survives_an_hour_and_is_back_within_a_minute():
     first = next(at for at in server.times if at >= came_back)
     back = [at for at in server.times if at >= first]
     assert back[-1] - first <= 1, "the others follow at once"
+    assert len({*back}) >= 3, "but not all in the same moment"
     assert handler.calls == ["+a@1!"], "nothing has changed meanwhile"
     running.cancel()
     await asyncio.wait([running])
@@ -172,6 +175,58 @@ async def test_bookmarks_inside_a_streamed_list_keep_it_alive_and_do_not_end_it(
 
 
 @virtual_time
+async def test_a_streamed_list_that_falls_silent_after_a_bookmark_is_left():
+    scene = Scene(watch(added("a", 1), bookmark(5), HANG), page(pod("a", 1)))
+    await scene.play()
+    assert scene.transport.verbs() == ["stream", "list", "watch@10"]
+    assert 60.8 <= scene.transport.times[1] < 61.6
+
+
+@virtual_time
+async def test_after_a_streamed_list_a_silence_of_90_seconds_ends_the_watch():
+    scene = Scene(watch(added("a", 1), bookmark(5, end=True), HANG))
+    await scene.play()
+    assert scene.transport.verbs() == ["stream", "watch@5"]
+    assert scene.transport.times[1] == pytest.approx(90)
+
+
+@virtual_time
+async def test_each_outage_can_end_early():
+    """By a watch that goes on, and by a list that begins anew."""
+
+    def outage(*recovery: Answer) -> list[Answer]:
+        return [*[REFUSED] * 6, json_response({}), *recovery]
+
+    scene = listed(
+        *outage(watch(added("c", 11)), page(version=11)),
+        *outage(TOO_LARGE, page(pod("a", 3), version=5), watch(added("d", 12))),
+        *outage(STAYS, page(version=12)),
+    )
+    async with scene.running():
+        for asked in (8, 17, 26):
+            await scene.until(lambda asked=asked: len(scene.transport.requests) == asked)  # type: ignore[misc]  # of this turn
+            failed_at = scene.transport.times[-1]
+            await asyncio.sleep(1)
+            await scene.client.get(PODS, "x", "ns")
+            await asyncio.sleep(1)
+            assert scene.transport.times[asked + 1] <= failed_at + 2, "instead of 25 to 51 s"
+        assert scene.informer.current
+
+
+@pytest.mark.parametrize(
+    "nameless",
+    [bookmark(""), event("ADDED", pod("c", "")), {"type": "HELLO", "object": {}}, b"\n"],
+    ids=["a bookmark", "an object", "something else", "an empty line"],
+)
+@virtual_time
+async def test_what_names_no_version_leaves_the_last_one(nameless: Step):
+    scene = listed(watch(added("d", 11), nameless))
+    await scene.play()
+    assert scene.transport.verbs()[2:] == ["watch@10", "watch@11"]
+    assert scene.metrics.drops == []
+
+
+@virtual_time
 async def test_an_object_that_goes_while_a_list_is_streamed_is_gone_after_it():
     """Its deletion comes as an event of the list itself: the object is not among what is kept."""
     first = watch(added("a", 1), added("b", 2), bookmark(5, end=True), ERROR_410)
@@ -184,9 +239,15 @@ async def test_an_object_that_goes_while_a_list_is_streamed_is_gone_after_it():
     assert scene.handler.calls == ["+a@1!", "+b@2!", "-a", "+a@10"]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
 @virtual_time
-async def test_others_have_their_turn_within_a_page_that_takes_long():
-    scene = Scene(NO_STREAMED_LISTS, page(*[pod(f"p{number}") for number in range(100)]))
+async def test_others_have_their_turn_within_what_takes_long(streamed: bool):
+    """A page, or all that one chunk of a stream brings."""
+    pods = [pod(f"p{number}") for number in range(100)]
+    lines = [
+        msgspec.json.encode(line) + b"\n" for line in [*(event("ADDED", obj) for obj in pods), bookmark(5, end=True)]
+    ]
+    scene = Scene(watch(b"".join(lines), HANG)) if streamed else Scene(NO_STREAMED_LISTS, page(*pods))
     loop = asyncio.get_running_loop()
     clock = VirtualClock()
     longest, seen = 0.0, loop.time()
