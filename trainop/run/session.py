@@ -11,24 +11,22 @@ from rich.console import Console
 
 from trainop.engine.crd import crd
 from trainop.engine.framework import Framework
-from trainop.engine.parse import parse
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.logs import configure_logs
 from trainop.operator import FRAMEWORKS, build
 from trainop.run.apply import apply, install
-from trainop.run.documents import BadInputError, Document, read
+from trainop.run.check import jobs_among
+from trainop.run.documents import Document, read
 from trainop.run.follow import Followed, Follower
 from trainop.run.screen import JobView, Screen
 from trainop.runtime.cache import Cache
-from trainop.runtime.objects import Unstructured
 from trainop.settings import LogSettings, Settings
 
 
 async def run_files(paths: Sequence[Path], options: ClusterOptions, console: Console, *, keep: bool) -> int:
     """The exit code of `trainop run`. Raises `BadInputError` for files that make no sense, before anything starts."""
     documents = read(paths)
-    jobs = [(document, framework) for document in documents if (framework := _framework(document))]
-    _check(documents, jobs)
+    jobs = jobs_among(documents)
     async with _cluster(options) as cluster, _operator(cluster):
         await apply(cluster.client, documents)
         code = await _follow(cluster, jobs, console)
@@ -54,33 +52,6 @@ _NETWORKS = {
     "namespaces": "a network namespace each",
     "addresses": "a loopback address each and share the network of this machine",
 }
-
-
-def _framework(document: Document) -> Framework | None:
-    found = (
-        f for f in FRAMEWORKS.values() if (f.resource.api_version, f.kind) == (document.api_version, document.kind)
-    )
-    return next(found, None)
-
-
-def _check(documents: Sequence[Document], jobs: Sequence[tuple[Document, Framework]]) -> None:
-    """Raises `BadInputError` for what needs no cluster to be known as wrong."""
-    known = ", ".join(sorted(f.kind for f in FRAMEWORKS.values()))
-    if not jobs:
-        kinds = ", ".join(sorted({f"{d.kind} ({d.api_version})" for d in documents}))
-        raise BadInputError(f"{documents[0].where}: no job in there, only {kinds}; jobs are of kind {known}")
-    seen: dict[tuple[str, object], str] = {}
-    for document in documents:
-        first = seen.setdefault((document.kind, document.key), document.where)
-        if first != document.where:
-            raise BadInputError(f"{document.where}: {document.kind} {document.key.name} stands already at {first}")
-    errors = [
-        f"{document.where}: {document.kind} {document.key.name}: {error}"
-        for document, framework in jobs
-        for error in parse(framework, Unstructured(document.raw)).errors
-    ]
-    if errors:
-        raise BadInputError("\n".join(errors))
 
 
 @asynccontextmanager

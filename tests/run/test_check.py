@@ -1,0 +1,60 @@
+"""What `trainop run` says of files before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainop.run.check import jobs_among
+from trainop.run.documents import BadInputError, read
+
+
+def job(**spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "train"}, "spec": spec}
+
+
+def master(**fields: Any) -> dict[str, Any]:
+    return {"template": {"spec": {"containers": [{"name": "pytorch", "image": "i"}]}}, **fields}
+
+
+def said(tmp_path: Path, *objects: dict[str, Any]) -> list[str]:
+    """The lines of the refusal, without the place of the file."""
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump_all(objects), encoding="utf-8")
+    with pytest.raises(BadInputError) as refused:
+        jobs_among(read([path]))
+    return str(refused.value).replace(f"{path}:", "").splitlines()
+
+
+def test_a_misspelt_field_is_named_with_what_was_meant(tmp_path: Path):
+    assert said(tmp_path, job(pytorchReplicaSpec={"Master": master()})) == [
+        "1: PyTorchJob train: spec.pytorchReplicaSpec: unknown field; did you mean pytorchReplicaSpecs?",
+        "1: PyTorchJob train: spec.pytorchReplicaSpecs: Required value: must be required",
+    ]
+    assert said(tmp_path, job(pytorchReplicaSpecs={"Master": master(replica=1, xyz=1)})) == [
+        "1: PyTorchJob train: spec.pytorchReplicaSpecs.Master.replica: unknown field; did you mean replicas?",
+        "1: PyTorchJob train: spec.pytorchReplicaSpecs.Master.xyz: unknown field",
+    ]
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path):
+    first = job(pytorchReplicaSpecs={"Master": master(replicas=2)})
+    second = {**job(pytorchReplicaSpecs={"Worker": master(restartPolicy="Sometimes")}), "metadata": {"name": "other"}}
+    lines = said(tmp_path, first, second)
+    assert [line.split(": ")[1] for line in lines] == ["PyTorchJob train", "PyTorchJob other"]
+    assert "replicas: Forbidden: must be 1" in lines[0]
+    assert 'restartPolicy: Unsupported value: "Sometimes"' in lines[1]
+
+
+def test_files_without_a_job_are_refused(tmp_path: Path):
+    lines = said(tmp_path, {"apiVersion": "v1", "kind": "PyTorchJob", "metadata": {"name": "train"}})
+    assert lines[0].startswith("1: no job in there, only PyTorchJob (v1); jobs are of kind JAXJob, ")
+
+
+def test_an_object_may_stand_only_once(tmp_path: Path):
+    twin = job(pytorchReplicaSpecs={"Master": master()})
+    (line,) = said(tmp_path, twin, twin)
+    assert line.endswith("PyTorchJob train stands already at 1")
