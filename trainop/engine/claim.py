@@ -52,8 +52,8 @@ def _claim(
     uid = job.metadata.uid
     for child in objects:
         metadata = child.metadata
-        owner = metadata.controller
-        matches = metadata.labels.get(OPERATOR_NAME) == operator and metadata.labels.get(JOB_NAME) == name
+        owner, found = metadata.controller, metadata.labels
+        matches = found.get(OPERATOR_NAME) == operator and found.get(JOB_NAME) == name
         if owner is not None and owner.uid == uid:
             if matches:
                 claimed.ours.append(child)

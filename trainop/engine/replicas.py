@@ -9,13 +9,12 @@ from trainop.engine.claim import Claimed
 from trainop.engine.cleanup import delete_pod
 from trainop.engine.draft import Draft
 from trainop.engine.failures import Findings
-from trainop.engine.framework import REPLICA_TYPE
 from trainop.engine.job import Role
 from trainop.engine.ledger import Ledger
 from trainop.engine.manifests import child_name
 from trainop.engine.model import CreatePod, CreateService, DeleteService, Pod, Service
 from trainop.engine.restarts import circle, going
-from trainop.engine.slots import Arrangement, Line, read_index
+from trainop.engine.slots import Arrangement, Line, read_place
 
 MOST_PER_PLAN = 500
 """Pods, and services, that one plan creates at most, and pods that it takes away as too many: each of them brings the
@@ -68,11 +67,10 @@ def _sort_services(draft: Draft, lines: Iterable[Line]) -> dict[str, set[int]]:
     present: dict[str, set[int]] = {label: set() for label in replicas}
     for service in draft.children.services.ours:
         metadata = service.metadata
-        index = read_index(service)
+        label, index = read_place(metadata.labels)
         if index is None:
             continue
-        label = metadata.labels.get(REPLICA_TYPE, "")
-        if index < replicas.get(label, 0):
+        if label is not None and index < replicas.get(label, 0):
             present[label].add(index)
         elif not metadata.terminating:
             draft.actions.append(DeleteService(metadata.name, metadata.uid))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from trainop.engine.framework import REPLICA_INDEX, REPLICA_TYPE, Tally
 from trainop.engine.job import Job, Role
 from trainop.engine.model import Pod
-from trainop.runtime.objects import HasMetadata
 
 
 @dataclass(slots=True)
@@ -71,11 +70,10 @@ def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
     lines = {role.label: Line(role) for role in job.roles}
     arrangement = Arrangement(list(lines.values()))
     for pod in pods:
-        index = read_index(pod)
-        line = lines.get(pod.metadata.labels.get(REPLICA_TYPE, ""))
-        if index is None or REPLICA_TYPE not in pod.metadata.labels:
+        role, index = read_place(pod.metadata.labels)
+        if index is None or role is None:
             arrangement.unreadable.append(pod)
-        elif line is None:
+        elif (line := lines.get(role)) is None:
             if not pod.metadata.terminating:
                 arrangement.strays.append(pod)
         else:
@@ -83,9 +81,10 @@ def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
     return arrangement
 
 
-def read_index(child: HasMetadata) -> int | None:
-    """The value of the label replica-index; None if it is no small natural number."""
-    return _parse_index(child.metadata.labels.get(REPLICA_INDEX, ""))
+def read_place(labels: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """The role and the index that the labels of a child tell; each None if it is not told. An index is a natural
+    number of at most ten digits."""
+    return labels.get(REPLICA_TYPE), _parse_index(labels.get(REPLICA_INDEX, ""))
 
 
 @lru_cache(maxsize=16_384)  # asked of every child in every pass, and there are few different ones

@@ -25,17 +25,19 @@ def notice_symptoms(framework: Framework, pods: Iterable[Pod]) -> list[Notice]:
 
 def _symptoms(framework: Framework, pods: Iterable[Pod]) -> Iterator[Notice]:
     for pod in pods:
-        status = pod.status
-        for container in status.container_statuses:
-            if container.state.terminated is not None and container.name == framework.container:
-                yield _exited(pod, container.state.terminated.exit_code)
-        if status.phase in {"Succeeded", "Failed"} or pod.metadata.terminating:
-            continue
-        for container in (*status.container_statuses, *status.init_container_statuses):
-            if container.state.terminated is not None or container.state.waiting is not None:
+        containers = pod.status.container_statuses + pod.status.init_container_statuses
+        for container in containers:
+            state = container.state
+            if state.terminated is not None and container.name == framework.container:
+                yield _exited(pod, state.terminated.exit_code)
+            if (state.terminated is not None or state.waiting is not None) and _is_active(pod):
                 yield from _container_trouble(pod, container)
-        if not status.container_statuses and not status.init_container_statuses:
+        if not containers and _is_active(pod):
             yield from _condition_trouble(pod)
+
+
+def _is_active(pod: Pod) -> bool:
+    return pod.status.phase not in {"Succeeded", "Failed"} and not pod.metadata.terminating
 
 
 def _exited(pod: Pod, code: int) -> Notice:
