@@ -82,6 +82,13 @@ def test_a_job_scaled_too_far_goes_on_with_what_it_has():
     assert "j-worker-2" in world.living()
 
 
+def test_servers_that_dynamic_workers_are_told_of_can_be_too_many():
+    """The others, who know all of a job, are told of a file in time; these are not."""
+    world = world_of("TFJob", {"PS": 6000, "Worker": 1}, enableDynamicWorker=True)
+    (text,) = world.told("TFJobFailedValidation")
+    assert "the variable TF_CONFIG of Worker replicas would have " in text
+
+
 def test_a_variable_that_the_user_made_long_is_told_in_the_same_way():
     world = world_of("PyTorchJob", {"Worker": 1}, elasticPolicy={"rdzvConf": [{"key": "k", "value": "ü" * 70_000}]})
     (text,) = world.told("PyTorchJobFailedValidation")

@@ -296,3 +296,21 @@ def test_a_job_without_roles_makes_no_progress():
 )
 def test_rules(job: Json, told: list[str]):
     assert [str(error) for error in parse(PYTORCH, Unstructured(job)).errors] == told
+
+
+@pytest.mark.parametrize("processes", ["0", "-1", "+0", "-" + "9" * 5000])
+def test_there_is_at_least_one_process_in_a_pod(processes: str):
+    (error,) = parse(PYTORCH, Unstructured(pt(1, 1, spec={"nprocPerNode": processes}))).errors
+    assert str(error).startswith("spec.nprocPerNode: Invalid value: ")
+    assert error.detail == "must be auto, cpu, gpu or a number from 1"
+
+
+@pytest.mark.parametrize("processes", ["1", "+8", "auto", "gpu", "xpu", "9" * 5000])
+def test_words_and_numbers_of_processes_are_as_upstream_reads_them(processes: str):
+    assert parse(PYTORCH, Unstructured(pt(1, 1, spec={"nprocPerNode": processes}))).errors == ()
+
+
+def test_the_deprecated_number_of_processes_is_one_at_least():
+    policy = {"elasticPolicy": {"nProcPerNode": 0}}
+    (error,) = parse(PYTORCH, Unstructured(pt(None, 1, spec=policy))).errors
+    assert str(error) == "spec.elasticPolicy.nProcPerNode: Invalid value: 0: must be greater than or equal to 1"

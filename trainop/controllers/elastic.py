@@ -54,7 +54,7 @@ def read_elastic(job: Job, fields: Fields) -> Elastic | None:
         id=fields.text(f"{at}.rdzvId", raw.get("rdzvId")),
         configuration=",".join(_read_pairs(fields, f"{at}.rdzvConf", raw.get("rdzvConf"))),
         standalone=fields.flag(f"{at}.standalone", raw.get("standalone")),
-        processes=fields.integer(f"{at}.nProcPerNode", raw.get("nProcPerNode")),
+        processes=fields.integer(f"{at}.nProcPerNode", raw.get("nProcPerNode"), least=1),
         max_restarts=fields.integer(f"{at}.maxRestarts", raw.get("maxRestarts"), least=0),
         metrics=tuple(
             fields.mapping(f"{at}.metrics[{place}]", metric)

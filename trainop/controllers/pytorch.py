@@ -36,6 +36,8 @@ AUTOSCALER = CompanionKind(HORIZONTAL_POD_AUTOSCALERS, lasting=False)
 def check(job: Job, fields: Fields) -> None:
     """The rules that only a PyTorchJob has."""
     processes = fields.text("spec.nprocPerNode", job.spec.get("nprocPerNode"))
+    if re.fullmatch("-[0-9]+|[+-]?0+", processes):
+        fields.invalid("spec.nprocPerNode", processes, "must be auto, cpu, gpu or a number from 1")
     elastic = check_elastic(job, fields, PYTORCH.replica_specs)
     if elastic is not None and elastic.processes is not None and processes:
         fields.forbidden("spec.elasticPolicy.nProcPerNode", "must not be used with spec.nprocPerNode")
