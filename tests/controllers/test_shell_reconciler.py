@@ -212,8 +212,20 @@ async def test_what_was_created_is_waited_for_and_not_created_twice() -> None:
     shell.show(SERVICES)
     assert (await shell.look()).requeue_after, "services alone are not all"
     shell.show(PODS)
-    assert await shell.look() == DONE
+    await shell.look()
     assert shell.client.names("create", PODS)[3:] == ["j-worker-1"], "the failed one was not waited for"
+    shell.show()
+    assert await shell.look() == DONE
+
+
+@pytest.mark.case("runtime-35", part="that it is looked at again")
+@virtual_time
+async def test_what_comes_and_goes_unseen_wakes_nobody_so_the_pass_that_creates_asks_to_be_woken() -> None:
+    """No event might ever tell of it: the job would wait for its pod for ever."""
+    shell = shell_with_job()
+    assert (await shell.look()).requeue_after == pytest.approx(300)
+    shell.show()
+    assert (await shell.look()).requeue_after is None, "nothing is awaited any more"
 
 
 @pytest.mark.case("runtime-35", "job-engine-36")

@@ -194,7 +194,8 @@ class JobReconciler:
             raise ExceptionGroup("actions failed", outcome.errors)
         if outcome.unfinished:
             return Result(requeue=True)
-        return Result(requeue_after=_earliest(plan.again_in, outcome.again_in))
+        unseen = self._expectations.expires_in(job.metadata.uid)  # what comes and goes unseen wakes nobody
+        return Result(requeue_after=_earliest(plan.again_in, outcome.again_in, unseen))
 
 
 def _only_deletes(plan: Plan) -> bool:
