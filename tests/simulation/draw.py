@@ -20,7 +20,7 @@ from tests.simulation.script import (
     Step,
     replica_spec,
 )
-from tests.simulation.themes import SCENES, Scene, Theme, Weights, theme_of
+from tests.simulation.themes import ENCORES, LOSSES, SCENES, Scene, Theme, Weights, theme_of
 from tests.simulation.weather import draw_weather
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.engine.parse import parse
@@ -28,7 +28,7 @@ from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects import Json, Unstructured
 
 RETRYABLE = (130, 137, 143, 255)
-SPANS = {"outage": (2, 15), "no quorum": (0.5, 8), "node": (5, 40)}
+SPANS = {"outage": (2, 15), "no quorum": (0.5, 8), "no admission": (0.5, 8), "node": (5, 40)}
 """Seconds."""
 PROPAGATIONS = ("Background", "Foreground")
 
@@ -37,7 +37,7 @@ def draw_script(seed: int) -> Script:
     """Everything that the seed decides beforehand."""
     rng, theme = random.Random(f"{seed}/script"), theme_of(seed)
     scene = theme.scene or (rng.choice(list(Scene)) if rng.random() < 0.5 else Scene.NONE)
-    orderly = rng.random() < 0.5
+    orderly = rng.random() < theme.orderly
     hold = rng.uniform(5, 25) if orderly else 0.0
     calm_at = hold + rng.uniform(*theme.lasts)
     jobs = tuple(_draw_job(rng, theme, f"j{number}", orderly) for number in range(1 + (rng.random() < 0.15)))
@@ -52,9 +52,11 @@ def draw_script(seed: int) -> Script:
         seed=str(seed),
         jobs=jobs,
         steps=tuple(steps),
-        chaos=tuple(sorted(step for step in chaos if not (delicate and step.act in theme.losses))),
-        weather=draw_weather(rng, theme.weather, rng.choice(theme.kinds)),
+        chaos=tuple(sorted(step for step in chaos if not (delicate and step.act in LOSSES))),
+        weather=draw_weather(rng, {*theme.sure, *rng.sample(theme.weather, rng.choice(theme.kinds))}),
+        storm_at=0.0 if rng.random() < 0.2 else rng.choice(steps[:2]).at - 0.05,
         calm_at=calm_at,
+        encore=() if delicate else ENCORES.get(scene, ()),
         hold=hold,
         orderly=orderly,
         replicas=replicas,
@@ -92,7 +94,7 @@ def _try_job(rng: random.Random, theme: Theme, name: str, orderly: bool) -> JobP
     slots = [(role.lower(), index) for role, count in counts.items() for index in range(count)]
     run_policy: Json = {"cleanPodPolicy": rng.choice(("None", "Running", "All"))}
     spec = {framework.replica_specs: specs, "runPolicy": run_policy, **REQUIRED.get(framework.kind, {})}
-    plan = JobPlan(name, framework.kind, spec, goal)
+    plan = JobPlan(name, framework.kind, spec, goal, delicate="Never" in policies.values())
     if not slots:
         return plan
     if goal == FOREIGN:
@@ -103,7 +105,8 @@ def _try_job(rng: random.Random, theme: Theme, name: str, orderly: bool) -> JobP
         run_policy["ttlSecondsAfterFinished"] = rng.choice((0, 5, 20, 60))
     if rng.random() < (0.5 if goal == DEADLINE else 0.08):
         run_policy["suspend"] = True
-    plan = replace(plan, **_draw_fates(rng, goal, slots, policies, run_policy))
+    if goal in {FAIL, BACKOFF} or rng.random() >= theme.plain:
+        plan = replace(plan, **_draw_fates(rng, goal, slots, policies, run_policy))
     return _annotated(rng, plan, orderly)
 
 
@@ -117,7 +120,7 @@ def _draw_fates(
     rng: random.Random, goal: str, slots: list[Slot], policies: Mapping[str, str], run_policy: Json
 ) -> dict[str, Any]:
     policy_of = {role.lower(): policy for role, policy in policies.items()}
-    fates: dict[str, Any] = {"delicate": "Never" in policies.values()}
+    fates: dict[str, Any] = {}
     culprit = rng.choice(slots)
     attempts: dict[Slot, tuple[int, ...]] = {}
     in_place: dict[Slot, int] = {}
@@ -167,16 +170,16 @@ def _draw_steps(
     rng: random.Random, theme: Theme, scene: Scene, job: JobPlan, until: float, orderly: bool
 ) -> Iterator[Step]:
     """The job is created, and then changed now and then. A deadline runs from the start: nobody touches such a job."""
-    at = rng.uniform(0, until / 3)
+    at = rng.uniform(0.5, until / 3)
     yield Step(at, "create", job.name)
     if job.goal == DEADLINE and job.spec["runPolicy"].get("suspend"):
         yield Step(rng.uniform(at, until), "resume", job.name)
     if orderly and job.goal == DEADLINE:
         return
     if scene is Scene.SUCCESSOR:
-        at = min(at + rng.uniform(0.5, 4), until)
+        at = min(at + rng.uniform(0.8, 3), until)
         yield from _draw_step(rng, job, at, "recreate", until)
-    for _ in range(rng.choice((0, 1, 2, 3, 4, 5))):
+    for _ in range(rng.randint(0, theme.most_deeds)):
         at = rng.uniform(at, until)
         yield from _draw_step(rng, job, at, _weighed(rng, theme.deeds), until)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulation.replica import Replica
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 OF_PODS = {"evict", "vanish", "vanish unseen", "delete pod", "node"}
+BREAKDOWNS = {"outage", "no quorum", "no admission"}
 
 
 class Fate:
@@ -33,13 +35,10 @@ class Fate:
         world.happened += 1
         if step.act == "compact":
             self._compact()
-        elif step.act == "outage":
-            world.outage = True
-            self._cut_all()
-            world.loop.outside(step.value, self._restore)
-        elif step.act == "no quorum":
-            world.quorum = False
-            world.loop.outside(step.value, self._elect)
+        elif step.act == "contention":
+            world.weather = replace(world.weather, conflict=1.0)
+        elif step.act in BREAKDOWNS:
+            self._break_down(step)
         elif (replica := self._named(step.subject)) is not None:
             self._strike_replica(replica, step, rng)
 
@@ -47,6 +46,13 @@ class Fate:
         """None if nobody leads."""
         replicas = [each for each in self._world.replicas if each.runs and (name != "leader" or each.leads)]
         return next((each for each in replicas if name in {each.name, "leader"}), None)
+
+    def _break_down(self, step: Step) -> None:
+        broken = self._world.broken
+        broken.add(step.act)
+        if step.act == "outage":
+            self._cut_all()
+        self._world.loop.outside(step.value, broken.discard, step.act)
 
     def _strike_replica(self, replica: Replica, step: Step, rng: random.Random) -> None:
         match step.act:
@@ -76,9 +82,3 @@ class Fate:
         for replica in self._world.replicas:
             if replica.runs:
                 replica.wire.cut()
-
-    def _restore(self) -> None:
-        self._world.outage = False
-
-    def _elect(self) -> None:
-        self._world.quorum = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import timedelta
@@ -53,6 +54,19 @@ class Judge:
         """By process and job UID: what it was shown of the job, and when."""
         self._begun: dict[tuple[str, str], float] = {}
         """By process and reconcile: when it first wrote."""
+        self._asked: dict[tuple[str, str], float] = {}
+        """By process and reconcile: when it first asked for anything, which is when it began, or when it did not yet
+        know more than then."""
+        self._gone: dict[str, int] = {}
+        """By job UID: the version from which on it was gone, or going."""
+        self._orphaned: dict[tuple[str, str], float] = {}
+        """By process and job UID: when it was first shown that a child has followed its job."""
+        self._born: dict[str, int] = {}
+        """By job UID: the how many-th it is."""
+        self._versions: dict[str, int] = {}
+        """The same, by resourceVersion of a job."""
+        self._acted: dict[tuple[str, str], int] = defaultdict(int)
+        """By process and name of a job: the latest of that name on whose behalf it has written."""
         self._made: dict[tuple[str, str, str], str] = {}
         """By process, path and job UID: the UID of a child that the process knows to have created."""
         self._deleted: set[tuple[str, str]] = set()
@@ -75,6 +89,11 @@ class Judge:
             self._on_pod(change)
 
     def _on_job(self, framework: Framework, change: Change) -> None:
+        if change.old is not None and (change.new is None or terminating(change.new.value)):
+            self._gone.setdefault(change.old.uid, change.version)
+        if change.new is not None:
+            number = self._born.setdefault(change.new.uid, len(self._born))
+            self._versions[str(change.version)] = number
         if change.old is None or change.new is None or change.old.uid != change.new.uid:
             return
         old, new = change.old.value, change.new.value
@@ -185,11 +204,20 @@ class Judge:
     def shows(self, process: str, path: str, part: bytes) -> None:
         """A watch has brought lines, the last of them perhaps cut."""
         framework = self._paths.get(path)
-        if framework is None:
+        if framework is None and b'"DELETED"' not in part:
             return
         events = [msgspec.json.decode(line) for line in part.split(b"\n")[:-1]]
+        if framework is None:
+            self._mourn(process, (event["object"] for event in events if event["type"] == "DELETED"))
+            return
         seen = [event["object"] for event in events if event["type"] in {"ADDED", "MODIFIED"}]
         self._learn(process, framework, seen)
+
+    def _mourn(self, process: str, children: Iterable[Json]) -> None:
+        for child in children:
+            uid = (owner_of(child) or {}).get("uid", "")
+            if int(child["metadata"]["resourceVersion"]) > self._gone.get(uid, 1 << 62):
+                self._orphaned.setdefault((process, uid), self._world.loop.time())
 
     def _learn(self, process: str, framework: Framework, jobs: Iterable[Json]) -> None:
         now = self._world.loop.time()
@@ -205,6 +233,10 @@ class Judge:
         return before + [facts for at, facts in seen if at == begun]
 
     # What a process sends ---------------------------------------------------------------------------------------------
+
+    def asks(self, process: str) -> None:
+        """A request of any kind is about to leave."""
+        self._asked.setdefault((process, _reconcile()), self._world.loop.time())
 
     def sends(self, process: str, request: Request) -> None:
         """A write is about to leave."""
@@ -222,14 +254,21 @@ class Judge:
             case "DELETE":
                 self._check_delete(process, request)
             case "PATCH" | "PUT" if any(request.path.startswith(path) for path in self._paths):
-                body = msgspec.json.decode(request.body)
-                if not body["metadata"].get("resourceVersion"):
+                version = msgspec.json.decode(request.body)["metadata"].get("resourceVersion")
+                if not version:
                     self.accuse("over what was seen", f"{process} writes {request.path} whatever it is by now")
+                self._check_order(process, _place(request.path)[1][1], self._versions.get(version, 0))
 
     def _check_lead(self, process: str, request: Request) -> None:
         holder = self._world.lease_holder()
         if holder and holder != process:
             self.accuse("one leader", f"{process} sends {request.method} {request.path} while {holder} leads")
+
+    def _check_order(self, process: str, name: str, number: int) -> None:
+        """Who has acted for a job does not go back to the one that had its name before."""
+        if number < self._acted[process, name]:
+            self.accuse("time goes forward", f"{process} writes for {name} as it was before the present one was made")
+        self._acted[process, name] = max(number, self._acted[process, name])
 
     def _check_create(self, process: str, request: Request) -> None:
         body = msgspec.json.decode(request.body)
@@ -238,6 +277,9 @@ class Judge:
         if owner is None:
             self.accuse("ours", f"{process} creates {name}, which belongs to nobody")
             return
+        if self._orphaned.get((process, owner["uid"]), math.inf) < self._asked[process, _reconcile()]:
+            self.accuse("nothing for who is gone", f"{process} makes {name} anew, which went because its job is gone")
+        self._check_order(process, owner["name"], self._born[owner["uid"]])
         path = f"{request.path}/{name}"
         uid = self._made.get((process, path, owner["uid"]))
         table = request.path.rsplit("/", 1)[-1]

@@ -178,7 +178,11 @@ class Nodes:
     def _terminate(self, stored: Stored) -> None:
         """Its time is over: some tell how they ended before they go, and some just do not go."""
         world = self._world
-        if self._rng.random() < world.script.stubborn and not world.calm and stored.uid not in self._stuck:
+        if (
+            self._rng.random() < world.script.stubborn
+            and world.loop.time() < world.script.calm_at
+            and stored.uid not in self._stuck
+        ):
             self._stuck.add(stored.uid)
             self._later(world.script.calm_at - world.loop.time() + 1, self._terminate, stored.key, stored.uid)
             return
@@ -199,10 +203,7 @@ class Nodes:
         if act == "node":
             self._fail_node(rng.randrange(NODES), seconds)
             return True
-        living = sorted(
-            (stored for stored in self._world.store.table(PODS).objects.values() if self._is_at_work(stored.value)),
-            key=lambda stored: stored.key,
-        )
+        living = self.at_work()
         if not living:
             return False
         stored = rng.choice(living)
@@ -217,6 +218,11 @@ class Nodes:
                 self._world.judge.loses(stored.value)
                 self._world.mark_deleted(stored)
         return True
+
+    def at_work(self) -> list[Stored]:
+        """Running pods of unfinished jobs."""
+        pods = self._world.store.table(PODS).objects.values()
+        return sorted((pod for pod in pods if self._is_at_work(pod.value)), key=lambda pod: pod.key)
 
     def _is_at_work(self, pod: Json) -> bool:
         job = self._world.job_of(pod)

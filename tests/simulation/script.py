@@ -82,8 +82,13 @@ class Script:
     steps: tuple[Step, ...]
     chaos: tuple[Step, ...] = ()
     weather: Weather = FAIR
+    storm_at: float = 0.0
+    """When the weather sets in."""
     calm_at: float = 30.0
     """When faults end."""
+    encore: tuple[Step, ...] = ()
+    """One more fault once all is at rest, when nothing else happens that could make good what it does; times count
+    from then."""
     hold: float = 0.0
     """No pod ends before."""
     orderly: bool = True
@@ -94,7 +99,7 @@ class Script:
     """Share of pods that stay Terminating until it is calm, or somebody uses force."""
 
     def without_faults(self) -> Script:
-        return replace(self, chaos=(), weather=FAIR, calm_at=self.hold, stubborn=0.0, replicas=1)
+        return replace(self, chaos=(), encore=(), weather=FAIR, calm_at=self.hold, stubborn=0.0, replicas=1)
 
     @property
     def jumps(self) -> bool:

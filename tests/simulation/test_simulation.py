@@ -25,7 +25,7 @@ def test_seeds_draw_every_kind_of_fault_and_every_kind_of_job():
     acts = {step.act for script in scripts for step in (*script.steps, *script.chaos)}
     assert acts == {
         *("create", "delete", "suspend", "resume", "scale", "annotate"),
-        *("kill", "stop", "freeze", "lag", "jump", "cut", "compact", "outage", "no quorum"),
+        *("kill", "stop", "freeze", "lag", "jump", "cut", "compact", "outage", "no quorum", "no admission"),
         *("evict", "delete pod", "vanish", "vanish unseen", "node"),
     }
     jobs = [job for script in scripts for job in script.jobs]

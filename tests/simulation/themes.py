@@ -15,7 +15,7 @@ Weights = dict[str, int]
 GOALS: Weights = {SUCCEED: 6, FAIL: 2, BACKOFF: 3, DEADLINE: 2, RUN: 4, FOREIGN: 1}
 DEEDS: Weights = {"suspend": 1, "resume": 1, "pause": 1, "scale": 2, "annotate": 1, "recreate": 2, "delete": 1}
 OPERATOR = ("kill", "stop", "freeze", "lag", "lag", "jump")
-SERVER = ("cut", "compact", "outage", "no quorum")
+SERVER = ("cut", "compact", "outage", "no quorum", "no admission")
 LOSSES = ("evict", "delete pod", "vanish", "vanish", "vanish unseen", "node")
 REQUESTS = ("slow", "refused", "reset", "lost", "hang", "throttled", "broken", "conflict")
 WATCHES = ("late", "cut", "mute", "twice", "expired", "error", "bookmark")
@@ -26,7 +26,8 @@ class Scene(enum.Enum):
 
     NONE = "nothing"
     SLEEPER = "the leader stands still right after it has sent a write, and wakes when another leads"
-    QUORUM = "etcd has no leader for a while: reads are answered, all writes fail"
+    REFUSAL = "for a while reads are answered and all writes fail, or all new pods and services"
+    CONTENTION = "the operator often comes too late with what it writes of a job"
     SUCCESSOR = "a job is deleted and another takes its name while the watch of jobs lags"
     FORGOTTEN = "what was deleted while no watch stood is in no history"
 
@@ -39,7 +40,14 @@ class Theme:
     goals: Weights = field(default_factory=lambda: GOALS)
     deeds: Weights = field(default_factory=lambda: DEEDS)
     """What users do to their jobs."""
+    most_deeds: int = 5
+    plain: float = 0.1
+    """How many jobs run smoothly but for faults: what goes wrong unseen is not made good by the next thing that
+    happens."""
+    orderly: float = 0.5
     weather: tuple[str, ...] = REQUESTS + WATCHES
+    sure: tuple[str, ...] = ()
+    """What of it there always is."""
     kinds: tuple[int, ...] = (0, 1, 3, 4, 5, 8)
     """How many kinds of bad weather there are."""
     acts: tuple[str, ...] = OPERATOR + SERVER
@@ -79,20 +87,39 @@ THEMES: tuple[Theme, ...] = (
         scene=Scene.SLEEPER,
     ),
     Theme(
-        "writes",
-        goals=GOALS | {SUCCEED: 10, RUN: 6},
-        deeds=DEEDS | {"annotate": 3, "scale": 4},
+        "refusals",
+        goals={SUCCEED: 3, FAIL: 1, BACKOFF: 1, DEADLINE: 1, RUN: 14},
+        deeds=DEEDS | {"scale": 4},
         weather=REQUESTS,
-        kinds=(0, 1, 2, 3),
+        kinds=(0, 0, 1, 2),
         acts=("kill", "outage"),
         most_acts=1,
         most_losses=1,
         pair=0.1,
-        scene=Scene.QUORUM,
+        most_deeds=2,
+        plain=0.7,
+        orderly=0.3,
+        scene=Scene.REFUSAL,
+    ),
+    Theme(
+        "conflicts",
+        goals={SUCCEED: 3, FAIL: 1, BACKOFF: 1, DEADLINE: 1, RUN: 14},
+        deeds=DEEDS | {"annotate": 4, "scale": 4},
+        weather=REQUESTS,
+        sure=("conflict",),
+        most_deeds=3,
+        plain=0.6,
+        orderly=0.3,
+        scene=Scene.CONTENTION,
+        kinds=(0, 0, 1, 2),
+        acts=("kill", "outage"),
+        most_acts=1,
+        most_losses=1,
+        pair=0.1,
     ),
     Theme(
         "users",
-        goals=GOALS | {FOREIGN: 6, DEADLINE: 6},
+        goals=GOALS | {FOREIGN: 4, DEADLINE: 6},
         deeds=DEEDS | {"pause": 3, "recreate": 6},
         weather=WATCHES,
         kinds=(0, 0, 1, 2),
@@ -105,13 +132,17 @@ THEMES: tuple[Theme, ...] = (
     ),
     Theme(
         "watches",
-        goals={SUCCEED: 4, BACKOFF: 2, RUN: 10},
+        goals={SUCCEED: 3, BACKOFF: 1, RUN: 12},
+        deeds={"annotate": 1, "scale": 2, "pause": 1, "recreate": 1},
         weather=WATCHES,
-        kinds=(0, 1, 2, 4),
+        kinds=(0, 0, 0, 1, 3),
         acts=("lag", "cut", "compact"),
         most_acts=2,
         most_losses=2,
         pair=0.1,
+        most_deeds=2,
+        plain=0.8,
+        orderly=0.2,
         scene=Scene.FORGOTTEN,
     ),
 )
@@ -135,20 +166,24 @@ def _sleeper(rng: random.Random, steps: Sequence[Step], _until: float, _replicas
         yield Step(max(0.0, at - 0.05), "freeze", "leader", (lease * rng.uniform(1.2, 1.5), True))
 
 
-def _quorum(rng: random.Random, steps: Sequence[Step], until: float, _replicas: int, _lease: float) -> Iterator[Step]:
-    for _ in range(rng.randint(1, 3)):
-        at = rng.uniform(0, until) if rng.random() < 0.5 else rng.choice(steps).at + rng.uniform(-0.3, 1.5)
-        yield Step(max(0.0, at), "no quorum", "", rng.uniform(0.5, 8))
+def _refusal(rng: random.Random, steps: Sequence[Step], until: float, _replicas: int, _lease: float) -> Iterator[Step]:
+    busy = [step.at for step in steps if step.act in {"create", "resume", "scale"}]
+    for _ in range(rng.randint(1, 2)):
+        at = rng.choice((rng.uniform(0, until), *busy, busy[-1], busy[-1])) - rng.uniform(-0.1, 0.5)
+        act = rng.choice(("no quorum", "no admission", "no admission"))
+        yield Step(max(0.0, at), act, "", rng.uniform(0.5, 8))
 
 
 def _successor(
     rng: random.Random, steps: Sequence[Step], _until: float, replicas: int, _lease: float
 ) -> Iterator[Step]:
-    """Often so long that the operator reads the job itself."""
-    for at in (step.at for step in steps if step.act == "delete"):
-        begin = max(0.0, at - rng.uniform(0.05, 3))
+    """The first time so that the operator's own first write does not show, and it reads the job itself."""
+    first = min(step.at for step in steps)
+    begins = [first + rng.uniform(0.03, 0.4)]
+    begins += [max(0.0, step.at - rng.uniform(0.05, 3)) for step in steps if step.act == "delete"]
+    for begin in begins:
         for number in range(replicas):
-            yield Step(begin, "lag", f"op{number + 1}", ("jobs", rng.uniform(6, 25)))
+            yield Step(begin, "lag", f"op{number + 1}", ("jobs", rng.uniform(8, 25)))
 
 
 def _forgotten(
@@ -166,8 +201,17 @@ Staged = Callable[[random.Random, Sequence[Step], float, int, float], Iterator[S
 
 SCENES: Mapping[Scene, Staged] = {
     Scene.NONE: _nothing,
+    Scene.CONTENTION: _nothing,
     Scene.SLEEPER: _sleeper,
-    Scene.QUORUM: _quorum,
+    Scene.REFUSAL: _refusal,
     Scene.SUCCESSOR: _successor,
     Scene.FORGOTTEN: _forgotten,
 }
+
+ENCORES: Mapping[Scene, tuple[Step, ...]] = {
+    Scene.SLEEPER: (Step(0.0, "freeze", "leader", (28.0, True)), Step(0.1, "vanish")),
+    Scene.REFUSAL: (Step(0.0, "no admission", "", 6.0), Step(0.5, "delete pod")),
+    Scene.CONTENTION: (Step(0.0, "contention"), Step(0.5, "evict")),
+    Scene.FORGOTTEN: (Step(0.0, "vanish unseen"),),
+}
+"""The same once more where nothing else happens."""

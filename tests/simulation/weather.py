@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -47,11 +47,13 @@ class Weather:
 FAIR = Weather()
 
 
-def draw_weather(rng: random.Random, choice: Sequence[str], count: int) -> Weather:
-    """So many of these kinds of faults, rare to frequent."""
-    kinds = rng.sample(choice, count)
+def draw_weather(rng: random.Random, chosen: Iterable[str]) -> Weather:
+    """With these kinds of faults, rare to frequent."""
+    kinds = sorted(chosen)
     strength = rng.choice((0.15, 0.4, 0.6)) / max(1.0, len(kinds) / 3)
     faults = {kind: rng.uniform(0.3, 1) * strength for kind in kinds}
+    for kind in {"hang", "mute"} & set(kinds):  # half a minute each
+        faults[kind] /= 3
     if "conflict" in faults:
-        faults["conflict"] = min(0.5, 2.5 * faults["conflict"])  # few requests are such that it can befall them
+        faults["conflict"] = min(0.6, 3 * faults["conflict"])  # few requests are such that it can befall them
     return Weather(latency=rng.choice((0.0, 0.005, 0.05)), **faults)

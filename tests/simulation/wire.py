@@ -114,12 +114,13 @@ class Wire:
 
     async def _exchange(self, request: Request) -> Any:
         world = self._world
-        if self.dead or world.outage:
+        if self.dead or "outage" in world.broken:
             await Pause(world.loop, 0.0 if self.dead else 0.01)
             raise NotConnectedError("connection refused")
+        world.judge.asks(self.name)
         if request.method != "GET":
             world.judge.sends(self.name, request)
-        if self.freezes is not None and request.method == "POST" and request.path.endswith(("/pods", "/services")):
+        if self.freezes is not None and _makes_child(request):
             self.freeze(self.freezes)
             self.freezes = None
         fault = self._draw_fault(request)
@@ -152,14 +153,16 @@ class Wire:
 
     def _arrive(self, request: Request, fault: str, answer: asyncio.Future[Any]) -> None:
         world, limit = self._world, request.timeout or CLIENT_TIMEOUT
-        if request.method != "GET" and not world.quorum:
+        if request.method != "GET" and "no quorum" in world.broken:
             fault = "no quorum"
+        elif "no admission" in world.broken and _makes_child(request):
+            fault = "not admitted"
         if fault:
             world.note(self.name, f"{request.method} {request.path}: {fault}")
         match fault:
             case "reset":
                 self._fail(answer, 0.0, ConnectionResetError("connection reset"))
-            case "throttled" | "broken" | "conflict" | "no quorum":
+            case "throttled" | "broken" | "conflict" | "no quorum" | "not admitted":
                 self._answer(answer, self._refusal(fault))
             case "hang":
                 if self._rng.random() < 0.5:
@@ -181,7 +184,9 @@ class Wire:
                 return refusal(409, "the object has been modified; please apply your changes to it")
             case "broken":
                 return refusal(self._rng.choice((500, 503)), "etcdserver: request timed out")
-        return refusal(500, "etcdserver: leader changed")
+            case "no quorum":
+                return refusal(500, "etcdserver: leader changed")
+        return refusal(500, "failed calling webhook: context deadline exceeded")
 
     def _carry_out(self, request: Request) -> Response | Stream | None:
         """None if the process died of it."""
@@ -201,6 +206,10 @@ class Wire:
 
     def _fail(self, answer: asyncio.Future[Any], delay: float, error: Exception) -> None:
         self._world.loop.outside(delay, _reject, answer, error)
+
+
+def _makes_child(request: Request) -> bool:
+    return request.method == "POST" and request.path.endswith(("/pods", "/services"))
 
 
 def _resolve(answer: asyncio.Future[Any], result: Any) -> None:

@@ -52,6 +52,9 @@ MOST_RESTLESS = 1500.0
 RECOVERY = 100.0
 """Seconds after the faults within which everything may still be late: back-offs, elections."""
 
+ENCORE = 40.0
+"""Seconds that one more fault may take."""
+
 UNIMPORTANT = {"leases.coordination.k8s.io", "events"}
 
 
@@ -93,10 +96,11 @@ class World:
         self.loop = loop
         self.script = script
         self.clock = Wall(loop)
-        self.weather = script.weather
-        self.outage = False
-        self.quorum = True
+        self.weather = replace(FAIR, latency=script.weather.latency)
+        self.broken: set[str] = set()
+        """What does not work: "outage", the API server; "no quorum", all writes; "no admission", new children."""
         self.calm = False
+        self.calm_at = script.calm_at
         self.trace: list[tuple[float, str, str]] = []
         self.writes: Counter[str] = Counter()
         self._kill = kill
@@ -123,6 +127,7 @@ class World:
     async def play(self) -> Outcome:
         self._set_up()
         self.loop.on_spin = self._stop_spinning
+        self.loop.outside(self.script.storm_at, self._storm)
         for plan in self.script.jobs:
             self._follow(plan)
         for number, step in enumerate(self.script.chaos):
@@ -133,6 +138,8 @@ class World:
         await Pause(self.loop, self.script.calm_at)
         self._clear_up()
         await self._settle()
+        if self.script.encore and self.nodes.at_work() and not self.judge.violations:
+            await self._play_encore()
         end = end_state(self)
         if not self.judge.violations:
             await self._look_afresh()
@@ -156,13 +163,15 @@ class World:
             self.store.listen(listener)
         self._serving = self.loop.create_task(self.server.run())
 
+    def _storm(self) -> None:
+        self.weather = self.script.weather
+
     def _clear_up(self) -> None:
         """From now on all goes well."""
         self.note("fate", "calm")
         self.calm = True
         self.weather = replace(FAIR, latency=self.script.weather.latency)
-        self.outage = False
-        self.quorum = True
+        self.broken.clear()
         for replica in self.replicas:
             self.loop.thaw(replica.process)
             replica.clock.offset = 0.0
@@ -170,12 +179,21 @@ class World:
                 replica.wire.freezes = None
             replica.start()
 
+    async def _play_encore(self) -> None:
+        self.calm = False
+        for number, step in enumerate(self.script.encore, start=len(self.script.chaos)):
+            self.loop.outside(step.at, self.fate.strike, number, step)
+        await Pause(self.loop, ENCORE)
+        self.calm_at = self._changed_at = self.loop.time()
+        self._clear_up()
+        await self._settle()
+
     async def _settle(self) -> None:
         """Until nothing more happens."""
         while not self.judge.violations:
             await Pause(self.loop, 5.0)
             self.nodes.look()
-            if self.loop.time() - self.script.calm_at > MOST_RESTLESS:
+            if self.loop.time() - self.calm_at > MOST_RESTLESS:
                 self.judge.accuse("comes to rest", f"after {MOST_RESTLESS:g} s something still happens or is awaited")
             elif self._rests():
                 return
@@ -207,7 +225,7 @@ class World:
         child that came and went unseen, which is awaited until the expectation expires."""
         if self._expired() > self._expired_before or any(replica.waits for replica in self.replicas):
             return EXPECTATION_TIMEOUT + RECOVERY
-        recovered = self.script.calm_at + RECOVERY if self.script.chaos or self.script.weather != FAIR else 0.0
+        recovered = self.calm_at + RECOVERY if self.script.chaos or self.script.weather != FAIR else 0.0
         return max(usual, recovered - (due - EPOCH).total_seconds())
 
     async def _look_afresh(self) -> None:
