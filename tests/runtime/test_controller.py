@@ -421,6 +421,64 @@ async def test_reconciles_wait_until_all_sources_have_found_out_what_an_outage_h
 
 
 @virtual_time
+async def test_in_an_outage_a_controller_stops_at_once_and_begins_nothing():
+    informer, reconciler = FakeInformer(), Scripted()
+    informer.ready.set()
+    running = Running(reconciler)
+    running.controller.watch(informer, EnqueueObject())
+    async with running as controller:
+        informer.current = False
+        controller.queue.add(A)
+        await asyncio.sleep(10)
+        controller.shutdown()
+        await running.task
+        assert asyncio.get_running_loop().time() < 10.2
+    assert reconciler.calls == []
+    assert controller.queue.working == {}
+
+
+@virtual_time
+async def test_a_terminal_error_forgets_the_failures():
+    reconciler = Scripted(a=[OSError("1"), OSError("2"), OSError("3"), TerminalError("no"), OSError("4"), DONE])
+    async with Running(reconciler) as controller:
+        controller.queue.add(A)
+        await asyncio.sleep(1)
+        assert len(reconciler.calls) == 4
+        controller.queue.add(A)
+        await asyncio.sleep(1)
+    times = reconciler.times("a")
+    assert times[5] - times[4] == pytest.approx(0.005, rel=0.1)
+
+
+@virtual_time
+async def test_conflicts_are_forgotten_with_the_first_success():
+    again = Result(requeue=True)
+    reconciler = Scripted(a=[again, again, again, again, DONE, again, DONE])
+    async with Running(reconciler) as controller:
+        controller.queue.add(A)
+        await asyncio.sleep(1)
+        controller.queue.add(A)
+        await asyncio.sleep(1)
+    gaps = [after - before for before, after in pairwise(reconciler.times("a"))]
+    assert gaps[3] > 4 * gaps[0]
+    assert gaps[5] == pytest.approx(gaps[0], rel=0.3)
+
+
+@virtual_time
+async def test_only_what_is_stuck_is_called_so():
+    async def slow() -> Result:
+        await asyncio.sleep(100)
+        return DONE
+
+    with capture_logs() as logs:
+        async with Running(Scripted(a=[slow], b=[OSError("no"), DONE])) as controller:
+            controller.queue.add(A)
+            controller.queue.add(B)
+            await asyncio.sleep(500)
+    assert "reconcile is stuck" not in [line["event"] for line in logs]
+
+
+@virtual_time
 async def test_a_controller_whose_kind_never_comes_can_be_shut_down():
     informer = FakeInformer()
     running = Running(Scripted())

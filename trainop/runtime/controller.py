@@ -124,14 +124,18 @@ class Controller:
         for source in self._sources:
             await source.wait_synced()
 
-    async def _wait_for_current_sources(self) -> None:
+    async def _may_begin(self) -> bool:
         """In an outage the next look at the caches can wait: the server may come back from a backup, and what one kind
-        showed before does not go with what another shows then. Not for ever, since some kinds may stay away alone."""
+        showed before does not go with what another shows then. Not for ever, since some kinds may stay away alone.
+        False if the controller is shut down meanwhile."""
         until = self._clock.monotonic() + MAX_OUTAGE
         while not all(source.current for source in self._sources):
-            if self.shutting_down.is_set() or self._clock.monotonic() >= until:
-                return
+            if self.shutting_down.is_set():
+                return False
+            if self._clock.monotonic() >= until:
+                break
             await self._clock.sleep(OUTAGE_POLL)
+        return True
 
     async def _work(self) -> None:
         while True:
@@ -140,7 +144,8 @@ class Controller:
             except QueueShutDownError:
                 return
             try:
-                await self._wait_for_current_sources()
+                if not await self._may_begin():
+                    return
                 with self._measured(), bound_contextvars(**self._log_keys(key)):
                     await self._reconcile_apart(key)
             finally:

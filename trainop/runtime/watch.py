@@ -167,10 +167,7 @@ class Enqueue(Generic[T]):
     def _enqueue(self, keys: Iterable[Key], urgency: Urgency) -> None:
         priority, seconds = urgency
         for key in dict.fromkeys(keys):
-            if seconds > 0:
-                self._queue.add_after(key, seconds, priority)
-            else:
-                self._queue.add(key, priority)
+            self._queue.add_after(key, seconds, priority)
 
 
 def _group_of(api_version: str) -> str | None:

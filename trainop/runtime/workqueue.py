@@ -287,9 +287,6 @@ class WorkQueue(Generic[K]):
             if getter.done() and not getter.cancelled():
                 self._wake_one()  # the wake-up was meant for somebody who still listens
             raise
-        finally:
-            if getter in self._getters:
-                self._getters.remove(getter)
 
     def _wake_one(self) -> None:
         while self._getters:
