@@ -122,6 +122,14 @@ def test_tuning_succeeds_with_the_tuners(extra: dict[str, int]):
     assert world.conditions[-1] == ("Succeeded", "True", "MXJobSucceeded")
 
 
+def test_tuners_without_a_scheduler_decide_whatever_the_mode_is_called():
+    world = running("MXJob", {"TunerServer": 1, "Tuner": 1}, name="mx", jobMode="MXTrain")
+    assert world.is_true("Running")
+    world.end("mx-tuner-0", 0)
+    world.settle()
+    assert world.is_true("Succeeded")
+
+
 def test_the_failed_text_is_upstreams():
     world = running("MXJob", TRAINING, name="mx")
     world.end("mx-server-0", 1)

@@ -229,6 +229,13 @@ def test_the_built_in_template():
     assert init["securityContext"]["allowPrivilegeEscalation"] is False
 
 
+def test_a_template_is_text_in_which_no_letter_means_anything():
+    (made,) = render(
+        "- name: x\n  image: {{ .InitContainerImage }}\n  command: [{{-.MasterAddr-}}]\n", "m&<'\"", "a&b<c>:1", 1
+    )
+    assert (made["image"], made["command"]) == ("a&b<c>:1", ["m&<'\""])
+
+
 @pytest.mark.parametrize("text", ["a: [", "a: 1", "- 1", "", "- image: {{.Unknown}}"])
 def test_a_bad_template_is_the_operators_error(text: str):
     with pytest.raises(TemplateError, match="init container template: "):

@@ -302,6 +302,21 @@ def test_restarting_of_one_type_does_not_hide_the_failure_of_another():
     assert world.status["conditions"][-1]["message"] == "TFJob ns/a has failed because 1 PS replica(s) failed."
 
 
+@pytest.mark.parametrize(("restarts", "fails"), [("PS", "Worker"), ("Worker", "PS")])
+def test_neither_does_it_if_both_fail_at_once(restarts: str, fails: str):
+    job = tf({"PS": 1, "Worker": 2})
+    job["spec"]["tfReplicaSpecs"][restarts]["restartPolicy"] = "OnFailure"
+    world = World(job, framework=TENSORFLOW)
+    world.settle()
+    world.run()
+    world.settle()
+    for role in (restarts, fails):
+        world.end(f"a-{role.lower()}-0", 1)
+    world.settle()
+    assert world.status["conditions"][-1]["message"] == f"TFJob ns/a has failed because 1 {fails} replica(s) failed."
+    assert world.told("TFJobRestarting") == []
+
+
 def test_a_job_of_servers_and_evaluators_only_stays_created():
     world = running("TFJob", {"PS": 1, "Evaluator": 1}, name="a")
     assert world.conditions == [("Created", "True", "TFJobCreated")]
