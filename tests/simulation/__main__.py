@@ -23,8 +23,9 @@ from trainop.operator import FRAMEWORKS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
 BEGIN, END = "<!-- bugs: begin -->\n", "<!-- bugs: end -->\n"
-MOST_SEEDS = 100
-"""In which a planted bug has to be found."""
+MOST_SEEDS = 300
+"""In which a planted bug has to be found. Ten times what any of them takes: what the product draws shifts with each
+change of it, and a hunt ends with its first find."""
 
 
 def main() -> int:
@@ -41,7 +42,7 @@ def main() -> int:
     if options.seed is not None:
         return replay(options.seed, options.log)
     if options.bugs:
-        return tell_bugs(options.write)
+        return tell_bugs(options.first, options.write)
     return kill_everywhere() if options.kills else search(options.first, options.seeds)
 
 
@@ -90,11 +91,11 @@ def kill_everywhere() -> int:
     return 1 if failed else 0
 
 
-def tell_bugs(write: bool) -> int:
+def tell_bugs(first: int, write: bool) -> int:
     rows = ["| planted bug | what is wrong | seeds | what the simulation says |", "|---|---|---|---|"]
     missed = 0
     for bug in BUGS:
-        found = hunt(bug, MOST_SEEDS)
+        found = hunt(bug, MOST_SEEDS, first)
         missed += found is None
         number, what = (str(found[0]), found[1]) if found else (f"> {MOST_SEEDS}", "nothing")
         rows.append(f"| {bug.name} | {bug.text} | {number} | {what} |")

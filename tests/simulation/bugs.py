@@ -321,10 +321,10 @@ def lost_lease_ignored():
     return plant()
 
 
-def hunt(planted: Bug, seeds: int) -> tuple[int, str] | None:
+def hunt(planted: Bug, seeds: int, first: int = 0) -> tuple[int, str] | None:
     """How many seeds it takes to find the bug, and by which rule; None if it takes more."""
     with planted.plant():
-        found = first_problem(range(seeds))
+        found = first_problem(range(first, first + seeds))
     if found is None:
         return None
     number, verdict = found

@@ -1,15 +1,18 @@
-"""Objects as the simulation reads them."""
+"""Objects and requests as the simulation reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from trainop.engine.framework import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE, Framework
 from trainop.engine.parse import ignored
 from trainop.runtime.clock import parse_timestamp
 from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.transport import Request
 
 Slot = tuple[str, int]
 """Role as in labels, and index."""
@@ -97,3 +100,32 @@ def due_at(job: Json) -> datetime | None:
     if begun is None or limit is None:
         return None
     return parse_timestamp(begun) + timedelta(seconds=limit)
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
+
+
+def precondition(request: Request) -> str:
+    body: Any = msgspec.json.decode(request.body) if request.body else {}
+    return str((body.get("preconditions") or {}).get("uid") or "")
+
+
+def place_of(path: str) -> tuple[str, tuple[str, str]]:
+    """`/api/v1/namespaces/ns/pods/p` and `/apis/g/v/namespaces/ns/kinds/k` -> table and key."""
+    parts = path.strip("/").split("/")
+    core = parts[0] == "api"
+    namespace, plural, name = parts[-3:] if len(parts) < 8 else parts[4:7]
+    return plural if core else f"{plural}.{parts[1]}", (namespace, name)
+
+
+def essence(request: Request) -> str:
+    """What a write is about, for the trace."""
+    if request.method == "DELETE" or not request.body:
+        return ""
+    body = msgspec.json.decode(request.body)
+    if request.method == "POST":
+        return str(body["metadata"].get("name", ""))
+    if "status" in body:
+        conditions = body["status"].get("conditions") or []
+        return " ".join(f"{each['type']}={each['status']}" for each in conditions) or str(sorted(body["status"]))
+    return str(body.get("metadata", {}).get("annotations", ""))[:200]

@@ -6,12 +6,25 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from structlog.contextvars import get_contextvars
 
-from tests.simulation.facts import Facts, facts_of, finished, is_true, message_of, owner_of, phase, slot_of, terminating
+from tests.simulation.facts import (
+    Facts,
+    essence,
+    facts_of,
+    finished,
+    is_true,
+    message_of,
+    owner_of,
+    phase,
+    place_of,
+    precondition,
+    slot_of,
+    terminating,
+)
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE
 from trainop.engine.framework import Framework
 from trainop.engine.ledger import RESTARTS, Ledger
@@ -189,7 +202,7 @@ class Judge:
                 path = f"{request.path}/{made['metadata']['name']}"
                 self._made[process, path, owner["uid"]] = made["metadata"]["uid"]
         elif request.method == "DELETE":
-            uid = _precondition(request)
+            uid = precondition(request)
             if uid:
                 self._deleted.add((process, uid))
         if request.query.get("limit") == "1":
@@ -244,7 +257,7 @@ class Judge:
             return
         self._begun.setdefault((process, _reconcile()), self._world.loop.time())
         self._world.writes[process] += 1
-        self._world.note(process, f"{request.method} {request.path} {_essence(request)}")
+        self._world.note(process, f"{request.method} {request.path} {essence(request)}")
         if "/events" in request.path:
             return
         self._check_lead(process, request)
@@ -257,7 +270,7 @@ class Judge:
                 version = msgspec.json.decode(request.body)["metadata"].get("resourceVersion")
                 if not version:
                     self.accuse("over what was seen", f"{process} writes {request.path} whatever it is by now")
-                self._check_order(process, _place(request.path)[1][1], self._versions.get(version, 0))
+                self._check_order(process, place_of(request.path)[1][1], self._versions.get(version, 0))
 
     def _check_lead(self, process: str, request: Request) -> None:
         holder = self._world.lease_holder()
@@ -309,7 +322,7 @@ class Judge:
                 self.accuse("restarts together", f"{process} creates {name} before {stored.key[1]} has gone")
 
     def _check_delete(self, process: str, request: Request) -> None:
-        uid, table, key = _precondition(request), *_place(request.path)
+        uid, table, key = precondition(request), *place_of(request.path)
         if not uid:
             self.accuse("delete by UID", f"{process} deletes {request.path} whoever that is")
             return
@@ -375,29 +388,3 @@ def _scope(job: Json) -> str:
 def _reconcile() -> str:
     """In which reconcile this is called; its id is a context variable, like those of all log lines."""
     return str(get_contextvars().get("reconcile_id", ""))
-
-
-def _precondition(request: Request) -> str:
-    body: Any = msgspec.json.decode(request.body) if request.body else {}
-    return str((body.get("preconditions") or {}).get("uid") or "")
-
-
-def _place(path: str) -> tuple[str, tuple[str, str]]:
-    """`/api/v1/namespaces/ns/pods/p` and `/apis/g/v/namespaces/ns/kinds/k` -> table and key."""
-    parts = path.strip("/").split("/")
-    core = parts[0] == "api"
-    namespace, plural, name = parts[-3:] if len(parts) < 8 else parts[4:7]
-    return plural if core else f"{plural}.{parts[1]}", (namespace, name)
-
-
-def _essence(request: Request) -> str:
-    """What a write is about, for the trace."""
-    if request.method == "DELETE" or not request.body:
-        return ""
-    body = msgspec.json.decode(request.body)
-    if request.method == "POST":
-        return str(body["metadata"].get("name", ""))
-    if "status" in body:
-        conditions = body["status"].get("conditions") or []
-        return " ".join(f"{each['type']}={each['status']}" for each in conditions) or str(sorted(body["status"]))
-    return str(body.get("metadata", {}).get("annotations", ""))[:200]

@@ -22,10 +22,22 @@ def test_seeds_show_no_problem(first: int):
 
 def test_seeds_draw_every_kind_of_fault_and_every_kind_of_job():
     scripts = [draw_script(seed) for seed in range(SHARE)]
-    acts = {step.act for script in scripts for step in (*script.steps, *script.chaos)}
+    acts = {step.act for script in scripts for step in (*script.steps, *script.chaos, *script.encore)}
     assert acts == {
         *("create", "delete", "suspend", "resume", "scale", "annotate"),
-        *("kill", "stop", "freeze", "lag", "jump", "cut", "compact", "outage", "no quorum", "no admission"),
+        *(
+            "kill",
+            "stop",
+            "freeze",
+            "lag",
+            "jump",
+            "cut",
+            "compact",
+            "outage",
+            "no quorum",
+            "no admission",
+            "contention",
+        ),
         *("evict", "delete pod", "vanish", "vanish unseen", "node"),
     }
     jobs = [job for script in scripts for job in script.jobs]

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from unittest import mock
-
-import msgspec
 
 from tests.simulation.ends import end_state
 from tests.simulation.facts import due_at, owner_of, terminating
@@ -24,17 +19,15 @@ from tests.simulation.loop import run as run_loop
 from tests.simulation.node import Nodes
 from tests.simulation.replica import Replica, metrics
 from tests.simulation.script import NAMESPACE, JobPlan, Script, Step
+from tests.simulation.shortcuts import schemas_compiled_once, undisturbed
 from tests.simulation.weather import FAIR
 from tests.simulation.wire import at_once
 from trainop.engine.crd import crd
 from trainop.engine.framework import Framework
 from trainop.engine.model import Options
-from trainop.local.api import apply, crds
-from trainop.local.api.schema import Schema
 from trainop.local.api.server import ApiServer
 from trainop.local.api.store import Change, Store, Stored, Table
 from trainop.operator import FRAMEWORKS
-from trainop.runtime import workqueue
 from trainop.runtime.client import Client
 from trainop.runtime.errors import AlreadyExistsError, NotFoundError
 from trainop.runtime.expectations import EXPECTATION_TIMEOUT
@@ -154,7 +147,7 @@ class World:
             replica.end()
 
     def _set_up(self) -> None:
-        with _schemas_compiled_once():
+        with schemas_compiled_once():
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
             at_once(self.users.create(NAMESPACES, namespace))
             for framework in self.frameworks:
@@ -408,22 +401,6 @@ class World:
         return holders[0].rpartition("_")[0] if holders else ""
 
 
-@contextmanager
-def _schemas_compiled_once() -> Iterator[None]:
-    with mock.patch.object(crds, "Schema", _compile):
-        yield
-
-
-_compiled: dict[bytes, Schema] = {}
-
-
-def _compile(document: Json) -> Schema:
-    text = msgspec.json.encode(document)
-    if text not in _compiled:
-        _compiled[text] = Schema(document)
-    return _compiled[text]
-
-
 def play(script: Script, *, kill: Kill | None = None, everything: bool = False) -> Outcome:
     """Plays the script to its end."""
     worlds: list[World] = []
@@ -433,27 +410,5 @@ def play(script: Script, *, kill: Kill | None = None, everything: bool = False) 
         worlds.append(world)
         return await world.play()
 
-    with logs_into(lambda: worlds[-1] if worlds else None, everything=everything), _undisturbed():
+    with logs_into(lambda: worlds[-1] if worlds else None, everything=everything), undisturbed():
         return run_loop(main)
-
-
-def _stay(_: Stored) -> None:
-    """Stays decoded."""
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Without what takes time and decides nothing: collections of garbage, registries for queues whose metrics nobody
-    wants, who manages which field, old versions as bytes."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        with (
-            mock.patch.object(workqueue, "Metrics", metrics),
-            mock.patch.object(apply, "track_update", lambda _, new, **__: new),
-            mock.patch.object(Stored, "become_history", _stay),
-        ):
-            yield
-    finally:
-        if collects:
-            gc.enable()

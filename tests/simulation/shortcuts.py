@@ -1,0 +1,55 @@
+"""What takes time in a run and decides nothing is left out of it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import msgspec
+
+from tests.simulation.replica import metrics
+from trainop.local.api import apply, crds
+from trainop.local.api.schema import Schema
+from trainop.local.api.store import Stored
+from trainop.runtime import workqueue
+from trainop.runtime.objects import Json
+
+
+@contextmanager
+def schemas_compiled_once() -> Iterator[None]:
+    with mock.patch.object(crds, "Schema", _compile):
+        yield
+
+
+_compiled: dict[bytes, Schema] = {}
+
+
+def _compile(document: Json) -> Schema:
+    text = msgspec.json.encode(document)
+    if text not in _compiled:
+        _compiled[text] = Schema(document)
+    return _compiled[text]
+
+
+def _stay(_: Stored) -> None:
+    """Stays decoded."""
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Without what takes time and decides nothing: collections of garbage, registries for queues whose metrics nobody
+    wants, who manages which field, old versions as bytes."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with (
+            mock.patch.object(workqueue, "Metrics", metrics),
+            mock.patch.object(apply, "track_update", lambda _, new, **__: new),
+            mock.patch.object(Stored, "become_history", _stay),
+        ):
+            yield
+    finally:
+        if collects:
+            gc.enable()
