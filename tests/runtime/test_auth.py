@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -272,6 +273,58 @@ async def test_exec_plugin_is_run_again_shortly_before_expiry(tmp_path: Path):
         seen.append(proof.headers["authorization"][7:9])
         assert proof.certificate == b"cert"
     assert seen == ["p1", "p1", "p2"]
+
+
+async def test_exec_plugin_is_run_once_for_all_who_wait(tmp_path: Path):
+    config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": plugin(tmp_path)}))), environ={})
+    assert config.credentials is not None
+    proofs = await asyncio.gather(*[config.credentials.proof() for _ in range(5)])
+    assert {proof.headers["authorization"] for proof in proofs} == {"Bearer p1-https://api:6443"}
+
+
+async def test_exec_plugin_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trainop.runtime.execplugin.TIMEOUT", 0.05)
+    spec = {"command": "sleep", "args": ["60"]}
+    config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
+    assert config.credentials is not None
+    with pytest.raises(NotConnectedError, match="exec plugin sleep: no answer in"):
+        await config.credentials.proof()
+
+
+async def test_exec_plugin_ends_with_who_asked_and_has_no_terminal(tmp_path: Path):
+    script = "import os, sys, time; open(sys.argv[1], 'w').write(f'{os.getpid()} {sys.stdin.read()}.'); time.sleep(60)"
+    spec = {"command": sys.executable, "args": ["-c", script, str(tmp_path / "pid")], "interactiveMode": "IfAvailable"}
+    config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
+    assert config.credentials is not None
+    asking = asyncio.ensure_future(config.credentials.proof())
+
+    def written() -> str:
+        return (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""
+
+    async with asyncio.timeout(30):
+        while not written().endswith("."):  # noqa: ASYNC110  # the program tells nobody
+            await asyncio.sleep(0.01)
+    pid, _, read = written().partition(" ")
+    assert read == ".", "stdin is empty"
+    asking.cancel()
+    await asyncio.wait([asking])
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
+async def test_token_file_is_read_once_for_all_who_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = write(tmp_path / "token", "t")
+    reads: list[Path] = []
+    read_text = Path.read_text
+
+    def counted(self: Path) -> str:
+        reads.append(self)
+        return read_text(self)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    credentials = TokenFile(path, VirtualClock())
+    await asyncio.gather(*[credentials.proof() for _ in range(5)])
+    assert reads == [path]
 
 
 class SteppedClock(VirtualClock):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from dataclasses import replace
 from typing import Any, Self
 
 import pytest
@@ -331,6 +332,42 @@ async def test_repeats_that_wait_are_written_as_one():
 
 
 @virtual_time
+async def test_what_happens_again_while_it_is_written_has_its_own_two_minutes():
+    async with Running() as running:
+        running.server.delays["mnist"] = 100
+        running.recorder.event(JOB, "Normal", "R", "again")
+        await running.clock.sleep(50)
+        running.recorder.event(JOB, "Normal", "R", "again")
+        await running.clock.sleep(200)
+        assert running.dropped("expired") == 0
+    assert running.server.told() == [("again", 2)]
+
+
+@virtual_time
+async def test_an_event_that_has_expired_is_made_anew_also_after_a_failure():
+    async with Running() as running:
+        running.recorder.event(JOB, "Normal", "R", "m")
+        await asyncio.sleep(1)
+        running.server.events.clear()
+        # the patch finds nothing, the create fails: what is repeated is the create
+        running.server.failures = [NotFoundError(404, "NotFound", "", {}), ApiError(503, "Unavailable", "", {})]
+        running.recorder.event(JOB, "Normal", "R", "m")
+        await asyncio.sleep(30)
+    assert [method for method, _, _ in running.server.requests] == ["POST", "PATCH", "POST", "POST"]
+    assert running.server.told() == [("m", 2)]
+
+
+@virtual_time
+async def test_nothing_is_kept_of_objects_whose_events_are_written():
+    async with Running() as running:
+        for number in range(20):
+            running.recorder.event(job(f"job-{number}"), "Normal", "R", "m")
+        await running.recorder.flush(5)
+        await asyncio.sleep(0)
+        assert running.recorder._pending == {}
+
+
+@virtual_time
 async def test_a_thousand_may_wait():
     running = Running()
     for number in range(1001):
@@ -365,6 +402,65 @@ async def test_names_differ_even_if_the_clock_stands_still():
     correlator = Correlator(VirtualClock(), lambda: "uuid", EventLimits(burst=1000))
     found = [correlator.correlate(JOB, "Normal", f"R{number}", "m") for number in range(500)]
     assert len({occurrence.name for occurrence in found if occurrence}) == 500
+
+
+@virtual_time
+async def test_the_gap_between_events_ends_the_combining_not_their_number():
+    """The ten minutes begin anew with each event."""
+    clock = VirtualClock()
+    correlator = Correlator(clock, lambda: "uuid", EventLimits(burst=100))
+    combined = []
+    for number in range(12):
+        occurrence = correlator.correlate(JOB, "Normal", "R", f"message {number}")
+        assert occurrence is not None
+        combined.append(occurrence.combined)
+        await clock.sleep(500)
+    assert combined == [False] * 9 + [True] * 3
+    await clock.sleep(101)
+    occurrence = correlator.correlate(JOB, "Normal", "R", "message 13")
+    assert occurrence is not None
+    assert not occurrence.combined
+
+
+@virtual_time
+async def test_combined_messages_are_short_and_fields_are_told_apart():
+    await asyncio.sleep(0)
+    correlator = Correlator(VirtualClock(), lambda: "uuid", EventLimits(burst=100, combine_from=2))
+    first = correlator.correlate(JOB, "Normal", "R", "x" * 1024)
+    second = correlator.correlate(JOB, "Normal", "R", "y" * 1024)
+    assert first is not None
+    assert second is not None
+    assert second.combined
+    assert len(second.message) == 1024
+    assert second.message.startswith("(combined from similar events): y")
+    containers = [replace(JOB, uid="2", field_path=f"spec.containers{{{name}}}") for name in "ab"]
+    told = [correlator.correlate(about, "Normal", "R", "m") for about in containers]
+    assert [occurrence.count for occurrence in told if occurrence] == [1, 1]
+
+
+@virtual_time
+async def test_names_that_would_be_too_long_are_uuids():
+    await asyncio.sleep(0)
+    correlator = Correlator(VirtualClock(), lambda: "uuid")
+    names = []
+    for length in (236, 237):
+        occurrence = correlator.correlate(job("n" * length), "Normal", "R", "m")
+        assert occurrence is not None
+        names.append(occurrence.name)
+    assert len(names[0]) == 253
+    assert names[1] == "uuid"
+
+
+@virtual_time
+async def test_what_is_used_is_remembered_longest():
+    await asyncio.sleep(0)
+    correlator = Correlator(VirtualClock(), lambda: "uuid", EventLimits(remembered=2))
+    counts = []
+    for name in ("a", "b", "a", "c", "a", "b"):
+        occurrence = correlator.correlate(job(name), "Normal", "R", "m")
+        assert occurrence is not None
+        counts.append(occurrence.count)
+    assert counts == [1, 1, 2, 1, 3, 1]
 
 
 @virtual_time
