@@ -6,11 +6,13 @@ import asyncio
 import functools
 import random
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.loop import Process, Wall
 from tests.simulation.wire import Wire
 from trainop.operator import build
+from trainop.runtime.expectations import Expectations
 from trainop.runtime.manager import Group, Manager
 from trainop.runtime.metrics import Metrics
 
@@ -117,6 +119,16 @@ class Replica:
     def waits(self) -> bool:
         """For its own writes to show, which may take five minutes if they came and went unseen."""
         return any(len(controller._reconciler._expectations) for controller in self._controllers)
+
+    @property
+    def oversees(self) -> bool:
+        """It waits for own writes that its caches have shown."""
+        for reconciler in (controller._reconciler for controller in self._controllers):
+            copy = Expectations(self.clock)
+            copy._owners = deepcopy(reconciler._expectations._owners)
+            if any(copy.satisfied(owner, reconciler._view.look) for owner in list(copy._owners)):
+                return True
+        return False
 
     @property
     def leads(self) -> bool:

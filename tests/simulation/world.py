@@ -45,6 +45,9 @@ MOST_RESTLESS = 1500.0
 RECOVERY = 100.0
 """Seconds after the faults within which everything may still be late: back-offs, elections."""
 
+PATIENCE = 60.0
+"""Seconds within which what a process has seen has to be looked at, longer than any back-off."""
+
 ENCORE = 40.0
 """Seconds that one more fault may take."""
 
@@ -99,6 +102,8 @@ class World:
         self._kill = kill
         self._seen_writes = 0
         self._changed_at = 0.0
+        self._attentive_at = 0.0
+        """When nobody waited for what was there."""
         self.happened = 0
         """What users, nodes and fate have done since the last minute began."""
         self.busiest = (0, 0)
@@ -194,6 +199,10 @@ class World:
     def _rests(self) -> bool:
         """For some time now nothing has changed, and somebody was there to see to it."""
         now = self.loop.time()
+        if not any(each.oversees for each in self.replicas):
+            self._attentive_at = now
+        elif now > max(self._attentive_at, self.calm_at) + PATIENCE:
+            self.judge.accuse("comes to rest", "own writes are awaited, although they have been seen")
         if not all(each.stands for each in self.replicas) or not any(each.leads for each in self.replicas):
             self._changed_at = now
         if any(self.wishes.values()) or self.nodes.busy or now < self._changed_at + QUIET:
