@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from trainop.controllers.apply import Applier
 from trainop.controllers.doubts import Doubts
+from trainop.controllers.families import Registry
 from trainop.controllers.observe import CHILD_INDICES, CHILD_SELECTOR, View, decode_pod, decode_service
 from trainop.controllers.ownwrites import News, OwnWrites
 from trainop.controllers.pace import ChildPace, JobPace
@@ -24,7 +26,9 @@ from trainop.runtime.informer import Informer
 from trainop.runtime.metrics import Metrics
 from trainop.runtime.objects import HasMetadata, Key, Unstructured, decode_unstructured
 from trainop.runtime.resource import PODS, SERVICES
-from trainop.runtime.watch import EnqueueObject, EnqueueOwner
+from trainop.runtime.watch import EnqueueObject, EnqueueOwner, Pace
+
+T = TypeVar("T", bound=HasMetadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,7 @@ class Ground:
     options: Options
     workers: int = 1
     pod_events: bool = False
+    families: Registry = field(default_factory=Registry)
 
 
 class ObserveDeleted:
@@ -134,21 +139,21 @@ def build_controller(framework: Framework, ground: Ground, recorder: EventRecord
         group=framework.resource.group,
         kind=framework.kind,
     )
-    # Before the handlers that wake the job, so that what wakes it has been seen.
-    observer = ObserveDeleted(expectations, doubts)
-    view.pods.add_handler(observer)
-    view.services.add_handler(observer)
-    for companions in view.companions.values():
-        companions.add_handler(observer)
     controller.watch(view.jobs, EnqueueObject(), News(writes), pace=JobPace())
-    _watch_children(controller, view)
+    _watch_children(controller, view, ground, ObserveDeleted(expectations, doubts))
     return controller
 
 
-def _watch_children(controller: Controller, view: View) -> None:
+def _watch_children(controller: Controller, view: View, ground: Ground, observer: ObserveDeleted) -> None:
     framework = view.framework
     owner = EnqueueJob(framework.controller, EnqueueOwner(framework.resource.group, framework.kind))
-    controller.watch(view.pods, owner, pace=ChildPace())
-    controller.watch(view.services, owner, pace=ChildPace())
+
+    def watch(children: Informer[T], pace: Pace | None = None) -> None:
+        family = ground.families.family(framework, children)
+        family.add_handler(observer)  # before the handler that wakes the job: what wakes it has been seen
+        controller.watch(family, owner, pace=pace)
+
+    watch(view.pods, ChildPace())
+    watch(view.services, ChildPace())
     for companions in view.companions.values():
-        controller.watch(companions, owner)
+        watch(companions)

@@ -1,0 +1,73 @@
+"""Who is told of a child, where the informers of children are shared by all kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controllers.shell import DictClient
+from trainop.controllers.families import Registry
+from trainop.controllers.pytorch import PYTORCH
+from trainop.controllers.tensorflow import TENSORFLOW
+from trainop.engine.framework import OPERATOR_NAME, Framework
+from trainop.runtime.informer import Informer
+from trainop.runtime.objects import Key, Metadata, OwnerReference, PartialObject
+from trainop.runtime.resource import PODS
+
+FRAMEWORKS = (PYTORCH, TENSORFLOW)
+ALL = ["add", "update", "delete"]
+
+
+class Heard(list[str]):
+    """What a framework's handler is told."""
+
+    def add(self, obj: PartialObject, initial: bool) -> None:
+        self.append("add")
+
+    def update(self, old: PartialObject, new: PartialObject) -> None:
+        self.append("update")
+
+    def delete(self, obj: PartialObject | None, key: Key, final_state_unknown: bool) -> None:
+        self.append("delete")
+
+
+def child(version: int, owner: Framework | None, label: Framework | None = None) -> PartialObject:
+    owners = (OwnerReference("kubeflow.org/v1", owner.kind, "j", "job", controller=True),) if owner else ()
+    labels = {OPERATOR_NAME: label.controller} if label else {}
+    return PartialObject(Metadata("a", "ns", "uid", str(version), labels=labels, owner_references=owners))
+
+
+@pytest.fixture
+def pods() -> Informer[PartialObject]:
+    decode: Any = None  # nothing is read from a server
+    return Informer(DictClient(), PODS, decode)
+
+
+def listen(pods: Informer[PartialObject]) -> dict[str, Heard]:
+    registry, heard = Registry(), {framework.kind: Heard() for framework in FRAMEWORKS}
+    for framework in FRAMEWORKS:
+        registry.family(framework, pods).add_handler(heard[framework.kind])
+    return heard
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (child(1, PYTORCH), child(2, PYTORCH), {"PyTorchJob": ALL, "TFJob": []}),
+        (child(1, None, TENSORFLOW), child(2, None, TENSORFLOW), {"PyTorchJob": [], "TFJob": ALL}),
+        (child(1, PYTORCH, TENSORFLOW), child(2, PYTORCH), {"PyTorchJob": ALL, "TFJob": []}),
+        (child(1, PYTORCH), child(2, TENSORFLOW), {"PyTorchJob": ["add", "update"], "TFJob": ["update", "delete"]}),
+        (child(1, PYTORCH), child(2, None), {"PyTorchJob": ["add", "update"], "TFJob": []}),
+        (child(1, None), child(2, None), {"PyTorchJob": [], "TFJob": []}),
+    ],
+    ids=["owned", "orphan", "owner-before-label", "changes-hands", "set-free", "nobodys"],
+)
+def test_a_child_is_told_of_to_its_kind_only(
+    pods: Informer[PartialObject], before: PartialObject, after: PartialObject, told: dict[str, list[str]]
+) -> None:
+    heard = listen(pods)
+    pods.put(before, listing=False, initial=False)
+    pods.put(after, listing=False, initial=False)
+    pods.remove(after)
+    assert heard == told
