@@ -147,6 +147,19 @@ LISTS = [
         ),
         Call("GET", f"{WIDGETS}/a", expects={"kind": "PartialObjectMetadata", "spec": ABSENT}, accept=PARTIAL),
     ),
+    row(
+        "metadata only of what was written",
+        Call("POST", PODS, pod(), 201, {"metadata.uid": PRESENT, "spec": ABSENT}, accept=PARTIAL),
+        Call("POST", WIDGETS, widget(), 201, {"metadata.uid": PRESENT, "spec": ABSENT}, accept=PARTIAL),
+        Call(
+            "PATCH",
+            f"{WIDGETS}/w",
+            {"spec": {"size": 4}},
+            expects={"kind": "PartialObjectMetadata", "metadata.resourceVersion": PRESENT, "spec": ABSENT},
+            content_type=MERGE,
+            accept=PARTIAL,
+        ),
+    ),
 ]
 
 TABLES = [

@@ -110,7 +110,9 @@ class DictClient(Client):
         found = [obj for obj in items if wanted.items() <= obj["metadata"].get("labels", {}).items()]
         return Listing(copy.deepcopy(found), str(self.version))
 
-    async def create(self, resource: Resource, body: Json, *, namespace: str | None = None) -> Json:
+    async def create(
+        self, resource: Resource, body: Json, *, namespace: str | None = None, metadata_only: bool = False
+    ) -> Json:
         await self._begin(Call("create", resource, body["metadata"]["name"], body))
         metadata = body["metadata"] | {"namespace": namespace}
         if (resource, Key(namespace or "", metadata["name"])) in self.objects:
@@ -127,6 +129,7 @@ class DictClient(Client):
         kind: PatchKind = PatchKind.MERGE,
         subresource: str | None = None,
         force: bool = False,
+        metadata_only: bool = False,
     ) -> Json:
         await self._begin(Call(f"patch {subresource or kind.name.lower()}", resource, name, patch))
         assert isinstance(patch, dict)

@@ -136,7 +136,7 @@ async def test_a_pod_whose_post_was_answered_by_a_reset_is_found_by_name_and_not
     shell = shell_with_job()
     create = shell.client.create
 
-    async def create_and_reset(resource: Any, body: Json, *, namespace: str | None = None) -> Json:
+    async def create_and_reset(resource: Any, body: Json, *, namespace: str | None = None, **how: Any) -> Json:
         answer = await create(resource, body, namespace=namespace)
         if body["metadata"]["name"] == "j-worker-1" and resource == PODS:
             raise ConnectionError("reset by peer")
@@ -557,7 +557,7 @@ async def test_what_is_in_flight_doubles_while_all_goes_well() -> None:
     flying, batches = 0, []
     create = shell.client.create
 
-    async def count_and_create(resource: Any, body: Json, *, namespace: str | None = None) -> Json:
+    async def count_and_create(resource: Any, body: Json, *, namespace: str | None = None, **how: Any) -> Json:
         nonlocal flying
         flying += resource == PODS
         await asyncio.sleep(1)  # all of one batch have begun by then

@@ -442,6 +442,17 @@ async def test_what_is_created_goes_where_it_says_or_where_the_caller_says():
 
 
 @virtual_time
+async def test_of_an_answer_only_the_metadata_is_asked_for_if_no_more_is_read():
+    client, transport = client_of(*[json_response({})] * 4)
+    await client.create(PODS, {"metadata": {"name": "a"}}, namespace="ns")
+    await client.create(PODS, {"metadata": {"name": "a"}}, namespace="ns", metadata_only=True)
+    await client.patch(PODS, "a", "ns", {})
+    await client.patch(PODS, "a", "ns", {}, metadata_only=True)
+    brief = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+    assert [request.accept for request in transport.requests] == ["application/json", brief] * 2
+
+
+@virtual_time
 async def test_only_writes_name_their_deadline_and_manager():
     client, transport = client_of(*[json_response({})] * 4, field_manager="me", user_agent="mine/1")
     await client.get(PODS, "a", "ns")

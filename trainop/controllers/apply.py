@@ -217,7 +217,7 @@ class Applier:
         self._expectations.expect_create(uid, child.resource, key)
         created_uid = None
         try:
-            answer = await self._client.create(child.resource, manifest, namespace=key.namespace)
+            answer = await self._client.create(child.resource, manifest, namespace=key.namespace, metadata_only=True)
             created_uid = str(answer["metadata"]["uid"])
             self._count_created(child)
             log.debug("child created", resource=str(child.resource), child=key.name)

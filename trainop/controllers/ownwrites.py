@@ -105,7 +105,9 @@ class OwnWrites:
         body = body | {"metadata": body.get("metadata", {}) | {"resourceVersion": version}}
         written = self._remember(job)
         try:
-            answer = await self._client.patch(self._resource, key.name, key.namespace, body, subresource=subresource)
+            answer = await self._client.patch(
+                self._resource, key.name, key.namespace, body, subresource=subresource, metadata_only=True
+            )
         except ConflictError:
             written.stale = job.metadata.resource_version
             raise

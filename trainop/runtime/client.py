@@ -31,6 +31,10 @@ D = TypeVar("D")
 
 USER_AGENT = f"trainop/{trainop.__version__} ({platform.system().lower()}/{platform.machine()})"
 
+JSON = "application/json"
+METADATA_OBJECT = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
+"""Media types of answers: the whole object, and its metadata where the server can, which all API servers can."""
+
 PAGE_SIZE = 250
 """Objects per page of a list: 500 pods of 5 KiB would block the loop for 110 ms in one parse."""
 
@@ -156,15 +160,19 @@ class Client:
         query: Mapping[str, str],
         token: str = "",
         *,
-        accept: str = "application/json",
+        accept: str = JSON,
     ) -> Page:
         """One page of a list, asked for once: who pages knows when to try again."""
         return self._page(await self._sender.attempt(list_request(resource, namespace, query, token, accept)))
 
-    async def create(self, resource: Resource, body: Json, *, namespace: str | None = None) -> Json:
-        """Sends `body` at most once unless it surely did not arrive; `namespace` defaults to the one in `body`."""
+    async def create(
+        self, resource: Resource, body: Json, *, namespace: str | None = None, metadata_only: bool = False
+    ) -> Json:
+        """Sends `body` at most once unless it surely did not arrive; `namespace` defaults to the one in `body`. With
+        `metadata_only` the answer has no spec and status, which saves both sides a third of its bytes."""
         place = namespace or (body.get("metadata") or {}).get("namespace")
-        return self._json(await self.request(self._write("POST", resource.path(place), body)))
+        request = self._write("POST", resource.path(place), body, metadata_only=metadata_only)
+        return self._json(await self.request(request))
 
     async def replace(self, resource: Resource, body: Json, *, subresource: str | None = None) -> Json:
         """Writes the whole object; with `metadata.resourceVersion` in `body` only over that version."""
@@ -183,11 +191,12 @@ class Client:
         kind: PatchKind = PatchKind.MERGE,
         subresource: str | None = None,
         force: bool = False,
+        metadata_only: bool = False,
     ) -> Json:
-        """`force` takes fields from other managers and is for APPLY only."""
+        """`force` takes fields from other managers and is for APPLY only; `metadata_only` is as in `create`."""
         path = resource.path(namespace, name, subresource)
         query = {"force": "true"} if force else {}
-        request = self._write("PATCH", path, patch, query, kind.value)
+        request = self._write("PATCH", path, patch, query, kind.value, metadata_only=metadata_only)
         return self._json(await self.request(request, repeatable=kind is PatchKind.APPLY or _names_version(patch)))
 
     async def delete(
@@ -267,14 +276,22 @@ class Client:
         return items
 
     def _write(
-        self, method: str, path: str, body: Any, query: Mapping[str, str] | None = None, content_type: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        *,
+        metadata_only: bool = False,
     ) -> Request:
         return Request(
             method,
             path,
             {"fieldManager": self._field_manager, **(query or {})},
             _encode(body),
-            content_type or "application/json",
+            content_type,
+            METADATA_OBJECT if metadata_only else JSON,
         )
 
 
@@ -283,7 +300,7 @@ def list_request(
     namespace: str | None,
     query: Mapping[str, str],
     token: str = "",
-    accept: str = "application/json",
+    accept: str = JSON,
 ) -> Request:
     """A page of a list; a continuation names no version, that is in its token."""
     asked = {**query, "continue": token} if token else query

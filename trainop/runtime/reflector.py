@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from trainop.runtime.client import PAGE_SIZE, Client
+from trainop.runtime.client import JSON, METADATA_OBJECT, PAGE_SIZE, Client
 from trainop.runtime.clock import Clock
 from trainop.runtime.connection import Connection, OversizedLineError
 from trainop.runtime.errors import ApiError, error_of_status
@@ -50,8 +50,7 @@ MAX_PAGE = 4 * 1024 * 1024
 
 LOG_INTERVAL = 300.0
 END_OF_LIST = "k8s.io/initial-events-end"
-METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-METADATA_OBJECT = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 
 T = TypeVar("T", bound=HasMetadata)
 T_contra = TypeVar("T_contra", bound=HasMetadata, contravariant=True)
@@ -92,7 +91,7 @@ class Reflector(Generic[T]):
         self._sink = sink
         self._scope = scope
         self._metadata_only = metadata_only
-        self._list_accept = f"{METADATA_LIST},application/json" if metadata_only else "application/json"
+        self._list_accept = METADATA_LIST if metadata_only else JSON
         self._clock = clock
         self._rng = rng
         self._metrics = metrics
@@ -194,7 +193,7 @@ class Reflector(Generic[T]):
             query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         else:
             query["resourceVersion"] = action.version
-        accept = f"{METADATA_OBJECT},application/json" if self._metadata_only else "application/json"
+        accept = METADATA_OBJECT if self._metadata_only else JSON
         path = self._resource.path(self._scope.namespace)
         stream = await self._client.open(Request("GET", path, query, accept=accept, timeout=OPEN_TIMEOUT))
         patience = STREAMED_LIST_PATIENCE if self._listing else action.timeout + GRACE
