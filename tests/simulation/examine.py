@@ -39,7 +39,7 @@ def examine(
     if not script.orderly:
         return Verdict(script.seed, "", outcome)
     if twin is None:
-        twin = play(script.without_faults(), everything=everything)
+        twin = play(script.without_faults(), everything=everything, afresh=False)
         if twin.failed:
             return Verdict(script.seed, f"without faults: {str(twin.violations[0]).strip()}", twin)
     difference = same_end(script, outcome.end, twin.end)

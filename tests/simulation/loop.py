@@ -137,25 +137,32 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return _Task(work, self._tasks, loop=self, **options)
 
     def _run_once(self) -> None:
-        """One turn, as asyncio's own, but for the jump in place of the wait."""
+        """Turns as asyncio's own, until it is to stop, with jumps in place of waits."""
         ready, timers = self._ready, self._timers
-        while timers and timers[0][2].dropped:
-            heapq.heappop(timers)
-        if not ready and not self._stopping:
-            if not timers:
-                raise RuntimeError("nothing is ready and no timer is set")
-            if timers[0][0] > self._now:
-                self._now = timers[0][0]
-                self._turns = 0
-        while timers and timers[0][0] <= self._now:
-            ready.append(heapq.heappop(timers)[2])
-        self._turns += 1
-        if self._turns > MOST_TURNS:
-            self._stop_spinning()
-        for _ in range(len(ready)):
-            call = ready.popleft()
-            if not call.dropped:
-                self._run(call)
+        while True:
+            while timers and timers[0][2].dropped:
+                heapq.heappop(timers)
+            if not ready and not self._stopping:
+                self._jump()
+            while timers and timers[0][0] <= self._now:
+                ready.append(heapq.heappop(timers)[2])
+            self._turns += 1
+            if self._turns > MOST_TURNS:
+                self._stop_spinning()
+            for _ in range(len(ready)):
+                call = ready.popleft()
+                if not call.dropped:
+                    self._run(call)
+            if self._stopping:
+                return
+
+    def _jump(self) -> None:
+        if not self._timers:
+            raise RuntimeError("nothing is ready and no timer is set")
+        when = self._timers[0][0]
+        if when > self._now:
+            self._now = when
+            self._turns = 0
 
     def _stop_spinning(self) -> None:
         self._turns = 0

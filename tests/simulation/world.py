@@ -122,7 +122,7 @@ class World:
 
     # The run ----------------------------------------------------------------------------------------------------------
 
-    async def play(self) -> Outcome:
+    async def play(self, afresh: bool) -> Outcome:
         self._set_up()
         self.loop.on_spin = self._stop_spinning
         self.loop.outside(self.script.storm_at, self._storm)
@@ -139,7 +139,7 @@ class World:
         if self.script.encore and self.nodes.at_work() and not self.judge.violations:
             await self._play_encore()
         end = end_state(self)
-        if not self.judge.violations:
+        if afresh and not self.judge.violations:
             await self._look_afresh()
         writes = sum(self.writes.values())
         lasted = self.loop.time()
@@ -410,14 +410,14 @@ class World:
         return holders[0].rpartition("_")[0] if holders else ""
 
 
-def play(script: Script, *, kill: Kill | None = None, everything: bool = False) -> Outcome:
-    """Plays the script to its end."""
+def play(script: Script, *, kill: Kill | None = None, everything: bool = False, afresh: bool = True) -> Outcome:
+    """Plays the script to its end; `afresh` lets another operator look at that."""
     worlds: list[World] = []
 
     async def main(loop: ProcessLoop) -> Outcome:
         world = World(loop, script, kill)
         worlds.append(world)
-        return await world.play()
+        return await world.play(afresh)
 
     with logs_into(lambda: worlds[-1] if worlds else None, everything=everything), undisturbed():
         return run_loop(main)
