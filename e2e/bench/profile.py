@@ -43,7 +43,7 @@ async def sample(scenario: str, sizes: Json, raw: Path) -> None:
     perform, usual = SCENARIOS[scenario]
     spy = Path(sys.executable).with_name("py-spy")
     async with open_stage(OPERATORS["trainop"]) as stage:
-        command = [str(spy), "record", "--pid", str(stage.program.pid), "--rate", str(RATE), "--format", "raw"]
+        command = [str(spy), "record", "--gil", "--pid", str(stage.program.pid), "--rate", str(RATE), "--format", "raw"]
         sampler = subprocess.Popen([*command, "--output", str(raw)], stderr=subprocess.DEVNULL)  # noqa: ASYNC220  # returns at once
         try:
             result = await perform(stage, {**usual, **sizes})
