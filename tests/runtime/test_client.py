@@ -500,3 +500,12 @@ async def test_warnings_of_the_server_are_repeated_once(capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert out.count("server warns") == 2
     assert "unknown field" in out
+
+
+@virtual_time
+async def test_warnings_without_end_are_not_remembered_without_end(capsys: pytest.CaptureFixture[str]):
+    answers = [Response(200, {"warning": f'299 - "number {number}"'}, b"{}") for number in range(1100)]
+    client, _ = client_of(*answers)
+    for _ in answers:
+        await CALLS["get"](client)
+    assert capsys.readouterr().out.count("server warns") == 1000

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.runtime.virtual_time import VirtualClock
 from trainop.runtime.auth import ClusterConfig, ConfigError
-from trainop.runtime.cluster import Pem
+from trainop.runtime.cluster import Pem, Proof
 from trainop.runtime.credentials import StaticCredentials, TokenFile
 from trainop.runtime.http import HttpStream, HttpTransport
 from trainop.runtime.transport import NotConnectedError, Request
@@ -410,6 +410,52 @@ async def test_rotated_authority_is_used_for_new_connections(tmp_path: Path):
 def test_certificates_that_are_none_are_told_at_once(config: dict[str, Any], complaint: str):
     with pytest.raises(ConfigError, match=complaint):
         HttpTransport(ClusterConfig("https://api", **config))
+
+
+class Issued:
+    """Credentials that bring a certificate, as exec plugins may."""
+
+    def __init__(self, certificate: bytes, key: bytes) -> None:
+        self.pair = certificate, key
+
+    async def proof(self) -> Proof:
+        return Proof({}, *self.pair)
+
+    def refused(self) -> bool:
+        return False
+
+
+async def test_a_certificate_that_credentials_bring_is_used_at_once(tmp_path: Path):
+    authority = Authority.make()
+    credentials = Issued(*authority.issue("first"))
+    async with (
+        serving(whoami, server_context(tmp_path, authority)) as server,
+        transport_of(
+            server, SteppedClock(), ca=authority.pem, tls_server_name="api", credentials=credentials
+        ) as transport,
+    ):
+        seen = [(await transport.send(GET)).body for _ in range(2)]
+        credentials.pair = authority.issue("second")
+        seen += [(await transport.send(GET)).body for _ in range(2)]
+    assert seen == [b"first", b"first", b"second", b"second"]
+
+
+async def test_what_surrounds_us_does_not_leak_into_requests(monkeypatch: pytest.MonkeyPatch):
+    """Neither proxies of the environment, which `load_config` has judged, nor cookies, nor work for compression."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    seen: list[tuple[str | None, str | None]] = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        seen.append((request.headers.get("cookie"), request.headers.get("accept-encoding")))
+        response = web.Response()
+        response.set_cookie("who", "me")
+        return response
+
+    async with serving(answer) as server, transport_of(server.replace("127.0.0.1", "localhost")) as transport:
+        for _ in range(2):
+            assert (await transport.send(GET)).status == 200
+    assert seen == [(None, "identity")] * 2
 
 
 # What went wrong, in one line -----------------------------------------------------------------------------------------

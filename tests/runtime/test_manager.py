@@ -304,6 +304,41 @@ async def test_after_a_lost_lease_work_that_does_not_end_is_not_waited_for():
     assert await run == 1
 
 
+@virtual_time
+async def test_after_a_lost_lease_work_that_ends_in_time_is_not_cut_short_later():
+    world = World(elect=True)
+    run = world.start()
+    await asyncio.sleep(1)
+    world.server.store("lease", {**world.server.leases["lease"]["spec"], "holderIdentity": "thief"})
+    assert await run == 1
+    await asyncio.sleep(10)
+    assert world.aborted == []
+
+
+@virtual_time
+async def test_liveness_asks_the_elector():
+    world = World(elect=True)
+    run = world.start()
+    await asyncio.sleep(1)
+    status, text = await world.manager.health.all(verbose=True)
+    assert status == 200
+    assert "[+]leader-election ok" in text
+    world.manager.stop()
+    assert await run == 0
+
+
+async def test_signals_mean_what_they_meant_when_the_manager_has_ended():
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    manager = Manager()
+    run = asyncio.create_task(manager.run())
+    await asyncio.sleep(0)
+    assert signal.getsignal(signal.SIGTERM) != before[0]
+    manager.stop()
+    assert await run == 0
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
 @pytest.mark.case("runtime-29")
 @virtual_time
 async def test_a_leader_that_cannot_renew_writes_nothing_after_ten_seconds_and_ends_with_1():

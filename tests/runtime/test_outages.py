@@ -277,13 +277,16 @@ async def test_others_have_their_turn_within_what_takes_long(streamed: bool):
 
 
 @virtual_time
-async def test_a_kind_is_looked_for_ever_more_seldom_and_found_within_35_seconds():
+async def test_a_kind_is_looked_for_ever_more_seldom_and_found_within_35_seconds(
+    capsys: pytest.CaptureFixture[str],
+):
     scene = Scene(*[refusal(404)] * 8, job_group("pytorchjobs"), HOLDING, resource=JOBS, optional=True)
     async with scene.running():
         await asyncio.sleep(200)
         assert scene.names == ["a"]
     assert scene.transport.verbs() == ["GET"] * 9 + ["stream"]
     assert scene.transport.delays() == [2, 4, 8, 16, 30, 30, 30, 30, 0]
+    assert capsys.readouterr().out.count("kind is not installed") == 1
 
 
 @virtual_time
@@ -321,7 +324,7 @@ async def test_a_kind_that_goes_in_an_outage_holds_up_nobody():
 
 
 @virtual_time
-async def test_a_kind_that_comes_back_begins_with_a_list():
+async def test_a_kind_that_comes_back_begins_with_a_list(capsys: pytest.CaptureFixture[str]):
     scene = Scene(
         job_group("pytorchjobs"),
         NO_STREAMED_LISTS,
@@ -337,6 +340,7 @@ async def test_a_kind_that_comes_back_begins_with_a_list():
         await asyncio.sleep(200)
     assert scene.transport.verbs() == ["GET", "stream", "list", "watch@10", "GET", "list", "watch@20"]
     assert scene.transport.delays()[3] == pytest.approx(30), "it has just gone"
+    assert capsys.readouterr().out.count("kind is not served any more") == 1
     assert scene.handler.calls == ["+a@3!", "-a?", "+a@3", "+b@4"]
 
 
@@ -429,3 +433,30 @@ async def test_informers_measure_what_they_do():
     assert scene.metrics.relists == ["rejected", "expired"]
     assert scene.metrics.lists == 2
     assert scene.handler.calls == [*FIRST, "+c@11", "+d@12", "-b?", "-c?", "-d?", "-a"]
+
+
+@virtual_time
+async def test_others_have_their_turn_while_all_are_gone_through():
+    """Every ten hours, of however many objects."""
+    objects = [added(f"p{number}", number + 1) for number in range(2_000)]
+    quiet = [watch(bookmark(5_000), HANG)] * 500
+    scene = Scene(watch(*objects, bookmark(5_000, end=True), HANG), *quiet)
+    begun, turns = asyncio.Event(), [0]
+    told = scene.handler.calls
+
+    async def tick() -> None:
+        await begun.wait()
+        while len(told) < 4_000:
+            turns.append(len(told) - 2_000)
+            await asyncio.sleep(0)
+
+    def update(old: HasMetadata, new: HasMetadata) -> None:
+        assert old is new
+        begun.set()
+        told.append("~")
+
+    scene.handler.update = update  # type: ignore[method-assign]  # tells that it has begun
+    ticking = asyncio.create_task(tick())
+    async with scene.running():
+        await ticking
+    assert max(after - before for before, after in itertools.pairwise([*turns, 2_000])) <= 501

@@ -8,6 +8,7 @@ import contextlib
 import random
 import ssl
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -189,7 +190,19 @@ async def test_certificates_of_cert_controller_are_served_unchanged():
         assert served(replica, authority.certificate).split() == server.certificate.split()
         assert replica.wire.sent == [("PATCH", VALIDATING.name, 200), ("PATCH", MUTATING.name, 200)]
         assert replica.metrics.registry.get_sample_value("certwatcher_read_certificate_total") == 1
+        assert replica.certificate.authority == authority.certificate, "readiness asks as clients do"
         assert replica.errors == 0
+
+
+@virtual_time
+async def test_a_certificate_is_made_also_where_nothing_is_to_be_injected():
+    async with lab() as here:
+        replica = here.replica(replace(OPTIONS, configurations=()))
+        here.start()
+        await asyncio.sleep(1)
+        assert replica.certificate.loaded
+        assert base64.b64decode((await here.secret())["data"]["ca.crt"]) == replica.certificate.authority
+        assert set(await here.bundles()) == {b""}
 
 
 @pytest.mark.case("runtime-40")

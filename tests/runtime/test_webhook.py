@@ -27,6 +27,7 @@ from trainop.runtime.admission import (
     Verdict,
     allow,
     amend,
+    decode_review,
     defaulting,
     deny,
     mutating_path,
@@ -313,6 +314,44 @@ async def test_ready_when_it_serves_a_certificate_that_clients_accept():
     assert await running == 0
 
 
+async def test_a_pair_that_does_not_match_is_not_shown_to_clients():
+    certificate = ServingCertificate(server_name="localhost")
+    certificate.authority = AUTHORITY.certificate
+    server = WebhookServer(certificate, address=Address("127.0.0.1", 0))
+    certificate.load(SERVER.certificate, SERVER.key)
+    await server.bind()
+    running = asyncio.create_task(server.run())
+    other = issue(AUTHORITY, ["localhost"], NOW)
+    with pytest.raises(CertificateError):
+        certificate.load(other.certificate, SERVER.key)
+    await server.check()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_slow_handler_is_named(capsys: pytest.CaptureFixture[str]):
+    clock = VirtualClock()
+    now = 0.0
+
+    def judge(_: AdmissionRequest) -> Verdict:
+        nonlocal now
+        now += 0.006
+        return allow()
+
+    clock.monotonic = lambda: now  # type: ignore[method-assign]  # stands still but for the handler
+    endpoint = _Endpoint(PATH, judge, Metrics(), clock)
+    await endpoint._call(decode_review(json.dumps(review()).encode())[1])
+    assert "webhook is slow" in capsys.readouterr().out
+
+
+def test_warnings_stay_when_an_update_of_metadata_is_let_through():
+    judge = validating(lambda obj, old: deny("never", "look out"))
+    before = {"metadata": {"name": "a", "finalizers": ["x"]}, "spec": 1}
+    verdict = judge(AdmissionRequest("u", "UPDATE", object={"metadata": {"name": "a"}, "spec": 1}, old_object=before))
+    assert isinstance(verdict, Verdict)
+    assert (verdict.allowed, verdict.warnings) == (True, ("look out",))
+
+
 async def test_clients_may_be_asked_for_a_certificate():
     certificate = ServingCertificate(client_ca=AUTHORITY.certificate)
     assert certificate.context.verify_mode is ssl.CERT_REQUIRED
@@ -329,7 +368,7 @@ def test_a_pair_that_does_not_match_leaves_the_old_one():
     assert certificate.load(other.certificate, other.key)
 
 
-async def test_a_folder_is_read_again_and_again(tmp_path: Path):
+async def test_a_folder_is_read_again_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     metrics, certificate, clock = Metrics(), ServingCertificate(), VirtualClock()
     folder = CertificateFolder(tmp_path, certificate, metrics=metrics, clock=clock)
     value = metrics.registry.get_sample_value
@@ -343,4 +382,12 @@ async def test_a_folder_is_read_again_and_again(tmp_path: Path):
     (tmp_path / "tls.key").write_bytes(AUTHORITY.key)
     await folder.reload()
     assert value("certwatcher_read_certificate_errors_total") == 2
+    for _ in range(3):
+        await folder.reload()
+    (tmp_path / "tls.key").write_bytes(SERVER.key)
+    await folder.reload()
+    (tmp_path / "tls.key").write_bytes(AUTHORITY.key)
+    await folder.reload()
+    told = capsys.readouterr().out.count("serving certificate cannot be loaded")
+    assert told == 3, "once for each kind of trouble, and again when it comes back"
     assert not certificate.load(SERVER.certificate, SERVER.key), "it is served still"

@@ -170,7 +170,6 @@ class Informer(Generic[T]):
                 await self._wait_served()
             await self._reflect()
             self._served = False
-            self._unlisted = len(self._reflectors)
             log.info("kind is not served any more", resource=str(self.resource))
             self._publish(self.store.prune(()), initial=False)
             await self._clock.sleep(DISCOVERY_INTERVAL)
