@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from trainop.controllers.counters import JobMetrics
 from trainop.controllers.jax import JAX
 from trainop.controllers.mxnet import MXNET
 from trainop.controllers.paddle import PADDLE
@@ -29,7 +30,6 @@ from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.http import HttpTransport
 from trainop.runtime.leader import LeaderElector, Timing
 from trainop.runtime.manager import Manager
-from trainop.runtime.metrics import Metrics
 from trainop.runtime.ratelimit import TokenBucket
 from trainop.runtime.recorder import Recorder
 from trainop.runtime.server import Address, HttpServer, health_application, metrics_application, parse_address
@@ -83,7 +83,7 @@ def build(
     clock: Clock | None = None,
     rng: random.Random | None = None,
     signals: bool = True,
-    metrics: Metrics | None = None,
+    metrics: JobMetrics | None = None,
 ) -> Manager:
     """The whole operator on this transport, ready for `run`; `host` labels the client's metrics. Without `signals` the
     caller stops it with `Manager.stop`. Raises `StartError`."""
@@ -91,7 +91,7 @@ def build(
         raise StartError(f"--gang-scheduler-name={settings.gang_scheduler_name}: gang scheduling is not built yet")
     clock = clock or SystemClock()
     rng = rng or random.Random(secrets.randbits(64))  # noqa: S311  # jitter and names
-    metrics = metrics or Metrics()
+    metrics = metrics or JobMetrics()
     connect = functools.partial(
         Client, transport, clock=clock, rng=rng, metrics=metrics, host=host, limiter=_limiter(settings, clock)
     )
@@ -125,7 +125,7 @@ def _add_controllers(manager: Manager, settings: Settings, ground: Ground) -> No
 
 
 def _elect(
-    settings: Settings, client: Client, clock: Clock, rng: random.Random, metrics: Metrics
+    settings: Settings, client: Client, clock: Clock, rng: random.Random, metrics: JobMetrics
 ) -> tuple[LeaderElector, Recorder]:
     """The elector, and the recorder of its own events, which a standby may write, too."""
     namespace = settings.leader_election_namespace or settings.pod_namespace
@@ -155,7 +155,7 @@ def _limiter(settings: Settings, clock: Clock) -> TokenBucket | None:
     return TokenBucket(clock, settings.kube_api_qps, settings.kube_api_burst or DEFAULT_BURST)
 
 
-def _add_servers(manager: Manager, settings: Settings, metrics: Metrics) -> None:
+def _add_servers(manager: Manager, settings: Settings, metrics: JobMetrics) -> None:
     health = health_application(manager.health, manager.ready)
     probes = _address("health-probe-bind-address", settings.health_probe_bind_address)
     scrapes = _address("metrics-bind-address", settings.metrics_bind_address)
@@ -174,7 +174,7 @@ def run(settings: Settings) -> int:
     """Runs the operator as a process of its own until a signal stops it; returns the exit code. Raises `StartError`."""
     configure_logs(settings.logs)
     enabled_frameworks(settings.schemes)  # before anything else: a wrong flag is told even without a cluster
-    metrics = Metrics(depth_by_priority=settings.depth_by_priority)
+    metrics = JobMetrics(depth_by_priority=settings.depth_by_priority)
     try:
         transport = HttpTransport(load_config(settings.kubeconfig or None), resolved=metrics.resolved)
     except ConfigError as error:
@@ -191,7 +191,7 @@ def _calm_collector() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-async def _serve(settings: Settings, transport: HttpTransport, metrics: Metrics) -> int:
+async def _serve(settings: Settings, transport: HttpTransport, metrics: JobMetrics) -> int:
     manager = build(settings, transport, host=transport.host, metrics=metrics)
     manager.add(StallWatch(), "stall watch")
     try:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tests.runtime.virtual_time import VirtualClock
+from trainop.controllers.counters import JobMetrics
 from trainop.controllers.observe import decode_pod, decode_service
 from trainop.controllers.pytorch import PYTORCH
 from trainop.controllers.wiring import Ground, build_controller, open_view
@@ -19,7 +20,6 @@ from trainop.runtime.cache import Cache
 from trainop.runtime.client import Client, Listing, PatchKind
 from trainop.runtime.errors import ApiError, error_of_status
 from trainop.runtime.informer import Informer
-from trainop.runtime.metrics import Metrics
 from trainop.runtime.objects import Json, Key, decode_unstructured
 from trainop.runtime.reconcile import Result
 from trainop.runtime.recorder import ObjectReference
@@ -195,7 +195,7 @@ class Shell:
     def __init__(self, options: Options | None = None, *, pod_events: bool = False, most: int = 500) -> None:
         self.client = DictClient()
         self.clock = VirtualClock()
-        self.metrics = Metrics()
+        self.metrics = JobMetrics()
         self.events = Events()
         cache = Cache(self.client, clock=self.clock, rng=random.Random(1))
         ground = Ground(

@@ -14,6 +14,7 @@ import pytest
 
 from tests.controllers.shell import JOBS, pytorch_job
 from tests.runtime.virtual_time import VirtualClock, virtual_time
+from trainop.controllers.counters import JobMetrics
 from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.crd import crd
 from trainop.local.api.server import ApiServer
@@ -21,7 +22,6 @@ from trainop.operator import build
 from trainop.runtime.client import Client
 from trainop.runtime.leader import LeaderElector
 from trainop.runtime.manager import Manager
-from trainop.runtime.metrics import Metrics
 from trainop.runtime.objects import Json, owner_reference
 from trainop.runtime.resource import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -71,7 +71,7 @@ class Stage:
 
         self.manager: Manager
 
-    def operator(self, settings: Settings = QUIET, metrics: Metrics | None = None) -> Manager:
+    def operator(self, settings: Settings = QUIET, metrics: JobMetrics | None = None) -> Manager:
         self.operators += 1
         rng = random.Random(self.operators)
         return build(settings, self.transport, clock=self.clock, rng=rng, signals=False, metrics=metrics)
@@ -198,11 +198,11 @@ async def test_a_job_that_succeeds_says_so_once() -> None:
 async def test_a_created_job_is_counted_once_also_by_the_next_operator() -> None:
     labels = {"framework": "pytorch", "job_namespace": "ns"}
 
-    def created(metrics: Metrics) -> float | None:
+    def created(metrics: JobMetrics) -> float | None:
         return metrics.registry.get_sample_value("training_operator_jobs_created_total", labels)
 
     async with stage(run=False) as here:
-        first, second = Metrics(), Metrics()
+        first, second = JobMetrics(), JobMetrics()
         async with running(here.operator(metrics=first)):
             await here.submit(pytorch_job())
             await asyncio.sleep(5)

@@ -37,7 +37,6 @@ CONTRACT = {
     "rest_client_request_retries": ("counter", {"code", "verb", "host"}),
     "leader_election_master_status": ("gauge", {"name"}),
     "leader_election_slowpath": ("counter", {"name"}),
-    "mpi_operator_is_leader": ("gauge", set()),
     "controller_runtime_webhook_requests": ("counter", {"webhook", "code"}),
     "controller_runtime_webhook_latency_seconds": ("histogram", {"webhook"}),
     "controller_runtime_webhook_requests_in_flight": ("gauge", {"webhook"}),
@@ -45,18 +44,6 @@ CONTRACT = {
     "controller_runtime_conversion_webhook_panics": ("counter", set()),
     "certwatcher_read_certificate": ("counter", set()),
     "certwatcher_read_certificate_errors": ("counter", set()),
-    "training_operator_jobs_created": ("counter", {"job_namespace", "framework"}),
-    "training_operator_jobs_deleted": ("counter", {"job_namespace", "framework"}),
-    "training_operator_jobs_successful": ("counter", {"job_namespace", "framework"}),
-    "training_operator_jobs_failed": ("counter", {"job_namespace", "framework"}),
-    "training_operator_jobs_restarted": ("counter", {"job_namespace", "framework"}),
-    "created_pods": ("counter", set()),
-    "deleted_pods": ("counter", set()),
-    "failed_pods": ("counter", set()),
-    "succeeded_service_creation": ("counter", set()),
-    "failed_service_creation": ("counter", set()),
-    "created_pod_groups": ("counter", set()),
-    "deleted_pod_groups": ("counter", set()),
 }
 """Family (of a counter without `_total`): type and labels."""
 
@@ -104,7 +91,7 @@ def test_what_upstream_presets_is_there_from_the_start(metrics: Metrics):
         assert read("controller_runtime_reconcile_total", {"controller": "c", "result": result}) == 0
     for name in ("reconcile_errors", "terminal_reconcile_errors", "reconcile_panics", "reconcile_timeouts"):
         assert read(f"controller_runtime_{name}_total", {"controller": "c"}) == 0
-    for name in ("created_pods_total", "certwatcher_read_certificate_total", "mpi_operator_is_leader"):
+    for name in ("certwatcher_read_certificate_total", "certwatcher_read_certificate_errors_total"):
         assert read(name) == 0
 
 
@@ -128,9 +115,9 @@ def test_buckets_are_upstreams(metrics: Metrics, family: str, count: int, first:
 
 def test_two_operators_in_one_process_count_apart():
     one, other = Metrics(), Metrics()
-    one.pods_created.inc()
-    assert one.registry.get_sample_value("created_pods_total") == 1
-    assert other.registry.get_sample_value("created_pods_total") == 0
+    one.events_written.inc()
+    assert one.registry.get_sample_value("trainop_events_written_total") == 1
+    assert other.registry.get_sample_value("trainop_events_written_total") == 0
 
 
 def test_clients_and_informers_can_tell_it_everything(metrics: Metrics):

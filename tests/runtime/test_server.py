@@ -133,13 +133,13 @@ def test_a_check_has_one_meaning():
 
 async def test_metrics_are_served_in_the_format_that_is_asked_for():
     metrics = Metrics()
-    metrics.jobs_created.labels("ns", "pytorch").inc()
+    metrics.informer_objects.labels("pods").set(3)
     server = HttpServer("metrics", Address("127.0.0.1", 0), metrics_application(metrics.registry))
     async with serving(server) as url:
         status, text, headers = await fetch(url + "/metrics")
         assert status == 200
         assert headers["Content-Type"].startswith("text/plain; version=")
-        assert 'training_operator_jobs_created_total{framework="pytorch",job_namespace="ns"} 1.0\n' in text
+        assert 'trainop_informer_objects{resource="pods"} 3.0\n' in text
         status, text, headers = await fetch(url + "/metrics", "application/openmetrics-text; version=1.0.0")
         assert headers["Content-Type"].startswith("application/openmetrics-text")
         assert text.endswith("# EOF\n")

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.loop import Process, Wall
 from tests.simulation.wire import Wire
+from trainop.controllers.counters import JobMetrics
 from trainop.operator import build
 from trainop.runtime.expectations import Expectations
 from trainop.runtime.manager import Group, Manager
-from trainop.runtime.metrics import ControllerMetrics, Metrics
+from trainop.runtime.metrics import ControllerMetrics
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-class Differences(Metrics):
+class Differences(JobMetrics):
     """What is read as differences. What requests and events count is left out, for it takes longer than they do."""
 
     @functools.cache  # noqa: B019  # one of a process
@@ -34,7 +35,7 @@ class Differences(Metrics):
 
 
 @functools.cache
-def metrics() -> Metrics:
+def metrics() -> JobMetrics:
     """One registry for all runs."""
     return Differences()
 

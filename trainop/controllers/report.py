@@ -9,9 +9,9 @@ from typing import Protocol
 import structlog
 from prometheus_client import Counter
 
+from trainop.controllers.counters import JobMetrics
 from trainop.engine.framework import Framework
 from trainop.engine.model import Count, Event, Notice
-from trainop.runtime.metrics import Metrics
 from trainop.runtime.objects import Unstructured
 from trainop.runtime.recorder import ObjectReference
 
@@ -32,7 +32,7 @@ class Reporter:
     has ended well, as upstream."""
 
     def __init__(
-        self, framework: Framework, recorder: EventRecorder, metrics: Metrics, *, pod_events: bool = False
+        self, framework: Framework, recorder: EventRecorder, metrics: JobMetrics, *, pod_events: bool = False
     ) -> None:
         self._framework = framework
         self._recorder = recorder

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from trainop.controllers.apply import Applier
+from trainop.controllers.counters import JobMetrics
 from trainop.controllers.doubts import Doubts
 from trainop.controllers.families import Registry
 from trainop.controllers.observe import CHILD_INDICES, CHILD_SELECTOR, View, decode_pod, decode_service
@@ -23,7 +24,6 @@ from trainop.runtime.clock import Clock
 from trainop.runtime.controller import Controller
 from trainop.runtime.expectations import Expectations
 from trainop.runtime.informer import Informer
-from trainop.runtime.metrics import Metrics
 from trainop.runtime.objects import HasMetadata, Key, Unstructured, decode_unstructured
 from trainop.runtime.resource import PODS, SERVICES
 from trainop.runtime.watch import EnqueueObject, EnqueueOwner, Pace
@@ -39,7 +39,7 @@ class Ground:
     cache: Cache
     clock: Clock
     rng: random.Random
-    metrics: Metrics
+    metrics: JobMetrics
     options: Options
     workers: int = 1
     pod_events: bool = False

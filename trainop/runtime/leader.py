@@ -293,7 +293,6 @@ class LeaderElector:
 
     def _start_leading(self) -> None:
         self._leading.set()
-        self._metrics.mpi_operator_leader.set(1)
         log.info("leading", leases=[lock.name for lock in self._locks], identity=self._identity)
         for lock in self._locks:
             self._metrics.leader.labels(lock.name).set(1)
@@ -303,7 +302,6 @@ class LeaderElector:
         if not self.leading:
             return
         self._leading.clear()
-        self._metrics.mpi_operator_leader.set(0)
         for lock in self._locks:
             self._metrics.leader.labels(lock.name).set(0)
             self._announce(lock, "stopped leading")

@@ -115,7 +115,6 @@ class Metrics:
         self._declare_informers()
         self._declare_election_and_webhooks()
         self._declare_events()
-        self._declare_jobs()
 
     def controller(self, name: str) -> ControllerMetrics:
         return ControllerMetrics(self, name)
@@ -307,7 +306,6 @@ class Metrics:
         self.leader_slow_path = self._counter(
             "leader_election_slowpath_total", "Renewals that had to read the lease first", "name"
         )
-        self.mpi_operator_leader = self._gauge("mpi_operator_is_leader", "1 while this process is the leader")
         self.webhook_requests = self._counter(
             "controller_runtime_webhook_requests_total", "Webhook requests by code", "webhook", "code"
         )
@@ -331,24 +329,3 @@ class Metrics:
         self.events_dropped = self._counter("trainop_events_dropped_total", "Events not written, by reason", "reason")
         for reason in ("overflow", "spam", "refused", "expired"):
             self.events_dropped.labels(reason)
-
-    def _declare_jobs(self) -> None:
-        """training-operator `pkg/common/metrics.go`; the unlabelled ones it registers but never serves."""
-        labels = ("job_namespace", "framework")
-        prefix = "training_operator_jobs"
-        self.jobs_created = self._counter(f"{prefix}_created_total", "Number of jobs created", *labels)
-        self.jobs_deleted = self._counter(f"{prefix}_deleted_total", "Number of jobs deleted", *labels)
-        self.jobs_successful = self._counter(f"{prefix}_successful_total", "Number of successful jobs", *labels)
-        self.jobs_failed = self._counter(f"{prefix}_failed_total", "Number of failed jobs", *labels)
-        self.jobs_restarted = self._counter(f"{prefix}_restarted_total", "Number of restarted jobs", *labels)
-        self.pods_created = self._counter("created_pods_total", "The total number of created pods")
-        self.pods_deleted = self._counter("deleted_pods_total", "The total number of deleted pods")
-        self.pods_failed = self._counter("failed_pods_total", "The total number of failed pods")
-        self.services_created = self._counter(
-            "succeeded_service_creation_total", "The total number of created services"
-        )
-        self.services_failed = self._counter(
-            "failed_service_creation_total", "The total number of services that could not be created"
-        )
-        self.pod_groups_created = self._counter("created_pod_groups_total", "The total number of created pod groups")
-        self.pod_groups_deleted = self._counter("deleted_pod_groups_total", "The total number of deleted pod groups")
