@@ -56,7 +56,7 @@ def draw_script(seed: int) -> Script:
         weather=draw_weather(rng, {*theme.sure, *rng.sample(theme.weather, rng.choice(theme.kinds))}),
         storm_at=0.0 if rng.random() < 0.2 else rng.choice(steps[:2]).at - 0.05,
         calm_at=calm_at,
-        encore=() if delicate else ENCORES.get(scene, ()),
+        encore=() if delicate or (orderly and scene is Scene.SUCCESSOR) else ENCORES.get(scene, ()),
         hold=hold,
         orderly=orderly,
         replicas=replicas,

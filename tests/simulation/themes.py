@@ -119,13 +119,14 @@ THEMES: tuple[Theme, ...] = (
     ),
     Theme(
         "users",
-        goals=GOALS | {FOREIGN: 4, DEADLINE: 6},
+        goals=GOALS | {FOREIGN: 4, DEADLINE: 5, RUN: 10},
         deeds=DEEDS | {"pause": 3, "recreate": 6},
         weather=WATCHES,
         kinds=(0, 0, 1, 2),
         acts=("lag", "lag", "stop"),
         most_acts=1,
         most_losses=1,
+        orderly=0.15,
         lasts=(15, 35),
         pair=0.1,
         scene=Scene.SUCCESSOR,
@@ -212,6 +213,12 @@ ENCORES: Mapping[Scene, tuple[Step, ...]] = {
     Scene.SLEEPER: (Step(0.0, "freeze", "leader", (28.0, True)), Step(0.1, "vanish")),
     Scene.REFUSAL: (Step(0.0, "no admission", "", 6.0), Step(0.5, "delete pod")),
     Scene.CONTENTION: (Step(0.0, "contention"), Step(0.5, "evict")),
+    Scene.SUCCESSOR: (
+        *(Step(0.0, "lag", name, ("jobs", 20.0)) for name in ("op1", "op2")),
+        Step(0.1, "evict"),
+        Step(2.0, "delete", "", "Background"),
+        Step(2.5, "create"),
+    ),
     Scene.FORGOTTEN: (Step(0.0, "vanish unseen"),),
 }
 """The same once more where nothing else happens."""

@@ -48,6 +48,9 @@ RECOVERY = 100.0
 PATIENCE = 60.0
 """Seconds within which what a process has seen has to be looked at, longer than any back-off."""
 
+USERS = {"create", "delete"}
+"""What users do in an encore, to the first job that has pods."""
+
 ENCORE = 40.0
 """Seconds that one more fault may take."""
 
@@ -179,8 +182,13 @@ class World:
 
     async def _play_encore(self) -> None:
         self.calm = False
+        owner = self.job_of(self.nodes.at_work()[0].value) or {}
+        plan = next(plan for plan in self.script.jobs if plan.name == owner["metadata"]["name"])
         for number, step in enumerate(self.script.encore, start=len(self.script.chaos)):
-            self.loop.outside(step.at, self.fate.strike, number, step)
+            if step.act in USERS:
+                self.loop.outside(step.at, self._act, plan, step)
+            else:
+                self.loop.outside(step.at, self.fate.strike, number, step)
         await Pause(self.loop, ENCORE)
         self.calm_at = self._changed_at = self.loop.time()
         self._clear_up()
