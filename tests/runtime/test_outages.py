@@ -388,6 +388,8 @@ async def test_waiting_for_a_recovery_leaves_nothing_behind():
     recovery, clock = Client(ScriptedTransport()).recovery, VirtualClock()
     recovery.failed()
     assert not await recovery.sleep(5, clock)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     waiting = asyncio.create_task(recovery.sleep(50, clock))
     await asyncio.sleep(1)
     recovery.succeeded()
