@@ -70,7 +70,7 @@ class Follower:
             return
         job.uid = seen.metadata.uid
         conditions: list[Json] = (seen.raw.get("status") or {}).get("conditions") or []
-        job.view.conditions = [(c["type"], c["status"]) for c in conditions]
+        job.view.conditions = [c["type"] for c in conditions if c["status"] == "True"]
         for condition in conditions:
             self._see_condition(job, condition)
         self._check_over()
@@ -102,7 +102,7 @@ class Follower:
         status: Json = pod.raw.get("status") or {}
         replica.phase = "Terminating" if pod.metadata.terminating else str(status.get("phase") or "Pending")
         containers: list[Json] = status.get("containerStatuses") or []
-        replica.restarts = sum(c.get("restartCount", 0) for c in containers)
+        replica.pods[pod.metadata.uid] = sum(c.get("restartCount", 0) for c in containers)
         replica.detail = _waiting(containers + (status.get("initContainerStatuses") or []))
         for container in containers:
             self._see_exit(replica, container)

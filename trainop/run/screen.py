@@ -36,20 +36,26 @@ class Replica:
 
     name: str
     phase: str = "Pending"
-    restarts: int = 0
+    pods: dict[str, int] = field(default_factory=dict)
+    """Each pod that it has had, by UID, and how often containers of it were restarted."""
     detail: str = ""
     exit_code: int | None = None
     exit_reason: str = ""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
+    @property
+    def restarts(self) -> int:
+        """A pod that takes the place of another is a restart, too."""
+        return sum(self.pods.values()) + max(0, len(self.pods) - 1)
+
 
 @dataclass(slots=True)
 class JobView:
-    """One job as the table shows it; `conditions` in the order of its status."""
+    """One job as the table shows it; `conditions`: which are true, in the order of its status."""
 
     name: str
     kind: str
-    conditions: list[tuple[str, str]] = field(default_factory=list)
+    conditions: list[str] = field(default_factory=list)
     replicas: dict[str, Replica] = field(default_factory=dict)
 
     def replica(self, name: str) -> Replica:
@@ -105,20 +111,21 @@ class Screen:
         return Group(*(_job_table(job) for job in self._jobs))
 
 
-def _job_table(job: JobView) -> Table:
-    title = Text.assemble((f"{job.kind} {job.name}", "bold"), *(f"  {_mark(s)}{t}" for t, s in job.conditions))
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+def _job_table(job: JobView) -> Group:
+    """The title is no part of the table, which may be narrower."""
+    title = Text.assemble((f"{job.kind} {job.name}", "bold"), *(f"  {_mark(true)}{true}" for true in job.conditions))
+    table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("REPLICA", "PHASE", "RESTARTS", ""):
         table.add_column(heading, no_wrap=True)
     for name in sorted(job.replicas, key=_in_order):
         replica = job.replicas[name]
         phase = Text(replica.phase, style=_LEVELS.get(replica.phase, ""))
         table.add_row(replica.name, phase, str(replica.restarts), Text(replica.detail, overflow="ellipsis"))
-    return table
+    return Group(title, table)
 
 
-def _mark(status: str) -> str:
-    return "✓ " if status == "True" else "✗ "
+def _mark(condition: str) -> str:
+    return "✗ " if condition == "Failed" else "✓ "
 
 
 def _in_order(name: str) -> tuple[str, int]:
