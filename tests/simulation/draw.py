@@ -30,6 +30,8 @@ from trainop.runtime.objects import Json, Unstructured
 RETRYABLE = (130, 137, 143, 255)
 SPANS = {"outage": (2, 15), "no quorum": (0.5, 8), "no admission": (0.5, 8), "node": (5, 40)}
 """Seconds."""
+OF_USERS = {Scene.SUCCESSOR, Scene.PAUSE}
+"""Of which the end shows that there was an encore."""
 PROPAGATIONS = ("Background", "Foreground")
 
 
@@ -56,7 +58,7 @@ def draw_script(seed: int) -> Script:
         weather=draw_weather(rng, {*theme.sure, *rng.sample(theme.weather, rng.choice(theme.kinds))}),
         storm_at=0.0 if rng.random() < 0.2 else rng.choice(steps[:2]).at - 0.05,
         calm_at=calm_at,
-        encore=() if delicate or (orderly and scene is Scene.SUCCESSOR) else ENCORES.get(scene, ()),
+        encore=() if delicate or (orderly and scene in OF_USERS) else ENCORES.get(scene, ()),
         hold=hold,
         orderly=orderly,
         replicas=replicas,
@@ -223,7 +225,7 @@ def _draw_chaos(
 
 def _draw_value(rng: random.Random, act: str, lease: float) -> Any:
     match act:
-        case "freeze":  # now, or as soon as it creates a child
+        case "freeze":  # now, or as soon as it writes
             long = rng.random() < 0.75
             return lease * rng.uniform(1.2, 1.8) if long else rng.uniform(1, 8), rng.random() < 0.8
         case "lag":

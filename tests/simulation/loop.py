@@ -35,7 +35,7 @@ class Call:
         self.at = at
         self.callback = callback
         self.args = args
-        self.context = context or contextvars.copy_context()
+        self.context = contextvars.copy_context() if context is None else context  # an empty one is false
         self.dropped = False
 
     def cancel(self) -> None:

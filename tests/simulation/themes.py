@@ -29,6 +29,7 @@ class Scene(enum.Enum):
     REFUSAL = "for a while reads are answered and all writes fail, or all new pods and services"
     CONTENTION = "the operator often comes too late with what it writes of a job"
     SUCCESSOR = "a job is deleted and another takes its name while the watch of jobs lags"
+    PAUSE = "a job is suspended and resumed before its pods have gone"
     FORGOTTEN = "what was deleted while no watch stood is in no history"
 
 
@@ -69,20 +70,25 @@ THEMES: tuple[Theme, ...] = (
     Theme(
         "pods",
         goals=GOALS | {RUN: 8},
-        deeds=DEEDS | {"pause": 4, "recreate": 1},
+        deeds=DEEDS | {"pause": 6, "suspend": 0},
         weather=WATCHES,
         kinds=(0, 0, 1, 2),
         most_acts=1,
-        most_losses=6,
+        most_losses=4,
+        most_deeds=3,
+        plain=0.4,
+        orderly=0.4,
+        scene=Scene.PAUSE,
     ),
     Theme(
         "replicas",
-        goals={SUCCEED: 4, FAIL: 1, BACKOFF: 2, RUN: 4},
-        kinds=(0, 0, 1, 2),
+        goals={SUCCEED: 3, FAIL: 1, BACKOFF: 1, RUN: 8},
+        kinds=(0, 0, 0, 1, 2),
         acts=("kill", "stop", "freeze", "freeze", "outage", "no quorum"),
-        most_acts=2,
+        most_acts=1,
         most_losses=1,
         lasts=(30, 45),
+        orderly=0.3,
         pair=1.0,
         scene=Scene.SLEEPER,
     ),
@@ -203,6 +209,7 @@ Staged = Callable[[random.Random, Sequence[Step], float, int, float], Iterator[S
 SCENES: Mapping[Scene, Staged] = {
     Scene.NONE: _nothing,
     Scene.CONTENTION: _nothing,
+    Scene.PAUSE: _nothing,
     Scene.SLEEPER: _sleeper,
     Scene.REFUSAL: _refusal,
     Scene.SUCCESSOR: _successor,
@@ -210,7 +217,7 @@ SCENES: Mapping[Scene, Staged] = {
 }
 
 ENCORES: Mapping[Scene, tuple[Step, ...]] = {
-    Scene.SLEEPER: (Step(0.0, "freeze", "leader", (28.0, True)), Step(0.1, "vanish")),
+    Scene.SLEEPER: (Step(0.0, "freeze", "leader", (28.0, True)), Step(0.1, "evict")),
     Scene.REFUSAL: (Step(0.0, "no admission", "", 6.0), Step(0.5, "delete pod")),
     Scene.CONTENTION: (Step(0.0, "contention"), Step(0.5, "evict")),
     Scene.SUCCESSOR: (
@@ -219,6 +226,7 @@ ENCORES: Mapping[Scene, tuple[Step, ...]] = {
         Step(2.0, "delete", "", "Background"),
         Step(2.5, "create"),
     ),
+    Scene.PAUSE: (Step(0.0, "suspend"), Step(0.3, "resume")),
     Scene.FORGOTTEN: (Step(0.0, "vanish unseen"),),
 }
 """The same once more where nothing else happens."""

@@ -62,7 +62,7 @@ class Wire:
         self.on_write: Callable[[str], bool] | None = None
         """Called with `before` and `after` when a write arrives; true kills the process at that very moment."""
         self.freezes: float | None = None
-        """Seconds for which the process stands still once it has begun to create a child."""
+        """Seconds for which the process stands still once it has sent a write, be it of a job or of a child."""
         self.freeze: Callable[[float], None]
         self._world = world
         self._rng = rng
@@ -120,7 +120,7 @@ class Wire:
         world.judge.asks(self.name)
         if request.method != "GET":
             world.judge.sends(self.name, request)
-        if self.freezes is not None and _makes_child(request):
+        if self.freezes is not None and _is_work(request):
             self.freeze(self.freezes)
             self.freezes = None
         fault = self._draw_fault(request)
@@ -206,6 +206,10 @@ class Wire:
 
     def _fail(self, answer: asyncio.Future[Any], delay: float, error: Exception) -> None:
         self._world.loop.outside(delay, _reject, answer, error)
+
+
+def _is_work(request: Request) -> bool:
+    return request.method != "GET" and not any(part in request.path for part in ("/leases", "/events"))
 
 
 def _makes_child(request: Request) -> bool:

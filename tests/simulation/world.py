@@ -48,7 +48,7 @@ RECOVERY = 100.0
 PATIENCE = 60.0
 """Seconds within which what a process has seen has to be looked at, longer than any back-off."""
 
-USERS = {"create", "delete"}
+USERS = {"create", "delete", "suspend", "resume"}
 """What users do in an encore, to the first job that has pods."""
 
 ENCORE = 40.0
