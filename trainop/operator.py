@@ -121,7 +121,7 @@ def _add_controllers(manager: Manager, settings: Settings, ground: Ground) -> No
     for framework in enabled_frameworks(settings.schemes):
         recorder = Recorder(ground.client, framework.controller, ground.clock, rng=ground.rng, metrics=ground.metrics)
         manager.add_recorder(recorder)
-        manager.add_controller(build_controller(framework, ground, recorder), framework.controller)
+        manager.add_controller(build_controller(framework, ground, recorder))
 
 
 def _elect(

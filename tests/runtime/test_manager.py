@@ -86,7 +86,7 @@ class World:
         self.manager = Manager(clock=self.clock, elector=self.elector, signals=False, abort=self.abort)
         self.reconciler = Calls(work or self.nothing)
         self.controller = Controller("test", self.reconciler, clock=self.clock)
-        self.manager.add_controller(self.controller, "test")
+        self.manager.add_controller(self.controller)
         self.history: History = []
 
     async def nothing(self) -> None:
@@ -130,6 +130,14 @@ async def test_parts_start_in_order_and_stop_in_order():
         ("webhooks ends", 3),
         ("probes ends", 3),
     ]
+
+
+@virtual_time
+async def test_controllers_have_names_of_their_own():
+    world = World()
+    world.manager.add_controller(Controller("other", world.reconciler, clock=world.clock))
+    with pytest.raises(ValueError, match="controller with name test already exists"):
+        world.manager.add_controller(Controller("test", world.reconciler, clock=world.clock))
 
 
 @virtual_time

@@ -70,6 +70,9 @@ class Synced(Runnable, Protocol):
 
 
 class Stoppable(Runnable, Protocol):
+    @property
+    def name(self) -> str: ...
+
     def shutdown(self) -> None:
         """Begins nothing new; `run` returns when what was begun has ended."""
         ...
@@ -142,9 +145,11 @@ class Manager:
         """Runs on every replica, leader or not."""
         self._runnables[Group.OTHERS].append((name, runnable))
 
-    def add_controller(self, controller: Stoppable, name: str = "controller") -> None:
-        """Runs on the leader only."""
-        self._runnables[Group.CONTROLLERS].append((name, controller))
+    def add_controller(self, controller: Stoppable) -> None:
+        """Runs on the leader only. Raises `ValueError` if there is one of that name: their metrics would be one."""
+        if any(controller.name == other.name for other in self._controllers):
+            raise ValueError(f"controller with name {controller.name} already exists")
+        self._runnables[Group.CONTROLLERS].append((controller.name, controller))
         self._controllers.append(controller)
 
     def add_recorder(self, recorder: Flushable) -> None:
