@@ -252,6 +252,13 @@ QUOTA = 'pods "j-worker-0" is forbidden: exceeded quota: q, requested: pods=1, u
         (api_error(409, "Conflict"), Refusal.FAILURE),
         (api_error(429, "TooManyRequests"), Refusal.FAILURE),
         (api_error(500, "InternalError", "failed calling webhook"), Refusal.FAILURE),
+        (api_error(500, "", "etcdserver: request is too large"), Refusal.TEMPLATE),
+        (
+            api_error(
+                500, "", "rpc error: code = ResourceExhausted desc = trying to send message larger than max (3 vs. 2)"
+            ),
+            Refusal.TEMPLATE,
+        ),
         (ConnectionError("reset"), Refusal.FAILURE),
         (TimeoutError(), Refusal.FAILURE),
     ],

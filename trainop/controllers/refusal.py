@@ -20,6 +20,9 @@ class Refusal(enum.Enum):
 
 _PASSING = frozenset({401, 404, 408, 409, 429})
 
+_TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
+"""What etcd and its client say of objects of more than 1.5 and 2 MiB; the API server passes it on with status 500."""
+
 _PASSING_FORBIDDEN = (
     "cannot create resource",  # the operator's own rights: an administrator's mistake, not the job's
     "error looking up service account",  # made a moment after its namespace
@@ -32,8 +35,10 @@ _PASSING_FORBIDDEN = (
 
 def classify(error: Exception) -> Refusal:
     """What an error of a POST means."""
-    if not isinstance(error, ApiError) or not 400 <= error.code < 500:
+    if not isinstance(error, ApiError):
         return Refusal.FAILURE
+    if not 400 <= error.code < 500:
+        return Refusal.TEMPLATE if any(part in error.message for part in _TOO_LARGE) else Refusal.FAILURE
     if error.namespace_terminating:
         return Refusal.ENDING
     if error.code in _PASSING:
