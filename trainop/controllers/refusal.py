@@ -37,15 +37,16 @@ def classify(error: Exception) -> Refusal:
     """What an error of a POST means."""
     if not isinstance(error, ApiError):
         return Refusal.FAILURE
-    if not 400 <= error.code < 500:
-        return Refusal.TEMPLATE if any(part in error.message for part in _TOO_LARGE) else Refusal.FAILURE
     if error.namespace_terminating:
         return Refusal.ENDING
-    if error.code in _PASSING:
-        return Refusal.FAILURE
+    if error.code == 403 and "exceeded quota" in error.message:
+        return Refusal.QUOTA
+    return Refusal.FAILURE if _may_pass(error) else Refusal.TEMPLATE
+
+
+def _may_pass(error: ApiError) -> bool:
+    if not 400 <= error.code < 500:
+        return not any(part in error.message for part in _TOO_LARGE)
     if error.code == 403:
-        if "exceeded quota" in error.message:
-            return Refusal.QUOTA
-        if any(part in error.message for part in _PASSING_FORBIDDEN):
-            return Refusal.FAILURE
-    return Refusal.TEMPLATE
+        return any(part in error.message for part in _PASSING_FORBIDDEN)
+    return error.code in _PASSING
