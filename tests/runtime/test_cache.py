@@ -82,7 +82,7 @@ async def test_synced_when_all_are():
     cache.informer(SERVICES, DECODE)
     async with running(cache):
         await pods.wait_synced()
-        assert (cache.synced, cache.unsynced) == (False, ["services"])
+        assert not cache.synced
         await cache.wait_synced()
         assert transport.times[-1] == 0
         assert asyncio.get_running_loop().time() == 5

@@ -14,7 +14,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainop.runtime.admission import AdmissionRequest, Verdict, allow, amend, defaulting, deny, validating
+    from trainop.runtime.admission import (
+        AdmissionRequest,
+        Verdict,
+        allow,
+        amend,
+        defaulting,
+        deny,
+        mutating_path,
+        validating,
+        validating_path,
+    )
     from trainop.runtime.auth import load_config
     from trainop.runtime.cache import Cache, CacheError
     from trainop.runtime.client import Client, PatchKind
@@ -82,7 +92,7 @@ if TYPE_CHECKING:
     from trainop.runtime.workqueue import WorkQueue
 
 _PLACES = {
-    "admission": "AdmissionRequest Verdict allow amend defaulting deny validating",
+    "admission": "AdmissionRequest Verdict allow amend defaulting deny mutating_path validating validating_path",
     "auth": "load_config",
     "cache": "Cache CacheError",
     "client": "Client PatchKind",
@@ -133,7 +143,8 @@ __all__ = [
     "SystemClock", "TerminalError", "Timing", "TokenBucket", "TooManyRequestsError", "Transport", "UnauthorizedError",
     "Unstructured", "Urgency", "Verdict", "WebhookServer", "WorkQueue", "allow", "amend", "by_controller", "by_label",
     "by_namespace", "decode_complete", "decode_unstructured", "defaulting", "deny", "health_application",
-    "load_config", "metrics_application", "owner_reference", "parse_address", "update", "validating",
+    "load_config", "metrics_application", "mutating_path", "owner_reference", "parse_address", "update", "validating",
+    "validating_path",
 ]
 # fmt: on
 

@@ -117,11 +117,6 @@ class Cache:
         """All informers are."""
         return all(informer.synced for informer in self._informers.values())
 
-    @property
-    def unsynced(self) -> Sequence[str]:
-        """The kinds that are still awaited, such as `pods`."""
-        return [str(informer.resource) for informer in self._informers.values() if not informer.synced]
-
     async def wait_synced(self) -> None:
         for informer in tuple(self._informers.values()):
             await informer.wait_synced()
