@@ -104,7 +104,7 @@ def main() -> None:
     raw.unlink(missing_ok=True)
     sizes = msgspec.json.decode(options.sizes)
     if options.what == MEMORY:
-        unit, factor = "KiB per pod", 1 / 1024 / asyncio.run(trace({"jobs": 250, "workers": 7, **sizes}, raw))
+        unit, factor = "KiB per pod", 1 / 1024 / asyncio.run(trace({"jobs": 100, "workers": 7, **sizes}, raw))
     else:
         unit, factor = "seconds", 1 / RATE
         asyncio.run(sample(options.what, sizes, raw))

@@ -10,7 +10,7 @@ import sys
 import tracemalloc
 from pathlib import Path
 
-DEPTH = 16
+DEPTH = 8
 """Frames that are kept of each allocation."""
 ROOT = Path(__file__).resolve().parent.parent.parent
 

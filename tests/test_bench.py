@@ -1,0 +1,58 @@
+"""What the benchmark makes of its results: targets, and which runs count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from e2e.bench.report import group, markdown
+from e2e.bench.scale import exponent
+from e2e.bench.targets import BASE, OURS, STOCK, judge
+
+
+def run(operator: str, scenario: str = "s1", foreign: float = 0.0, jobs: int = 200, **result: Any) -> dict[str, Any]:
+    return {"scenario": scenario, "operator": operator, "sizes": {"jobs": jobs}, "foreign": foreign, "result": result}
+
+
+def verdicts(*runs: dict[str, Any]) -> dict[str, tuple[float, bool]]:
+    return {each.target.title: (round(each.value, 3), each.met) for each in judge(group(runs))}
+
+
+@pytest.mark.parametrize(("ours", "met"), [((1.0, 2.0, 9.0), True), ((4.0, 6.0, 6.1), False)])
+def test_a_target_is_a_ratio_of_medians(ours: tuple[float, ...], met: bool):
+    peers = [run(BASE, "s2", all_counted=value) for value in (9.0, 10.0, 30.0)]
+    found = verdicts(*(run(OURS, "s2", all_counted=value) for value in ours), *peers)
+    assert found == {"S2: 1,000 workers until all are counted running, s": (ours[1] / 10, met)}
+
+
+def test_what_was_not_measured_is_not_judged():
+    assert verdicts(run(OURS, "s4", p99=1.0), run(BASE, "s3", rss=1.0)) == {}
+
+
+def test_what_is_limited_is_compared_by_the_job():
+    found = verdicts(run(OURS, all_running=6.0), run(STOCK, jobs=20, all_running=30.0))
+    assert found == {"S1: ms per job until all run, over the stock flags'": (0.02, True)}
+
+
+def test_requests_are_those_of_all_phases():
+    requests = [{"per_job": 18.0, "requests": {}, "refused": {}}, {"per_job": 2.5, "requests": {}, "refused": {}}]
+    found = verdicts(run(OURS, "count-s1", requests=requests))
+    assert found == {"S1: API requests per job, creation to Succeeded": (20.5, False)}
+
+
+def test_disturbed_runs_count_only_where_there_are_no_others():
+    calm, disturbed = run(OURS, "s4", p99=1.0), run(OURS, "s4", 0.5, p99=9.0)
+    assert group([disturbed, calm]) == {("s4", OURS): [calm]}
+    assert group([disturbed]) == {("s4", OURS): [disturbed]}
+
+
+def test_the_report_tells_what_was_missed_and_by_how_much():
+    text = markdown([run(OURS, "s4", p50=0.01, p99=0.03), run(BASE, "s4", p50=0.01, p99=0.02)])
+    assert "| 20.0 (training-operator-tuned) | 30.0 | 1.50 | 1 | **missed by 50%** |" in text
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_growth_is_told_as_an_exponent(power: float):
+    sizes = [1000.0, 5000.0, 50000.0]
+    assert exponent(sizes, [3 * size**power for size in sizes]) == pytest.approx(power)
