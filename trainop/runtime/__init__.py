@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         validating_path,
     )
     from trainop.runtime.auth import load_config
+    from trainop.runtime.authorize import Authorizer, require_permission
     from trainop.runtime.cache import Cache, CacheError
     from trainop.runtime.client import Client, PatchKind
     from trainop.runtime.clock import Clock, SystemClock
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "admission": "AdmissionRequest Verdict allow amend defaulting deny mutating_path validating validating_path",
     "auth": "load_config",
+    "authorize": "Authorizer require_permission",
     "cache": "Cache CacheError",
     "client": "Client PatchKind",
     "clock": "Clock SystemClock",
@@ -132,19 +134,19 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names.
 # fmt: off
 __all__ = [
     "ALL_OTHERS", "CONFIG_MAPS", "DONE", "MUTATING_WEBHOOK_CONFIGURATIONS", "NAMESPACES", "NODES", "PODS", "SECRETS",
-    "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "AdmissionRequest", "AlreadyExistsError", "ApiError", "Cache",
-    "CacheError", "CertificateFolder", "CertificateRotation", "Changed", "Client", "Clock", "ClusterConfig",
-    "ConfigError", "Configuration", "ConflictError", "Controller", "EnqueueMapped", "EnqueueObject", "EnqueueOwner",
-    "Expectations", "ExponentialLimiter", "ForbiddenError", "GoneError", "Handler", "HttpServer", "HttpTransport",
-    "Informer", "InvalidError", "Json", "Key", "LeaderElector", "Manager", "Mapper", "Matching", "Metadata", "Metrics",
-    "NotConnectedError", "NotFoundError", "ObjectReference", "OwnerReference", "Pace", "PartialObject", "PatchKind",
-    "Predicate", "ReconcileError", "Reconciler", "Recorder", "Request", "Resource", "Response", "Result",
-    "RetryLimiter", "RotationOptions", "Selector", "ServingCertificate", "StallWatch", "Store", "Stream",
-    "SystemClock", "TerminalError", "Timing", "TokenBucket", "TooManyRequestsError", "Transport", "UnauthorizedError",
-    "Unstructured", "Urgency", "Verdict", "WebhookServer", "WorkQueue", "allow", "amend", "by_controller", "by_label",
-    "by_namespace", "decode_complete", "decode_unstructured", "defaulting", "deny", "health_application",
-    "load_config", "metrics_application", "mutating_path", "owner_reference", "parse_address", "update", "validating",
-    "validating_path",
+    "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "AdmissionRequest", "AlreadyExistsError", "ApiError",
+    "Authorizer", "Cache", "CacheError", "CertificateFolder", "CertificateRotation", "Changed", "Client", "Clock",
+    "ClusterConfig", "ConfigError", "Configuration", "ConflictError", "Controller", "EnqueueMapped", "EnqueueObject",
+    "EnqueueOwner", "Expectations", "ExponentialLimiter", "ForbiddenError", "GoneError", "Handler", "HttpServer",
+    "HttpTransport", "Informer", "InvalidError", "Json", "Key", "LeaderElector", "Manager", "Mapper", "Matching",
+    "Metadata", "Metrics", "NotConnectedError", "NotFoundError", "ObjectReference", "OwnerReference", "Pace",
+    "PartialObject", "PatchKind", "Predicate", "ReconcileError", "Reconciler", "Recorder", "Request", "Resource",
+    "Response", "Result", "RetryLimiter", "RotationOptions", "Selector", "ServingCertificate", "StallWatch", "Store",
+    "Stream", "SystemClock", "TerminalError", "Timing", "TokenBucket", "TooManyRequestsError", "Transport",
+    "UnauthorizedError", "Unstructured", "Urgency", "Verdict", "WebhookServer", "WorkQueue", "allow", "amend",
+    "by_controller", "by_label", "by_namespace", "decode_complete", "decode_unstructured", "defaulting", "deny",
+    "health_application", "load_config", "metrics_application", "mutating_path", "owner_reference", "parse_address",
+    "require_permission", "update", "validating", "validating_path",
 ]
 # fmt: on
 
