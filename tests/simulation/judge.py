@@ -256,7 +256,7 @@ class Judge:
         if request.path.startswith(LEASES.path()[: -len("/leases")]):
             return
         self._begun.setdefault((process, _reconcile()), self._world.loop.time())
-        self._world.writes[process] += 1
+        self._world.count_write(process)
         self._world.note(process, f"{request.method} {request.path} {essence(request)}")
         if "/events" in request.path:
             return
