@@ -12,7 +12,7 @@ from tests.simulation.script import BACKOFF, DEADLINE, FAIL, FOREIGN, RUN, SUCCE
 
 Weights = dict[str, int]
 
-GOALS: Weights = {SUCCEED: 6, FAIL: 2, BACKOFF: 3, DEADLINE: 2, RUN: 4, FOREIGN: 1}
+GOALS: Weights = {SUCCEED: 6, FAIL: 2, BACKOFF: 3, DEADLINE: 2, RUN: 4, FOREIGN: 2}
 DEEDS: Weights = {"suspend": 1, "resume": 1, "pause": 1, "scale": 2, "annotate": 1, "recreate": 2, "delete": 1}
 OPERATOR = ("kill", "stop", "freeze", "lag", "lag", "jump")
 SERVER = ("cut", "compact", "outage", "no quorum", "no admission")
@@ -125,7 +125,7 @@ THEMES: tuple[Theme, ...] = (
     ),
     Theme(
         "users",
-        goals=GOALS | {FOREIGN: 4, DEADLINE: 5, RUN: 10},
+        goals=GOALS | {FOREIGN: 8, DEADLINE: 5, RUN: 10},
         deeds=DEEDS | {"pause": 3, "recreate": 6},
         weather=WATCHES,
         kinds=(0, 0, 1, 2),
