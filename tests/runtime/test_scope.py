@@ -80,6 +80,18 @@ async def test_pages_of_large_objects_become_shorter():
 
 
 @virtual_time
+async def test_pages_are_never_shorter_than_one_object():
+    large = "y" * (6 << 20)
+    pages = [page(pod(f"p{number}", x=large), token=f"t{number}") for number in range(20)]
+    scene = Scene(refusal(422), *pages, page(pod("end")))
+    await scene.play()
+    limits = [int(request.query["limit"]) for request in scene.transport.requests[1:22]]
+    assert limits == sorted(limits, reverse=True)
+    assert limits[-3:] == [1, 1, 1]
+    assert len(scene.informer.store) == 21
+
+
+@virtual_time
 async def test_deletions_in_one_scope_leave_the_other_alone():
     scene = Scene(
         Streamed([in_namespace(added("a", 1), "one"), bookmark(5, end=True), in_namespace(deleted("a", 6), "one")]),

@@ -111,6 +111,38 @@ def test_an_event_restores_the_trust_in_a_watch():
     assert action.verb is Verb.WATCH
 
 
+def test_an_event_restores_the_trust_also_if_the_watch_breaks_off_then():
+    state = WATCHING
+    for _ in range(2):
+        state, _ = follow(state, Ended(Cause.SHORT, "10"))
+    state, _ = follow(state, Ended(Cause.DISCONNECTED, "12", fruitful=True))
+    for _ in range(2):
+        state, action = follow(state, Ended(Cause.SHORT, "12"))
+        assert (action.verb, action.version) == (Verb.WATCH, "12")
+    _, action = follow(state, Ended(Cause.SHORT, "12"))
+    assert action.verb is Verb.PAGE
+
+
+def test_each_watch_that_brought_something_may_hurry_once():
+    state, action = follow(WATCHING, Ended(Cause.TOO_LARGE))
+    assert (action.verb, action.delay) == (Verb.PAGE, 0)
+    state, _ = follow(state, Paged("", "5"))
+    _, action = follow(state, Ended(Cause.TOO_LARGE))
+    assert action.delay > 0, "not in a tight loop"
+    _, action = follow(state, Ended(Cause.TOO_LARGE, "6", fruitful=True))
+    assert action.delay == 0
+
+
+def test_a_long_wait_is_no_calm_time():
+    """What counts is the time without a failure after the wait that the last one asked for."""
+    state, action = follow(WATCHING, Ended(Cause.THROTTLED, retry_after=300), now=0)
+    assert action.delay == 300
+    state, action = follow(state, Ended(Cause.THROTTLED), now=301)
+    assert 1.6 <= action.delay <= 3.2
+    _, action = follow(state, Ended(Cause.THROTTLED), now=301 + action.delay + 121)
+    assert 0.8 <= action.delay <= 1.6
+
+
 def test_watches_end_at_different_times():
     rng = random.Random(1)
     timeouts = {step(WATCHING, Ended(Cause.CLOSED), 0.0, rng)[1].timeout for _ in range(100)}
