@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -121,6 +122,23 @@ def test_an_event_restores_the_trust_also_if_the_watch_breaks_off_then():
         assert (action.verb, action.version) == (Verb.WATCH, "12")
     _, action = follow(state, Ended(Cause.SHORT, "12"))
     assert action.verb is Verb.PAGE
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_each_list_may_begin_again_once(streams: bool):
+    """Pages of one list at once, then with back-off; the next list has its own try."""
+    expired = Ended(Cause.EXPIRED)
+    state, action = follow(LISTING, expired)
+    assert (action.verb, action.token, action.delay) == (Verb.PAGE, "", 0)
+    assert follow(replace(state, token="t"), expired)[1].delay > 0
+    state, _ = follow(replace(state, streams=streams), Paged("", "10"))
+    state, action = follow(state, expired)
+    assert action.verb is (Verb.STREAM if streams else Verb.PAGE)
+    if streams:
+        state, _ = follow(state, Ended(Cause.SILENT))
+    state, _ = follow(state, Paged("t", "20"))
+    _, action = follow(state, expired)
+    assert (action.verb, action.token, action.delay) == (Verb.PAGE, "", 0)
 
 
 def test_each_watch_that_brought_something_may_hurry_once():

@@ -195,7 +195,7 @@ def step(state: State, outcome: Paged | Listed | Ended, now: float, rng: random.
         case Paged(_, version):
             return _watch(replace(state, version=version, strikes=0), rng)
         case Listed(version):
-            state = replace(state, phase=Phase.WATCHING, version=version, strikes=0, hurried=False, restarted=False)
+            state = replace(state, phase=Phase.WATCHING, version=version, strikes=0, hurried=False)
             return state, Action(Verb.READ)
         case Ended():
             return _after_end(state, outcome, now, rng)
@@ -256,7 +256,7 @@ def _page(state: State, delay: float = 0.0) -> tuple[State, Action]:
 
 
 def _watch(state: State, rng: random.Random, delay: float = 0.0) -> tuple[State, Action]:
-    state = replace(state, phase=Phase.WATCHING, token="", restarted=False)
+    state = replace(state, phase=Phase.WATCHING, token="")
     return state, Action(Verb.WATCH, delay, version=state.version, timeout=_watch_seconds(rng))
 
 
