@@ -557,7 +557,7 @@ async def test_a_cancelled_pass_leaves_no_expectation() -> None:
 
 
 @virtual_time
-async def test_what_is_in_flight_doubles_while_all_goes_well() -> None:
+async def test_what_is_in_flight_doubles_to_four_while_all_goes_well() -> None:
     shell = Shell()
     shell.client.put(JOBS, pytorch_job(masters=0, workers=20))
     shell.show()
@@ -576,7 +576,7 @@ async def test_what_is_in_flight_doubles_while_all_goes_well() -> None:
 
     shell.client.create = count_and_create  # type: ignore[method-assign]
     await shell.look()
-    assert batches == [1, 2, 4, 8, 5]
+    assert batches == [1, 2, 4, 4, 4, 4, 1]
 
 
 @virtual_time

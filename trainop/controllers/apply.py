@@ -41,9 +41,10 @@ from trainop.runtime.resource import PODS, SERVICES, Resource
 MOST_PER_PASS = 500
 """Writes of one pass; the rest is left to the next, so that a big job does not keep a worker from the others."""
 
-MOST_AT_ONCE = 8
-"""Requests in flight for the pods of one job, and for its services: eight keep an API server almost busy, and the more
-there are, the longer a small job waits behind a big one's."""
+MOST_AT_ONCE = 4
+"""Requests in flight for the pods of one job, and for its services: these eight keep an API server of two processors
+busy. With twice as many a big job is no sooner complete, and a small one beside it waits twice as long for its pods;
+with half as many the big one takes a third longer (docs/performance.md)."""
 
 LOOK_AGAIN_AFTER = 30.0
 """Seconds until the next try where a name is taken or a service refused: nothing tells when that ends."""
