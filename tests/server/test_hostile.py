@@ -64,6 +64,13 @@ def container(**fields: Any) -> Spoil:
     return roles(lambda map_: map_["Worker"]["template"]["spec"]["containers"][0].update(fields))
 
 
+def make_heavy(job: Json, field: str) -> None:
+    """Each of many containers gets variables that name each of many replicas: too much for one pod."""
+    worker = job["spec"][field]["Worker"]
+    worker["replicas"] = 300
+    worker["template"]["spec"]["containers"] += [{"name": f"c{number}", "image": "none"} for number in range(180)]
+
+
 def metadata(**fields: Any) -> Spoil:
     """Of the template."""
     return roles(lambda map_: map_["Worker"]["template"].update({"metadata": fields}))
@@ -161,6 +168,7 @@ OF_KIND: dict[str, dict[str, Case]] = {
         "no-mode": Case(REFUSED, lambda job, _: job["spec"].pop("jobMode"), "Required value"),
         "any-mode": Case(RUNS, spec(jobMode="\u2603")),
         "overlong": Case(FAILS, worker(replicas=5000), "the variable MX_CONFIG of Worker"),
+        "heavy": Case(FAILS, make_heavy, "larger than max"),
     },
     "XGBoostJob": {
         "no-master": Case(FAILS, roles(lambda map_: map_.pop("Master")), "must be present"),
