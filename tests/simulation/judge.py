@@ -308,16 +308,19 @@ class Judge:
         self._check_circle(process, body, owner["uid"])
 
     def _check_circle(self, process: str, pod: Json, owner: str) -> None:
-        """Of pods that restart together none is made anew before all have gone."""
+        """Of pods that restart together none is made anew before all have gone, but for those that are too many."""
         job = self._world.job_of(pod)
         if job is None or _scope(job) == "pod":
             return
         place, ledger = slot_of(pod), Ledger(owner, job["metadata"].get("annotations") or {})
+        known = [facts_of(self._world.framework_of(job["kind"]), job), *self._knew(process, owner)]
         for stored in self._world.store.table("pods").objects.values():
             if (owner_of(stored.value) or {}).get("uid") != owner or not ledger.settled(stored.uid):
                 continue
             other = slot_of(stored.value)
-            if _scope(job) == "job" or (place and other and place[0] == other[0]):
+            if other is None or any(other[1] >= facts.replicas.get(other[0], 0) for facts in known):
+                continue
+            if _scope(job) == "job" or (place is not None and place[0] == other[0]):
                 name = pod["metadata"]["name"]
                 self.accuse("restarts together", f"{process} creates {name} before {stored.key[1]} has gone")
 
