@@ -175,6 +175,7 @@ class World:
     def _clear_up(self) -> None:
         """From now on all goes well."""
         self.note("fate", "calm")
+        self.calm_at = self._changed_at = self.loop.time()  # who has just come back has still to look
         self.calm = True
         self.weather = replace(FAIR, latency=self.script.weather.latency)
         self.broken.clear()
@@ -195,7 +196,6 @@ class World:
             else:
                 self.loop.outside(step.at, self.fate.strike, number, step)
         await Pause(self.loop, ENCORE)
-        self.calm_at = self._changed_at = self.loop.time()
         self._clear_up()
         await self._settle()
 
