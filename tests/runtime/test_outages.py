@@ -191,6 +191,20 @@ async def test_after_a_streamed_list_a_silence_of_90_seconds_ends_the_watch():
 
 
 @virtual_time
+async def test_a_watch_that_could_not_be_verified_does_not_stay_open():
+    """Nobody would read it until the next try, which may be a minute away."""
+    unread = Streamed([HANG])
+    broken = Streamed([added("a", 1), bookmark(2, end=True), ConnectionResetError("gone")])
+    scene = Scene(broken, REFUSED, unread, REFUSED)
+    async with scene.running():
+        while len(scene.transport.requests) < 4:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        assert scene.transport.verbs() == ["stream", "watch@2", "watch@2", "probe"]
+        assert unread.closed
+
+
+@virtual_time
 async def test_each_outage_can_end_early():
     """By a watch that goes on, and by a list that begins anew."""
 

@@ -160,6 +160,7 @@ class Reflector(Generic[T]):
                 case Verb.READ:
                     pass
         except (ApiError, ConnectionError, TimeoutError) as error:
+            await self._disconnect()  # a watch that was opened, but not found to go on where it was, is not kept
             self._tell(cause_of(error), str(error) or repr(error), action)
             self._outage = self._outage or cause_of(error) in (Cause.DISCONNECTED, Cause.UNAVAILABLE)
             return Ended(cause_of(error), retry_after=float(getattr(error, "retry_after", None) or 0))
