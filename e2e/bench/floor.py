@@ -1,4 +1,4 @@
-"""The physical limit: a bare client creates the objects that an operator would, and the node runs the pods."""
+"""The physical limit: a bare client creates the very objects that the operator does, and the node runs the pods."""
 
 from __future__ import annotations
 
@@ -6,37 +6,29 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 from e2e.bench.arena import NAMESPACE, open_arena
-from e2e.bench.kinds import container
+from e2e.bench.kinds import PYTORCH as PYTORCH_JOB
 from e2e.bench.node import Node
 from e2e.bench.scenarios import spent
-from trainop.runtime.objects import Json, owner_reference
+from trainop.controllers.pytorch import PYTORCH
+from trainop.engine.model import CreatePod, CreateService, Snapshot
+from trainop.engine.plan import plan
+from trainop.runtime.objects import Json, Unstructured
 from trainop.runtime.resource import PODS, SERVICES, Resource
 
-LABELS = "training.kubeflow.org/"
 AT_ONCE = 32
 
 
 def objects(jobs: int, workers: int) -> Iterator[tuple[Resource, Json]]:
-    """What training-operator writes for these jobs, jobs and their statuses left out."""
-    for number in range(jobs * (workers + 1)):
-        job, index = divmod(number, workers + 1)
-        labels = {
-            f"{LABELS}job-name": f"job-{job}",
-            f"{LABELS}replica-type": "worker",
-            f"{LABELS}replica-index": str(index),
-            f"{LABELS}operator-name": "pytorchjob-controller",
-        }
-        owner = owner_reference("kubeflow.org/v1", "PyTorchJob", f"job-{job}", "0" * 36)
-        metadata = {"name": f"p-{number}", "namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner]}
-        wait = ["sh", "-c", f"until nslookup job-{job}-master-0; do sleep 2; done"]
-        init = container("init-pytorch") | {"command": wait}
-        spec: Json = {"containers": [container("pytorch")], "initContainers": [init], "restartPolicy": "Never"}
-        yield PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        port = {"name": "pytorchjob-port", "port": 23456}
-        spec = {"clusterIP": "None", "selector": labels, "ports": [port]}
-        yield SERVICES, {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+    """The pods and services of these jobs, as our operator makes them; jobs and their statuses left out."""
+    for number in range(jobs):
+        job = PYTORCH_JOB.make(f"job-{number}", workers, "")
+        job["metadata"] |= {"namespace": NAMESPACE, "uid": f"{number:036}"}
+        for action in plan(PYTORCH, Snapshot(Unstructured(job), (), (), datetime.now(UTC))).actions:
+            if isinstance(action, CreatePod | CreateService):
+                yield PODS if isinstance(action, CreatePod) else SERVICES, action.manifest
 
 
 async def until(condition: Callable[[], bool]) -> None:
