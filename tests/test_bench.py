@@ -49,7 +49,7 @@ def test_disturbed_runs_count_only_where_there_are_no_others():
 
 def test_the_report_tells_what_was_missed_and_by_how_much():
     text = markdown([run(OURS, "s4", p50=0.01, p99=0.03), run(BASE, "s4", p50=0.01, p99=0.02)])
-    assert "| 20.0 (training-operator-tuned) | 30.0 | 1.50 | 1 | **missed by 50%** |" in text
+    assert "| 20.0 (training-operator-tuned) | 30.0 | 1.50 | 1 | **missed by 50 %** |" in text
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])

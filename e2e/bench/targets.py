@@ -110,5 +110,5 @@ def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
         target = verdict.target
         other = "" if verdict.other is None else f"{verdict.other:.{target.digits}f} ({target.other or 'alone'})"
         ratio = "" if verdict.other is None else f"{verdict.value:.2f}"
-        told = "met" if verdict.met else f"**missed by {verdict.value / target.most - 1:.0%}**"
+        told = "met" if verdict.met else f"**missed by {100 * (verdict.value / target.most - 1):.2g} %**"
         yield f"| {target.title} | {other} | {verdict.ours:.{target.digits}f} | {ratio} | {target.most:.3g} | {told} |"
