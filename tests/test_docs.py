@@ -54,7 +54,7 @@ def test_the_file_of_a_new_kind_is_all_that_it_takes():
     made = plan(framework, Snapshot(raw, (), (), now)).actions
     pods = [action.manifest for action in made if isinstance(action, CreatePod)]
     assert [pod["spec"]["containers"][0]["env"] for pod in pods] == [
-        [{"name": "MY_PEERS", "value": "j-worker-0,j-worker-1"}, {"name": "MY_RANK", "value": str(index)}]
+        [{"name": "MY_PEERS", "value": "j-worker-0:7777,j-worker-1:7777"}, {"name": "MY_RANK", "value": str(index)}]
         for index in range(2)
     ]
     assert len([action for action in made if isinstance(action, CreateService)]) == 2
