@@ -3,8 +3,9 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
-# a process for each processor; the tests of one file share theirs, and with it what they start
-PYTEST := $(BIN)/pytest --numprocesses=auto --dist=loadfile
+# one process more than there are processors, as some tests wait; the tests of one file share theirs, and what they start
+PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=loadfile
 PYTHON = $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 

@@ -15,7 +15,7 @@ from trainop.engine.model import CreatePod, Snapshot
 from trainop.engine.plan import plan
 from trainop.operator import FRAMEWORKS
 
-SIZES = (100, 200, 400)
+SIZES = (50, 100, 200)
 """Of the last role; one plan creates no more than 500 pods."""
 
 

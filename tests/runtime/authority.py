@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import ssl
 from datetime import UTC, datetime, timedelta
 
@@ -53,12 +54,18 @@ def _with_serial_zero(certificate: x509.Certificate, key: rsa.RSAPrivateKey) -> 
     return ssl.DER_cert_to_PEM_cert(der).encode()
 
 
+@functools.cache
+def _keys() -> tuple[rsa.RSAPrivateKey, rsa.RSAPrivateKey]:
+    """Of the authority and of the server, the same for all: they take a second to make."""
+    return rsa.generate_private_key(65537, 2048), rsa.generate_private_key(65537, 2048)
+
+
 def cert_controller_pairs(
     *, authority_left: int = 3000, server_left: int = 300, name: str = NAME, now: datetime | None = None
 ) -> tuple[Pair, Pair]:
     """Authority and server certificate with so many days left of their ten years and one year."""
     now = now or datetime.now(UTC)
-    keys = rsa.generate_private_key(65537, 2048), rsa.generate_private_key(65537, 2048)
+    keys = _keys()
     authority = (
         _builder(_name("training-operator-ca"), keys[0], now - timedelta(days=3650 - authority_left), 3650)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
