@@ -142,10 +142,10 @@ async def test_a_pod_whose_post_was_answered_by_a_reset_is_found_by_name_and_not
             raise ConnectionError("reset by peer")
         return answer
 
-    shell.client.create = create_and_reset  # type: ignore[method-assign]
+    shell.client.create = create_and_reset  # type: ignore[method-assign]  # the answer is lost
     with pytest.raises(ConnectionError):
         await shell.look()
-    shell.client.create = create  # type: ignore[method-assign]
+    shell.client.create = create  # type: ignore[method-assign]  # as before
     uid = shell.client.objects[PODS, Key("ns", "j-worker-1")]["metadata"]["uid"]
     shell.show(JOBS, SERVICES)  # the pods are not seen yet
     shell.reconciler._expectations.forget("job-uid")
@@ -550,7 +550,7 @@ async def test_a_cancelled_pass_leaves_no_expectation() -> None:
     async def hang(*_args: Any, **_kwargs: Any) -> Json:
         raise TimeoutError
 
-    shell.client.create = hang  # type: ignore[method-assign]
+    shell.client.create = hang  # type: ignore[method-assign]  # no answer
     outcome = await applier.carry_out(job, [CreatePod({"metadata": {"name": "x"}})])
     assert [type(error) for error in outcome.errors] == [TimeoutError]
     assert shell.reconciler._expectations.satisfied(job.metadata.uid, shell.view.look)
@@ -574,7 +574,7 @@ async def test_what_is_in_flight_doubles_to_four_while_all_goes_well() -> None:
             flying = 0
         return await create(resource, body, namespace=namespace)
 
-    shell.client.create = count_and_create  # type: ignore[method-assign]
+    shell.client.create = count_and_create  # type: ignore[method-assign]  # spies
     await shell.look()
     assert batches == [1, 2, 4, 4, 4, 4, 1]
 

@@ -550,7 +550,7 @@ async def test_anothers_write_of_the_status_that_we_could_not_write_is_news() ->
         sent.append(args[3])
         return await patch(*args, **kwargs)
 
-    shell.client.patch = remember  # type: ignore[method-assign]
+    shell.client.patch = remember  # type: ignore[method-assign]  # spies
     with pytest.raises(ConnectionError):
         await shell.look()
     await shell.woken()

@@ -219,16 +219,18 @@ async def test_a_long_reconcile_is_cancelled_at_25_seconds_and_the_lease_release
     assert asyncio.get_running_loop().time() < 28
 
 
+async def stubborn() -> None:
+    """Work of a minute that nothing can cancel."""
+    for _ in range(60):
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            continue
+
+
 @pytest.mark.case("runtime-32")
 @virtual_time
 async def test_a_reconcile_that_swallows_cancellation_ends_the_process_without_release():
-    async def stubborn() -> None:
-        for _ in range(60):
-            try:
-                await asyncio.sleep(1)
-            except asyncio.CancelledError:
-                continue
-
     world = World(stubborn, elect=True)
     run = world.start()
     await asyncio.sleep(1)
@@ -292,13 +294,6 @@ async def test_a_lost_lease_cancels_the_reconciles_and_ends_with_1():
 
 @virtual_time
 async def test_after_a_lost_lease_work_that_does_not_end_is_not_waited_for():
-    async def stubborn() -> None:
-        for _ in range(60):
-            try:
-                await asyncio.sleep(1)
-            except asyncio.CancelledError:
-                continue
-
     world = World(stubborn, elect=True)
     run = world.start()
     await asyncio.sleep(1)
