@@ -1,6 +1,6 @@
 """Starts one container that leaves processes behind in every known way, then waits to be ended.
 
-    python agent_program.py MODE MARKER
+    python agent_program.py MODE MARKER SECONDS
 
 The marker is an argument of every process, so that the test finds those that survive.
 """
@@ -12,7 +12,10 @@ import os
 import signal
 import sys
 
-from trainop.local.node.sandbox import Command, Machine, NetworkMode
+from trainop.local.node.sandbox import Command, Machine, NetworkMode, SandboxError
+
+NO_SUCH_MODE = 3
+"""Exit code that tells a machine on which the mode cannot be had from a mistake."""
 
 LITTER = """
 import os, subprocess, sys, time
@@ -60,5 +63,7 @@ async def main(mode: NetworkMode, marker: str, lasting: str) -> None:
 if __name__ == "__main__":
     try:
         asyncio.run(main(*sys.argv[1:]))  # type: ignore[arg-type]  # three words
+    except SandboxError:
+        sys.exit(NO_SUCH_MODE)
     except KeyboardInterrupt:
         sys.exit(130)
