@@ -145,7 +145,7 @@ class Judge:
         if text == DEADLINE_TEXT.format(name) and not self._world.script.jumps:
             due = parse_timestamp(job["status"]["startTime"]) + timedelta(seconds=policy["activeDeadlineSeconds"])
             late = (self._world.clock.now() - due).total_seconds()
-            if not -0.01 <= late <= self._world.patience(due, 2.0):
+            if not -0.01 <= late <= self._world.rest.patience(due, 2.0):
                 self.accuse("deadline on time", f"{name} failed at its deadline {late:.2f} s late")
 
     def _on_ledger(self, name: str, old: Json, new: Json) -> None:
@@ -379,7 +379,7 @@ class Judge:
             return
         due = parse_timestamp(end) + timedelta(seconds=ttl)
         late = (self._world.clock.now() - due).total_seconds()
-        if not self._world.script.jumps and not -0.01 <= late <= self._world.patience(due, 2.0):
+        if not self._world.script.jumps and not -0.01 <= late <= self._world.rest.patience(due, 2.0):
             self.accuse("TTL on time", f"{name} is deleted {late:.2f} s late")
 
 

@@ -93,7 +93,7 @@ class Nodes:
         job = self._world.job_of(value)
         if job is None or self._surplus(plan, job, place):
             return  # whoever is about to be removed does nothing any more
-        if self._world.script.orderly and self._world.wishes[plan.name]:
+        if self._world.script.orderly and self._world.users.wishes[plan.name]:
             self._schedule_next(stored.key, stored.uid)
             return
         owner = job["metadata"]["uid"]
@@ -126,7 +126,7 @@ class Nodes:
         slots = self._slots(plan, job)
         if any(terminating(stored.value) for stored in pods) or set(running) != set(slots):
             return
-        if self._world.wishes[plan.name] or any(self._is_down(stored.uid) for stored in pods):
+        if self._world.users.wishes[plan.name] or any(self._is_down(stored.uid) for stored in pods):
             return
         for place in slots:
             done = self._spent[uid, place] >= len(plan.attempts.get(place, ()))

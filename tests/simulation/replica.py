@@ -134,10 +134,18 @@ class Replica:
         """For its own writes to show, which may take five minutes if they came and went unseen."""
         return any(len(controller._reconciler._expectations) for controller in self._controllers)
 
+    def has_due(self, within: float) -> bool:
+        """Something in its queues is worked on, or will be in so many seconds. Who does not lead has no work."""
+        soon = self._world.loop.time() + within
+        for queue in (controller.queue for controller in self._controllers if self.leads):
+            if queue._working or any((entry.ready_at or 0.0) <= soon for entry in queue._entries.values()):
+                return True
+        return False
+
     @property
     def oversees(self) -> bool:
         """It waits for own writes that its caches have shown."""
-        for reconciler in (controller._reconciler for controller in self._controllers):
+        for reconciler in (controller._reconciler for controller in self._controllers if self.waits):
             copy = Expectations(self.clock)
             copy._owners = deepcopy(reconciler._expectations._owners)
             if any(copy.satisfied(owner, reconciler._view.look) for owner in list(copy._owners)):

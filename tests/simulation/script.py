@@ -73,6 +73,18 @@ class Step:
     subject: str = ""
     value: Any = field(default=None, compare=False)
 
+    @property
+    def lasts(self) -> float:
+        """Seconds."""
+        match self.act:
+            case "freeze":
+                return float(self.value[0])
+            case "lag":
+                return float(self.value[1])
+            case "outage" | "no quorum" | "no admission" | "node":
+                return float(self.value)
+        return 0.0
+
 
 @dataclass(frozen=True)
 class Script:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from trainop.local.api import apply, crds
 from trainop.local.api.schema import Schema
 from trainop.local.api.store import Stored
 from trainop.runtime import workqueue
+from trainop.runtime.manager import Manager
 from trainop.runtime.objects import Json
 
 
@@ -33,6 +35,10 @@ def _compile(document: Json) -> Schema:
     return _compiled[text]
 
 
+async def _turn_no_more(_: Manager) -> None:
+    await asyncio.Event().wait()
+
+
 def _stay(_: Stored) -> None:
     """Stays decoded."""
 
@@ -40,7 +46,7 @@ def _stay(_: Stored) -> None:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Without what takes time and decides nothing: collections of garbage, registries for queues whose metrics nobody
-    wants, who manages which field, old versions as bytes."""
+    wants, who manages which field, old versions as bytes, turns counted for probes."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -48,6 +54,7 @@ def undisturbed() -> Iterator[None]:
             mock.patch.object(workqueue, "Metrics", metrics),
             mock.patch.object(apply, "track_update", lambda _, new, **__: new),
             mock.patch.object(Stored, "become_history", _stay),
+            mock.patch.object(Manager, "_count_turns", _turn_no_more),
         ):
             yield
     finally:

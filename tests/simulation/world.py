@@ -4,60 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from tests.simulation.ends import end_state
-from tests.simulation.facts import due_at, owner_of, terminating
+from tests.simulation.facts import due_at, owner_of
 from tests.simulation.fate import Fate
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.logs import logs_into
-from tests.simulation.loop import EPOCH, Pause, ProcessLoop, Wall
+from tests.simulation.loop import Pause, ProcessLoop, Wall
 from tests.simulation.loop import run as run_loop
 from tests.simulation.node import Nodes
 from tests.simulation.replica import Replica, metrics
-from tests.simulation.script import NAMESPACE, JobPlan, Script, Step
+from tests.simulation.rest import Rest
+from tests.simulation.script import NAMESPACE, JobPlan, Script
 from tests.simulation.shortcuts import schemas_compiled_once, undisturbed
+from tests.simulation.users import ACTS, Users
 from tests.simulation.weather import FAIR
 from tests.simulation.wire import at_once
 from trainop.engine.crd import crd
 from trainop.engine.framework import Framework
 from trainop.engine.model import Options
 from trainop.local.api.server import ApiServer
-from trainop.local.api.store import Change, Store, Stored, Table
+from trainop.local.api.store import Store, Stored
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.client import Client
-from trainop.runtime.errors import AlreadyExistsError, NotFoundError
-from trainop.runtime.expectations import EXPECTATION_TIMEOUT
 from trainop.runtime.objects import Json
 from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS, LEASES, NAMESPACES, PODS
 from trainop.runtime.transport import Request, Response, Stream
 from trainop.settings import Settings
 
-QUIET = 35.0
-"""Seconds without a write after which a cluster is at rest, if all watches stand: longer than any second look."""
-
-MOST_RESTLESS = 1500.0
-"""Seconds after the faults within which it has to be."""
-
-RECOVERY = 100.0
-"""Seconds after the faults within which everything may still be late: back-offs, elections."""
-
 HECTIC = 2000
 """Writes that no minute may have, whatever happens in it."""
 
-PATIENCE = 60.0
-"""Seconds within which what a process has seen has to be looked at, longer than any back-off."""
+ECHO = 8.0
+"""Seconds after the last fault of an encore."""
 
-USERS = {"create", "delete", "suspend", "resume"}
-"""What users do in an encore, to the first job that has pods."""
-
-ENCORE = 40.0
-"""Seconds that one more fault may take."""
-
-UNIMPORTANT = {"leases.coordination.k8s.io", "events"}
+START = 15
+"""Seconds within which a fresh operator has looked at everything."""
 
 
 @dataclass(frozen=True)
@@ -107,25 +91,22 @@ class World:
         self.writes: Counter[str] = Counter()
         self._kill = kill
         self._seen_writes = 0
-        self._changed_at = 0.0
-        self._attentive_at = 0.0
-        """When nobody waited for what was there."""
         self.happened = 0
         """What users, nodes and fate have done since the last minute began."""
         self._hectic = 0
         """Writes of this minute."""
+        self._minute = (0, 0)
+        """Reconciles and writes before this minute."""
         self.busiest = (0, 0)
         self.server = ApiServer(clock=self.clock, rng=random.Random(f"{script.seed}/server"))
         self.store: Store = self.server._backend.store
-        self.users = Client(self.server.transport(), clock=self.clock, rng=random.Random(f"{script.seed}/users"))
         self.frameworks = [FRAMEWORKS[kind] for kind in dict.fromkeys(job.kind for job in script.jobs)]
-        self._expired_before = self._expired()
+        self.users = Users(self)
+        self.rest = Rest(self)
         self.judge = Judge(self)
         self.nodes = Nodes(self, random.Random(f"{script.seed}/nodes"))
         self.fate = Fate(self)
         self.replicas = [Replica(self, f"op{number + 1}") for number in range(script.replicas)]
-        self.wishes: dict[str, deque[Step]] = {}
-        """What the users of each job still want to do."""
         self._serving: asyncio.Task[None]
 
     # The run ----------------------------------------------------------------------------------------------------------
@@ -135,17 +116,19 @@ class World:
         self.loop.on_spin = self._stop_spinning
         self.loop.outside(self.script.storm_at, self._storm)
         for plan in self.script.jobs:
-            self._follow(plan)
+            self.users.follow(plan)
         for number, step in enumerate(self.script.chaos):
             self.loop.outside(step.at, self.fate.strike, number, step)
         for number, replica in enumerate(self.replicas):
             self.loop.outside(0.7 * number, replica.start)
-        self.loop.outside(60.0, self._count_minute, *self._totals())
+        self._minute = self._totals()
+        self.loop.outside(60.0, self._end_minute)
         await Pause(self.loop, self.script.calm_at)
         self._clear_up()
-        await self._settle()
+        await self.rest.settle()
         if self.script.encore and self.nodes.at_work() and not self.judge.violations:
             await self._play_encore()
+        self._judge_minute()
         end = end_state(self)
         if afresh and not self.judge.violations:
             await self._look_afresh()
@@ -162,10 +145,10 @@ class World:
     def _set_up(self) -> None:
         with schemas_compiled_once():
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-            at_once(self.users.create(NAMESPACES, namespace))
+            at_once(self.users.client.create(NAMESPACES, namespace))
             for framework in self.frameworks:
-                at_once(self.users.create(CUSTOM_RESOURCE_DEFINITIONS, crd(framework)))
-        for listener in (self._on_change, self.judge, self.nodes):
+                at_once(self.users.client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(framework)))
+        for listener in (self.rest, self.judge, self.nodes):
             self.store.listen(listener)
         self._serving = self.loop.create_task(self.server.run())
 
@@ -175,7 +158,7 @@ class World:
     def _clear_up(self) -> None:
         """From now on all goes well."""
         self.note("fate", "calm")
-        self.calm_at = self._changed_at = self.loop.time()  # who has just come back has still to look
+        self.calm_at = self.rest.changed_at = self.loop.time()  # who has just come back has still to look
         self.calm = True
         self.weather = replace(FAIR, latency=self.script.weather.latency)
         self.broken.clear()
@@ -190,77 +173,34 @@ class World:
         self.calm = False
         owner = self.job_of(self.nodes.at_work()[0].value) or {}
         plan = next(plan for plan in self.script.jobs if plan.name == owner["metadata"]["name"])
+        lasts = max(step.at + step.lasts for step in self.script.encore)
         for number, step in enumerate(self.script.encore, start=len(self.script.chaos)):
-            if step.act in USERS:
-                self.loop.outside(step.at, self._act, plan, step)
+            if step.act in ACTS:
+                self.loop.outside(step.at, self.users.act, plan, step)
             else:
                 self.loop.outside(step.at, self.fate.strike, number, step)
-        await Pause(self.loop, ENCORE)
+        await Pause(self.loop, lasts + ECHO)
         self._clear_up()
-        await self._settle()
-
-    async def _settle(self) -> None:
-        """Until nothing more happens."""
-        while not self.judge.violations:
-            await Pause(self.loop, 5.0)
-            self.nodes.look()
-            if self.loop.time() - self.calm_at > MOST_RESTLESS:
-                self.judge.accuse("comes to rest", f"after {MOST_RESTLESS:g} s something still happens or is awaited")
-            elif self._rests():
-                return
-
-    def _rests(self) -> bool:
-        """For some time now nothing has changed, and somebody was there to see to it."""
-        now = self.loop.time()
-        if not any(each.oversees for each in self.replicas):
-            self._attentive_at = now
-        elif now > max(self._attentive_at, self.calm_at) + PATIENCE:
-            self.judge.accuse("comes to rest", "own writes are awaited, although they have been seen")
-        if not all(each.stands for each in self.replicas) or not any(each.leads for each in self.replicas):
-            self._changed_at = now
-        if any(self.wishes.values()) or self.nodes.busy or now < self._changed_at + QUIET:
-            return False
-        jobs = [job for plan in self.script.jobs if (job := self.job_named(plan)) is not None]
-        awaiting = [job for job in jobs if self._awaits_time(job)]
-        return not awaiting
-
-    def _awaits_time(self, job: Json) -> bool:
-        """A limit of the job is still to come; one that is long over is a fault of its own."""
-        due = due_at(job)
-        if due is None:
-            return False
-        late = (self.clock.now() - due).total_seconds()
-        if late > self.patience(due, 5.0) and not self.script.jumps:
-            name = job["metadata"]["name"]
-            self.judge.accuse("limits on time", f"{name} is past its deadline or time to live by {late:.0f} s")
-        return not self.script.jumps or -100 < late < 0
-
-    def patience(self, due: datetime, usual: float) -> float:
-        """How late something due then may come: it may take a while after the faults, but no longer. Longest takes a
-        child that came and went unseen, which is awaited until the expectation expires."""
-        if self._expired() > self._expired_before or any(replica.waits for replica in self.replicas):
-            return EXPECTATION_TIMEOUT + RECOVERY
-        recovered = self.calm_at + RECOVERY if self.script.chaos or self.script.weather != FAIR else 0.0
-        return max(usual, recovered - (due - EPOCH).total_seconds())
+        await self.rest.settle()
 
     async def _look_afresh(self) -> None:
         """A new operator that sees only the end must find nothing to do. Where wall clocks were set, what depends on
         the time may come at any time."""
-        jobs = [job for plan in self.script.jobs if (job := self.job_named(plan)) is not None]
-        if self.script.jumps and any(due_at(job) for job in jobs):
+        if self.script.jumps and any(map(due_at, self.jobs())):
             return
         for replica in self.replicas:
             replica.end()
-        await Pause(self.loop, 5.0)
-        before = self.store.version
+        before, self.rest.changed_at = self.store.version, 0.0
         self.weather = FAIR
+        self.script = replace(self.script, replicas=1)
         fresh = Replica(self, "fresh")
         self.replicas.append(fresh)
-        self.script = replace(self.script, replicas=1)
-        self._changed_at = 0.0
         fresh.start()
-        await Pause(self.loop, 15.0)
-        if self._changed_at > 0.0:
+        for _ in range(START):
+            await Pause(self.loop, 1.0)
+            if fresh.stands and not fresh.has_due(0.0):
+                break
+        if self.rest.changed_at > 0.0:
             self.judge.accuse("nothing left undone", f"a fresh operator still has to write after version {before}")
 
     async def _take_down(self) -> None:
@@ -313,14 +253,6 @@ class World:
     def version(self) -> int:
         return self.store.version
 
-    def _on_change(self, table: Table, change: Change) -> None:
-        if table.name not in UNIMPORTANT:
-            self._changed_at = self.loop.time()
-
-    def _expired(self) -> int:
-        kinds = (metrics().controller(framework.controller) for framework in self.frameworks)
-        return sum(int(kind.expectations_expired._value.get()) for kind in kinds)
-
     def _totals(self) -> tuple[int, int]:
         kinds = (metrics().controller(framework.controller) for framework in self.frameworks)
         reconciles = sum(int(result._value.get()) for kind in kinds for result in kind.results.values())
@@ -333,68 +265,23 @@ class World:
         if self._hectic == HECTIC:
             self._stop_spinning()
 
-    def _count_minute(self, reconciles: int, writes: int) -> None:
+    def _end_minute(self) -> None:
+        self._judge_minute()
+        self.loop.outside(60.0, self._end_minute)
+
+    def _judge_minute(self) -> None:
         """Work is bounded by what happens, and there is hardly any when nothing does."""
-        now, happened = self._totals(), self.happened
-        self.happened = self._hectic = 0
-        self.busiest = max(self.busiest[0], now[0] - reconciles), max(self.busiest[1], now[1] - writes)
-        did = now[0] - reconciles, now[1] - writes
-        if did[0] > 60 + 20 * happened or did[1] > 40 + 12 * happened:
-            text = f"{did[0]} reconciles and {did[1]} writes in a minute in which {happened} things have happened"
+        before, self._minute = self._minute, self._totals()
+        reconciles, writes = self._minute[0] - before[0], self._minute[1] - before[1]
+        happened, self.happened, self._hectic = self.happened, 0, 0
+        self.busiest = max(self.busiest[0], reconciles), max(self.busiest[1], writes)
+        if reconciles > 60 + 20 * happened or writes > 40 + 12 * happened:
+            text = f"{reconciles} reconciles and {writes} writes in a minute in which {happened} things have happened"
             self.judge.accuse("no hot loop", text)
-        self.loop.outside(60.0, self._count_minute, *now)
-
-    # Users and fate ---------------------------------------------------------------------------------------------------
-
-    def _follow(self, plan: JobPlan) -> None:
-        """The user of a job takes one step after the other."""
-        left = self.wishes[plan.name] = deque(step for step in self.script.steps if step.subject == plan.name)
-        self.loop.outside(left[0].at, self._take_step, plan)
-
-    def _take_step(self, plan: JobPlan) -> None:
-        left = self.wishes[plan.name]
-        if not self._act(plan, left[0]):
-            self.loop.outside(0.5, self._take_step, plan)
-            return
-        left.popleft()
-        if left:
-            self.loop.outside(max(0.0, left[0].at - self.loop.time()), self._take_step, plan)
-        self.nodes.look()
-
-    def _act(self, plan: JobPlan, step: Step) -> bool:
-        """False if it has to be tried again."""
-        resource = plan.framework.resource
-        try:
-            match step.act:
-                case "create":
-                    at_once(self.users.create(resource, plan.body(), namespace=NAMESPACE))
-                case "delete":
-                    at_once(self.users.delete(resource, plan.name, NAMESPACE, propagation=step.value))
-                case _:
-                    at_once(self.users.patch(resource, plan.name, NAMESPACE, self._patch(plan, step)))
-        except AlreadyExistsError:
-            job = self.job_named(plan)
-            if job is not None and terminating(job):
-                return False
-        except NotFoundError:
-            self.note("user", f"finds no {step.subject} to {step.act}")
-            return True
-        self.note("user", f"{step.act} {step.subject} {step.value or ''}")
-        self.happened += 1
-        return True
-
-    def _patch(self, plan: JobPlan, step: Step) -> Json:
-        match step.act:
-            case "suspend" | "resume":
-                return {"spec": {"runPolicy": {"suspend": step.act == "suspend"}}}
-            case "scale":
-                role, count = step.value
-                return {"spec": {plan.framework.replica_specs: {role: {"replicas": count}}}}
-        return {"metadata": {"annotations": {"note": f"{step.at:.3f}"}}}
 
     def mark_deleted(self, stored: Stored) -> None:
         """Somebody else deletes the pod, with its grace period."""
-        at_once(self.users.delete(PODS, stored.key[1], stored.key[0], uid=stored.uid))
+        at_once(self.users.client.delete(PODS, stored.key[1], stored.key[0], uid=stored.uid))
 
     # What there is ----------------------------------------------------------------------------------------------------
 
@@ -408,6 +295,9 @@ class World:
     def job_named(self, plan: JobPlan) -> Json | None:
         stored = self.store.get(str(plan.framework.resource), (NAMESPACE, plan.name))
         return stored.value if stored else None
+
+    def jobs(self) -> list[Json]:
+        return [job for plan in self.script.jobs if (job := self.job_named(plan)) is not None]
 
     def job_of(self, pod: Json) -> Json | None:
         """The job that controls the pod, if it is there."""

@@ -25,15 +25,6 @@ _BOOKMARK_BEFORE_END = 2.0
 _BATCH = 500
 
 
-async def wait_for(woken: asyncio.Event, seconds: float, clock: Clock) -> None:
-    """Return when `woken` is set or `seconds` of the clock have passed."""
-    async with asyncio.TaskGroup() as group:
-        timer = group.create_task(clock.sleep(seconds))
-        timer.add_done_callback(lambda _: woken.set())
-        await woken.wait()
-        timer.cancel()
-
-
 class Watch:
     """A `Stream` of watch lines; what it shows begins when it is made, not when it is first read."""
 
@@ -60,6 +51,8 @@ class Watch:
         self._forget = forget
         self._bookmarks = options.bookmarks
         self._woken = asyncio.Event()
+        self._alarm: asyncio.Task[None] | None = None
+        """Rings when a bookmark is due, or the end."""
         self._closed = False
         self._refused: Refusal | None = None
         self._initial: list[Stored] = []
@@ -102,6 +95,8 @@ class Watch:
         self._forget(self)
         self._table.wakers.pop(self._woken.set, None)
         self._woken.set()
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     def _begin(self, options: ListOptions) -> None:
         """Find the place in the history, or the state to begin with."""
@@ -172,8 +167,14 @@ class Watch:
 
     async def _pause(self) -> None:
         self._woken.clear()
+        if self._alarm is None or self._alarm.done():
+            self._alarm = asyncio.create_task(self._ring())
+        await self._woken.wait()
+
+    async def _ring(self) -> None:
         until = min(self._deadline, self._next_bookmark)
-        await wait_for(self._woken, max(0.0, until - self._clock.monotonic()), self._clock)
+        await self._clock.sleep(max(0.0, until - self._clock.monotonic()))
+        self._woken.set()
 
 
 def _version(text: str) -> int:

@@ -1,0 +1,103 @@
+"""When a run is over: nothing changes, and nothing is due that could."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from tests.simulation.facts import due_at
+from tests.simulation.loop import EPOCH, Pause
+from tests.simulation.replica import metrics
+from tests.simulation.weather import FAIR
+from trainop.local.api.store import Change, Table
+from trainop.runtime.expectations import EXPECTATION_TIMEOUT
+from trainop.runtime.objects import Json
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+QUIET = 3.0
+"""Seconds without a change after which a cluster is at rest, if all watches stand and nothing is due: what was under
+way has arrived by then."""
+
+FAR = 35.0
+"""The same if something is due within so many seconds: longer than any second look, which may go on for ever."""
+
+LOOK_EVERY = 1.0
+
+MOST_RESTLESS = 1500.0
+"""Seconds after the faults within which it has to be at rest."""
+
+RECOVERY = 100.0
+"""Seconds after the faults within which everything may still be late: back-offs, elections."""
+
+PATIENCE = 60.0
+"""Seconds within which what a process has seen has to be looked at, longer than any back-off."""
+
+UNIMPORTANT = {"leases.coordination.k8s.io", "events"}
+
+
+class Rest:
+    """Follows the changes in the store."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.changed_at = 0.0
+        self._attentive_at = 0.0
+        """When nobody waited for what was there."""
+        self._expired_before = self._expired()
+
+    def __call__(self, table: Table, change: Change) -> None:
+        if table.name not in UNIMPORTANT:
+            self.changed_at = self._world.loop.time()
+
+    async def settle(self) -> None:
+        """Until nothing more happens."""
+        world = self._world
+        while not world.judge.violations:
+            await Pause(world.loop, LOOK_EVERY)
+            world.nodes.look()
+            if world.loop.time() - world.calm_at > MOST_RESTLESS:
+                world.judge.accuse("comes to rest", f"after {MOST_RESTLESS:g} s something still happens or is awaited")
+            elif self._rests():
+                return
+
+    def _rests(self) -> bool:
+        """Nothing changes, nothing is due, and somebody is there to see to it."""
+        world, now = self._world, self._world.loop.time()
+        if not any(each.oversees for each in world.replicas):
+            self._attentive_at = now
+        elif now > max(self._attentive_at, world.calm_at) + PATIENCE:
+            world.judge.accuse("comes to rest", "own writes are awaited, although they have been seen")
+        if not all(each.stands for each in world.replicas) or not any(each.leads for each in world.replicas):
+            self.changed_at = now
+        quiet = FAR if any(each.has_due(FAR) for each in world.replicas) else QUIET
+        if any(world.users.wishes.values()) or world.nodes.busy or now < self.changed_at + quiet:
+            return False
+        awaiting = [job for job in world.jobs() if self._awaits_time(job)]
+        return not awaiting
+
+    def _awaits_time(self, job: Json) -> bool:
+        """A limit of the job is still to come; one that is long over is a fault of its own."""
+        due = due_at(job)
+        if due is None:
+            return False
+        jumps = self._world.script.jumps
+        late = (self._world.clock.now() - due).total_seconds()
+        if late > self.patience(due, 5.0) and not jumps:
+            name = job["metadata"]["name"]
+            self._world.judge.accuse("limits on time", f"{name} is past its deadline or time to live by {late:.0f} s")
+        return not jumps or -100 < late < 0
+
+    def patience(self, due: datetime, usual: float) -> float:
+        """How late something due then may come: it may take a while after the faults, but no longer. Longest takes a
+        child that came and went unseen, which is awaited until the expectation expires."""
+        world = self._world
+        if self._expired() > self._expired_before or any(replica.waits for replica in world.replicas):
+            return EXPECTATION_TIMEOUT + RECOVERY
+        recovered = world.calm_at + RECOVERY if world.script.chaos or world.script.weather != FAIR else 0.0
+        return max(usual, recovered - (due - EPOCH).total_seconds())
+
+    def _expired(self) -> int:
+        kinds = (metrics().controller(framework.controller) for framework in self._world.frameworks)
+        return sum(int(kind.expectations_expired._value.get()) for kind in kinds)
