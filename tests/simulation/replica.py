@@ -21,15 +21,37 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
+class Uncounted:
+    """A counter, a gauge or a histogram that nobody reads."""
+
+    def inc(self) -> None: ...
+    def observe(self, _: float) -> None: ...
+
+
+class UnseenQueue:
+    """The series of a queue. The real ones would keep the last queue of each name, and with it its whole run."""
+
+    adds = retries = queue_duration = work_duration = Uncounted()
+
+    def observe(self, _: object) -> None: ...
+
+
 class Differences(JobMetrics):
-    """What is read as differences. What requests and events count is left out, for it takes longer than they do."""
+    """What is read as differences. What requests, watches and queues count is left out, for it takes longer than they
+    do."""
 
     @functools.cache  # noqa: B019  # one of a process
     def controller(self, name: str) -> ControllerMetrics:
         return super().controller(name)
 
+    def queue(self, _: str) -> Any:
+        return UnseenQueue()
+
     def requested(self, *_: object, **__: object) -> None: ...
     def decoded(self, *_: object) -> None: ...
+    def listed(self, *_: object) -> None: ...
+    def relisted(self, *_: object) -> None: ...
+    def rewatched(self, *_: object) -> None: ...
     def received(self, *_: object) -> None: ...
     def stored(self, *_: object) -> None: ...
 
