@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -45,6 +45,8 @@ class Type:
     form: str
     fields: dict[str, Type] = field(default_factory=dict)
     element: Type | None = None
+    plain: type | None = None
+    """Values of this Python type are taken as they are."""
 
     @property
     def short(self) -> str:
@@ -110,9 +112,9 @@ def _of_schema(schema: Json) -> Type:
             element = _of_schema(schema["additionalProperties"])
             return Type(f"map[string]{element.go}", "map", element=element)
         case "integer":
-            return Type(schema.get("format", "int64"), "integer")
+            return Type(schema.get("format", "int64"), "integer", plain=int)
         case "number" | "boolean" | "string" as form:
-            return Type(_GO[form], form)
+            return Type(_GO[form], form, plain=_SCALARS[form])
     return Type("interface {}", "any")
 
 
@@ -129,6 +131,8 @@ class _Decoder:
             held = kind.fields.get(name)
             if held is None:
                 self._unknown.append(place + name)
+            elif type(part) is held.plain:
+                decoded[name] = part
             elif part is not None and (part or self._keep_empty or held.form not in {"list", "map"}):
                 decoded[name] = self._any(held, part, kind.short, path + name, place + name)
         return decoded
@@ -140,13 +144,20 @@ class _Decoder:
             case "struct":
                 self._expect(isinstance(value, dict), kind, value, owner, path)
                 return self.struct(kind, value, f"{path}.", f"{place}.")
-            case "list":
-                self._expect(isinstance(value, list), kind, value, owner, path)
-                return [self._element(kind, item, owner, path, f"{place}[{index}]") for index, item in enumerate(value)]
-            case "map":
-                self._expect(isinstance(value, dict), kind, value, owner, path)
-                return {name: self._element(kind, item, owner, path, f"{place}.{name}") for name, item in value.items()}
+            case "list" | "map":
+                return self._members(kind, value, owner, path, place)
         return self._scalar(kind, value, owner, path)
+
+    def _members(self, kind: Type, value: Any, owner: str, path: str, place: str) -> Any:
+        if kind.form == "list":
+            self._expect(isinstance(value, list), kind, value, owner, path)
+            if _all_plain(kind, value):
+                return value.copy()
+            return [self._element(kind, item, owner, path, f"{place}[{index}]") for index, item in enumerate(value)]
+        self._expect(isinstance(value, dict), kind, value, owner, path)
+        if _all_plain(kind, value.values()):
+            return value.copy()
+        return {name: self._element(kind, item, owner, path, f"{place}.{name}") for name, item in value.items()}
 
     def _element(self, kind: Type, value: Any, owner: str, path: str, place: str) -> Any:
         assert kind.element is not None  # noqa: S101 - lists and maps have one
@@ -198,6 +209,11 @@ class _Decoder:
         if not fits:
             word = _WORDS.get(type(value), "null")
             raise MistypedError(f"json: cannot unmarshal {word} into Go struct field {owner}.{path} of type {kind.go}")
+
+
+def _all_plain(kind: Type, values: Iterable[Any]) -> bool:
+    plain = kind.element.plain if kind.element else None
+    return plain is not None and all(type(value) is plain for value in values)
 
 
 def _unparsed(value: str, layout: str, part: str, like: str) -> str:

@@ -56,7 +56,7 @@ class GarbageCollector:
             self._dependents[owner["uid"]].add(node)
         if change.new is None:
             self._on_gone(change, before)
-        elif after or change.new.value["metadata"].get("deletionTimestamp"):
+        elif after != before or change.new.value["metadata"].get("deletionTimestamp"):
             self._backlog.add(node)
 
     def _on_gone(self, change: Change, owners: list[Json]) -> None:

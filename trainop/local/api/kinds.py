@@ -125,6 +125,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str, str], Kind] = {}
+        self._versions: dict[str, list[str]] = {}
         self.revision = 0
         """Counts changes, so that discovery documents can be kept."""
 
@@ -134,11 +135,13 @@ class Registry:
     def add(self, kind: Kind) -> None:
         resource = kind.resource
         self._kinds[resource.group, resource.version, resource.plural] = kind
+        self._versions.clear()
         self.revision += 1
 
     def remove_table(self, table: str) -> None:
         """Stop serving the kinds whose objects are in that table."""
         self._kinds = {key: kind for key, kind in self._kinds.items() if kind.table != table}
+        self._versions.clear()
         self.revision += 1
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
@@ -150,7 +153,10 @@ class Registry:
         return next((kind for kind in found if kind.convert is None), found[0] if found else None)
 
     def versions(self, group: str) -> list[str]:
-        return list(dict.fromkeys(kind.resource.version for kind in self if kind.resource.group == group))
+        if group not in self._versions:
+            of_group = (kind.resource.version for kind in self if kind.resource.group == group)
+            self._versions[group] = list(dict.fromkeys(of_group))
+        return self._versions[group]
 
     def groups(self) -> list[str]:
         return list(dict.fromkeys(kind.resource.group for kind in self))

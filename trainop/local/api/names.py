@@ -6,6 +6,10 @@ Source: apimachinery `pkg/util/validation/validation.go`. Every check returns wh
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+
+SEEN = 4096
+"""Answers that are remembered, for the same names come again with every write. Nobody may change them."""
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
@@ -24,6 +28,7 @@ def _too_long(limit: int) -> str:
     return f"must be no more than {limit} characters"
 
 
+@lru_cache(SEEN)
 def dns_subdomain(name: str) -> list[str]:
     """RFC 1123 subdomain: most names."""
     wrong = [_too_long(253)] if len(name) > 253 else []
@@ -71,6 +76,7 @@ def path_segment(name: str) -> list[str]:
     return [f"may not contain '{part}'" for part in ("/", "%") if part in name]
 
 
+@lru_cache(SEEN)
 def qualified_name(name: str) -> list[str]:
     """Keys of labels and annotations, finalizers: `name` or `prefix/name`."""
     prefix, slash, rest = name.rpartition("/")
@@ -101,6 +107,7 @@ def qualified_name(name: str) -> list[str]:
 _PREFIX_HINT = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
 
 
+@lru_cache(SEEN)
 def label_value(value: str) -> list[str]:
     """Values of labels."""
     wrong = [_too_long(63)] if len(value) > 63 else []

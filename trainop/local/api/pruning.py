@@ -69,8 +69,9 @@ def fill_defaults(place: Place, value: Any) -> Any:
             filled[name] = member
         elif (kept := _unless_null(inner, member, ABSENT)) is not ABSENT:
             filled[name] = fill_defaults(inner, kept)
-    for name, inner in place.properties.items():
-        if name not in filled and inner.default is not ABSENT:
+    for name in place.defaulted:
+        if name not in filled:
+            inner = place.properties[name]
             filled[name] = fill_defaults(inner, deepcopy(inner.default))
     return filled
 

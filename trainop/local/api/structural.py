@@ -77,6 +77,8 @@ class Place:
     embedded: bool = False
     """A whole object with apiVersion, kind and metadata."""
     default: Any = ABSENT
+    defaulted: tuple[str, ...] = ()
+    """Properties that have a default."""
     map_keys: tuple[str, ...] = ()
     """Of a list that is a map, the fields that make its key."""
     bounded: bool = True
@@ -84,6 +86,8 @@ class Place:
     rules: tuple[Rule, ...] = ()
     has_rules: bool = False
     """A rule stands here or below."""
+    has_keys: bool = False
+    """Here or below stands a list that is a set or a map."""
 
     def member(self, name: str) -> Place | None:
         """The place of a member of a map, if the schema knows one."""
@@ -106,6 +110,7 @@ def _compile(schema: Json, path: str) -> Place:
     items = _compile(schema["items"], f"{path}items.") if isinstance(schema.get("items"), dict) else None
     rules = compile_rules(schema.get("x-kubernetes-validations") or ())
     additional = _additional(schema, path)
+    keyed = schema.get("x-kubernetes-list-type") in {"set", "map"}
     below = [*properties.values(), *(place for place in (items, additional) if place)]
     return Place(
         keywords=schema,
@@ -117,10 +122,12 @@ def _compile(schema: Json, path: str) -> Place:
         preserve=bool(schema.get("x-kubernetes-preserve-unknown-fields")),
         embedded=bool(schema.get("x-kubernetes-embedded-resource")),
         default=ABSENT if schema.get("default") is None else schema["default"],
+        defaulted=tuple(name for name, place in properties.items() if place.default is not ABSENT),
         map_keys=tuple(schema.get("x-kubernetes-list-map-keys") or ()),
         bounded=not schema.keys() <= _UNBOUNDED,
         rules=rules,
         has_rules=bool(rules) or any(place.has_rules for place in below),
+        has_keys=keyed or any(place.has_keys for place in below),
     )
 
 

@@ -130,11 +130,8 @@ def _check_enum(keywords: Json, value: Any, path: str) -> Iterator[FieldError]:
 
 
 def _check_map(place: Place, value: Json, old: Any, path: str) -> Iterator[FieldError]:
-    least, most = place.keywords.get("minProperties"), place.keywords.get("maxProperties")
-    if least is not None and len(value) < least:
-        yield _invalid(path, len(value), f"should have at least {least} properties")
-    if most is not None and len(value) > most:
-        yield _too_many(path, len(value), most)
+    if place.bounded:
+        yield from _check_size(place.keywords, value, path)
     required = place.keywords.get("required") or ()
     for name in dict.fromkeys([*required, *(("apiVersion", "kind") if place.embedded else ())]):
         if name not in value:
@@ -143,6 +140,14 @@ def _check_map(place: Place, value: Json, old: Any, path: str) -> Iterator[Field
         inner = place.member(name)
         if inner:
             yield from _validate(inner, member, _old_member(old, name), _join(path, name))
+
+
+def _check_size(keywords: Json, value: Json, path: str) -> Iterator[FieldError]:
+    least, most = keywords.get("minProperties"), keywords.get("maxProperties")
+    if least is not None and len(value) < least:
+        yield _invalid(path, len(value), f"should have at least {least} properties")
+    if most is not None and len(value) > most:
+        yield _too_many(path, len(value), most)
 
 
 def _check_list(place: Place, value: list[Any], old: Any, path: str) -> Iterator[FieldError]:
@@ -225,6 +230,8 @@ def _overlay(schema: Json) -> Place:
 
 
 def _duplicates(place: Place, value: Any, path: str) -> Iterator[FieldError]:
+    if not place.has_keys:
+        return
     if isinstance(value, dict):
         for name, member in value.items():
             inner = place.member(name)
