@@ -118,12 +118,11 @@ def place_of(path: str) -> tuple[str, tuple[str, str]]:
     return plural if core else f"{plural}.{parts[1]}", (namespace, name)
 
 
-def essence(request: Request) -> str:
+def essence(method: str, body: Json) -> str:
     """What a write is about, for the trace."""
-    if request.method == "DELETE" or not request.body:
+    if method == "DELETE" or not body:
         return ""
-    body = msgspec.json.decode(request.body)
-    if request.method == "POST":
+    if method == "POST":
         return str(body["metadata"].get("name", ""))
     if "status" in body:
         conditions = body["status"].get("conditions") or []

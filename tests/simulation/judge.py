@@ -257,17 +257,18 @@ class Judge:
             return
         self._begun.setdefault((process, _reconcile()), self._world.loop.time())
         self._world.count_write(process)
-        self._world.note(process, f"{request.method} {request.path} {essence(request)}")
+        body = msgspec.json.decode(request.body) if request.body else {}
+        self._world.note(process, f"{request.method} {request.path} {essence(request.method, body)}")
         if "/events" in request.path:
             return
         self._check_lead(process, request)
         match request.method:
             case "POST":
-                self._check_create(process, request)
+                self._check_create(process, request, body)
             case "DELETE":
                 self._check_delete(process, request)
             case "PATCH" | "PUT" if any(request.path.startswith(path) for path in self._paths):
-                version = msgspec.json.decode(request.body)["metadata"].get("resourceVersion")
+                version = body["metadata"].get("resourceVersion")
                 if not version:
                     self.accuse("over what was seen", f"{process} writes {request.path} whatever it is by now")
                 self._check_order(process, place_of(request.path)[1][1], self._versions.get(version, 0))
@@ -283,8 +284,7 @@ class Judge:
             self.accuse("time goes forward", f"{process} writes for {name} as it was before the present one was made")
         self._acted[process, name] = max(number, self._acted[process, name])
 
-    def _check_create(self, process: str, request: Request) -> None:
-        body = msgspec.json.decode(request.body)
+    def _check_create(self, process: str, request: Request, body: Json) -> None:
         owner = owner_of(body)
         name = body["metadata"]["name"]
         if owner is None:

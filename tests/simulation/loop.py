@@ -35,7 +35,8 @@ class Call:
         self.at = at
         self.callback = callback
         self.args = args
-        self.context = contextvars.copy_context() if context is None else context  # an empty one is false
+        self.context = context
+        """None outside of all processes."""
         self.dropped = False
 
     def cancel(self) -> None:
@@ -54,16 +55,12 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.frozen = False
-        self.parked: deque[Call] = deque()
 
     def __repr__(self) -> str:
         return self.name
 
 
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
-_OUTSIDE = contextvars.Context()
-"""Where the network and the cluster live: they never stand still."""
 
 
 class _Task(asyncio.Task[Any]):
@@ -88,6 +85,8 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._turns = 0
         self._tasks = 0
+        self._parked: dict[Process | None, deque[Call]] = {}
+        """What those who stand still have to do when they wake."""
         self._timers: list[tuple[float, int, Call]] = []
         self._number = itertools.count()
         """Timers of one time are called in the order in which they were set."""
@@ -99,32 +98,32 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return self._now
 
     def freeze(self, process: Process) -> None:
-        process.frozen = True
+        self._parked.setdefault(process, deque())
 
     def thaw(self, process: Process) -> None:
-        process.frozen = False
-        self._ready.extend(process.parked)
-        process.parked.clear()
+        self._ready.extend(self._parked.pop(process, ()))
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
-        call = Call(self._now, callback, args, context)
+        call = Call(self._now, callback, args, contextvars.copy_context() if context is None else context)
         self._ready.append(call)
         return call
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there are no threads
 
     def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
-        call = Call(when, callback, args, context)
-        heapq.heappush(self._timers, (when, next(self._number), call))
+        return self._set(Call(when, callback, args, contextvars.copy_context() if context is None else context))
+
+    def _set(self, call: Call) -> Call:
+        heapq.heappush(self._timers, (call.at, next(self._number), call))
         return call
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def outside(self, delay: float, callback: Callable[..., object], *args: Any) -> Call:
-        """Calls after `delay` seconds, whatever becomes of the process that asks for it."""
-        call: Call = self.call_at(self._now + delay, callback, *args, context=_OUTSIDE.copy())
-        return call
+        """Calls after `delay` seconds, whatever becomes of the process that asks for it: where the network and the
+        cluster live, nothing ever stands still."""
+        return self._set(Call(self._now + delay, callback, args, None))
 
     def spawn(self, process: Process, work: Coroutine[Any, Any, R], name: str) -> asyncio.Task[R]:
         """A task that belongs to the process, like all that it starts."""
@@ -172,12 +171,15 @@ class ProcessLoop(asyncio.BaseEventLoop):
         stop()
 
     def _run(self, call: Call) -> None:
-        process = call.context.get(_PROCESS)
-        if process is not None and process.frozen:
-            process.parked.append(call)
-            return
+        context = call.context
         try:
-            call.context.run(call.callback, *call.args)
+            if context is None:
+                call.callback(*call.args)
+                return
+            if self._parked and (parked := self._parked.get(context.get(_PROCESS))) is not None:
+                parked.append(call)
+            else:
+                context.run(call.callback, *call.args)
         except Exception as error:  # noqa: BLE001  # as asyncio does; `run` raises it at the end
             self.call_exception_handler({"message": f"{call.callback} failed", "exception": error})
 
@@ -206,9 +208,7 @@ class Wall:
     def __init__(self, loop: ProcessLoop, offset: float = 0.0) -> None:
         self._loop = loop
         self.offset = offset
-
-    def monotonic(self) -> float:
-        return self._loop.time()
+        self.monotonic = loop.time
 
     def now(self) -> datetime:
         return EPOCH + timedelta(seconds=self.offset + self._loop.time())

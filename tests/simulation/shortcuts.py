@@ -11,6 +11,7 @@ from unittest import mock
 import msgspec
 
 from tests.simulation.replica import metrics
+from trainop import operator
 from trainop.local.api import apply, crds
 from trainop.local.api.schema import Schema
 from trainop.local.api.store import Stored
@@ -39,6 +40,10 @@ async def _turn_no_more(_: Manager) -> None:
     await asyncio.Event().wait()
 
 
+def _serve_nobody(*_: object) -> None:
+    """Neither probes nor metrics."""
+
+
 def _stay(_: Stored) -> None:
     """Stays decoded."""
 
@@ -46,7 +51,7 @@ def _stay(_: Stored) -> None:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Without what takes time and decides nothing: collections of garbage, registries for queues whose metrics nobody
-    wants, who manages which field, old versions as bytes, turns counted for probes."""
+    wants, who manages which field, old versions as bytes, probes and scrapes."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -55,6 +60,7 @@ def undisturbed() -> Iterator[None]:
             mock.patch.object(apply, "track_update", lambda _, new, **__: new),
             mock.patch.object(Stored, "become_history", _stay),
             mock.patch.object(Manager, "_count_turns", _turn_no_more),
+            mock.patch.object(operator, "_add_servers", _serve_nobody),
         ):
             yield
     finally:

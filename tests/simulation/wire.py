@@ -271,8 +271,11 @@ class Tap:
                 if wire.dead or self._broken:
                     break
                 fault = self._draw_fault()
-                if fault:
-                    world.note(wire.name, f"watch {self._path}: {fault}")
+                if not fault:
+                    world.judge.shows(wire.name, self._path, chunk)
+                    yield chunk
+                    continue
+                world.note(wire.name, f"watch {self._path}: {fault}")
                 async for part in self._suffer(fault, chunk, version):
                     world.judge.shows(wire.name, self._path, part)
                     yield part
@@ -322,8 +325,6 @@ class Tap:
                 yield chunk + chunk.splitlines(keepends=True)[-1]
             case "bookmark":
                 yield chunk + bookmark_like(chunk, version)
-            case _:
-                yield chunk
 
 
 def error_line(code: int) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from trainop.runtime.objects import Json
@@ -161,6 +162,7 @@ _BLANKS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
+@cache
 def shape_of_kind(group: str, kind: str) -> Shape:
     """The shape of a built-in kind; of any other, that of its metadata."""
     return replace(_with_metadata(_KINDS.get((group, kind), UNKNOWN)), blank=_BLANK | _BLANKS.get((group, kind), {}))
