@@ -106,6 +106,7 @@ class Node:
         while True:
             while self._todo:
                 await self._write(*self._todo.popleft())
+                await asyncio.sleep(0)  # an API server in this process has not made us wait
             self._wake.clear()
             await self._wake.wait()
 

@@ -1,0 +1,127 @@
+"""The embedded API server without what costs it most: objects are stored as they come.
+
+Objects of some tables are neither checked nor completed, and nobody keeps account of who set which field. So the
+operator, not the API server, limits how fast thousands of pods come about. Lists, watches, deletions and all else are
+the embedded API server's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Collection
+
+import msgspec
+
+from trainop.local.api import refusal
+from trainop.local.api.backend import Backend
+from trainop.local.api.core import core_kinds
+from trainop.local.api.crds import Definitions
+from trainop.local.api.http import HttpServer
+from trainop.local.api.kinds import Registry
+from trainop.local.api.patch import merge_patch
+from trainop.local.api.podparts import PodParts
+from trainop.local.api.refusal import Refusal
+from trainop.local.api.route import Route, find
+from trainop.local.api.router import Router, Whole
+from trainop.local.api.store import Store, Stored
+from trainop.local.api.tls import make_certificate
+from trainop.runtime.clock import SystemClock
+from trainop.runtime.objects import Json
+from trainop.runtime.resource import PODS
+from trainop.runtime.transport import Request, Response, Stream
+
+_JSON = {"content-type": "application/json"}
+_MERGE = "application/merge-patch+json"
+_PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+
+
+class _PlainRouter(Router):
+    def __init__(self, backend: Backend, tables: Collection[str]) -> None:
+        super().__init__(backend, PodParts(backend))
+        self._tables = tables
+
+    async def answer(self, request: Request) -> Response | Stream:
+        """As the router does it, but for creations and merge patches of objects in the plain tables."""
+        if request.method != "POST" and (request.method, request.content_type) != ("PATCH", _MERGE):
+            return await super().answer(request)
+        route = find(self._backend.registry, request.path)
+        if route.kind.table not in self._tables or route.subresource not in {"", "status"}:
+            return await super().answer(request)
+        write = self._create if request.method == "POST" else self._merge
+        try:
+            stored = write(route, msgspec.json.decode(request.body))
+        except Refusal as refused:
+            return Response(refused.code, _JSON, msgspec.json.encode(refused.status))
+        body = stored.body
+        if "as=PartialObjectMetadata" in request.accept:
+            body = msgspec.json.encode({**_PARTIAL, "metadata": stored.value["metadata"]})
+        return Response(201 if request.method == "POST" else 200, _JSON, body)
+
+    def _create(self, route: Route, value: Json) -> Stored:
+        resource, metadata = route.kind.resource, value["metadata"]
+        key = (route.namespace or "", metadata["name"])
+        if self._backend.store.get(route.kind.table, key) is not None:
+            raise refusal.already_exists(resource, metadata["name"], going=False)
+        metadata |= {
+            "namespace": route.namespace,
+            "uid": self._backend.new_uid(),
+            "creationTimestamp": self._backend.now(),
+            "generation": 1,
+        }
+        value |= {"kind": resource.kind, "apiVersion": resource.api_version}
+        if resource == PODS:
+            value["status"] = {"phase": "Pending"}
+        return self._backend.store.put(route.kind.table, key, value)
+
+    def _merge(self, route: Route, patch: Json) -> Stored:
+        stored = self._backend.store.get(route.kind.table, route.key)
+        if stored is None:
+            raise route.not_found()
+        old, wanted = stored.value["metadata"], patch.get("metadata") or {}
+        if any(name in wanted and wanted[name] != old[name] for name in ("uid", "resourceVersion")):
+            raise refusal.conflict(route.kind.resource, route.name)
+        value = merge_patch(stored.value, patch)
+        value["metadata"] = dict(value["metadata"])
+        return self._backend.store.put(route.kind.table, route.key, value)
+
+
+class PlainServer:
+    """A `Transport` within the process, and sockets for everybody else."""
+
+    def __init__(self, tables: Collection[str], history: int) -> None:
+        """`history` is how many changes each table remembers."""
+        self._backend = Backend(Store(history), Registry(), SystemClock(), random.Random())
+        for kind in core_kinds(self._backend, "10.96.0.0/16"):
+            self._backend.registry.add(kind)
+        self._backend.store.listen(Definitions(self._backend))
+        self._router = _PlainRouter(self._backend, tables)
+        self._http = HttpServer(self._backend, self._router)
+
+    async def serve(self, token: str) -> Json:
+        """Listens, with TLS; returns the kubeconfig."""
+        self._backend.tokens.add(token)
+        certificate = make_certificate("127.0.0.1", self._backend.clock.now())
+        url = await self._http.start("127.0.0.1", 0, certificate)
+        authority = base64.b64encode(certificate.certificate).decode()
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "bench",
+            "clusters": [{"name": "bench", "cluster": {"server": url, "certificate-authority-data": authority}}],
+            "users": [{"name": "bench", "user": {"token": token}}],
+            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+        }
+
+    async def send(self, request: Request) -> Response:
+        answer = await self._router.answer(request)
+        assert isinstance(answer, Response)
+        return answer
+
+    async def open(self, request: Request) -> Stream:
+        answer = await self._router.answer(request)
+        return Whole(answer.status, answer.headers, answer.body) if isinstance(answer, Response) else answer
+
+    async def close(self) -> None:
+        self._router.end_watches()
+        await self._http.stop()
