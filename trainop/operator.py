@@ -9,6 +9,8 @@ import random
 import secrets
 import uuid
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
 
 import structlog
 
@@ -24,6 +26,7 @@ from trainop.engine.framework import Framework
 from trainop.errors import StartError, UnknownSchemeError
 from trainop.logs import configure_logs
 from trainop.runtime.auth import ConfigError, load_config
+from trainop.runtime.authorize import Authorizer, require_permission
 from trainop.runtime.cache import Cache
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock, SystemClock
@@ -33,6 +36,7 @@ from trainop.runtime.manager import Manager
 from trainop.runtime.ratelimit import TokenBucket
 from trainop.runtime.recorder import Recorder
 from trainop.runtime.server import Address, HttpServer, health_application, metrics_application, parse_address
+from trainop.runtime.serving import CertificateFolder, ServingCertificate
 from trainop.runtime.stalls import StallWatch
 from trainop.runtime.transport import Transport
 from trainop.settings import Settings
@@ -111,7 +115,7 @@ def build(
     manager = Manager(clock=clock, grace=settings.graceful_shutdown_timeout, elector=elector, signals=signals)
     if announcer:
         manager.add_recorder(announcer)
-    _add_servers(manager, settings, metrics)
+    _add_servers(manager, settings, reader, metrics)
     _add_controllers(manager, settings, ground)
     return manager
 
@@ -155,12 +159,32 @@ def _limiter(settings: Settings, clock: Clock) -> TokenBucket | None:
     return TokenBucket(clock, settings.kube_api_qps, settings.kube_api_burst or DEFAULT_BURST)
 
 
-def _add_servers(manager: Manager, settings: Settings, metrics: JobMetrics) -> None:
+def _add_servers(manager: Manager, settings: Settings, client: Client, metrics: JobMetrics) -> None:
     health = health_application(manager.health, manager.ready)
     probes = _address("health-probe-bind-address", settings.health_probe_bind_address)
     scrapes = _address("metrics-bind-address", settings.metrics_bind_address)
     manager.add_http(HttpServer("health probes", probes, health), "health probes")
-    manager.add_http(HttpServer("metrics", scrapes, metrics_application(metrics.registry)), "metrics")
+    if settings.metrics_secure:
+        guarded = metrics_application(metrics.registry, require_permission(Authorizer(client)))
+        server = HttpServer("metrics", scrapes, guarded, _metrics_certificate(manager, settings, metrics).context)
+    else:
+        server = HttpServer("metrics", scrapes, metrics_application(metrics.registry))
+    manager.add_http(server, "metrics")
+
+
+def _metrics_certificate(manager: Manager, settings: Settings, metrics: JobMetrics) -> ServingCertificate:
+    """What the folder holds, also when that changes; without one, a certificate of our own for localhost."""
+    certificate = ServingCertificate()
+    if settings.metrics_cert_dir:
+        folder = CertificateFolder(Path(settings.metrics_cert_dir), certificate, metrics=metrics)
+        manager.add(folder, "metrics certificate")
+        return certificate
+    from trainop.runtime.certificates import issue, make_authority  # noqa: PLC0415  # `cryptography` takes 20 MiB
+
+    now = datetime.now(UTC)
+    pair = issue(make_authority("trainop-metrics", "trainop", now), ["localhost"], now)
+    certificate.load(pair.certificate, pair.key)
+    return certificate
 
 
 def _address(flag: str, text: str) -> Address | None:
@@ -185,10 +209,11 @@ def run(settings: Settings) -> int:
 
 
 def _calm_collector() -> None:
-    """Modules live as long as the process, and what is cached makes no cycles: look seldom, and not through all."""
+    """Modules live as long as the process, and what is cached makes no cycles: look seldom, and not through all. A look
+    stops everything: 100,000 objects take 30 ms."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(20_000, 5, 80)
 
 
 async def _serve(settings: Settings, transport: HttpTransport, metrics: JobMetrics) -> int:
