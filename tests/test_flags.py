@@ -14,6 +14,7 @@ from trainop.settings import FLAGS, LogSettings, Settings, read_settings
 VALUES = [
     ("metrics-bind-address", ":9090", "metrics_bind_address", ":9090"),
     ("metrics-bind-address", "0", "metrics_bind_address", "0"),
+    ("metrics-cert-dir", "/certs", "metrics_cert_dir", "/certs"),
     ("health-probe-bind-address", "127.0.0.1:1", "health_probe_bind_address", "127.0.0.1:1"),
     ("leader-election-id", "mine", "leader_election_id", "mine"),
     ("enable-scheme", "tfjob", "schemes", ("tfjob",)),
@@ -63,6 +64,7 @@ IGNORED = [
 BOOLEANS = [
     ("leader-elect", lambda settings: settings.leader_elect),
     ("zap-devel", lambda settings: settings.logs.devel),
+    ("metrics-secure", lambda settings: settings.metrics_secure),
     ("pod-events", lambda settings: settings.pod_events),
     ("workqueue-depth-by-priority", lambda settings: settings.depth_by_priority),
 ]

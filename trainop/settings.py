@@ -47,6 +47,10 @@ class Settings:
     """Durations in seconds; addresses as `host:port` or `:port`, `0` and `""` switch a server off."""
 
     metrics_bind_address: str = ":8080"
+    metrics_secure: bool = False
+    """Over TLS, and only to who may `get` the path."""
+    metrics_cert_dir: str = ""
+    """With `tls.crt` and `tls.key`; empty is a certificate of our own."""
     health_probe_bind_address: str = ":8081"
     leader_elect: bool = False
     leader_election_id: str = TRAINING_LEASE
@@ -156,6 +160,17 @@ OUR_FLAGS = (
         default=False,
         text="Split the metric workqueue_depth by one more label, priority, as newer controller-runtimes do.",
     ),
+    boolean(
+        "metrics-secure",
+        default=False,
+        text="Serve metrics over TLS, and only to callers whom the API server lets `get` /metrics. The operator needs"
+        " the right to create tokenreviews and subjectaccessreviews.",
+    ),
+    _text(
+        "metrics-cert-dir",
+        "",
+        "With --metrics-secure: the folder with tls.crt and tls.key; by default a self-signed one for localhost.",
+    ),
     Flag(
         "service-mode",
         "replica",
@@ -193,6 +208,8 @@ def read_settings(args: Sequence[str], environ: Mapping[str, str]) -> tuple[Sett
 def _settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     settings = Settings(
         metrics_bind_address=values["metrics-bind-address"],
+        metrics_secure=values["metrics-secure"],
+        metrics_cert_dir=values["metrics-cert-dir"],
         health_probe_bind_address=values["health-probe-bind-address"],
         leader_elect=values["leader-elect"],
         leader_election_id=values["leader-election-id"],
