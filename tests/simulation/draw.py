@@ -30,6 +30,8 @@ from trainop.runtime.objects import Json, Unstructured
 RETRYABLE = (130, 137, 143, 255)
 SPANS = {"outage": (2, 15), "no quorum": (0.5, 8), "no admission": (0.5, 8), "node": (5, 40)}
 """Seconds."""
+LEASES = ((15.0, 10.0, 2.0), *[(20.0, 15.0, 5.0)] * 3)
+"""The usual one now and then: renewals take time and show little."""
 OF_USERS = {Scene.SUCCESSOR, Scene.PAUSE}
 """Of which the end shows that there was an encore."""
 PROPAGATIONS = ("Background", "Foreground")
@@ -44,7 +46,7 @@ def draw_script(seed: int) -> Script:
     calm_at = hold + rng.uniform(*theme.lasts)
     jobs = tuple(_draw_job(rng, theme, f"j{number}", orderly) for number in range(1 + (rng.random() < 0.15)))
     replicas = 1 + (rng.random() < theme.pair)
-    lease = rng.choice(((15.0, 10.0, 2.0), (20.0, 15.0, 5.0)))
+    lease = rng.choice(LEASES)
     until = hold - 1 if orderly else calm_at
     steps = sorted(step for job in jobs for step in _draw_steps(rng, theme, scene, job, until, orderly))
     delicate = orderly and any(job.delicate for job in jobs)
@@ -63,6 +65,7 @@ def draw_script(seed: int) -> Script:
         orderly=orderly,
         replicas=replicas,
         lease=lease,
+        events=rng.random() < 0.25,
         force_delete_after=rng.choice((None, None, 15.0)),
         stubborn=rng.choice((0.0, 0.0, 0.3)),
     )
@@ -86,8 +89,9 @@ def _try_job(rng: random.Random, theme: Theme, name: str, orderly: bool) -> JobP
     framework = rng.choice(list(FRAMEWORKS.values()))
     goal = _weighed(rng, theme.goals)
     roles = rng.sample(list(framework.roles), min(rng.choice((1, 2, 2, 3)), len(framework.roles)))
+    most = rng.choice((1, 2, 2, 3))
     counts = {
-        role: rng.randint(max(1, bounds.least), min(3, bounds.most or 3))
+        role: max(1, bounds.least, rng.randint(1, min(most, bounds.most or most)))
         for role, bounds in framework.roles.items()
         if role in roles or role in framework.required_roles
     }

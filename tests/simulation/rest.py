@@ -23,7 +23,7 @@ way has arrived by then."""
 FAR = 35.0
 """The same if something is due within so many seconds: longer than any second look, which may go on for ever."""
 
-LOOK_EVERY = 1.0
+LOOK_EVERY = 2.0
 
 MOST_RESTLESS = 1500.0
 """Seconds after the faults within which it has to be at rest."""

@@ -106,6 +106,8 @@ class Script:
     orderly: bool = True
     replicas: int = 1
     lease: tuple[float, float, float] = (15.0, 10.0, 2.0)
+    events: bool = True
+    """The operator writes events, which nobody judges."""
     force_delete_after: float | None = None
     stubborn: float = 0.0
     """Share of pods that stay Terminating until it is calm, or somebody uses force."""

@@ -64,5 +64,6 @@ def undisturbed() -> Iterator[None]:
         ):
             yield
     finally:
+        gc.collect(0)  # all that the run has left behind is young
         if collects:
             gc.enable()

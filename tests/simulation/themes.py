@@ -45,7 +45,7 @@ class Theme:
     plain: float = 0.1
     """How many jobs run smoothly but for faults: what goes wrong unseen is not made good by the next thing that
     happens."""
-    orderly: float = 0.5
+    orderly: float = 0.3
     weather: tuple[str, ...] = REQUESTS + WATCHES
     sure: tuple[str, ...] = ()
     """What of it there always is."""
@@ -77,7 +77,7 @@ THEMES: tuple[Theme, ...] = (
         most_losses=4,
         most_deeds=3,
         plain=0.4,
-        orderly=0.4,
+        orderly=0.25,
         scene=Scene.PAUSE,
     ),
     Theme(
@@ -88,7 +88,7 @@ THEMES: tuple[Theme, ...] = (
         most_acts=1,
         most_losses=1,
         lasts=(30, 45),
-        orderly=0.3,
+        orderly=0.15,
         pair=1.0,
         scene=Scene.SLEEPER,
     ),
@@ -104,7 +104,7 @@ THEMES: tuple[Theme, ...] = (
         pair=0.1,
         most_deeds=2,
         plain=0.7,
-        orderly=0.3,
+        orderly=0.15,
         scene=Scene.REFUSAL,
     ),
     Theme(
@@ -115,7 +115,7 @@ THEMES: tuple[Theme, ...] = (
         sure=("conflict",),
         most_deeds=3,
         plain=0.6,
-        orderly=0.3,
+        orderly=0.15,
         scene=Scene.CONTENTION,
         kinds=(0, 0, 1, 2),
         acts=("kill", "outage"),
@@ -149,7 +149,7 @@ THEMES: tuple[Theme, ...] = (
         pair=0.1,
         most_deeds=2,
         plain=0.8,
-        orderly=0.2,
+        orderly=0.1,
         scene=Scene.FORGOTTEN,
     ),
 )

@@ -329,5 +329,7 @@ def play(script: Script, *, kill: Kill | None = None, everything: bool = False, 
         worlds.append(world)
         return await world.play(afresh)
 
-    with logs_into(lambda: worlds[-1] if worlds else None, everything=everything), undisturbed():
-        return run_loop(main)
+    with undisturbed(), logs_into(lambda: worlds[-1] if worlds else None, everything=everything):
+        outcome = run_loop(main)
+        worlds.clear()
+        return outcome
