@@ -1,44 +1,51 @@
-"""The transport over sockets: dead peers noticed, credentials renewed and certificates reloaded."""
+"""The transport over sockets: aiohttp with dead peers noticed, credentials renewed and certificates reloaded."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 import structlog
-from aiohttp.abc import ResolveResult
+from aiohttp.abc import AbstractResolver, ResolveResult
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.cluster import ClusterConfig, ConfigError, Proof
-from trainop.runtime.dial import CONNECT_TIMEOUT, DialError, Place, dial, make_socket, unaccepted, unreachable
 from trainop.runtime.tls import Material, read_material, tls_context
 from trainop.runtime.transport import NotConnectedError, Request, Response
-from trainop.runtime.wire import Line, Lines
 
+CONNECT_TIMEOUT = 10.0
+KEEP_ALIVE = 90.0
 MAX_REQUESTS = 32
 """Connections for requests: each costs a handshake of some 2 ms, and eight keep an API server almost busy."""
-
-UNPACKED = {"accept-encoding": "identity"}
-"""Unpacking costs both sides more than a cluster's network: client-go programs set DisableCompression for it."""
-
-READS = frozenset({"GET", "HEAD"})
-TROUBLE = (aiohttp.ClientError, OSError, DialError)
 
 RELOAD_INTERVAL = 60.0
 DRAIN = 60.0
 CHUNK = 256 * 1024
 
+SOCKET_OPTIONS = tuple(
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (
+        ("TCP_KEEPIDLE", 15),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 30_000),
+    )
+    if hasattr(socket, name)  # not every system has all of them
+)
+"""A peer that vanished without a word is noticed within 30 s (`TCP_USER_TIMEOUT` in milliseconds)."""
+
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+")
-_BROKEN_LINE = re.compile(r"[\r\n\0]")
 
 log = structlog.get_logger(__name__)
 
@@ -76,23 +83,16 @@ class HttpTransport:
         return parts.netloc if parts.port else f"{parts.netloc}:{443 if parts.scheme == 'https' else 80}"
 
     async def send(self, request: Request) -> Response:
-        try:
+        with _as_plain_errors(request):
             async with asyncio.timeout(request.timeout):
-                if self._config.proxy:
-                    return await self._send_by_proxy(request)
-                response = await self._exchange(request)
-                if response.status == 401 and self._may_ask_again():
-                    response = await self._exchange(request)
-                return response
-        except TROUBLE as error:
-            raise _plain(error, request) from error
+                async with await self._begin(request, streams=False) as response:
+                    body = await response.read()
+                    return Response(response.status, _plain_headers(response.headers), body)
 
     async def open(self, request: Request) -> HttpStream:
-        try:
+        with _as_plain_errors(request):
             async with asyncio.timeout(request.timeout):
-                return HttpStream(await self._begin(request), request)
-        except TROUBLE as error:
-            raise _plain(error, request) from error
+                return HttpStream(await self._begin(request, streams=True), request)
 
     async def close(self) -> None:
         """Ends all sessions."""
@@ -101,41 +101,28 @@ class HttpTransport:
         for pool in pools:
             await pool.close()
 
-    async def _exchange(self, request: Request) -> Response:
-        pool, headers = await self._prepare(request)
-        if request.body or request.method not in READS:
-            headers["content-length"] = str(len(request.body))
-        lines = [f"{request.method} {self._target(request)} HTTP/1.1", f"host: {self._place.authority}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if _BROKEN_LINE.search("".join(lines)):
-            raise ValueError("a header has more than one line")
-        head = "\r\n".join(lines)
-        return await pool.lines.exchange(request.method, f"{head}\r\n\r\n".encode() + request.body)
-
-    async def _send_by_proxy(self, request: Request) -> Response:
-        """aiohttp knows how."""
-        async with await self._begin(request) as response:
-            return Response(response.status, _plain_headers(response.headers), await response.read())
-
-    def _may_ask_again(self) -> bool:
-        """Whether credentials that were refused may be others now."""
-        credentials = self._config.credentials
-        return credentials is not None and credentials.refused()
-
-    async def _begin(self, request: Request) -> aiohttp.ClientResponse:
+    async def _begin(self, request: Request, *, streams: bool) -> aiohttp.ClientResponse:
         """The response up to its body; credentials that were refused are renewed once."""
-        response = await self._ask(request)
-        if response.status == 401 and self._may_ask_again():
+        response = await self._ask(request, streams)
+        credentials = self._config.credentials
+        if response.status == 401 and credentials is not None and credentials.refused():
             response.release()
-            response = await self._ask(request)
+            response = await self._ask(request, streams)
         return response
 
-    async def _ask(self, request: Request) -> aiohttp.ClientResponse:
+    async def _ask(self, request: Request, streams: bool) -> aiohttp.ClientResponse:
         config = self._config
-        pool, headers = await self._prepare(request)
-        return await pool.session.request(
+        proof = await config.credentials.proof() if config.credentials else None
+        pool = await self._current_pool(proof)
+        headers = CIMultiDict({"accept": request.accept, **request.headers})
+        headers.extend(config.headers)
+        if proof is not None:
+            headers.update(proof.headers)
+        if request.body:
+            headers["content-type"] = request.content_type
+        return await (pool.watches if streams else pool.requests).request(
             request.method,
-            URL(self._place.origin + self._target(request), encoded=True),
+            self._url(request),
             data=request.body or None,
             headers=headers,
             allow_redirects=False,
@@ -144,18 +131,9 @@ class HttpTransport:
             server_hostname=config.tls_server_name,
         )
 
-    async def _prepare(self, request: Request) -> tuple[_Pool, CIMultiDict[str]]:
-        """The connections to use, and the headers to send."""
-        config = self._config
-        proof = await config.credentials.proof() if config.credentials else None
-        pool = await self._current_pool(proof)
-        headers = CIMultiDict({"accept": request.accept, **UNPACKED, **request.headers})
-        headers.extend(config.headers)
-        if proof is not None:
-            headers.update(proof.headers)
-        if request.body:
-            headers["content-type"] = request.content_type
-        return pool, headers
+    def _url(self, request: Request) -> URL:
+        path = self._config.server.rstrip("/") + _quote_path(request.path)
+        return URL(path + _query_text(tuple(request.query.items())), encoded=True)
 
     async def _current_pool(self, proof: Proof | None) -> _Pool:
         now = self._clock.monotonic()
@@ -164,19 +142,11 @@ class HttpTransport:
             async with self._changing:
                 await self._reload(proof)
         if self._pool is None:
-            session = _session(_MeasuredResolver(self._clock, self._resolved))
-            self._pool = _Pool(Lines(self._dial, MAX_REQUESTS), session)
+            self._pool = _Pool.open(self._resolver)
         return self._pool
 
-    async def _dial(self) -> Line:
-        return await dial(self._place, self._tls, self._config.tls_server_name, self._resolved)
-
-    @property
-    def _place(self) -> Place:
-        return Place.of(self._config.server)
-
-    def _target(self, request: Request) -> str:
-        return self._place.prefix + _quote_path(request.path) + _query_text(tuple(request.query.items()))
+    def _resolver(self) -> AbstractResolver:
+        return _MeasuredResolver(self._clock, self._resolved)
 
     def _uses(self, proof: Proof | None) -> bool:
         return proof is not None and self._material is not None and self._material.certificate == proof.certificate
@@ -207,15 +177,18 @@ class HttpTransport:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Connections that share certificates."""
+    """Connections that share credentials; watches have their own, so that they never take a place of a request."""
 
-    lines: Lines
-    session: aiohttp.ClientSession
-    """For watches, which so never take a place of a request, and for whatever goes through a proxy."""
+    requests: aiohttp.ClientSession
+    watches: aiohttp.ClientSession
+
+    @classmethod
+    def open(cls, resolver: Callable[[], AbstractResolver]) -> _Pool:
+        return cls(_session(MAX_REQUESTS, resolver()), _session(0, resolver()))
 
     async def close(self) -> None:
-        await self.lines.close()
-        await self.session.close()
+        await self.requests.close()
+        await self.watches.close()
 
 
 class _MeasuredResolver(aiohttp.ThreadedResolver):
@@ -237,14 +210,27 @@ class _MeasuredResolver(aiohttp.ThreadedResolver):
                 self._tell(host, self._clock.monotonic() - began)
 
 
-def _session(resolver: _MeasuredResolver) -> aiohttp.ClientSession:
+def _session(limit: int, resolver: AbstractResolver) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, socket_factory=make_socket, resolver=resolver),
+        connector=aiohttp.TCPConnector(
+            limit=limit, keepalive_timeout=KEEP_ALIVE, socket_factory=_socket, resolver=resolver
+        ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
         cookie_jar=aiohttp.DummyCookieJar(),
+        # Unpacking costs both sides more than a cluster's network: client-go programs set DisableCompression for it.
+        headers={"accept-encoding": "identity"},
         read_bufsize=CHUNK,
         trust_env=False,
     )
+
+
+def _socket(address: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for level, option, value in SOCKET_OPTIONS:
+        made.setsockopt(level, option, value)
+    return made
 
 
 def _quote_path(path: str) -> str:
@@ -267,11 +253,9 @@ class HttpStream:
         self._request = request
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        try:
+        with _as_plain_errors(self._request):
             async for chunk in self._response.content.iter_any():
                 yield chunk
-        except TROUBLE as error:
-            raise _plain(error, self._request) from error
 
     async def close(self) -> None:
         self._response.close()
@@ -281,32 +265,36 @@ def _plain_headers(headers: CIMultiDictProxy[str]) -> dict[str, str]:
     return {name.lower(): ", ".join(headers.getall(name)) for name in headers}
 
 
-def _plain(error: Exception, request: Request) -> Exception:
-    """The error that `Transport` promises, with the request in its words."""
+@contextlib.contextmanager
+def _as_plain_errors(request: Request) -> Iterator[None]:
+    """aiohttp's errors as the built-in ones that `Transport` promises, with the request in their words."""
     about = f"{request.method} {request.path}"
-    match error:
-        case NotConnectedError():
-            return error
-        case (
-            DialError()
-            | aiohttp.ClientConnectorError()
-            | aiohttp.ConnectionTimeoutError()
-            | aiohttp.ClientHttpProxyError()
-        ):
-            return NotConnectedError(f"{about}: {_in_words(error)}")
-        case TimeoutError():
-            return TimeoutError(f"{about}: {str(error) or 'no answer in time'}")
-    return ConnectionError(f"{about}: {_in_words(error)}")
+    try:
+        yield
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
+        raise NotConnectedError(f"{about}: {_in_words(error)}") from error
+    except NotConnectedError:
+        raise
+    except TimeoutError as error:
+        raise TimeoutError(f"{about}: {str(error) or 'no answer in time'}") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise ConnectionError(f"{about}: {_in_words(error)}") from error
 
 
 def _in_words(error: Exception) -> str:
     """One line that a user can act upon; aiohttp shows its `SSLContext` as an object at some address."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return unaccepted(error.host, error.port, error.certificate_error)
+        return f"certificate of {error.host}:{error.port} is not accepted: {error.certificate_error}"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return unreachable(error.host, error.port, error.os_error)
+        return f"cannot connect to {error.host}:{error.port}: {_reason(error.os_error)}"
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return f"the proxy refuses: {error.status} {error.message}"
     if isinstance(error, aiohttp.ClientResponseError):
         return f"the answer is not HTTP: {error.message.partition(':')[0]}"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _reason(error: OSError) -> str:
+    if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
+        return os.strerror(error.errno)  # asyncio writes the address there, once more
+    return " ".join((error.strerror or str(error)).split())
