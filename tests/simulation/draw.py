@@ -30,6 +30,8 @@ from trainop.runtime.objects import Json, Unstructured
 RETRYABLE = (130, 137, 143, 255)
 SPANS = {"outage": (2, 15), "no quorum": (0.5, 8), "no admission": (0.5, 8), "node": (5, 40)}
 """Seconds."""
+MOST_FAILING = 2
+"""Slots of a job whose pods fail; more fail in the same way, and take as long again."""
 LEASES = ((15.0, 10.0, 2.0), *[(20.0, 15.0, 5.0)] * 3)
 """The usual one now and then: renewals take time and show little."""
 OF_USERS = {Scene.SUCCESSOR, Scene.PAUSE}
@@ -88,7 +90,7 @@ def _draw_job(rng: random.Random, theme: Theme, name: str, orderly: bool) -> Job
 def _try_job(rng: random.Random, theme: Theme, name: str, orderly: bool) -> JobPlan:
     framework = rng.choice(list(FRAMEWORKS.values()))
     goal = _weighed(rng, theme.goals)
-    roles = rng.sample(list(framework.roles), min(rng.choice((1, 2, 2, 3)), len(framework.roles)))
+    roles = rng.sample(list(framework.roles), min(rng.choice((1, 1, 2, 2, 3)), len(framework.roles)))
     most = rng.choice((1, 2, 2, 3))
     counts = {
         role: max(1, bounds.least, rng.randint(1, min(most, bounds.most or most)))
@@ -145,7 +147,8 @@ def _draw_fates(
         fates["culprit"] = culprit
         if policy_of[culprit[0]] not in {"ExitCode", "Never"}:
             fates["culprit"] = next((slot for slot in slots if policy_of[slot[0]] in {"ExitCode", "Never"}), None)
-    elif rng.random() < 0.3:
+    attempts = dict([*attempts.items()][:MOST_FAILING])
+    if goal not in {BACKOFF, FAIL} and rng.random() < 0.3:
         run_policy["backoffLimit"] = sum(map(len, attempts.values())) + sum(in_place.values()) + 1
     return fates | {"attempts": attempts, "in_place": in_place}
 
@@ -194,7 +197,7 @@ def _draw_step(rng: random.Random, job: JobPlan, at: float, act: str, until: flo
     if act == "scale":
         free = [role for role in job.spec[job.framework.replica_specs] if job.framework.roles[role].most is None]
         if free:
-            yield Step(at, "scale", job.name, (rng.choice(free), rng.randint(1, 4)))
+            yield Step(at, "scale", job.name, (rng.choice(free), rng.randint(1, 3)))
     elif act == "delete":
         if rng.random() < 0.3:
             yield Step(at, "delete", job.name, rng.choice(PROPAGATIONS))
