@@ -1,0 +1,70 @@
+"""A small benchmark on a kube-apiserver of its own: counts are judged; what it took is recorded and never judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from e2e.bench.operators import HERE
+from e2e.bench.runs import COUNT, Plan, keep, run_one
+from e2e.bench.targets import LEADER, OURS
+from e2e.cluster.components import Wishes
+from e2e.cluster.places import ClusterError, binary
+from trainop.runtime.objects import Json
+
+JOBS, PODS = 10, 8
+RECORD = HERE / "report" / "results" / "small" / "record.jsonl"
+"""A line for each run, not kept in Git."""
+TOLD = ("all_running", "running_p50", "running_p99", "end_to_succeeded", "operator_ms_per_job", "rss_peak")
+MOST_RECONCILES = 12
+"""Of one job from its creation to its success. Measured: 5 to 7."""
+
+
+@pytest.fixture
+def built() -> None:
+    for program in Wishes().programs():
+        try:
+            binary(program)
+        except ClusterError as error:
+            pytest.skip(str(error))
+
+
+def requests(result: Json) -> Counter[str]:
+    """By verb and resource, from the audit log, of all jobs."""
+    counted: Counter[str] = Counter()
+    for phase in result["requests"]:
+        assert phase["refused"] == {}
+        counted.update({what: round(each * JOBS) for what, each in phase["requests"].items()})
+    return counted
+
+
+def total(result: Json, series: str) -> float:
+    """The sum of all series of the operator that begin so."""
+    return float(sum(value for name, value in result["counts"].items() if name.startswith(series)))
+
+
+@pytest.mark.parametrize(("operator", "services"), [(OURS, PODS), (LEADER, 1)])
+async def test_a_burst_of_jobs_costs_no_more_requests_passes_and_objects(
+    built: None, record_property: Callable[[str, object], None], operator: str, services: int
+):
+    """The pods and services of each job, one event, and three statuses, or four where its pods start apart."""
+    record = await run_one(Plan((operator,), COUNT + "s1", sizes={"jobs": JOBS, "workers": PODS - 1}), operator)
+    result = record["result"]
+    keep(record, RECORD)
+    told = {name: round(result[name], 3) for name in TOLD} | {"cpu": result["cpu"], "requests": result["requests"]}
+    record_property("benchmark", f"{operator}: {msgspec.json.encode(told).decode()}")
+
+    spent = requests(result)
+    assert spent.pop("create pods") == JOBS * PODS
+    assert spent.pop("create services") == JOBS * services
+    assert spent.pop("create events") <= JOBS
+    assert 3 * JOBS <= spent.pop("patch pytorchjobs/status") <= 4 * JOBS
+    assert not spent, "the caches tell all else"
+    warm_up = 1
+    passes = total(result, 'controller_runtime_reconcile_total{controller="pytorchjob-controller"')
+    assert passes <= MOST_RECONCILES * (JOBS + warm_up)
+    assert total(result, 'trainop_informer_objects{resource="pods"') == JOBS * PODS
+    assert total(result, 'trainop_informer_objects{resource="pytorchjobs') == JOBS
