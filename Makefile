@@ -77,8 +77,9 @@ bench-quick: $(READY)  ## the same, small: under five minutes
 bench-runtime: $(READY)  ## the runtime's informer and queue beside plain dictionaries, and whether the limits are kept
 	@$(BENCH).runtime
 
-profile: $(READY)  ## where the operator's time goes under load: a flame graph in e2e/bench/report
+profile: $(READY)  ## where the operator's time and memory go: two flame graphs in e2e/bench/report, a few minutes
 	@$(BENCH).profile s1
+	@$(BENCH).profile memory
 
 lock:  ## write constraints.txt anew: the newest versions that pyproject.toml allows (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --upgrade --group dev --group bench \

@@ -1,10 +1,11 @@
 """Where our operator's time and memory go under load.
 
 python -m e2e.bench.profile [SCENARIO] [--sizes JSON] [--out FOLDER]
-python -m e2e.bench.profile memory
+python -m e2e.bench.profile memory [--pods N]
 
 py-spy samples the operator while a scenario runs: a flame graph (SVG) of CPU time, and the functions that lead it.
-`memory` holds pods and traces by which lines their memory was taken (tracemalloc): a flame graph of bytes.
+`memory` holds pods, as e2e.bench.scale does, and traces by which lines their memory was taken (memray): a flame graph
+of bytes.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import structlog
+import uvloop
+from memray import AllocatorType, FileReader
 
 from e2e.bench.flame import draw
-from e2e.bench.operators import HERE, OPERATORS
+from e2e.bench.operators import HERE, OPERATORS, ROOT
 from e2e.bench.processes import end_on_sigterm
+from e2e.bench.scale import open_world
 from e2e.bench.scenarios import SCENARIOS
 from e2e.bench.stage import open_stage
 from e2e.cluster.build import build
@@ -35,6 +39,10 @@ RATE = 200
 """Samples a second."""
 FEW = 30
 MEMORY = "memory"
+REST = 5.0
+"""Seconds after the last pod."""
+WARM = 1000
+"""Pods before those that are traced: connections and their buffers are there already."""
 
 
 async def sample(scenario: str, sizes: Json, raw: Path) -> None:
@@ -65,22 +73,35 @@ def leaders(stacks: Iterable[str]) -> tuple[Counter[str], Counter[str], int]:
     return own, total, own.total()
 
 
-async def trace(sizes: Json, raw: Path) -> int:
-    """Leaves in `raw` where the operator took the memory that it holds at rest beyond what it had before the first of
-    so many pods; returns how many."""
+async def trace(pods: int, records: Path) -> None:
+    """Leaves in `records` where the operator took the memory that so many more pods hold at rest."""
     end_on_sigterm()
-    jobs, each = sizes["jobs"], sizes["workers"] + 1
-    names = [f"job-{number}" for number in range(jobs)]
-    operator = replace(OPERATORS["trainop"], module=("e2e.bench.traced", str(raw)))
-    async with open_stage(operator) as stage:
-        stage.program.signal(signal.SIGUSR2)
-        await stage.at_rest()
-        await stage.jobs.post(names, sizes["workers"])
-        await stage.until("all pods are counted", lambda: stage.jobs.whole(names, each))
-        await stage.at_rest()
-        stage.program.signal(signal.SIGUSR2)
-        await stage.until("the trace is written", raw.exists, 60)
-    return int(jobs * each)
+    async with open_world(replace(OPERATORS["trainop"], module=("e2e.bench.traced", str(records)))) as world:
+        await world.hold(WARM)
+        before = world.program.memory().rss
+        world.program.signal(signal.SIGUSR2)
+        await world.hold(pods)
+        await asyncio.sleep(REST)
+        world.program.signal(signal.SIGUSR2)
+        await world.until("the trace is written", 120, records.exists)
+        print(f"resident {world.program.memory().rss:.0f} MiB, {before:.0f} before these pods, tracer included")
+
+
+def fold(records: Path) -> Iterator[str]:
+    """Stacks of what was not freed, in bytes. Arenas are left out: what lies in them is told one by one."""
+    with FileReader(records) as reader:
+        for record in reader.get_leaked_allocation_records(merge_threads=True):
+            if record.allocator != AllocatorType.MMAP:
+                frames = [f"{name} ({short(file)}:{line})" for name, file, line in reversed(record.stack_trace())]
+                yield f"{';'.join(frames) or 'outside of Python'} {record.size}"
+
+
+def short(file: str) -> str:
+    """From the project's root, or from the package."""
+    path = Path(file)
+    if path.is_relative_to(ROOT) and "site-packages" not in path.parts:
+        return str(path.relative_to(ROOT))
+    return "/".join(path.parts[-2:])
 
 
 def show(stacks: Sequence[str], unit: str, factor: float) -> None:
@@ -95,19 +116,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="s1", choices=(*SCENARIOS, MEMORY))
     parser.add_argument("--sizes", default="{}")
+    parser.add_argument("--pods", type=int, default=5000)
     parser.add_argument("--out", type=Path, default=HERE / "report")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    build()
     raw: Path = options.out / "results" / f"profile-{options.what}.folded"
     raw.parent.mkdir(parents=True, exist_ok=True)
     raw.unlink(missing_ok=True)
-    sizes = msgspec.json.decode(options.sizes)
     if options.what == MEMORY:
-        unit, factor = "KiB per pod", 1 / 1024 / asyncio.run(trace({"jobs": 100, "workers": 7, **sizes}, raw))
+        unit, factor = "KiB per pod", 1 / 1024 / options.pods
+        records = raw.with_suffix(".bin").absolute()
+        records.unlink(missing_ok=True)
+        uvloop.run(trace(options.pods, records))
+        raw.write_text("\n".join(fold(records)))
+        records.unlink()
     else:
+        build()
         unit, factor = "seconds", 1 / RATE
-        asyncio.run(sample(options.what, sizes, raw))
+        asyncio.run(sample(options.what, msgspec.json.decode(options.sizes), raw))
     stacks = raw.read_text().splitlines()
     show(stacks, unit, factor)
     (options.out / f"profile-{options.what}.svg").write_text(draw(stacks))

@@ -1,53 +1,40 @@
-"""Our operator with its allocations traced: `python -m e2e.bench.traced OUT FLAGS`, the flags of `trainop operator`.
-
-The first SIGUSR2 remembers what is held; the second writes what is held beyond that to OUT, as folded stacks in bytes.
+"""Our operator with its allocations traced by memray: `python -m e2e.bench.traced OUT FLAGS`, the flags of
+`trainop operator`. The first SIGUSR2 begins the trace, the second ends it: OUT then tells what was taken in between.
 """
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
-import tracemalloc
 from pathlib import Path
 
-DEPTH = 8
-"""Frames that are kept of each allocation."""
-ROOT = Path(__file__).resolve().parent.parent.parent
+from memray import FileDestination, FileFormat, Tracker
+
+from trainop.cli import main as operate
 
 
-class Tracer:
+class Switch:
     def __init__(self, out: Path) -> None:
         self._out = out
-        self._before: tracemalloc.Snapshot | None = None
+        self._fresh = out.with_suffix(".new")
+        self._tracker: Tracker | None = None
 
-    def look(self, *_: object) -> None:
-        own = tracemalloc.Filter(inclusive=False, filename_pattern=tracemalloc.__file__)
-        snapshot = tracemalloc.take_snapshot().filter_traces([own])
-        if self._before is None:
-            self._before = snapshot
-            return
-        fresh = self._out.with_suffix(".new")
-        with fresh.open("w") as lines:
-            for difference in snapshot.compare_to(self._before, "traceback"):
-                if difference.size_diff > 0:
-                    stack = ";".join(f"{_short(frame.filename)}:{frame.lineno}" for frame in difference.traceback)
-                    lines.write(f"{stack} {difference.size_diff}\n")
-        fresh.rename(self._out)
-
-
-def _short(filename: str) -> str:
-    """From the project's root, or from the package."""
-    path = Path(filename)
-    if path.is_relative_to(ROOT) and "site-packages" not in path.parts:
-        return str(path.relative_to(ROOT))
-    return "/".join(path.parts[-2:])
+    def flip(self, *_: object) -> None:
+        if self._tracker is None:
+            where = FileDestination(self._fresh, overwrite=True)
+            self._tracker = Tracker(
+                destination=where, trace_python_allocators=True, file_format=FileFormat.AGGREGATED_ALLOCATIONS
+            )
+            self._tracker.__enter__()
+        else:
+            gc.collect()  # what nobody holds is only not thrown away yet
+            self._tracker.__exit__(None, None, None)
+            self._fresh.rename(self._out)
 
 
 def main() -> None:
-    tracemalloc.start(DEPTH)
-    signal.signal(signal.SIGUSR2, Tracer(Path(sys.argv[1])).look)
-    from trainop.cli import main as operate  # noqa: PLC0415  # imports are traced, too
-
+    signal.signal(signal.SIGUSR2, Switch(Path(sys.argv[1])).flip)
     sys.argv = ["trainop", "operator", *sys.argv[2:]]
     operate()
 
