@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.bench.report import group, markdown
+from e2e.bench import runs
+from e2e.bench.report import group, markdown, write
 from e2e.bench.scale import exponent
 from e2e.bench.targets import BASE, OURS, STOCK, judge
 
@@ -50,6 +52,34 @@ def test_disturbed_runs_count_only_where_there_are_no_others():
 def test_the_report_tells_what_was_missed_and_by_how_much():
     text = markdown([run(OURS, "s4", p50=0.01, p99=0.03), run(BASE, "s4", p50=0.01, p99=0.02)])
     assert "| 20.0 (training-operator-tuned) | 30.0 | 1.50 | 1 | **missed by 50 %** |" in text
+
+
+async def test_a_run_that_fails_is_told_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    outcomes: list[Any] = [ExceptionGroup("two posts", [ConnectionResetError("gone")]), run(OURS, "s4", p99=1.0)]
+
+    async def play(plan: runs.Plan, name: str) -> dict[str, Any]:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, ExceptionGroup):
+            raise outcome
+        return dict(outcome)
+
+    monkeypatch.setattr(runs, "run_one", play)
+    await runs.run(runs.Plan((OURS,), "s4", repetitions=2), tmp_path / "session.jsonl")
+    kept = [record for record in runs.read(tmp_path / "session.jsonl") if "scenario" in record]
+    assert [record["result"] for record in kept] == [{"p99": 1.0}]
+    assert "s4 trainop #0 failed" in capsys.readouterr().out
+
+
+def test_a_session_becomes_a_report_with_a_chart_for_each_scenario(tmp_path: Path):
+    waits = {operator: run(operator, "s6") for operator in (OURS, BASE)}
+    for operator, p99 in ((OURS, 0.03), (BASE, 0.06)):
+        waits[operator]["result"] = {"alone_p50": 0.01, "alone_p99": 0.02, "beside_p50": 0.01, "beside_p99": p99}
+    text = write(list(waits.values()), tmp_path)
+    assert "| 30.0 / **30.0** / 30.0 (0.50) |" in text
+    assert "| 20.0 (alone) | 30.0 | 1.50 | 2 | met |" in text
+    assert {path.name for path in tmp_path.iterdir()} == {"README.md", "s6.svg"}
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])

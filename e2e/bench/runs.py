@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 
 from e2e.bench.floor import measure_floor
@@ -26,7 +27,8 @@ from e2e.bench.requests import count_requests
 from e2e.bench.scenarios import SCENARIOS
 from e2e.bench.stage import BenchError, open_stage
 from e2e.bench.targets import FLOOR
-from e2e.cluster.places import VERSION
+from e2e.cluster.places import VERSION, ClusterError
+from trainop.runtime.errors import ApiError
 from trainop.runtime.objects import Json
 
 MOST_FOREIGN = 0.04
@@ -37,6 +39,9 @@ COUNT = "count-"
 
 LONGEST = 420.0
 """Seconds of one run; what takes longer has failed."""
+
+FAULTS = (ApiError, BenchError, ClusterError, ExceptionGroup, LookupError, OSError, TimeoutError, aiohttp.ClientError)
+"""One run that comes to nothing must not end a session of many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ async def run(plan: Plan, out: Path) -> None:
         try:
             async with asyncio.timeout(LONGEST):
                 record = await run_one(plan, operator)
-        except (BenchError, ConnectionError, TimeoutError) as error:
+        except FAULTS as error:
             print(f"{plan.scenario} {operator} #{repetition} failed: {error!r}", flush=True)
             continue
         wall = time.monotonic() - began
