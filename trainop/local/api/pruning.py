@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import deepcopy
 from typing import Any
 
@@ -11,12 +12,14 @@ from trainop.runtime.objects import Json
 _TYPE_FIELDS = ("apiVersion", "kind", "metadata")
 
 
-def prune(root: Place, value: Json) -> tuple[Json, list[str]]:
-    """The object without unknown fields, and their paths: those of its metadata first, then the others sorted."""
+def prune(root: Place, value: Json, known: Collection[str] = ()) -> tuple[Json, list[str]]:
+    """The object without unknown fields, and their paths: those of its metadata first, then the others sorted. Its
+    `known` members have none."""
     unknown: list[str] = []
     metadata = _prune_metadata(value.get("metadata"), "metadata", unknown)
     of_metadata, unknown = sorted(unknown), []
-    pruned = {name: member for name, member in _prune_map(root, value, "", unknown).items() if name not in _TYPE_FIELDS}
+    members = _prune_map(root, value, "", unknown, known).items()
+    pruned = {name: member for name, member in members if name not in _TYPE_FIELDS}
     typed = {name: metadata if name == "metadata" else value[name] for name in _TYPE_FIELDS if name in value}
     return typed | pruned, of_metadata + sorted(unknown)
 
@@ -29,11 +32,13 @@ def _prune(place: Place, value: Any, path: str, unknown: list[str]) -> Any:
     return value
 
 
-def _prune_map(place: Place, value: Json, path: str, unknown: list[str]) -> Json:
+def _prune_map(place: Place, value: Json, path: str, unknown: list[str], known: Collection[str] = ()) -> Json:
     pruned: Json = {}
     for name, member in value.items():
         inner, at = place.member(name), f"{path}.{name}" if path else name
-        if (place.embedded or not path) and name in _TYPE_FIELDS:
+        if name in known:
+            pruned[name] = member
+        elif (place.embedded or not path) and name in _TYPE_FIELDS:
             pruned[name] = _prune_metadata(member, at, unknown) if name == "metadata" and path else member
         elif inner:
             pruned[name] = _prune(inner, member, at, unknown)
@@ -51,10 +56,10 @@ def _prune_metadata(value: Any, path: str, unknown: list[str]) -> Any:
     return {name: member for name, member in value.items() if name in METADATA_FIELDS}
 
 
-def fill_defaults(place: Place, value: Any) -> Any:
+def fill_defaults(place: Place, value: Any, known: Collection[str] = ()) -> Any:
     """The value with the defaults of the schema; nulls that may not stand and have no default are dropped.
 
-    A whole number written as `1.0` where an integer belongs becomes one.
+    A whole number written as `1.0` where an integer belongs becomes one. The `known` members have their defaults.
     """
     if isinstance(value, list) and place.items:
         return [fill_defaults(place.items, _unless_null(place.items, item, item)) for item in value]
@@ -65,7 +70,7 @@ def fill_defaults(place: Place, value: Any) -> Any:
     filled: Json = {}
     for name, member in value.items():
         inner = place.member(name)
-        if inner is None:
+        if inner is None or name in known:
             filled[name] = member
         elif (kept := _unless_null(inner, member, ABSENT)) is not ABSENT:
             filled[name] = fill_defaults(inner, kept)

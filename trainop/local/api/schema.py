@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+
+import msgspec
 
 from trainop.local.api.fielderror import FieldError
 from trainop.local.api.pruning import fill_defaults, prune
@@ -12,6 +15,10 @@ from trainop.local.api.validation import validate
 from trainop.runtime.objects import Json
 
 __all__ = ["FieldError", "Schema", "SchemaError", "invalid_message"]
+
+
+REMEMBERED = 256
+"""Members of objects."""
 
 
 class Schema:
@@ -24,14 +31,18 @@ class Schema:
         """How objects of this schema merge."""
         self.warnings = list(_problems(self._root))
         """Rules that are not checked here, one sentence each."""
+        self._pruned, self._filled = _Members(), _Members()
 
     def prune(self, value: Json) -> tuple[Json, list[str]]:
         """The object without unknown fields, and their paths as `fieldValidation` reports them (`spec.foo`)."""
-        return prune(self._root, value)
+        pruned, unknown = prune(self._root, value, self._pruned.known(value))
+        self._pruned.learn(pruned)
+        return pruned, unknown
 
     def default(self, value: Json) -> Json:
         """The object with the defaults of the schema filled in, and without nulls that may not stand."""
-        filled: Json = fill_defaults(self._root, value)
+        filled: Json = fill_defaults(self._root, value, self._filled.known(value))
+        self._filled.learn(filled)
         return filled
 
     def validate(self, value: Json, old: Json | None = None) -> list[FieldError]:
@@ -40,6 +51,26 @@ class Schema:
         What an update leaves unchanged is not complained about, as in the API server since 1.30 (ratcheting).
         """
         return validate(self._root, value, old)
+
+
+class _Members:
+    """Members of whole objects, encoded, that a step has left as they were or made, so that it would leave them again:
+    most writes change the status and leave a long spec alone."""
+
+    def __init__(self) -> None:
+        self._seen: dict[bytes, None] = {}
+
+    def known(self, value: Json) -> set[str]:
+        return {name for name, member in _telling(value) if msgspec.json.encode([name, member]) in self._seen}
+
+    def learn(self, value: Json) -> None:
+        if len(self._seen) > REMEMBERED:
+            self._seen.clear()
+        self._seen |= {msgspec.json.encode([name, member]): None for name, member in _telling(value)}
+
+
+def _telling(value: Json) -> Iterator[tuple[str, Any]]:
+    return ((name, member) for name, member in value.items() if name != "metadata" and isinstance(member, dict))
 
 
 def _problems(place: Place) -> Iterator[str]:
