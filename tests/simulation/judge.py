@@ -70,6 +70,9 @@ class Judge:
         self._asked: dict[tuple[str, str], float] = {}
         """By process and reconcile: when it first asked for anything, which is when it began, or when it did not yet
         know more than then."""
+        self._author = ("", "")
+        """Process and reconcile whose request is judged; the id of a reconcile is a context variable, like those of all
+        log lines."""
         self._gone: dict[str, int] = {}
         """By job UID: the version from which on it was gone, or going."""
         self._orphaned: dict[tuple[str, str], float] = {}
@@ -241,7 +244,7 @@ class Judge:
     def _knew(self, process: str, uid: str) -> list[Facts]:
         """What the process may act upon in this reconcile: what it knew when that began, and what it was shown then."""
         seen = self._shown.get((process, uid), [])
-        begun = self._begun[process, _reconcile()]
+        begun = self._begun[self._author]
         before = [facts for at, facts in seen if at < begun][-1:]
         return before + [facts for at, facts in seen if at == begun]
 
@@ -249,13 +252,14 @@ class Judge:
 
     def asks(self, process: str) -> None:
         """A request of any kind is about to leave."""
-        self._asked.setdefault((process, _reconcile()), self._world.loop.time())
+        self._author = (process, str(get_contextvars().get("reconcile_id", "")))
+        self._asked.setdefault(self._author, self._world.loop.time())
 
     def sends(self, process: str, request: Request) -> None:
         """A write is about to leave."""
         if request.path.startswith(LEASES.path()[: -len("/leases")]):
             return
-        self._begun.setdefault((process, _reconcile()), self._world.loop.time())
+        self._begun.setdefault(self._author, self._world.loop.time())
         self._world.count_write(process)
         body = msgspec.json.decode(request.body) if request.body else {}
         self._world.note(process, f"{request.method} {request.path} {essence(request.method, body)}")
@@ -290,7 +294,7 @@ class Judge:
         if owner is None:
             self.accuse("ours", f"{process} creates {name}, which belongs to nobody")
             return
-        if self._orphaned.get((process, owner["uid"]), math.inf) < self._asked[process, _reconcile()]:
+        if self._orphaned.get((process, owner["uid"]), math.inf) < self._asked[self._author]:
             self.accuse("nothing for who is gone", f"{process} makes {name} anew, which went because its job is gone")
         self._check_order(process, owner["name"], self._born[owner["uid"]])
         path = f"{request.path}/{name}"
@@ -386,8 +390,3 @@ class Judge:
 def _scope(job: Json) -> str:
     """What of the job restarts together."""
     return str((job["metadata"].get("annotations") or {}).get(RESTART_SCOPE, "pod"))
-
-
-def _reconcile() -> str:
-    """In which reconcile this is called; its id is a context variable, like those of all log lines."""
-    return str(get_contextvars().get("reconcile_id", ""))

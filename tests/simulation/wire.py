@@ -265,9 +265,10 @@ class Tap:
             async for chunk in lines:
                 version = world.version
                 delay = self._delay()
-                self.mute = delay > 0.1
-                await Pause(world.loop, delay)
-                self.mute = False
+                if delay > 0.0:
+                    self.mute = delay > 0.1
+                    await Pause(world.loop, delay)
+                    self.mute = False
                 if wire.dead or self._broken:
                     break
                 fault = self._draw_fault()

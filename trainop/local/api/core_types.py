@@ -48,10 +48,6 @@ class Type:
     plain: type | None = None
     """Values of this Python type are taken as they are."""
 
-    @property
-    def short(self) -> str:
-        return self.go.rpartition(".")[2]
-
 
 @cache
 def schemas() -> dict[str, Json]:
@@ -127,6 +123,7 @@ class _Decoder:
 
     def struct(self, kind: Type, value: Json, path: str, place: str) -> Json:
         decoded: Json = {}
+        owner = kind.go.rpartition(".")[2]
         for name, part in value.items():
             held = kind.fields.get(name)
             if held is None:
@@ -134,7 +131,7 @@ class _Decoder:
             elif type(part) is held.plain:
                 decoded[name] = part
             elif part is not None and (part or self._keep_empty or held.form not in {"list", "map"}):
-                decoded[name] = self._any(held, part, kind.short, path + name, place + name)
+                decoded[name] = self._any(held, part, owner, path + name, place + name)
         return decoded
 
     def _any(self, kind: Type, value: Any, owner: str, path: str, place: str) -> Any:

@@ -135,7 +135,7 @@ def config_key(name: str) -> list[str]:
 
 def environment_name(name: str) -> list[str]:
     """Names of environment variables, as relaxed since 1.30: printable ASCII without `=`."""
-    if not name or "=" in name or not all(" " <= letter <= "~" for letter in name):
+    if not name or "=" in name or not (name.isascii() and name.isprintable()):
         return ["a valid environment variable name must consist only of printable ASCII characters other than '='"]
     return []
 
