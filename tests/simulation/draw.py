@@ -46,7 +46,7 @@ def draw_script(seed: int) -> Script:
     orderly = rng.random() < theme.orderly
     hold = rng.uniform(5, 25) if orderly else 0.0
     calm_at = hold + rng.uniform(*theme.lasts)
-    jobs = tuple(_draw_job(rng, theme, f"j{number}", orderly) for number in range(1 + (rng.random() < 0.15)))
+    jobs = tuple(_draw_job(rng, theme, f"j{number}", orderly) for number in range(1 + (rng.random() < 0.1)))
     replicas = 1 + (rng.random() < theme.pair)
     lease = rng.choice(LEASES)
     until = hold - 1 if orderly else calm_at
@@ -225,7 +225,7 @@ def _draw_chaos(
     if not delicate:
         chosen += rng.sample(theme.losses, min(rng.randint(0, theme.most_losses), len(theme.losses)))
     for act in chosen:
-        for _ in range(rng.randint(1, 3)):
+        for _ in range(rng.randint(1, 2)):
             at = rng.uniform(0, until) if rng.random() < 0.5 else rng.choice(moments) + rng.uniform(-0.2, 0.5)
             yield Step(max(0.0, at), act, f"op{rng.randint(1, replicas)}", _draw_value(rng, act, lease))
 

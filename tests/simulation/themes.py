@@ -41,7 +41,7 @@ class Theme:
     goals: Weights = field(default_factory=lambda: GOALS)
     deeds: Weights = field(default_factory=lambda: DEEDS)
     """What users do to their jobs."""
-    most_deeds: int = 5
+    most_deeds: int = 4
     plain: float = 0.1
     """How many jobs run smoothly but for faults: what goes wrong unseen is not made good by the next thing that
     happens."""
