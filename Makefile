@@ -68,7 +68,7 @@ docs: $(READY)  ## write the pages of the kinds anew from the values that run
 cases: $(READY)  ## acceptance cases of the specifications: case, tests, results, and which are missing
 	@$(BIN)/pytest -q --cases
 
-bench: $(READY)  ## ours and the Go operators under load, side by side; about an hour (Go, once to build them)
+bench: $(READY)  ## ours and the Go operators under load, side by side; 45 minutes (Go, once to build them)
 	@$(BENCH) run
 
 bench-quick: $(READY)  ## the same, small: under five minutes

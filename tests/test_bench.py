@@ -25,7 +25,7 @@ def verdicts(*runs: dict[str, Any]) -> dict[str, tuple[float, bool]]:
 def test_a_target_is_a_ratio_of_medians(ours: tuple[float, ...], met: bool):
     peers = [run(BASE, "s2", all_counted=value) for value in (9.0, 10.0, 30.0)]
     found = verdicts(*(run(OURS, "s2", all_counted=value) for value in ours), *peers)
-    assert found == {"S2: 1,000 workers until all are counted running, s": (ours[1] / 10, met)}
+    assert found == {"S2: until all workers of one job are counted running, s": (ours[1] / 10, met)}
 
 
 def test_what_was_not_measured_is_not_judged():
@@ -79,6 +79,7 @@ def test_a_session_becomes_a_report_with_a_chart_for_each_scenario(tmp_path: Pat
     text = write(list(waits.values()), tmp_path)
     assert "| 30.0 / **30.0** / 30.0 (0.50) |" in text
     assert "| 20.0 (alone) | 30.0 | 1.50 | 2 | met |" in text
+    assert "Not all was played at the sizes" in text
     assert {path.name for path in tmp_path.iterdir()} == {"README.md", "s6.svg"}
 
 

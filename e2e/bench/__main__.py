@@ -1,7 +1,7 @@
 """Training operators under load, measured side by side.
 
 python -m e2e.bench build                          the programs, once (needs Go)
-python -m e2e.bench run                            everything, three repetitions, about an hour on two cores
+python -m e2e.bench run                            everything, three repetitions, 45 minutes on two cores
 python -m e2e.bench run --scenario s1 --session x  a piece; pieces with the same name are one session
 python -m e2e.bench run --scenario s1,s6 --only trainop,training-operator-tuned --repetitions 1
 python -m e2e.bench quick                          under five minutes

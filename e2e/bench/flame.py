@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-WIDTH, ROW, LEAST = 1400.0, 16, 0.6
+WIDTH, ROW, LEAST = 1400.0, 16, 1.5
 LETTER = 6.2
 """Pixels of a letter, to cut names to their boxes; boxes narrower than `LEAST` are left out."""
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from e2e.bench.charts import chart
 from e2e.bench.runs import COUNT, MOST_FOREIGN
-from e2e.bench.targets import BASE, Runs, judge, table
+from e2e.bench.scenarios import SCENARIOS
+from e2e.bench.targets import BASE, OURS, Runs, judge, table
 from trainop.runtime.objects import Json
 
 
@@ -97,6 +98,9 @@ def _circumstances(records: Sequence[Json]) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
     yield f"Measured from {facts.get('date')} on {facts.get('machine')}; {versions}."
     yield "Written by `python -m e2e.bench report`; [what is measured, and how](../README.md)."
+    played = [record for record in records if record.get("operator") == OURS]
+    if any(record["sizes"] != SCENARIOS[record["scenario"].removeprefix(COUNT)][1] for record in played):
+        yield "Not all was played at the sizes that the targets are meant for."
 
 
 def _table(columns: Sequence[Column], rows: Mapping[str, Sequence[Json]]) -> Iterator[str]:
