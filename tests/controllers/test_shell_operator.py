@@ -151,7 +151,7 @@ async def test_a_job_gets_what_it_needs_and_runs() -> None:
         master = await here.client.get(PODS, "j-master-0", "ns")
         assert master["metadata"]["labels"]["training.kubeflow.org/job-role"] == "master"
         await here.set_status("j-master-0", {"phase": "Running"})
-        await asyncio.sleep(1)
+        await asyncio.sleep(3)
         assert await here.conditions() == [
             ("Created", "True", "PyTorchJobCreated", "PyTorchJob j is created."),
             ("Running", "True", "PyTorchJobRunning", "PyTorchJob j is running."),

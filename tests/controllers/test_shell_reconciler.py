@@ -304,7 +304,7 @@ async def test_pods_that_start_together_are_told_of_together() -> None:
     for name in ("j-master-0", "j-worker-0"):
         shell.set_phase(name, "Running")
     shell.show()
-    assert (await shell.look()).requeue_after == pytest.approx(1.0), "one is still to start"
+    assert (await shell.look()).requeue_after == pytest.approx(2.0), "one is still to start"
     shell.set_phase("j-worker-1", "Running")
     shell.show()
     assert (await shell.look()).requeue_after == pytest.approx(0.2), "all are there"
@@ -320,9 +320,31 @@ async def test_what_runs_is_told_though_a_pod_never_starts() -> None:
     await shell.look()
     shell.set_phase("j-master-0", "Running")
     shell.show()
+    assert (await shell.look()).requeue_after == pytest.approx(2.0)
+    await shell.clock.sleep(1.0)
+    assert (await shell.look()).requeue_after == pytest.approx(1.0), "from the first news, not from the last"
     await shell.clock.sleep(1.0)
     await shell.look()
     assert ("Running", "True") in shell.conditions()
+
+
+@virtual_time
+async def test_pods_that_end_together_are_told_of_together() -> None:
+    shell = shell_with_job()
+    await shell.look()
+    for name in ("j-master-0", "j-worker-0", "j-worker-1"):
+        shell.set_phase(name, "Running")
+    shell.show()
+    await shell.clock.sleep(60.0)
+    await shell.look()
+    shell.set_phase("j-worker-0", "Succeeded")
+    shell.show()
+    assert (await shell.look()).requeue_after == pytest.approx(2.0)
+    shell.set_phase("j-master-0", "Succeeded")
+    shell.show()
+    await shell.look()
+    assert ("Succeeded", "True") in shell.conditions(), "at once"
+    assert shell.client.names("patch status", JOBS) == ["j"] * 3
 
 
 @virtual_time

@@ -22,9 +22,12 @@ READ_LIVE_AFTER = 5.0
 """Seconds to wait for the cache to show a write before the API server is asked."""
 
 SPACING = 0.2
-STARTING = 1.0
-"""Seconds between two statuses of a job that tell no more than how far it is; and while pods of it are still to start,
-which will be told of together (kubernetes' job controller, `syncJobBatchPeriod`)."""
+"""Seconds between two statuses of a job that tell no more than how far it is."""
+
+GATHER = 2.0
+"""Seconds from the first news until such a status is written while pods of the job are still to start, or some have
+ended and others not: mostly these follow, and are told of together (kubernetes' job controller has 1 s,
+`syncJobBatchPeriod`)."""
 
 
 @dataclass(slots=True)
@@ -37,6 +40,8 @@ class _Written:
     """A resourceVersion that a conflict told to be too old."""
     status: Json | None = None
     """The status that was sent last, also while the answer is outstanding."""
+    news: float | None = None
+    """Since when there is something to tell that was not told yet, monotonic."""
     awaited: bool = False
     """A pass was put off until the cache shows the write: the event has to wake it."""
 
@@ -63,11 +68,16 @@ class OwnWrites:
         written.awaited = True
         return max(0.0, written.at + READ_LIVE_AFTER - self._clock.monotonic())
 
-    def seconds_until_calm(self, job: Unstructured, *, starting: bool) -> float:
+    def seconds_until_calm(self, job: Unstructured, *, unsettled: bool) -> float:
         """How long a status that can wait should wait, so that what comes at once is written at once."""
         written = self._written.get(job.metadata.uid)
-        spacing = STARTING if starting else SPACING
-        return 0.0 if written is None else max(0.0, written.at + spacing - self._clock.monotonic())
+        if written is None:
+            return 0.0
+        now = self._clock.monotonic()
+        if written.news is None:
+            written.news = now
+        due = written.news + GATHER if unsettled else written.at + SPACING
+        return max(0.0, due - now)
 
     def confirm(self, job: Unstructured) -> None:
         """`job` was just read from the API server: whatever the cache shows has to be as new."""
@@ -116,7 +126,7 @@ class OwnWrites:
 
     def _remember(self, job: Unstructured) -> _Written:
         written = self._written.setdefault(job.metadata.uid, _Written(0.0))
-        written.at = self._clock.monotonic()
+        written.at, written.news = self._clock.monotonic(), None
         return written
 
 

@@ -130,7 +130,7 @@ class JobReconciler:
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
         """`version` is the job's latest resourceVersion known to this pass. Raises `ConflictError` if that is old."""
         job = seen.job
-        if _can_wait(plan) and (wait := self._writes.seconds_until_calm(job, starting=_is_starting(seen))):
+        if _can_wait(plan) and (wait := self._writes.seconds_until_calm(job, unsettled=_is_unsettled(seen))):
             return Result(requeue_after=_earliest(wait, plan.again_in))
         if _creates(plan) and not await self._doubts.confirm(job):
             return DONE  # what the cache shows next wakes the key
@@ -220,8 +220,10 @@ def _can_wait(plan: Plan) -> bool:
     return not (plan.status is None or plan.status_first or plan.actions or plan.annotations)
 
 
-def _is_starting(seen: Snapshot) -> bool:
-    return any(pod.status.phase == "Pending" for pod in seen.pods)
+def _is_unsettled(seen: Snapshot) -> bool:
+    """Whether pods are still to start, or some have ended well and others not yet."""
+    phases = {pod.status.phase for pod in seen.pods}
+    return "Pending" in phases or phases >= {"Running", "Succeeded"}
 
 
 def _earliest(*seconds: float | None) -> float | None:
