@@ -420,6 +420,27 @@ async def test_a_child_that_vanished_is_made_anew_once_the_job_was_seen_live() -
 
 
 @virtual_time
+async def test_what_we_delete_ourselves_raises_no_doubt() -> None:
+    """But what vanishes beside it does."""
+    shell = shell_with_job()
+    await shell.settle()
+    for vanished in ([], ["j-worker-1"]):
+        shell.set_phase("j-worker-0", "Failed")
+        shell.show()
+        await shell.look()
+        assert "j-worker-0" not in shell.pods()
+        for name in vanished:
+            del shell.client.objects[PODS, Key("ns", name)]
+        shell.show()
+        shell.client.calls.clear()
+        await shell.clock.sleep(60)
+        await shell.look()
+        assert shell.client.names("create", PODS) == ["j-worker-0", *vanished]
+        assert shell.client.names("get", JOBS) == ["j"] * len(vanished)
+        await shell.settle()
+
+
+@virtual_time
 async def test_a_job_that_was_seen_to_have_changed_gets_no_children_before_the_cache_shows_how() -> None:
     shell = shell_with_job()
     await shell.settle()

@@ -7,6 +7,8 @@ before they are made.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import structlog
 
 from trainop.runtime.client import Client
@@ -24,17 +26,30 @@ class Doubts:
         self._client = client
         self._resource = resource
         self._doubted: dict[str, bool] = {}
+        self._own: dict[str, set[str]] = {}
+        """UIDs of children that we delete ourselves."""
 
     def follow(self, uid: str) -> None:
         self._doubted.setdefault(uid, False)
 
     def forget(self, uid: str) -> None:
         self._doubted.pop(uid, None)
+        self._own.pop(uid, None)
+
+    def expect(self, job: Unstructured, children: Collection[str]) -> None:
+        """We are about to delete these, so that their end tells nothing of the job."""
+        if children:
+            self._own.setdefault(job.metadata.uid, set()).update(children)
 
     def observe_deleted(self, child: Metadata) -> None:
         """For the delete handler of each child kind."""
         owner = child.controller
-        if owner is not None and owner.uid in self._doubted:
+        if owner is None or owner.uid not in self._doubted:
+            return
+        own = self._own.get(owner.uid, set())
+        if child.uid in own:
+            own.discard(child.uid)
+        else:
             self._doubted[owner.uid] = True
 
     async def confirm(self, job: Unstructured) -> bool:

@@ -134,6 +134,7 @@ class JobReconciler:
             return Result(requeue_after=_earliest(wait, plan.again_in))
         if _creates(plan) and not await self._doubts.confirm(job):
             return DONE  # what the cache shows next wakes the key
+        self._doubts.expect(job, [action.uid for action in plan.actions if isinstance(action, DeletePod)])
         try:
             refused, version = await self._annotate(job, plan, version)
             outcome = Outcome(refused=refused) if refused else await self._act_and_tell(job, plan, version)
