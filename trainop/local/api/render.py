@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from functools import lru_cache
 
 import msgspec
 import yaml
@@ -40,6 +41,7 @@ _AVAILABLE = (
 )
 
 
+@lru_cache(256)
 def negotiate(accept: str) -> Wanted:
     """The first of the offered representations that this server speaks; protobuf is not among them."""
     for clause in accept.split(","):
