@@ -49,10 +49,32 @@ class TemplateError(ValueError):
     """The operator's init-container template cannot be used; the text says why."""
 
 
+_STAND_IN = "stand-in-of-ours-master-0"
+"""For the master's address, whatever the job: YAML reads both as the same kind of word."""
+
+
 @lru_cache(maxsize=64)
 def render(template: str, master: str, image: str, tries: int) -> tuple[Json, ...]:
     """The containers of a template: a YAML list with `{{.MasterAddr}}`, `{{.InitContainerImage}}`, `{{.MaxTries}}`."""
-    values = {"MasterAddr": master, "InitContainerImage": image, "MaxTries": str(tries)}
+    return tuple(_fill(container, master) for container in _parse(template, image, tries))
+
+
+def _fill(value: Any, master: str) -> Any:
+    """The same with the master's address."""
+    match value:
+        case str():
+            return value.replace(_STAND_IN, master)
+        case list():
+            return [_fill(each, master) for each in value]
+        case dict():
+            return {_fill(name, master): _fill(each, master) for name, each in value.items()}
+    return value
+
+
+@lru_cache(maxsize=4)  # one operator has one template, and reading YAML takes half a millisecond
+def _parse(template: str, image: str, tries: int) -> tuple[Json, ...]:
+    """The containers with a stand-in for the master's address."""
+    values = {"MasterAddr": _STAND_IN, "InitContainerImage": image, "MaxTries": str(tries)}
     unknown = {name for name in _PLACEHOLDER.findall(template) if name not in values}
     if unknown:
         raise TemplateError(f"init container template: unknown placeholder {', '.join(sorted(unknown))}")
