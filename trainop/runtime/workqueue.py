@@ -229,7 +229,8 @@ class WorkQueue(Generic[K]):
         if len(self._waiting) > 64 + 4 * len(self._entries):
             self._waiting = [item for item in self._waiting if item[1] == item[2].order]
             heapq.heapify(self._waiting)
-        self._set_alarm()
+        if self._waiting[0][2] is entry:  # who waits for others needs no alarm of its own
+            self._set_alarm()
 
     def _hand_out(self) -> K:
         self._handed_out += 1
