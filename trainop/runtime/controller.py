@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import structlog
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars
 
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.errors import ApiError
@@ -146,7 +146,7 @@ class Controller:
             try:
                 if not await self._may_begin():
                     return
-                with self._measured(), bound_contextvars(**self._log_keys(key)):
+                with self._measured():
                     await self._reconcile_apart(key)
             finally:
                 self.queue.done(key)
@@ -163,6 +163,7 @@ class Controller:
             raise asyncio.CancelledError
 
     async def _reconcile(self, key: Key) -> None:
+        bind_contextvars(**self._log_keys(key))  # as long as this task lives
         try:
             result = await self._reconcile_in_time(key)
         except TerminalError as error:
