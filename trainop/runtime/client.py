@@ -12,7 +12,7 @@ import platform
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import msgspec
 
@@ -81,7 +81,19 @@ class _List(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
+class _Identity(TypedDict, total=False):
+    name: str
+    namespace: str
+    uid: str
+    resourceVersion: str
+
+
+class _Identified(TypedDict, total=False):
+    metadata: _Identity
+
+
 _decode_object = msgspec.json.Decoder(Json).decode
+_decode_identity: Callable[[bytes], Any] = msgspec.json.Decoder(_Identified).decode
 _decode_list = msgspec.json.Decoder(_List).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -169,10 +181,11 @@ class Client:
         self, resource: Resource, body: Json, *, namespace: str | None = None, metadata_only: bool = False
     ) -> Json:
         """Sends `body` at most once unless it surely did not arrive; `namespace` defaults to the one in `body`. With
-        `metadata_only` the answer has no spec and status, which saves both sides a third of its bytes."""
+        `metadata_only` the answer has no more than name, namespace, UID and version: the server sends a third less, and
+        the rest is not decoded."""
         place = namespace or (body.get("metadata") or {}).get("namespace")
         request = self._write("POST", resource.path(place), body, metadata_only=metadata_only)
-        return self._json(await self.request(request))
+        return self._answer(await self.request(request), metadata_only=metadata_only)
 
     async def replace(self, resource: Resource, body: Json, *, subresource: str | None = None) -> Json:
         """Writes the whole object; with `metadata.resourceVersion` in `body` only over that version."""
@@ -197,7 +210,8 @@ class Client:
         path = resource.path(namespace, name, subresource)
         query = {"force": "true"} if force else {}
         request = self._write("PATCH", path, patch, query, kind.value, metadata_only=metadata_only)
-        return self._json(await self.request(request, repeatable=kind is PatchKind.APPLY or _names_version(patch)))
+        answer = await self.request(request, repeatable=kind is PatchKind.APPLY or _names_version(patch))
+        return self._answer(answer, metadata_only=metadata_only)
 
     async def delete(
         self,
@@ -253,6 +267,9 @@ class Client:
 
     def _json(self, response: Response) -> Json:
         return self._decode(_decode_object, response)
+
+    def _answer(self, response: Response, *, metadata_only: bool) -> Json:
+        return self._decode(_decode_identity if metadata_only else _decode_object, response)
 
     def _decode(self, decode: Callable[[bytes], D], response: Response) -> D:
         began = self._clock.monotonic()

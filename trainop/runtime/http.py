@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote, urlencode, urlsplit
@@ -44,6 +43,9 @@ SOCKET_OPTIONS = tuple(
     if hasattr(socket, name)  # not every system has all of them
 )
 """A peer that vanished without a word is noticed within 30 s (`TCP_USER_TIMEOUT` in milliseconds)."""
+
+TROUBLE = (aiohttp.ClientError, OSError)
+"""What goes wrong between us and the server."""
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+")
 
@@ -83,16 +85,20 @@ class HttpTransport:
         return parts.netloc if parts.port else f"{parts.netloc}:{443 if parts.scheme == 'https' else 80}"
 
     async def send(self, request: Request) -> Response:
-        with _as_plain_errors(request):
+        try:
             async with asyncio.timeout(request.timeout):
                 async with await self._begin(request, streams=False) as response:
                     body = await response.read()
                     return Response(response.status, _plain_headers(response.headers), body)
+        except TROUBLE as error:
+            raise _plain_error(error, request) from error
 
     async def open(self, request: Request) -> HttpStream:
-        with _as_plain_errors(request):
+        try:
             async with asyncio.timeout(request.timeout):
                 return HttpStream(await self._begin(request, streams=True), request)
+        except TROUBLE as error:
+            raise _plain_error(error, request) from error
 
     async def close(self) -> None:
         """Ends all sessions."""
@@ -122,7 +128,7 @@ class HttpTransport:
             headers["content-type"] = request.content_type
         return await (pool.watches if streams else pool.requests).request(
             request.method,
-            self._url(request),
+            _url(self._config.server, request.path, tuple(request.query.items())),
             data=request.body or None,
             headers=headers,
             allow_redirects=False,
@@ -130,10 +136,6 @@ class HttpTransport:
             ssl=self._tls if self._tls is not None else True,
             server_hostname=config.tls_server_name,
         )
-
-    def _url(self, request: Request) -> URL:
-        path = self._config.server.rstrip("/") + _quote_path(request.path)
-        return URL(path + _query_text(tuple(request.query.items())), encoded=True)
 
     async def _current_pool(self, proof: Proof | None) -> _Pool:
         now = self._clock.monotonic()
@@ -233,8 +235,11 @@ def _socket(address: tuple[int, int, int, str, tuple[object, ...]]) -> socket.so
     return made
 
 
-def _quote_path(path: str) -> str:
-    return path if _PLAIN_PATH.fullmatch(path) else quote(path, safe="/:@!$&'()*+,;=~")
+@lru_cache(maxsize=256)
+def _url(server: str, path: str, query: tuple[tuple[str, str], ...]) -> URL:
+    """Most requests create something, where others were created before."""
+    quoted = path if _PLAIN_PATH.fullmatch(path) else quote(path, safe="/:@!$&'()*+,;=~")
+    return URL(server.rstrip("/") + quoted + _query_text(query), encoded=True)
 
 
 @lru_cache(maxsize=256)
@@ -253,32 +258,34 @@ class HttpStream:
         self._request = request
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        with _as_plain_errors(self._request):
+        try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
+        except TROUBLE as error:
+            raise _plain_error(error, self._request) from error
 
     async def close(self) -> None:
         self._response.close()
 
 
 def _plain_headers(headers: CIMultiDictProxy[str]) -> dict[str, str]:
-    return {name.lower(): ", ".join(headers.getall(name)) for name in headers}
+    plain = {name.lower(): value for name, value in headers.items()}
+    if len(plain) < len(headers):  # some come more than once, which is rare
+        plain = {name.lower(): ", ".join(headers.getall(name)) for name in headers}
+    return plain
 
 
-@contextlib.contextmanager
-def _as_plain_errors(request: Request) -> Iterator[None]:
+def _plain_error(error: Exception, request: Request) -> Exception:
     """aiohttp's errors as the built-in ones that `Transport` promises, with the request in their words."""
     about = f"{request.method} {request.path}"
-    try:
-        yield
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
-        raise NotConnectedError(f"{about}: {_in_words(error)}") from error
-    except NotConnectedError:
-        raise
-    except TimeoutError as error:
-        raise TimeoutError(f"{about}: {str(error) or 'no answer in time'}") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise ConnectionError(f"{about}: {_in_words(error)}") from error
+    match error:
+        case NotConnectedError():
+            return error
+        case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError() | aiohttp.ClientHttpProxyError():
+            return NotConnectedError(f"{about}: {_in_words(error)}")
+        case TimeoutError():
+            return TimeoutError(f"{about}: {str(error) or 'no answer in time'}")
+    return ConnectionError(f"{about}: {_in_words(error)}")
 
 
 def _in_words(error: Exception) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ApiError, api_error
@@ -130,10 +129,12 @@ class Sender:
         started = self._clock.monotonic()
         code, received = "<error>", 0
         try:
-            with self._noting():
-                response = await self._transport.send(request)
+            response = await self._transport.send(request)
             code, received = str(response.status), len(response.body)
             self._note(response.status)
+        except (ConnectionError, TimeoutError):
+            self.recovery.failed()
+            raise
         finally:
             self._count(request, code, started, received)
         self._repeat_warnings(response.headers)
@@ -147,10 +148,12 @@ class Sender:
         started = self._clock.monotonic()
         code = "<error>"
         try:
-            with self._noting():
-                stream = await self._transport.open(request)
+            stream = await self._transport.open(request)
             code = str(stream.status)
             self._note(stream.status)
+        except (ConnectionError, TimeoutError):
+            self.recovery.failed()
+            raise
         finally:
             self._count(request, code, started, 0)
         if 200 <= stream.status < 300:
@@ -165,14 +168,6 @@ class Sender:
             query = {**query, "timeout": f"{timeout:.0f}s"}
         headers = {"user-agent": self._user_agent, **request.headers}
         return replace(request, timeout=timeout, query=query, headers=headers)
-
-    @contextmanager
-    def _noting(self) -> Iterator[None]:
-        try:
-            yield
-        except (ConnectionError, TimeoutError):
-            self.recovery.failed()
-            raise
 
     def _note(self, status: int) -> None:
         if status in AWAY:
