@@ -6,34 +6,24 @@ import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from unittest import mock
-
-import msgspec
 
 from tests.simulation.replica import metrics
 from trainop import operator
-from trainop.local.api import apply, crds
-from trainop.local.api.schema import Schema
+from trainop.engine.crd import crd
+from trainop.local.api import apply
+from trainop.local.api.crds import kinds_of
+from trainop.local.api.kinds import Kind
 from trainop.local.api.store import Stored
 from trainop.runtime import workqueue
 from trainop.runtime.manager import Manager
-from trainop.runtime.objects import Json
 
 
-@contextmanager
-def schemas_compiled_once() -> Iterator[None]:
-    with mock.patch.object(crds, "Schema", _compile):
-        yield
-
-
-_compiled: dict[bytes, Schema] = {}
-
-
-def _compile(document: Json) -> Schema:
-    text = msgspec.json.encode(document)
-    if text not in _compiled:
-        _compiled[text] = Schema(document)
-    return _compiled[text]
+@cache
+def kinds_served(kind: str) -> list[Kind]:
+    """What a server makes of the CRD of that kind, as if it had been created there."""
+    return kinds_of(crd(operator.FRAMEWORKS[kind]))
 
 
 async def _turn_no_more(_: Manager) -> None:

@@ -19,18 +19,17 @@ from tests.simulation.node import Nodes
 from tests.simulation.replica import Replica, metrics
 from tests.simulation.rest import Rest
 from tests.simulation.script import NAMESPACE, JobPlan, Script
-from tests.simulation.shortcuts import schemas_compiled_once, undisturbed
+from tests.simulation.shortcuts import kinds_served, undisturbed
 from tests.simulation.users import ACTS, Users
 from tests.simulation.weather import FAIR
 from tests.simulation.wire import at_once
-from trainop.engine.crd import crd
 from trainop.engine.framework import Framework
 from trainop.engine.model import Options
 from trainop.local.api.server import ApiServer
 from trainop.local.api.store import Store, Stored
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects import Json
-from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS, LEASES, NAMESPACES, PODS
+from trainop.runtime.resource import LEASES, NAMESPACES, PODS
 from trainop.runtime.transport import Request, Response, Stream
 from trainop.settings import Settings
 
@@ -143,11 +142,11 @@ class World:
             replica.end()
 
     def _set_up(self) -> None:
-        with schemas_compiled_once():
-            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-            at_once(self.users.client.create(NAMESPACES, namespace))
-            for framework in self.frameworks:
-                at_once(self.users.client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(framework)))
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        at_once(self.users.client.create(NAMESPACES, namespace))
+        for framework in self.frameworks:
+            for kind in kinds_served(framework.kind):
+                self.server._backend.registry.add(kind)
         for listener in (self.rest, self.judge, self.nodes):
             self.store.listen(listener)
         self._serving = self.loop.create_task(self.server.run())
