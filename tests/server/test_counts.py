@@ -83,12 +83,11 @@ def reconciles(operator: Operator) -> int:
 def test_a_job_costs_so_many_requests(
     quiet_world: World, counting: Callable[..., Operator], flags: tuple[str, ...], services: int
 ):
-    """Per job: its pods, its services, one event, and the status when it is created, runs and has succeeded. While the
-    pods of a job start, its status may be written once more."""
+    """Per job: its pods, its services, one event, and the status when it is created, runs and has succeeded."""
     spent = measure(quiet_world, counting(*flags))
     assert len(quiet_world.services()) == services * (JOBS + 1)
     assert spent["POST"] == JOBS * (PODS + services + 1)
-    assert 3 * JOBS <= spent["PATCH"] <= 4 * JOBS
+    assert spent["PATCH"] == 3 * JOBS
     assert spent["DELETE"] == spent["PUT"] == 0
     assert spent["GET"] <= JOBS, "the caches tell all; a watch may have been started anew"
     assert spent["reconciles"] <= MOST_RECONCILES * JOBS
