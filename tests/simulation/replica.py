@@ -154,7 +154,7 @@ class Replica:
     @property
     def stands(self) -> bool:
         """It runs, all its watches are well, and all that it has written was answered and shown to it."""
-        busy = self.waits or self.wire.mute or self.wire.outstanding
+        busy = self.waits or self.wire.mute or self.wire.outstanding or self.manager.stopping
         return bool(self._controllers) and not busy and all(self._watching())
 
     @property
