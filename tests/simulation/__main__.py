@@ -24,7 +24,7 @@ from trainop.operator import FRAMEWORKS
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
 BEGIN, END = "<!-- bugs: begin -->\n", "<!-- bugs: end -->\n"
 MOST_SEEDS = 300
-"""In which a planted bug has to be found. Ten times what any of them takes: what the product draws shifts with each
+"""In which a planted bug has to be found. Three times what any of them takes: what the product draws shifts with each
 change of it, and a hunt ends with its first find."""
 
 
