@@ -8,6 +8,7 @@ import pytest
 
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, merge, pytorch_job
 from tests.runtime.virtual_time import virtual_time
+from trainop.controllers.doubts import REMEMBERED
 from trainop.controllers.ownwrites import merge_patch_between
 from trainop.controllers.report import MOST_NOTICES
 from trainop.engine import plan as engine
@@ -400,6 +401,33 @@ async def test_no_child_is_made_anew_for_a_job_that_the_garbage_collector_knows_
         shell.client.calls.clear()
         assert await shell.look() == DONE
         assert [call.verb for call in shell.client.calls] == ["get"]
+
+
+@virtual_time
+async def test_who_begins_to_lead_has_seen_the_garbage_collector_before() -> None:
+    leader, standby = shell_with_job(), Shell()
+    await leader.settle()
+    standby.client.objects = leader.client.objects
+    standby.show()
+    standby.client.objects.clear()
+    standby.show(PODS, SERVICES)
+    assert await standby.look() == DONE
+    assert [call.verb for call in standby.client.calls] == ["get"]
+
+
+@virtual_time
+async def test_of_very_many_jobs_in_doubt_the_oldest_are_forgotten() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    del shell.client.objects[PODS, Key("ns", shell.pods()[-1])]
+    shell.show()
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "other", "controller": True}
+    for number in range(REMEMBERED):
+        child = {"metadata": {"name": "x", "uid": "y", "ownerReferences": [owner | {"uid": str(number)}]}}
+        shell.reconciler._doubts.observe_deleted(Unstructured(child).metadata)
+    shell.client.calls.clear()
+    await shell.look()
+    assert shell.client.names("get", JOBS) == []
 
 
 @virtual_time

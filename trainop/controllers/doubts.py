@@ -19,18 +19,20 @@ from trainop.runtime.resource import Resource
 log = structlog.get_logger(__name__)
 
 
+REMEMBERED = 1000
+"""Jobs in doubt. Those whose children vanished longest ago are forgotten: their end has long been seen."""
+
+
 class Doubts:
-    """Of one controller, by the UIDs of the jobs that it follows."""
+    """Of one controller, which doubts also while another replica leads: it may lead next."""
 
     def __init__(self, client: Client, resource: Resource) -> None:
         self._client = client
         self._resource = resource
-        self._doubted: dict[str, bool] = {}
+        self._doubted: dict[str, None] = {}
+        """UIDs of jobs, in the order in which a child of each was first seen to go."""
         self._own: dict[str, set[str]] = {}
         """UIDs of children that we delete ourselves."""
-
-    def follow(self, uid: str) -> None:
-        self._doubted.setdefault(uid, False)
 
     def forget(self, uid: str) -> None:
         self._doubted.pop(uid, None)
@@ -44,19 +46,21 @@ class Doubts:
     def observe_deleted(self, child: Metadata) -> None:
         """For the delete handler of each child kind."""
         owner = child.controller
-        if owner is None or owner.uid not in self._doubted:
+        if owner is None:
             return
         own = self._own.get(owner.uid, set())
         if child.uid in own:
             own.discard(child.uid)
-        else:
-            self._doubted[owner.uid] = True
+            return
+        self._doubted[owner.uid] = None
+        if len(self._doubted) > REMEMBERED:
+            del self._doubted[next(iter(self._doubted))]
 
     async def confirm(self, job: Unstructured) -> bool:
         """Whether the job may have new children, for it is there, and as it was seen. Asks the API server if that is in
         doubt, and raises its errors."""
         metadata = job.metadata
-        if not self._doubted.get(metadata.uid):
+        if metadata.uid not in self._doubted:
             return True
         try:
             found = await self._client.get(self._resource, metadata.name, metadata.namespace)
@@ -66,5 +70,5 @@ class Doubts:
         if (live.uid, live.resource_version) != (metadata.uid, metadata.resource_version):
             log.debug("job has changed or is gone, the cache does not show it yet")
             return False
-        self._doubted[metadata.uid] = False
+        self._doubted.pop(metadata.uid, None)
         return True

@@ -91,7 +91,6 @@ class JobReconciler:
             del self._uids[key]
         if job is not None:
             self._uids[key] = job.metadata.uid
-            self._doubts.follow(job.metadata.uid)
 
     def _forget(self, uid: str) -> None:
         self._unfinished.discard(uid)

@@ -31,12 +31,12 @@ class SystemClock:
 
 def timestamp(at: datetime) -> str:
     """`metav1.Time`: RFC 3339 in UTC, whole seconds."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def micro_timestamp(at: datetime) -> str:
     """`metav1.MicroTime`: RFC 3339 in UTC, always six fraction digits."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_timestamp(text: str) -> datetime:
