@@ -12,12 +12,13 @@ from unittest import mock
 from tests.simulation.replica import metrics
 from trainop import operator
 from trainop.engine.crd import crd
-from trainop.local.api import apply
+from trainop.local.api import apply, bodies
 from trainop.local.api.crds import kinds_of
 from trainop.local.api.kinds import Kind
 from trainop.local.api.store import Stored
 from trainop.runtime import workqueue
 from trainop.runtime.manager import Manager
+from trainop.runtime.objects import Json
 
 
 @cache
@@ -34,6 +35,10 @@ def _serve_nobody(*_: object) -> None:
     """Neither probes nor metrics."""
 
 
+def _know_all(value: Json, _kind: Kind, **_: object) -> tuple[Json, list[str]]:
+    return value, []
+
+
 def _stay(_: Stored) -> None:
     """Stays decoded."""
 
@@ -41,13 +46,15 @@ def _stay(_: Stored) -> None:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Without what takes time and decides nothing: collections of garbage, registries for queues whose metrics nobody
-    wants, who manages which field, old versions as bytes, probes and scrapes."""
+    wants, who manages which field, whether there are others (nobody writes any), old versions as bytes, probes and
+    scrapes."""
     collects = gc.isenabled()
     gc.disable()
     try:
         with (
             mock.patch.object(workqueue, "Metrics", metrics),
             mock.patch.object(apply, "track_update", lambda _, new, **__: new),
+            mock.patch.object(bodies, "known_fields", _know_all),
             mock.patch.object(Stored, "become_history", _stay),
             mock.patch.object(Manager, "_count_turns", _turn_no_more),
             mock.patch.object(operator, "_add_servers", _serve_nobody),

@@ -78,6 +78,7 @@ THEMES: tuple[Theme, ...] = (
         most_deeds=3,
         plain=0.4,
         orderly=0.25,
+        pair=0.2,
         scene=Scene.PAUSE,
     ),
     Theme(
