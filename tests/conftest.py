@@ -131,12 +131,22 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def start_control_plane(name: str, wishes: Wishes) -> Iterator[ControlPlane]:
+def skip_unless_built(wishes: Wishes) -> None:
     try:
         for program in wishes.programs():
             binary(program)
     except ClusterError as error:
         pytest.skip(str(error))  # not every machine has Go; the message tells what to do
+
+
+@pytest.fixture
+def built() -> None:
+    """For tests that start a control plane themselves."""
+    skip_unless_built(Wishes())
+
+
+def start_control_plane(name: str, wishes: Wishes) -> Iterator[ControlPlane]:
+    skip_unless_built(wishes)
     data = default_data(f"pytest-{os.getpid()}-{name}")
     remove_leftovers(data.parent)
     plane = ControlPlane(data, tied=True)

@@ -166,6 +166,7 @@ async def replacement(stage: Stage, sizes: Sizes) -> Json:
         "p50": percentile(waits, 0.5),
         "p99": percentile(waits, 0.99),
         "max": max(waits),
+        "waits": waits,
         "extra_pods": stage.node.added - jobs * each - jobs,
         "cpu": spent(began, ended),
     }

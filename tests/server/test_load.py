@@ -11,8 +11,6 @@ import pytest
 from e2e.bench.operators import HERE
 from e2e.bench.runs import COUNT, Plan, keep, run_one
 from e2e.bench.targets import LEADER, OURS
-from e2e.cluster.components import Wishes
-from e2e.cluster.places import ClusterError, binary
 from trainop.runtime.objects import Json
 
 JOBS, PODS = 10, 8
@@ -21,15 +19,6 @@ RECORD = HERE / "report" / "results" / "small" / "record.jsonl"
 TOLD = ("all_running", "running_p50", "running_p99", "end_to_succeeded", "operator_ms_per_job", "rss_peak")
 MOST_RECONCILES = 12
 """Of one job from its creation to its success. Measured: 5 to 7."""
-
-
-@pytest.fixture
-def built() -> None:
-    for program in Wishes().programs():
-        try:
-            binary(program)
-        except ClusterError as error:
-            pytest.skip(str(error))
 
 
 def requests(result: Json) -> Counter[str]:
