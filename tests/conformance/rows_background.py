@@ -7,6 +7,8 @@ from tests.conformance.objects import MAPS, PODS, config_map, pod
 
 OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "$uid"}
 CHILD = config_map("child", ownerReferences=[{**OWNER, "controller": True, "blockOwnerDeletion": True}])
+HOLD = "trainop.dev/hold"
+UID_B = {"b": "metadata.uid"}
 FAMILY = (
     Call("POST", MAPS, config_map(), 201, keeps={"uid": "metadata.uid"}),
     Call("POST", MAPS, CHILD, 201),
@@ -80,5 +82,51 @@ ROWS: list[Row] = [
         ),
         Call("DELETE", f"{MAPS}/a", None, 200),
         Until(Call("GET", f"{PODS}/p", expects={"metadata.deletionTimestamp": PRESENT})),
+    ),
+    row(
+        "a namespace that a finalizer of its own holds is emptied and waits",
+        Call(
+            "POST",
+            "/api/v1/namespaces",
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "$ns-y", "finalizers": [HOLD]}},
+            201,
+        ),
+        Call("POST", "/api/v1/namespaces/$ns-y/configmaps", config_map(), 201),
+        Call("DELETE", "/api/v1/namespaces/$ns-y", None, 200),
+        Until(Call("GET", "/api/v1/namespaces/$ns-y", expects={"spec.finalizers": ABSENT})),
+        Call("GET", "/api/v1/namespaces/$ns-y/configmaps", expects={"items": []}),
+        Call(
+            "PATCH",
+            "/api/v1/namespaces/$ns-y",
+            {"metadata": {"finalizers": None}},
+            200,
+            {"metadata.deletionTimestamp": PRESENT},
+            content_type=MERGE,
+        ),
+        Until(Call("GET", "/api/v1/namespaces/$ns-y", status=404)),
+    ),
+    row(
+        "a circle of owners is deleted in the foreground",
+        Call("POST", MAPS, config_map("a"), 201, keeps={"uid": "metadata.uid"}),
+        Call("POST", MAPS, config_map("b", ownerReferences=[{**OWNER, "blockOwnerDeletion": True}]), 201, keeps=UID_B),
+        Call(
+            "PATCH",
+            f"{MAPS}/a",
+            {"metadata": {"ownerReferences": [{**OWNER, "name": "b", "uid": "$b", "blockOwnerDeletion": True}]}},
+            content_type=MERGE,
+        ),
+        Call("DELETE", f"{MAPS}/a", {"propagationPolicy": "Foreground"}, 200),
+        Until(Call("GET", f"{MAPS}/a", status=404)),
+        Until(Call("GET", f"{MAPS}/b", status=404)),
+    ),
+    row(
+        "a foreground deletion goes on when the last dependent is given away",
+        *FAMILY,
+        Call("PATCH", f"{MAPS}/child", {"metadata": {"finalizers": [HOLD]}}, content_type=MERGE),
+        Call("DELETE", f"{MAPS}/a", {"propagationPolicy": "Foreground"}, 200),
+        Until(Call("GET", f"{MAPS}/child", expects={"metadata.deletionTimestamp": PRESENT})),
+        Call("PATCH", f"{MAPS}/child", {"metadata": {"ownerReferences": None}}, content_type=MERGE),
+        Until(Call("GET", f"{MAPS}/a", status=404)),
+        Call("GET", f"{MAPS}/child", expects={"metadata.finalizers": [HOLD]}),
     ),
 ]

@@ -564,6 +564,29 @@ KINDS = [
         Until(Call("GET", f"/apis/bolts.{GROUP}/v1", status=404)),
         Until(Call("GET", f"{CRDS}/bolts.bolts.{GROUP}", status=404)),
     ),
+    row(
+        "a kind that a finalizer of its own holds loses its objects and waits",
+        Call(
+            "POST",
+            CRDS,
+            {**crd_of("nuts"), "metadata": {"name": f"nuts.nuts.{GROUP}", "finalizers": ["trainop.dev/hold"]}},
+            201,
+            {"metadata.finalizers": ["trainop.dev/hold"]},
+        ),
+        Until(Call("GET", path_of("nuts"), expects={"items": []})),
+        Call("POST", path_of("nuts"), thing("nuts"), 201),
+        Call("DELETE", f"{CRDS}/nuts.nuts.{GROUP}", None, 200),
+        Until(Call("GET", f"{CRDS}/nuts.nuts.{GROUP}", expects={"metadata.finalizers": ["trainop.dev/hold"]})),
+        Call(
+            "PATCH",
+            f"{CRDS}/nuts.nuts.{GROUP}",
+            {"metadata": {"finalizers": None}},
+            200,
+            {"metadata.deletionTimestamp": PRESENT},
+            content_type=MERGE,
+        ),
+        Until(Call("GET", f"{CRDS}/nuts.nuts.{GROUP}", status=404)),
+    ),
 ]
 
 ROWS: list[Row] = [*LISTS, *WATCHES, *WRITES, *KINDS]

@@ -11,6 +11,7 @@ from trainop.local.api.backend import Backend
 from trainop.local.api.backlog import Backlog
 from trainop.local.api.crds import CLEANUP
 from trainop.local.api.deletes import DeleteOptions, Deleter
+from trainop.local.api.kinds import Kind
 from trainop.local.api.store import Change, Key, Stored, Table
 from trainop.runtime.objects import Json
 from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES, SERVICE_ACCOUNTS
@@ -63,22 +64,16 @@ class NamespaceCleaner:
             kind = self._backend.registry.of_table(table.name)
             for key in table.keys(name) if kind is not None and kind.resource.namespaced else []:
                 stored = table.objects.get(key)
-                if (
-                    stored is not None
-                    and kind is not None
-                    and not self._deleter.delete_stored(kind, stored, DeleteOptions())[1]
-                ):
+                if stored is not None and kind is not None and not _delete(self._deleter, kind, stored):
                     left += 1
         namespace = store.get(NAMESPACES.plural, ("", name))
         kind = self._backend.registry.of_table(NAMESPACES.plural)
         if left or namespace is None or kind is None or not self._terminating(name):
             return
-        held = (namespace.value.get("spec") or {}).get("finalizers") or []
-        self._deleter.change(
-            kind,
-            namespace,
-            {**namespace.value, "spec": {"finalizers": [item for item in held if item != "kubernetes"]}},
-        )
+        spec = namespace.value.get("spec") or {}
+        held = [item for item in spec.get("finalizers") or [] if item != "kubernetes"]
+        spec = {**spec, "finalizers": held} if held else {}
+        self._deleter.change(kind, namespace, {**namespace.value, "spec": spec})
 
 
 def make_default_account(backend: Backend, namespace: str) -> None:
@@ -133,11 +128,16 @@ class DefinitionCleaner:
         for key in list(table.keys()):
             stored = table.objects.get(key)
             if stored is not None and kind is not None:
-                self._deleter.delete_stored(kind, stored, DeleteOptions())
+                _delete(self._deleter, kind, stored)
         own = self._backend.registry.of_table(str(CUSTOM_RESOURCE_DEFINITIONS))
         if not table.objects and own is not None:
             held = definition.value["metadata"].get("finalizers") or []
             self._deleter.amend(own, definition, finalizers=[item for item in held if item != CLEANUP])
+
+
+def _delete(deleter: Deleter, kind: Kind, stored: Stored) -> bool:
+    """Whether the object is gone; one that is being deleted already is only waited for."""
+    return not _ending(stored) and deleter.delete_stored(kind, stored, DeleteOptions())[1]
 
 
 def _ending(stored: Stored) -> bool:

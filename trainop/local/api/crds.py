@@ -31,6 +31,7 @@ class CustomStrategy(Strategy):
 class DefinitionStrategy(Strategy):
     """CRDs themselves."""
 
+    finalizer = CLEANUP
     generation = True
     status = True
 
@@ -47,7 +48,6 @@ class DefinitionStrategy(Strategy):
 
     def prepare_create(self, value: Json) -> None:
         value["status"] = self._accepted(value)
-        value["metadata"]["finalizers"] = [CLEANUP]
 
     def prepare_update(self, value: Json, old: Json) -> None:
         status = value.get("status") or {}

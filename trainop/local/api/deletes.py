@@ -111,7 +111,7 @@ class Deleter:
         meta = value["metadata"]
         self._check_preconditions(kind.resource, meta, options)
         grace = kind.strategy.grace(value, options.grace) if kind.strategy.graceful else 0
-        finalizers = self._finalizers(meta, options)
+        finalizers = self._finalizers(kind, meta, options)
         ending = meta.get("deletionTimestamp")
         if ending and options.grace is None:
             grace = meta.get("deletionGracePeriodSeconds") or 0
@@ -137,10 +137,13 @@ class Deleter:
         self.change(kind, stored, {**stored.value, "metadata": {**kept, **given}})
 
     def change(self, kind: Kind, stored: Stored, value: Json) -> None:
-        """Store what the server itself changed about an object."""
+        """Store what the server itself changed about an object; what changes nothing is not written.
+
+        Each write wakes the background tasks, so that one that writes without a change would wake itself for ever.
+        """
         if gone(value["metadata"]) and not kind.strategy.held(value):
             self._store.remove(kind.table, stored.key)
-        else:
+        elif value != stored.value:
             value = {**value, "metadata": dict(value["metadata"])}
             self._store.put(kind.table, stored.key, value)
 
@@ -169,9 +172,12 @@ class Deleter:
     def _sooner(self, meta: Json, grace: int) -> bool:
         return grace < (meta.get("deletionGracePeriodSeconds") or 0)
 
-    def _finalizers(self, meta: Json, options: DeleteOptions) -> list[str]:
-        """Those of the object, with the one of the propagation policy that is asked for."""
+    def _finalizers(self, kind: Kind, meta: Json, options: DeleteOptions) -> list[str]:
+        """Those of the object, with those of its kind and of the propagation policy that is asked for."""
         held = list(meta.get("finalizers") or [])
+        own = kind.strategy.finalizer
+        if own and own not in held and not meta.get("deletionTimestamp"):
+            held.append(own)
         if not options.propagation:
             return held
         held = [finalizer for finalizer in held if finalizer not in _FINALIZER.values()]

@@ -58,11 +58,16 @@ class GarbageCollector:
             self._on_gone(change, before)
         elif after != before or change.new.value["metadata"].get("deletionTimestamp"):
             self._backlog.add(node)
+            if after != before:  # an owner that waits for its dependents may have one less to wait for
+                self._look_at_owners(before)
 
     def _on_gone(self, change: Change, owners: list[Json]) -> None:
         assert change.old is not None  # noqa: S101 - a deletion has an old state
         for dependent in sorted(self._dependents.get(change.old.uid, ())):
             self._backlog.add(dependent)
+        self._look_at_owners(owners)
+
+    def _look_at_owners(self, owners: list[Json]) -> None:
         for owner in owners:
             if (found := self._store.find_uid(owner["uid"])) is not None:
                 self._backlog.add(found)
@@ -117,7 +122,7 @@ class GarbageCollector:
             held = self._owner(owner, stored.key[0])
             if held is None:
                 absent.add(owner["uid"])
-            elif held.get("deletionTimestamp") and FOREGROUND in (held.get("finalizers") or []):
+            elif _is_deleting_dependents(held):
                 waiting.add(owner["uid"])
         lost = absent | waiting
         if not lost:
@@ -126,8 +131,21 @@ class GarbageCollector:
             self._disown(kind, stored, lost)
             return
         cascade = bool(waiting) and bool(self._dependents.get(stored.uid))
+        if cascade and any(self._waits(node) for node in self._dependents[stored.uid]):
+            stored = self._unblock(kind, stored)  # a circle of owners: each would wait for the next for ever
         propagation = "Foreground" if cascade else ""
         self._deleter.delete_stored(kind, stored, DeleteOptions(uid=stored.uid, propagation=propagation))
+
+    def _waits(self, node: Node) -> bool:
+        """Whether the object is being deleted and waits for its dependents."""
+        stored = self._store.get(*node)
+        return stored is not None and _is_deleting_dependents(stored.value["metadata"])
+
+    def _unblock(self, kind: Kind, stored: Stored) -> Stored:
+        """Let the owners of an object go before it; returns its next version."""
+        owners = [{**owner, "blockOwnerDeletion": False} for owner in _owners(stored.value)]
+        self._deleter.amend(kind, stored, ownerReferences=owners)
+        return self._store.table(kind.table).objects[stored.key]
 
     def _owner(self, owner: Json, namespace: str) -> Json | None:
         """The owner's metadata; an owner in another namespace does not count."""
@@ -148,3 +166,7 @@ class GarbageCollector:
 
 def _owners(value: Json) -> list[Json]:
     return value["metadata"].get("ownerReferences") or []
+
+
+def _is_deleting_dependents(metadata: Json) -> bool:
+    return bool(metadata.get("deletionTimestamp")) and FOREGROUND in (metadata.get("finalizers") or [])

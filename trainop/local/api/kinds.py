@@ -33,6 +33,8 @@ class Strategy:
     """Whether deletion may wait for a grace period."""
     create_on_update = False
     """Whether PUT of an absent object creates it."""
+    finalizer = ""
+    """What the server adds to the finalizers when a deletion begins."""
     returns_deleted = False
     """Whether DELETE answers with the object instead of a Status."""
 
