@@ -146,6 +146,8 @@ def test_success_that_came_before_the_limits_were_looked_at_counts():
         (180, stamp(-60), Plan(again_in=120)),
         (3, stamp(-3), Plan(actions=(DeleteJob(),))),
         (3, stamp(-2), Plan(again_in=1)),
+        (3, "0000-01-01T00:00:00Z", Plan(actions=(DeleteJob(),))),
+        (3, "0001-01-01T00:00:00+01:00", Plan(actions=(DeleteJob(),))),
     ],
 )
 def test_time_to_live(ttl: int | None, completed: str, expected: Plan):

@@ -4,9 +4,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.engine.builders import NOW, at, condition, stamp
-from trainop.engine.status import Status, format_time, parse_time
+from trainop.engine.status import Status, format_time
+from trainop.runtime.clock import EARLIEST, LATEST, read_time
 
 
 def types(status: Status) -> list[tuple[str, str]]:
@@ -98,6 +101,19 @@ def test_completion_time_is_set_once():
         ("2025-06-01T14:00:00+02:00", NOW),
         ("2025-06-01T12:00:00.000000Z", NOW),
         ("2025-06-01T12:00:00", NOW),
+        ("2025-06-01T12:00:00.123456789Z", NOW.replace(microsecond=123456)),
+        # Python holds the years 1 to 9999; Go also writes 0000, and offsets that lead beyond them.
+        ("0000-01-01T00:00:00Z", EARLIEST),
+        ("0000-02-29T23:59:59.5-07:00", EARLIEST),
+        ("0001-01-01T00:00:00Z", EARLIEST),
+        ("0001-01-01T00:00:00+01:00", EARLIEST),
+        ("9999-12-31T23:59:59-01:00", LATEST),
+        ("0000-13-01T00:00:00Z", None),
+        ("0000-02-30T00:00:00Z", None),
+        ("10000-01-01T00:00:00Z", None),
+        ("2025-06-01", None),
+        ("2025-06-01T12:00:00+99:00", None),
+        ("\uff12025-06-01T12:00:00Z", None),
         ("yesterday", None),
         ("", None),
         (None, None),
@@ -105,10 +121,19 @@ def test_completion_time_is_set_once():
     ],
 )
 def test_times_are_read_or_none(text: object, expected: datetime | None):
-    assert parse_time(text) == expected
+    assert read_time(text) == expected
 
 
 def test_times_are_written_in_utc_and_whole_seconds():
     moment = datetime(2025, 1, 2, 3, 4, 5, 678_900, tzinfo=timezone(timedelta(hours=2)))
     assert format_time(moment) == "2025-01-02T01:04:05Z"
     assert format_time(datetime(2025, 1, 2, tzinfo=UTC)) == "2025-01-02T00:00:00Z"
+    assert format_time(EARLIEST) == "0001-01-01T00:00:00Z"
+
+
+@given(st.text(max_size=40) | st.from_regex(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", fullmatch=True))
+def test_no_text_makes_the_reading_of_times_raise(text: str):
+    at = read_time(text)
+    assert at is None or EARLIEST <= at <= LATEST
+    if at is not None:
+        assert read_time(format_time(at)) == at.replace(microsecond=0)

@@ -21,9 +21,10 @@ from trainop.engine import replicas
 from trainop.engine.draft import Draft
 from trainop.engine.ledger import Ledger
 from trainop.engine.slots import Line
-from trainop.engine.status import Status, parse_time
+from trainop.engine.status import Status
 from trainop.runtime import watcher
 from trainop.runtime.client import Client
+from trainop.runtime.clock import read_time
 from trainop.runtime.controller import Controller
 from trainop.runtime.errors import ConflictError, NotFoundError
 from trainop.runtime.expectations import Expectations
@@ -232,7 +233,7 @@ def managed_by_ignored():
 @bug("The deadline counts from the creation of the job, not from its start.")
 def deadline_from_creation():
     def left(job: Any, status: Any, now: Any) -> float | None:
-        born = parse_time(job.metadata.creation_timestamp)
+        born = read_time(job.metadata.creation_timestamp)
         limit = job.run_policy.active_deadline
         return None if limit is None or born is None else limit - (now - born).total_seconds()
 

@@ -15,7 +15,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from trainop.engine.extensions import ANNOTATION_PREFIX
-from trainop.engine.status import format_time, parse_time
+from trainop.engine.status import format_time
+from trainop.runtime.clock import read_time
 
 RESTARTS = ANNOTATION_PREFIX + "restarts"
 LONGEST_WAIT = 300.0
@@ -135,7 +136,7 @@ def _read(text: str) -> dict[str, object]:
 def _read_rounds(stored: object) -> Iterator[tuple[str, Rounds]]:
     for role, entry in stored.items() if isinstance(stored, dict) else ():
         match entry:
-            case [int(number), str(text)] if number > 0 and (last := parse_time(text)) is not None:
+            case [int(number), str(text)] if number > 0 and (last := read_time(text)) is not None:
                 yield role, Rounds(number, last)
 
 

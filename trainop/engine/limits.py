@@ -10,7 +10,8 @@ from trainop.engine.job import Job
 from trainop.engine.ledger import Ledger
 from trainop.engine.restarts import Fresh
 from trainop.engine.slots import Line
-from trainop.engine.status import FAILED, SUCCEEDED, Status, parse_time
+from trainop.engine.status import FAILED, SUCCEEDED, Status
+from trainop.runtime.clock import read_time
 
 BACKOFF = "Job {} has failed because it has reached the specified backoff limit"
 INFRA = "Job {} has failed because it has reached the specified infra restart limit"
@@ -73,7 +74,7 @@ def seconds_to_live(job: Job, status: Status, now: datetime) -> float | None:
 
 def _finished_at(status: Status) -> datetime | None:
     condition = status.find(FAILED) if status.is_true(FAILED) else status.find(SUCCEEDED)
-    return parse_time((condition or {}).get("lastTransitionTime"))
+    return read_time((condition or {}).get("lastTransitionTime"))
 
 
 def ended_abruptly(job: Job, status: Status, validation_reason: str) -> bool:

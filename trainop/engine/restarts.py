@@ -16,7 +16,8 @@ from trainop.engine.job import Job
 from trainop.engine.ledger import Ledger
 from trainop.engine.model import Pod
 from trainop.engine.slots import Line
-from trainop.engine.status import RESTARTING, parse_time
+from trainop.engine.status import RESTARTING
+from trainop.runtime.clock import read_time
 
 WHOLE_JOB = "*"
 
@@ -55,7 +56,7 @@ def restart(draft: Draft, lines: Sequence[Line], findings: Findings, ledger: Led
         if not ledger.settled(found.pod.metadata.uid):
             new[role] += 1
             ledger.settle(found.pod.metadata.uid)
-            born = parse_time(found.pod.metadata.creation_timestamp)
+            born = read_time(found.pod.metadata.creation_timestamp)
             ledger.begin_round(circle(draft.job, role), born, draft.seen.now)
     for pod in (*(found.pod for found in findings.restarts), *_peers(draft.job, lines, new, ledger)):
         ledger.settle(pod.metadata.uid)

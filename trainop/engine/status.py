@@ -7,10 +7,11 @@ last one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from trainop.engine.framework import REPLICA_TYPE, Framework, Tally, selector
 from trainop.engine.job import Job
+from trainop.runtime.clock import read_time, timestamp
 from trainop.runtime.objects import Json
 
 CREATED = "Created"
@@ -90,11 +91,11 @@ class Status:
 
     @property
     def start_time(self) -> datetime | None:
-        return parse_time(self._fields.get("startTime"))
+        return read_time(self._fields.get("startTime"))
 
     @property
     def completion_time(self) -> datetime | None:
-        return parse_time(self._fields.get("completionTime"))
+        return read_time(self._fields.get("completionTime"))
 
     def start(self) -> None:
         """The clock of the deadline starts anew."""
@@ -129,18 +130,7 @@ def selector_text(framework: Framework, job: Job, type_: str) -> str:
 
 def format_time(moment: datetime) -> str:
     """RFC 3339 in UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_time(text: object) -> datetime | None:
-    """None for whatever is not a time."""
-    if not isinstance(text, str):
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return timestamp(moment)
 
 
 def _items(value: object) -> list[object]:

@@ -8,7 +8,7 @@ from itertools import islice
 
 from trainop.engine.framework import Framework
 from trainop.engine.model import ContainerStatus, DeletePod, Event, Notice, Options, Pod
-from trainop.engine.status import parse_time
+from trainop.runtime.clock import read_time
 
 STUCK_AFTER = 300.0
 """Seconds beyond its grace period after which a terminating pod is called stuck."""
@@ -79,7 +79,7 @@ class Stuck:
 
     def look_at(self, pod: Pod, *, ours: bool) -> None:
         """`deletionTimestamp` is when the grace period is over. Only our own pods are ever removed by force."""
-        due = parse_time(pod.metadata.deletion_timestamp)
+        due = read_time(pod.metadata.deletion_timestamp)
         if due is None:
             return
         late = (self._now - due).total_seconds()

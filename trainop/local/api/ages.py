@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from trainop.runtime.clock import parse_timestamp
+
 _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 86400 * 365
 
 
@@ -13,10 +15,9 @@ def parse_time(text: Any) -> datetime | None:
     if not isinstance(text, str):
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        return parse_timestamp(text)
     except ValueError:
         return None
-    return moment if moment.tzinfo else None
 
 
 def age(text: Any, now: datetime) -> str:
