@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,9 +16,11 @@ from tests.controllers.kinds import KINDS, SHAPES, make
 from tests.engine.builders import NOW
 from tests.engine.test_laws import anything, check_form, places
 from tests.engine.world import World
+from trainop.controllers.observe import decode_pod, decode_service
 from trainop.engine.crd import crd
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
-from trainop.engine.model import CreatePod, Plan, Snapshot
+from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from trainop.engine.model import CreatePod, Plan, Pod, Service, Snapshot
 from trainop.engine.plan import plan
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects import Json, Unstructured
@@ -214,6 +217,22 @@ def test_texts_of_any_kind_come_through(kind: str):
             spec = action.manifest["spec"]
             assert spec["nodeSelector"] == {"ключ": "значение"}
             assert spec["containers"][0] | strange == spec["containers"][0]
+
+
+@pytest.mark.parametrize("decode", [decode_pod, decode_service])
+def test_of_a_child_nothing_large_that_a_user_writes_is_kept(decode: Callable[[bytes], Pod | Service]):
+    ours = {JOB_NAME: "j", OPERATOR_NAME: "pytorchjob-controller", REPLICA_TYPE: "worker", REPLICA_INDEX: "0"}
+    metadata = {
+        "name": "j-worker-0",
+        "namespace": "ns",
+        "uid": "u",
+        "labels": {**{f"user{number}": "x" * 63 for number in range(5_000)}, **ours},
+        "annotations": {"user": "x" * 200_000},
+        "managedFields": [{"manager": "x" * 200_000}],
+    }
+    child = decode(json.dumps({"metadata": metadata, "spec": {"a": "x" * 200_000}, "data": "x" * 200_000}).encode())
+    assert child.metadata.labels == ours
+    assert len(msgspec.json.encode(child)) < 1000
 
 
 @every_kind

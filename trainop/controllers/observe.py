@@ -14,7 +14,7 @@ from trainop.engine.model import Options, Pod, Service, Snapshot
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock
 from trainop.runtime.informer import Informer
-from trainop.runtime.objects import HasMetadata, Key, Metadata, PartialObject, Unstructured
+from trainop.runtime.objects import HasMetadata, Key, Metadata, Unstructured
 from trainop.runtime.resource import PODS, SERVICES, Resource
 from trainop.runtime.store import Index, Store, by_controller
 
@@ -24,7 +24,7 @@ CHILD_SELECTOR = OPERATOR_NAME
 """Pods and services are watched only if they carry this label."""
 
 decode_pod: Callable[[bytes], Pod] = msgspec.json.Decoder(Pod).decode
-decode_service: Callable[[bytes], Service] = msgspec.json.Decoder(PartialObject).decode
+decode_service: Callable[[bytes], Service] = msgspec.json.Decoder(Service).decode
 
 
 def by_job(child: HasMetadata) -> Iterable[str]:
@@ -92,7 +92,7 @@ async def observe_live(
     for kind in framework.companion_kinds:
         listing = await client.list(kind.resource, job.metadata.namespace, label_selector=text)
         companions[kind.resource] = tuple(Unstructured(item) for item in listing.items)
-    pods_seen, services_seen = _convert(pods.items, Pod), _convert(services.items, PartialObject)
+    pods_seen, services_seen = _convert(pods.items, Pod), _convert(services.items, Service)
     return Snapshot(job, pods_seen, services_seen, clock.now(), options, companions)
 
 

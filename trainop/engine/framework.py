@@ -8,12 +8,11 @@ from typing import NamedTuple, TypeAlias
 
 from trainop.engine.fields import Fields
 from trainop.engine.job import Job, Role
-from trainop.engine.model import Options
+from trainop.engine.model import LABELS, Options
 from trainop.runtime.objects import Json
 from trainop.runtime.resource import Resource
 
 GROUP = "kubeflow.org"
-LABELS = "training.kubeflow.org/"
 OPERATOR_NAME = LABELS + "operator-name"
 JOB_NAME = LABELS + "job-name"
 REPLICA_TYPE = LABELS + "replica-type"

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from sys import intern
 from typing import TypeAlias
 
 import msgspec
 
 from trainop.runtime.objects import Json, Metadata, PartialObject, Unstructured
 from trainop.runtime.resource import Resource
+
+LABELS = "training.kubeflow.org/"
+"""With this all labels begin that the operator sets and reads."""
 
 ROUTINE_CONDITIONS = frozenset({"PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"})
 
@@ -65,15 +69,28 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
             msgspec.structs.force_setattr(self, "conditions", telling)
 
 
+class ChildMetadata(Metadata, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """Of a pod or service: without annotations and without labels that are not ours. Users put what they like into
+    both, up to the size of an object, and each replica has a copy."""
+
+    annotations: dict[str, str] = msgspec.field(default_factory=dict, name="")
+    """Always empty: no field of an object is called so."""
+
+    def _kept_labels(self) -> dict[str, str]:
+        return {intern(label): intern(value) for label, value in self.labels.items() if label.startswith(LABELS)}
+
+
 class Pod(msgspec.Struct, frozen=True, gc=False):
     """The fields of a v1 Pod that plans depend on, and no more: ten thousand of these are held in memory."""
 
-    metadata: Metadata = Metadata()
+    metadata: ChildMetadata = ChildMetadata()
     status: PodStatus = PodStatus()
 
 
-Service: TypeAlias = PartialObject
-"""Of a service only the metadata matters."""
+class Service(PartialObject, frozen=True, gc=False):
+    """Of a service only the metadata matters."""
+
+    metadata: ChildMetadata = ChildMetadata()
 
 
 # What a plan depends on -----------------------------------------------------------------------------------------------

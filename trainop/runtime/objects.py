@@ -64,9 +64,12 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
         set_field = msgspec.structs.force_setattr
         set_field(self, "namespace", intern(self.namespace))
         if self.labels:
-            set_field(self, "labels", {intern(label): intern(value) for label, value in self.labels.items()})
+            set_field(self, "labels", self._kept_labels())
         if self.owner_references:
             set_field(self, "owner_references", _shared(self.owner_references))
+
+    def _kept_labels(self) -> dict[str, str]:
+        return {intern(label): intern(value) for label, value in self.labels.items()}
 
     @property
     def key(self) -> Key:
