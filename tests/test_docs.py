@@ -12,6 +12,7 @@ import pytest
 from e2e.docs.__main__ import FOLDER, pages
 from e2e.docs.rules import probe
 from e2e.docs.samples import plain, plain_job
+from tests.engine.builders import manifest_of
 from trainop.engine.crd import crd
 from trainop.engine.model import CreatePod, CreateService, Snapshot
 from trainop.engine.plan import plan
@@ -52,7 +53,7 @@ def test_the_file_of_a_new_kind_is_all_that_it_takes():
     now = datetime(2025, 6, 1, tzinfo=UTC)
     raw = Unstructured(plain(framework, {"Worker": 2}))
     made = plan(framework, Snapshot(raw, (), (), now)).actions
-    pods = [action.manifest for action in made if isinstance(action, CreatePod)]
+    pods = [manifest_of(action) for action in made if isinstance(action, CreatePod)]
     assert [pod["spec"]["containers"][0]["env"] for pod in pods] == [
         [{"name": "MY_PEERS", "value": "j-worker-0:7777,j-worker-1:7777"}, {"name": "MY_RANK", "value": str(index)}]
         for index in range(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ def objects(jobs: int, workers: int) -> Iterator[tuple[Resource, Json]]:
         job["metadata"] |= {"namespace": NAMESPACE, "uid": f"{number:036}"}
         for action in plan(PYTORCH, Snapshot(Unstructured(job), (), (), datetime.now(UTC))).actions:
             if isinstance(action, CreatePod | CreateService):
-                yield PODS if isinstance(action, CreatePod) else SERVICES, action.manifest
+                yield PODS if isinstance(action, CreatePod) else SERVICES, json.loads(action.encode())
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import pkgutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -178,14 +179,16 @@ def environment(framework: Framework, job: Job) -> str:
         if name not in shared and (len(value) < LONG or pod == last)
     ]
     text += "\nOf each replica's own (long values only of the last):\n\n" + block(own)
-    initial = {c["name"] for role in job.roles for c in manifests.pod(role, 0)["spec"].get("initContainers", ())}
+    initial = {
+        c["name"] for role in job.roles for c in json.loads(manifests.pod(role, 0))["spec"].get("initContainers", ())
+    }
     if initial:
         text += f"\nWorkers also get the init container `{', '.join(sorted(initial))}`, which waits for the master.\n"
     return text + NOTES.get(framework.kind, "")
 
 
 def variables(framework: Framework, manifests: Manifests, role: Role, index: int) -> dict[str, str]:
-    pod = manifests.pod(role, index)
+    pod = json.loads(manifests.pod(role, index))
     container = next(c for c in pod["spec"]["containers"] if c["name"] == framework.container)
     return {v["name"]: v.get("value") or f"<{v['valueFrom']['fieldRef']['fieldPath']}>" for v in container["env"]}
 

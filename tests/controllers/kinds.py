@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.engine.builders import NOW, UID
+from tests.engine.builders import NOW, UID, manifest_of
 from tests.engine.world import World
 from trainop.engine.framework import Framework
 from trainop.engine.model import CreatePod, CreateService, Options, Snapshot
@@ -97,13 +97,13 @@ def pods_of(job: Json, **options: Any) -> dict[str, Json]:
     """The pods of the first plan, by name."""
     framework: Framework = FRAMEWORKS[job["kind"]]
     made = plan(framework, Snapshot(Unstructured(job), (), (), NOW, Options(**options)))
-    return {a.manifest["metadata"]["name"]: a.manifest for a in made.actions if isinstance(a, CreatePod)}
+    return {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreatePod)}
 
 
 def services_of(job: Json, **options: Any) -> dict[str, Json]:
     framework: Framework = FRAMEWORKS[job["kind"]]
     made = plan(framework, Snapshot(Unstructured(job), (), (), NOW, Options(**options)))
-    return {a.manifest["metadata"]["name"]: a.manifest for a in made.actions if isinstance(a, CreateService)}
+    return {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreateService)}
 
 
 def env(pod: Json, container: int = 0) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -111,8 +112,14 @@ class DictClient(Client):
         return Listing(copy.deepcopy(found), str(self.version))
 
     async def create(
-        self, resource: Resource, body: Json, *, namespace: str | None = None, metadata_only: bool = False
+        self,
+        resource: Resource,
+        body: Json | msgspec.Raw,
+        *,
+        namespace: str | None = None,
+        metadata_only: bool = False,
     ) -> Json:
+        body = json.loads(bytes(body)) if isinstance(body, msgspec.Raw) else body
         await self._begin(Call("create", resource, body["metadata"]["name"], body))
         metadata = body["metadata"] | {"namespace": namespace}
         if (resource, Key(namespace or "", metadata["name"])) in self.objects:

@@ -483,7 +483,7 @@ def test_nothing_of_the_snapshot_is_changed_and_a_steady_job_asks_for_nothing(ki
 
 def test_the_first_pass_orders_services_before_pods_and_leaders_first(kind: str):
     made = plan(FRAMEWORKS[kind], Snapshot(Unstructured(make(kind)), (), (), NOW, Options()))
-    order = [action.manifest["metadata"]["name"] for action in made.actions if isinstance(action, CreatePod)]
+    order = [action.name for action in made.actions if isinstance(action, CreatePod)]
     assert order[: len(leaders(kind))] == leaders(kind)
     assert not any(isinstance(action, DeletePod) for action in made.actions)
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.controllers.kinds import KINDS, SHAPES, make
-from tests.engine.builders import NOW
+from tests.engine.builders import NOW, manifest_of
 from tests.engine.test_laws import anything, check_form, places
 from tests.engine.world import World
 from trainop.controllers.observe import decode_pod, decode_service
@@ -204,7 +204,7 @@ def test_ten_thousand_variables_are_kept(kind: str):
     env = [{"name": f"V{i}", "value": "x"} for i in range(10_000)]
     job = make(kind, template={"containers": [{"name": FRAMEWORKS[kind].container, "image": "i", "env": env}]})
     made = look(job)
-    for pod in (action.manifest for action in made.actions if isinstance(action, CreatePod)):
+    for pod in (manifest_of(action) for action in made.actions if isinstance(action, CreatePod)):
         assert pod["spec"]["containers"][0]["env"][:10_000] == env
 
 
@@ -214,7 +214,7 @@ def test_texts_of_any_kind_come_through(kind: str):
     strange = {"name": FRAMEWORKS[kind].container, "image": "ü🚀", "command": ["\x07", "{kind}", "%s"]}
     for action in look(make(kind, template={"containers": [strange], "nodeSelector": {"ключ": "значение"}})).actions:
         if isinstance(action, CreatePod):
-            spec = action.manifest["spec"]
+            spec = manifest_of(action)["spec"]
             assert spec["nodeSelector"] == {"ключ": "значение"}
             assert spec["containers"][0] | strange == spec["containers"][0]
 

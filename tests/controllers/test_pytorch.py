@@ -10,6 +10,7 @@ from tests.engine.builders import (
     RUNNING,
     make_job,
     make_pod,
+    manifest_of,
     plan_for,
     see,
     status_of,
@@ -32,7 +33,7 @@ from trainop.runtime.objects import Json, Unstructured
 
 def pods(job: Json, **options: Any) -> dict[str, Json]:
     made = plan(PYTORCH, see(job, options=Options(**options)))
-    return {a.manifest["metadata"]["name"]: a.manifest for a in made.actions if isinstance(a, CreatePod)}
+    return {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreatePod)}
 
 
 def env(pod: Json, container: int = 0) -> dict[str, str]:
@@ -55,8 +56,8 @@ def test_environment_of_a_job_with_a_master():
         ]
     )
     made = plan_for(pt(1, 2, tmpl=tmpl))
-    found = {a.manifest["metadata"]["name"]: a.manifest for a in made.actions if isinstance(a, CreatePod)}
-    services = [a.manifest["spec"]["ports"] for a in made.actions if isinstance(a, CreateService)]
+    found = {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreatePod)}
+    services = [manifest_of(a)["spec"]["ports"] for a in made.actions if isinstance(a, CreateService)]
     assert list(found) == ["pt-master-0", "pt-worker-0", "pt-worker-1"]
     assert services == [[{"name": "pytorchjob-port", "port": 8080}]] * 3
     shared = "MASTER_PORT=8080 PET_MASTER_PORT=8080 MASTER_ADDR=pt-master-0 PET_MASTER_ADDR=pt-master-0 WORLD_SIZE=3"

@@ -86,15 +86,36 @@ async def test_a_big_job_is_made_in_growing_batches_and_several_passes() -> None
     shell.show()
     result = await shell.look()
     assert result.requeue
-    assert len(shell.services()) == 100
+    first = {f"j-worker-{index}" for index in range(50)}
+    assert set(shell.services()) == set(shell.pods()) == first
     shell.show(JOBS)
-    assert (await shell.look()).requeue_after == SHOWN_SOON, "its services have to show up first"
+    assert (await shell.look()).requeue_after == SHOWN_SOON, "its children have to show up first"
     for _ in range(10):
         shell.show()
         if not (await shell.look()).requeue:
             break
     assert len(shell.pods()) == len(shell.services()) == 150
     assert len(shell.client.names("create", PODS)) == 150
+
+
+@virtual_time
+async def test_the_first_pod_of_a_large_job_is_among_the_first_requests() -> None:
+    """It waits for no service but its own; and nothing is asked for twice."""
+    shell = Shell()
+    shell.client.put(JOBS, pytorch_job(masters=0, workers=2000))
+    shell.show()
+    while (await shell.look()).requeue:
+        shell.show()
+    created = [(call.resource, call.name) for call in shell.client.calls if call.verb == "create"]
+    assert (PODS, "j-worker-0") in created[:4]
+    for place in range(0, len(created), 500):
+        pods, services = (
+            {name for resource, name in created[place : place + 500] if resource == kind} for kind in (PODS, SERVICES)
+        )
+        assert pods == services
+    everyone = {f"j-worker-{index}" for index in range(2000)}
+    assert len(created) == 4000
+    assert set(created) == {(kind, name) for kind in (PODS, SERVICES) for name in everyone}
 
 
 @virtual_time
@@ -136,9 +157,9 @@ async def test_a_pod_whose_post_was_answered_by_a_reset_is_found_by_name_and_not
     shell = shell_with_job()
     create = shell.client.create
 
-    async def create_and_reset(resource: Any, body: Json, *, namespace: str | None = None, **how: Any) -> Json:
+    async def create_and_reset(resource: Any, body: Any, *, namespace: str | None = None, **how: Any) -> Json:
         answer = await create(resource, body, namespace=namespace)
-        if body["metadata"]["name"] == "j-worker-1" and resource == PODS:
+        if answer["metadata"]["name"] == "j-worker-1" and resource == PODS:
             raise ConnectionError("reset by peer")
         return answer
 
@@ -551,7 +572,7 @@ async def test_a_cancelled_pass_leaves_no_expectation() -> None:
         raise TimeoutError
 
     shell.client.create = hang  # type: ignore[method-assign]  # no answer
-    outcome = await applier.carry_out(job, [CreatePod({"metadata": {"name": "x"}})])
+    outcome = await applier.carry_out(job, [CreatePod("x", lambda: b'{"metadata":{"name":"x"}}')])
     assert [type(error) for error in outcome.errors] == [TimeoutError]
     assert shell.reconciler._expectations.satisfied(job.metadata.uid, shell.view.look)
 
@@ -564,7 +585,7 @@ async def test_what_is_in_flight_doubles_to_four_while_all_goes_well() -> None:
     flying, batches = 0, []
     create = shell.client.create
 
-    async def count_and_create(resource: Any, body: Json, *, namespace: str | None = None, **how: Any) -> Json:
+    async def count_and_create(resource: Any, body: Any, *, namespace: str | None = None, **how: Any) -> Json:
         nonlocal flying
         flying += resource == PODS
         await asyncio.sleep(1)  # all of one batch have begun by then

@@ -65,7 +65,7 @@ async def test_nothing_is_done_about_a_job_that_is_not_there() -> None:
 def test_annotations_come_first_and_the_status_where_the_plan_says(
     monkeypatch: pytest.MonkeyPatch, status_first: bool, order: list[str]
 ) -> None:
-    actions = (CreatePod({"metadata": {"name": "x"}}),)
+    actions = (CreatePod("x", lambda: b'{"metadata":{"name":"x"}}'),)
     follow(monkeypatch, Plan({"a": "1"}, {"conditions": [CREATED]}, status_first=status_first, actions=actions))
 
     @virtual_time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -198,12 +199,19 @@ def names(plan_: Plan, kind: type[Action]) -> list[str]:
 
 def _name(action: Action) -> str:
     match action:
-        case CreatePod(manifest) | CreateService(manifest) | Apply(manifest=manifest):
+        case Apply(manifest=manifest):
             return str(manifest["metadata"]["name"])
         case DeleteJob():
             return ""
         case _:
             return action.name
+
+
+def manifest_of(action: CreatePod | CreateService) -> Json:
+    """What the API server reads."""
+    manifest: Json = json.loads(action.encode())
+    assert manifest["metadata"]["name"] == action.name
+    return manifest
 
 
 def written(plan_: Plan) -> Json:

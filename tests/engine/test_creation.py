@@ -11,6 +11,7 @@ from tests.engine.builders import (
     make_job,
     make_pod,
     make_service,
+    manifest_of,
     names,
     plan_for,
     replica,
@@ -40,11 +41,11 @@ OWNER = {
 
 
 def pods_of(made: Plan):
-    return {a.manifest["metadata"]["name"]: a.manifest for a in made.actions if isinstance(a, CreatePod)}
+    return {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreatePod)}
 
 
 def services_of(made: Plan):
-    return {a.manifest["metadata"]["name"]: a.manifest for a in made.actions if isinstance(a, CreateService)}
+    return {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreateService)}
 
 
 @pytest.mark.case("job-engine-1")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tests.engine.builders import UID, make_pod, replica, see, stamp, told, written
+from tests.engine.builders import UID, make_pod, manifest_of, replica, see, stamp, told, written
 from tests.engine.world import World
 from trainop.engine.framework import JOB_ROLE, Framework, Progress, Replicas, Tally, Texts, selector
 from trainop.engine.job import Job, Role
@@ -67,7 +67,7 @@ def toy_pod(*args: Any, **fields: Any) -> Any:
 
 def test_children_come_in_the_order_of_the_kinds_roles_and_bear_its_name():
     made = plan(TOY, see(toy()))
-    pods = [action.manifest for action in made.actions if isinstance(action, CreatePod)]
+    pods = [manifest_of(action) for action in made.actions if isinstance(action, CreatePod)]
     assert [pod["metadata"]["name"] for pod in pods] == ["j-server-0", "j-worker-0"]
     assert [pod["metadata"]["labels"].get(JOB_ROLE) for pod in pods] == ["master", None]
     assert pods[0]["metadata"]["ownerReferences"][0]["apiVersion"] == "example.com/v1"
@@ -77,7 +77,7 @@ def test_children_come_in_the_order_of_the_kinds_roles_and_bear_its_name():
 
 def test_variables_may_be_for_the_frameworks_container_alone():
     made = plan(TOY, see(toy()))
-    side, main = next(a.manifest for a in made.actions if isinstance(a, CreatePod))["spec"]["containers"]
+    side, main = next(manifest_of(a) for a in made.actions if isinstance(a, CreatePod))["spec"]["containers"]
     assert side == {"name": "side", "image": "i"}
     assert main["env"] == [{"name": "ME", "value": "server-0"}]
     assert main["ports"] == [{"name": "toy-port", "containerPort": 1000}]
@@ -86,7 +86,7 @@ def test_variables_may_be_for_the_frameworks_container_alone():
 def test_a_kind_without_variables_leaves_env_alone():
     bare = dataclasses.replace(TOY, environment=lambda _job, _options: lambda _role, _index: ())
     made = plan(bare, see(toy()))
-    _, main = next(a.manifest for a in made.actions if isinstance(a, CreatePod))["spec"]["containers"]
+    _, main = next(manifest_of(a) for a in made.actions if isinstance(a, CreatePod))["spec"]["containers"]
     assert "env" not in main
 
 

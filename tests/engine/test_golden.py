@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.engine.builders import see
+from tests.engine.builders import manifest_of, see
 from trainop.engine.framework import Framework
 from trainop.engine.model import CreatePod, CreateService
 from trainop.engine.plan import plan
@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).with_name("golden")
 
 def children(framework: Framework) -> list[Json]:
     job = yaml.safe_load((GOLDEN / f"{framework.kind.lower()}-job.yaml").read_text())
-    return [a.manifest for a in plan(framework, see(job)).actions if isinstance(a, CreatePod | CreateService)]
+    return [manifest_of(a) for a in plan(framework, see(job)).actions if isinstance(a, CreatePod | CreateService)]
 
 
 @pytest.mark.parametrize("kind", FRAMEWORKS)

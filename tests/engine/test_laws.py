@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.builders import make_job, make_pod, make_service, see
+from tests.engine.builders import make_job, make_pod, make_service, manifest_of, see
 from tests.engine.world import World
 from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE
@@ -118,9 +118,9 @@ def check_form(made: Plan) -> None:
     json.dumps(made.status)
     for action in made.actions:
         if isinstance(action, CreatePod | CreateService):
-            json.dumps(action.manifest)
-            assert action.manifest["metadata"]["namespace"] == "ns"
-            assert action.manifest["metadata"]["ownerReferences"][0]["uid"] == "uid-j"
+            metadata = manifest_of(action)["metadata"]
+            assert metadata["namespace"] == "ns"
+            assert metadata["ownerReferences"][0]["uid"] == "uid-j"
     assert made.again_in is None or made.again_in >= 0
     types = [condition.get("type") for condition in (made.status or {}).get("conditions", [])]
     assert types.count("Failed") <= 1
@@ -309,6 +309,6 @@ def test_what_is_deleted_is_seen_and_what_is_created_is_not(seen_pods: list[Any]
     taken = {pod.metadata.name for pod in seen_pods}
     for action in made.actions:
         if isinstance(action, CreatePod):
-            assert action.manifest["metadata"]["name"] not in taken
+            assert action.name not in taken
         elif not isinstance(action, CreateService):
             assert getattr(action, "uid", None) in uids

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tests.engine.builders import NOW
+from tests.engine.builders import NOW, manifest_of
 from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.framework import Framework
 from trainop.engine.model import (
@@ -141,11 +141,11 @@ class World:
 
     def _act(self, action: Action) -> None:
         match action:
-            case CreatePod(manifest):
-                self._create(self.pods, manifest, {"status": {"phase": "Pending"}})
+            case CreatePod():
+                self._create(self.pods, manifest_of(action), {"status": {"phase": "Pending"}})
                 self.created_pods += 1
-            case CreateService(manifest):
-                self._create(self.services, manifest, {})
+            case CreateService():
+                self._create(self.services, manifest_of(action), {})
             case DeletePod():
                 self._delete_pod(action)
             case DeleteService(name, uid):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -192,10 +192,10 @@ class Applier:
 
     async def _carry_out_one(self, job: Unstructured, action: Action, outcome: Outcome) -> None:
         match action:
-            case CreatePod(manifest):
-                await self._create(job, _child(job, PODS, manifest["metadata"]["name"]), manifest, outcome)
-            case CreateService(manifest):
-                await self._create(job, _child(job, SERVICES, manifest["metadata"]["name"]), manifest, outcome)
+            case CreatePod(name, encode):
+                await self._create(job, _child(job, PODS, name), encode, outcome)
+            case CreateService(name, encode):
+                await self._create(job, _child(job, SERVICES, name), encode, outcome)
             case DeletePod(name, uid, force):
                 await self._delete(job, _child(job, PODS, name), uid, outcome, grace=0 if force else None)
             case DeleteService(name, uid):
@@ -213,11 +213,12 @@ class Applier:
 
     # Children: create and delete --------------------------------------------------------------------------------------
 
-    async def _create(self, job: Unstructured, child: _Child, manifest: Json, outcome: Outcome) -> None:
+    async def _create(self, job: Unstructured, child: _Child, encode: Callable[[], bytes], outcome: Outcome) -> None:
         uid, key = job.metadata.uid, child.key
         self._expectations.expect_create(uid, child.resource, key)
         created_uid = None
         try:
+            manifest = msgspec.Raw(encode())
             answer = await self._client.create(child.resource, manifest, namespace=key.namespace, metadata_only=True)
             created_uid = str(answer["metadata"]["uid"])
             self._count_created(child)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
 
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, selector
 from trainop.engine.job import Job, Port, Role
@@ -15,14 +18,43 @@ POD_RESTART_POLICY = {"ExitCode": "Never"}
 LONGEST_VARIABLE = 128 * 1024 - 1
 """Bytes of `NAME=value`; with a longer one Linux starts no program (`MAX_ARG_STRLEN`, less the byte at the end)."""
 
+LARGEST_BODY = 3 * 1024 * 1024
+"""Bytes of a request that the API server takes (kubernetes `staging/src/k8s.io/apiserver/pkg/server/config.go`,
+`MaxRequestBodyBytes`)."""
+
+_HOLE = msgspec.Raw(b"\0")
+"""Where something of one replica goes: JSON has this byte nowhere, in strings it is escaped."""
+
+_encode = msgspec.json.Encoder().encode
+
 
 def child_name(job_name: str, role: Role, index: int) -> str:
     """The name of a replica's pod and service."""
     return f"{job_name}-{role.label}-{index}".replace("/", "-")
 
 
+class _Template(NamedTuple):
+    """A pod of a role as JSON, with room for what only one replica has."""
+
+    to_name: bytes
+    to_labels: bytes
+    labels: bytes
+    """Those of the template, an object that is still open."""
+    parts: list[bytes]
+    """The rest, cut where the variables go; the last one closes the pod."""
+
+    def fill(self, name: str, labels: dict[str, str], env: bytes) -> bytes:
+        head = (self.to_name, _encode(name), self.to_labels, self.labels, _encode(labels)[1:], self.parts[0])
+        return env.join([b"".join(head), *self.parts[1:]])
+
+    def size(self, env: bytes) -> int:
+        """Bytes of a pod without its name and its own labels."""
+        fixed = len(self.to_name) + len(self.to_labels) + len(self.labels) + sum(map(len, self.parts))
+        return fixed + len(env) * (len(self.parts) - 1)
+
+
 class Manifests:
-    """Makes the children of one job; what they share is made once."""
+    """Makes the children of one job. What they share is encoded once; then a child costs no more than a copy of it."""
 
     def __init__(self, framework: Framework, job: Job, options: Options) -> None:
         self._framework = framework
@@ -34,59 +66,88 @@ class Manifests:
         self._owners = [
             owner_reference(framework.resource.api_version, framework.kind, job.name, job.metadata.uid),
         ]
+        self._templates: dict[tuple[str, bool], _Template] = {}
+        self._ports: dict[str, msgspec.Raw] = {}
 
     @cached_property
     def overlong(self) -> str:
-        """Why no program could start in the pods: what replicas are told is too much for a variable. Empty if not."""
+        """Why no program could start in the pods: what replicas are told is too much for a variable, or for a request.
+        Empty if not."""
         for role in self._job.roles:
-            for entry in self._environment(role, max(role.replicas, 1) - 1):
+            entries = self._environment(role, max(role.replicas, 1) - 1)
+            for entry in entries:
                 size = len(f"{entry['name']}={entry.get('value', '')}".encode("utf-8", "replace"))
                 if size > LONGEST_VARIABLE:
                     told = f"the variable {entry['name']} of {role.type} replicas would have {size} bytes"
                     return f"{told}, and Linux starts no program with more than {LONGEST_VARIABLE}"
+            size = self._template(role, bool(entries)).size(_encode(entries)[1:-1])
+            if size > LARGEST_BODY:
+                told = f"a pod of {role.type} replicas would have {size} bytes with its variables"
+                return f"{told}, and the API server takes no request with more than {LARGEST_BODY}"
         return ""
 
-    def pod(self, role: Role, index: int) -> Json:
-        template = role.template
-        metadata = template.get("metadata") or {}
-        labels = {**(metadata.get("labels") or {}), **self._labels(role, index)}
+    def pod(self, role: Role, index: int) -> bytes:
+        """The manifest of one replica's pod as JSON."""
+        entries = self._environment(role, index)
+        labels = self._labels(role, index)
         if self._framework.leads(self._job, role, index):
             labels[JOB_ROLE] = "master"
-        kept = {name: metadata[name] for name in ("annotations", "finalizers") if metadata.get(name)}
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {**self._metadata(role, index, labels), **kept},
-            "spec": self._pod_spec(role, index),
-        }
+        elif JOB_ROLE in (given := _labels_of(role)):
+            labels[JOB_ROLE] = given[JOB_ROLE]
+        name = child_name(self._job.name, role, index)
+        return self._template(role, bool(entries)).fill(name, labels, _encode(entries)[1:-1])
 
-    def service(self, role: Role, index: int) -> Json:
-        """Headless; it gives the pod its stable name."""
+    def service(self, role: Role, index: int) -> bytes:
+        """Headless; it gives the pod its stable name. As JSON."""
         labels = self._labels(role, index)
-        return {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": self._metadata(role, index, labels),
-            "spec": {"clusterIP": "None", "selector": labels, "ports": service_ports(role.ports)},
-        }
+        ports = self._ports.get(role.type)
+        if ports is None:
+            ports = self._ports[role.type] = msgspec.Raw(_encode(service_ports(role.ports)))
+        return _encode(
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": self._metadata(child_name(self._job.name, role, index), labels),
+                "spec": {"clusterIP": "None", "selector": labels, "ports": ports},
+            }
+        )
 
     def _labels(self, role: Role, index: int) -> dict[str, str]:
         return {**self._selector, REPLICA_TYPE: role.label, REPLICA_INDEX: str(index)}
 
-    def _metadata(self, role: Role, index: int, labels: dict[str, str]) -> Json:
+    def _metadata(self, name: object, labels: object) -> Json:
         return {
-            "name": child_name(self._job.name, role, index),
+            "name": name,
             "namespace": self._job.namespace,
             "labels": labels,
             "ownerReferences": self._owners,
         }
 
-    def _pod_spec(self, role: Role, index: int) -> Json:
+    def _template(self, role: Role, with_variables: bool) -> _Template:
+        key = (role.type, with_variables)
+        if key not in self._templates:
+            self._templates[key] = self._make_template(role, with_variables)
+        return self._templates[key]
+
+    def _make_template(self, role: Role, with_variables: bool) -> _Template:
+        metadata = role.template.get("metadata") or {}
+        kept = {name: metadata[name] for name in ("annotations", "finalizers") if metadata.get(name)}
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**self._metadata(_HOLE, _HOLE), **kept},
+            "spec": self._pod_spec(role, with_variables),
+        }
+        to_name, to_labels, *parts = _encode(manifest).split(bytes(_HOLE))
+        own = {*self._labels(role, 0), JOB_ROLE}
+        shared = _encode({name: value for name, value in _labels_of(role).items() if name not in own})
+        return _Template(to_name, to_labels, b"{" if shared == b"{}" else shared[:-1] + b",", parts)
+
+    def _pod_spec(self, role: Role, with_variables: bool) -> Json:
         template = role.template["spec"]
-        env = list(self._environment(role, index))
         spec = {
             **template,
-            "containers": [self._container(container, env) for container in template["containers"]],
+            "containers": [self._container(container, with_variables) for container in template["containers"]],
             "restartPolicy": POD_RESTART_POLICY.get(role.restart_policy, role.restart_policy),
         }
         if self._mounts:
@@ -97,20 +158,27 @@ class Manifests:
             spec["initContainers"] = [*(template.get("initContainers") or ()), *added]
         return spec
 
-    def _container(self, raw: Json, env: list[Json]) -> Json:
+    def _container(self, raw: Json, with_variables: bool) -> Json:
         framework = self._framework
+        is_main = raw["name"] == framework.container
+        if not is_main and not (with_variables and framework.env_everywhere):
+            return raw
         container = dict(raw)
-        is_main = container["name"] == framework.container
         if is_main:
             ports = container.get("ports") or []
             if not any(port.get("name") == framework.port_name for port in ports):
                 container["ports"] = [*ports, {"name": framework.port_name, "containerPort": framework.port}]
-        if env and (is_main or framework.env_everywhere):
-            container["env"] = [*(container.get("env") or ()), *env]
+        if with_variables:
+            container["env"] = [*(container.get("env") or ()), _HOLE]
             if self._mounts:
                 mounts = [{"name": mount.name, "mountPath": mount.path, "readOnly": True} for mount in self._mounts]
                 container["volumeMounts"] = [*(container.get("volumeMounts") or ()), *mounts]
         return container
+
+
+def _labels_of(role: Role) -> dict[str, str]:
+    """Those of the template."""
+    return (role.template.get("metadata") or {}).get("labels") or {}
 
 
 def service_ports(ports: tuple[Port, ...]) -> list[Json]:

@@ -5,7 +5,7 @@ A `Snapshot` is all that a plan may depend on; a `Plan` is all that the shell ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from sys import intern
@@ -133,12 +133,18 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class CreatePod:
-    manifest: Json
+    """`encode` makes the manifest as JSON when it is to be sent, so that there are no more of them than requests."""
+
+    name: str
+    encode: Callable[[], bytes] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    manifest: Json
+    """As `CreatePod`."""
+
+    name: str
+    encode: Callable[[], bytes] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

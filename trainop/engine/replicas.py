@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
+from operator import itemgetter
 
 from trainop.engine.claim import Claimed
 from trainop.engine.cleanup import delete_pod
@@ -42,11 +44,23 @@ def fill(draft: Draft, lines: Sequence[Line], findings: Findings, ledger: Ledger
         if pods and draft.manifests.overlong:  # scaled too far: those that run go on
             draft.warn("overlong", "FailedCreatePod", f"Error creating: {draft.manifests.overlong}")
             continue
-        draft.actions += [CreateService(draft.manifests.service(role, index)) for index in services]
-        draft.actions += [CreatePod(draft.manifests.pod(role, index)) for index in pods]
+        draft.actions += _create(draft, role, services, pods)
         if pods and role.template["spec"].get("restartPolicy"):
             text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
             draft.warn(f"restart-policy/{role.type}", "SetPodTemplateRestartPolicy", text)
+
+
+def _create(
+    draft: Draft, role: Role, services: Sequence[int], pods: Sequence[int]
+) -> Iterator[CreateService | CreatePod]:
+    """A service right before the pod of its index: what is beyond the cap of a pass are then the last of both."""
+    manifests, job = draft.manifests, draft.job.name
+    wanted: list[tuple[int, type[CreateService | CreatePod], Callable[[Role, int], bytes]]] = [
+        *((index, CreateService, manifests.service) for index in services),
+        *((index, CreatePod, manifests.pod) for index in pods),
+    ]
+    for index, action, encode in sorted(wanted, key=itemgetter(0)):
+        yield action(child_name(job, role, index), partial(encode, role, index))
 
 
 def _due(draft: Draft, line: Line, busy: set[str], ledger: Ledger) -> Iterator[int]:

@@ -178,12 +178,19 @@ class Client:
         return self._page(await self._sender.attempt(list_request(resource, namespace, query, token, accept)))
 
     async def create(
-        self, resource: Resource, body: Json, *, namespace: str | None = None, metadata_only: bool = False
+        self,
+        resource: Resource,
+        body: Json | msgspec.Raw,
+        *,
+        namespace: str | None = None,
+        metadata_only: bool = False,
     ) -> Json:
-        """Sends `body` at most once unless it surely did not arrive; `namespace` defaults to the one in `body`. With
-        `metadata_only` the answer has no more than name, namespace, UID and version: the server sends a third less, and
-        the rest is not decoded."""
-        place = namespace or (body.get("metadata") or {}).get("namespace")
+        """Sends `body`, which may be encoded already, at most once unless it surely did not arrive; `namespace`
+        defaults to the one in a `body` that is not. With `metadata_only` the answer has no more than name, namespace,
+        UID and version: the server sends a third less, and the rest is not decoded."""
+        place = namespace
+        if place is None and not isinstance(body, msgspec.Raw):
+            place = (body.get("metadata") or {}).get("namespace")
         request = self._write("POST", resource.path(place), body, metadata_only=metadata_only)
         return self._answer(await self.request(request), metadata_only=metadata_only)
 
