@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from typing import Any
 
 import pytest
@@ -98,7 +99,29 @@ def test_whole_objects_become_variables_with_a_prefix() -> None:
             {"configMapRef": {"name": "absent", "optional": True}},
         ]
     )
-    assert found == {"S_lr": "0.1", "S_not-a-name": "x", "S_raw": "bin", "token": "s3cret"}
+    assert found == {"S_lr": "0.1", "S_not-a-name": "x", "token": "s3cret"}, "kubelet leaves binaryData out"
+
+
+def test_later_sources_win_and_variables_win_over_sources() -> None:
+    other = Reference("configmap", "other")
+    sources = {**SOURCES, other: {"data": {"lr": "0.2", "token": "plain"}}}
+    pod = make_pod(
+        envFrom=[
+            {"secretRef": {"name": "keys"}},
+            {"configMapRef": {"name": "settings"}},
+            {"configMapRef": {"name": "other"}},
+        ],
+        env=[{"name": "token", "value": "$(token)!"}],
+    )
+    found = container_environment(pod, pod["spec"]["containers"][0], sources, HERE)
+    assert found == {"lr": "0.2", "not-a-name": "x", "token": "plain!"}
+
+
+def test_bytes_of_a_secret_that_are_no_text_reach_the_variable_unchanged() -> None:
+    secret = {KEYS: {"data": {"raw": base64.b64encode(b"\xff\xfe").decode()}}}
+    pod = make_pod(envFrom=[{"secretRef": {"name": "keys"}}])
+    found = container_environment(pod, pod["spec"]["containers"][0], secret, HERE)
+    assert os.fsencode(found["raw"]) == b"\xff\xfe"
 
 
 @pytest.mark.parametrize(
@@ -120,6 +143,7 @@ def test_whole_objects_become_variables_with_a_prefix() -> None:
         ({"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}, "1500"),
         ({"resourceFieldRef": {"resource": "requests.memory", "divisor": "1Mi"}}, "512"),
         ({"resourceFieldRef": {"resource": "limits.memory"}}, str(1024**3)),
+        ({"resourceFieldRef": {"resource": "requests.cpu"}}, "2"),
         ({"resourceFieldRef": {"resource": "limits.cpu", "containerName": "first"}}, "1"),
     ],
 )
@@ -140,6 +164,10 @@ def test_values_come_from_where_they_are_asked_for(origin: dict[str, Any], value
         (
             {"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "k"}}}]},
             "couldn't find key k in Secret team/keys",
+        ),
+        (
+            {"env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "raw"}}}]},
+            "couldn't find key raw in ConfigMap team/settings",
         ),
         (
             {"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "spec.color"}}}]},

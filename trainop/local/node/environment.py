@@ -90,6 +90,12 @@ def contents(reference: Reference, source: Json) -> dict[str, bytes]:
     return values | {key: base64.b64decode(value) for key, value in (source.get("binaryData") or {}).items()}
 
 
+def variables(reference: Reference, source: Json) -> dict[str, str]:
+    """The keys that can become environment variables: kubelet takes `data` only, never `binaryData`."""
+    plain = source if reference.kind == "secret" else {"data": source.get("data")}
+    return {key: value.decode(errors="surrogateescape") for key, value in contents(reference, plain).items()}
+
+
 def container_environment(pod: Json, container: Json, sources: Sources, here: Surroundings) -> dict[str, str]:
     """The variables that the pod's specification gives; later ones win. Raises `ConfigError`."""
     found = dict(_from_sources(container, sources))
@@ -121,10 +127,8 @@ def _from_sources(container: Json, sources: Sources) -> Iterable[tuple[str, str]
                 if not ref.get("optional"):
                     raise ConfigError(f"{reference} not found")
                 continue
-            for key, value in contents(reference, source).items():
-                variable = f"{origin.get('prefix') or ''}{key}"
-                if "=" not in variable and variable:
-                    yield variable, value.decode(errors="replace")
+            for key, value in variables(reference, source).items():
+                yield f"{origin.get('prefix') or ''}{key}", value
 
 
 def _value_from(origin: Json, pod: Json, container: Json, sources: Sources, here: Surroundings) -> str | None:
@@ -141,9 +145,9 @@ def _value_from(origin: Json, pod: Json, container: Json, sources: Sources, here
 
 def _key(reference: Reference, ref: Json, pod: Json, sources: Sources) -> str | None:
     source = sources.get(reference)
-    values = contents(reference, source) if source is not None else {}
+    values = variables(reference, source) if source is not None else {}
     if ref["key"] in values:
-        return values[ref["key"]].decode(errors="replace")
+        return values[ref["key"]]
     if ref.get("optional"):
         return None
     if source is None:
@@ -193,7 +197,10 @@ def resource_field(pod: Json, ref: Json, here: Surroundings, default: Json | Non
     if container is None or found is None:
         raise ConfigError(f"unsupported container resource : {ref.get('resource')}")
     kind, resource = found.groups()
-    stated = ((container.get("resources") or {}).get(kind) or {}).get(resource)
+    resources = container.get("resources") or {}
+    stated = (resources.get(kind) or {}).get(resource)
+    if stated is None and kind == "requests":  # the default that an API server writes: the limit
+        stated = (resources.get("limits") or {}).get(resource)
     if stated is None:
         stated = here.allocatable.get(resource, "0") if kind == "limits" else "0"
     divisor = parse_quantity(str(ref.get("divisor") or "1")) or 1
