@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from trainop.local.node.kit import LogShelf
-from trainop.local.node.logs import LogCollector, LogOptions, RunLog, last_lines, read_log
+from trainop.local.node.logreader import LogOptions, last_lines, read_log
+from trainop.local.node.logs import LogCollector, RunLog
 
 START = datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)
 
@@ -61,14 +63,15 @@ async def read(log: RunLog, **options: object) -> bytes:
     return b"".join([chunk async for chunk in read_log(log, LogOptions(**options))])  # type: ignore[arg-type]  # by name
 
 
-async def test_lines_are_kept_with_stream_and_time(writer: Writer) -> None:
+async def test_lines_are_kept_with_their_times(writer: Writer) -> None:
     await writer.write(b"one\ntwo\n")
     await writer.write(b"bad\n", error=True)
     await writer.end()
-    assert writer.log.path.read_text().splitlines() == [
-        "2026-01-02T03:04:06.006000000Z stdout F one",
-        "2026-01-02T03:04:06.006000000Z stdout F two",
-        "2026-01-02T03:04:07.006000000Z stderr F bad",
+    assert writer.log.path.read_bytes() == b"one\ntwo\nbad\n", "the file is what the container wrote"
+    assert (await read(writer.log, timestamps=True)).decode().splitlines() == [
+        "2026-01-02T03:04:06.006000000Z one",
+        "2026-01-02T03:04:06.006000000Z two",
+        "2026-01-02T03:04:07.006000000Z bad",
     ]
     assert await read(writer.log) == b"one\ntwo\nbad\n"
 
@@ -86,8 +89,9 @@ async def test_a_very_long_line_is_kept_in_parts_and_served_whole(writer: Writer
     await writer.write(text)
     await writer.write(b"\n")
     await writer.end()
-    assert len(writer.log.path.read_bytes().splitlines()) == 4
     assert await read(writer.log) == text + b"\n"
+    stamped = await read(writer.log, timestamps=True)
+    assert stamped == b"2026-01-02T03:04:06.006000000Z " + text + b"\n", "one line has one time"
 
 
 @pytest.mark.parametrize(
@@ -177,3 +181,61 @@ def test_the_shelf_finds_the_latest_run_and_the_one_before(tmp_path: Path, metad
     assert shelf.find(metadata, "main", previous=False) is not None
     shelf.sweep({"another"})
     assert shelf.find(metadata, "main", previous=False) is None
+
+
+async def test_a_flood_costs_the_loop_nothing_per_line(writer: Writer) -> None:
+    """16 million lines: work on each of them would take this thread many seconds."""
+    block, count = b"1\n" * 500_000, 32
+
+    def flood() -> None:
+        for _ in range(count):
+            rest = memoryview(block)
+            while rest:
+                rest = rest[os.write(writer.out, rest) :]
+
+    before = time.thread_time()
+    await asyncio.to_thread(flood)
+    await writer.write(b"the error\n", error=True)
+    await writer.end()
+    spent = time.thread_time() - before
+    assert writer.log.path.stat().st_size == len(block) * count + len(b"the error\n")
+    assert last_lines(writer.log, 2, 2048) in {"1\nthe error\n", "1\n1\n"}, "the two streams have no common order"
+    assert spent < 2.0
+
+
+async def test_what_a_full_disk_refuses_is_counted_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    log = RunLog(tmp_path / "0.log")
+    collector = LogCollector(log, Ticks(), said.append)
+    out, err = collector.open()
+
+    async def write(text: bytes) -> None:
+        changed = asyncio.ensure_future(log.changed())
+        await asyncio.sleep(0)
+        os.write(out, text)
+        await asyncio.wait_for(changed, 5)
+
+    monkeypatch.setattr("trainop.local.node.logs._RESERVE", 2**62)
+    monkeypatch.setattr("trainop.local.node.logs._RESERVED_PART", 1)  # the reserve is the whole disk
+    await write(b"12345\n")
+    await write(b"67\n")
+    monkeypatch.undo()
+    await write(b"after\n")
+    os.close(out)
+    os.close(err)
+    await asyncio.wait_for(collector.done, 5)
+    assert log.path.read_text() == "[9 bytes of this log are missing: the disk was full]\nafter\n"
+    assert len(said) == 1
+
+
+async def test_a_log_is_for_its_owner_and_no_link_is_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "main"
+    folder.mkdir(mode=0o755)
+    (folder / "0.log").touch(0o644)
+    collector = LogCollector(RunLog(folder / "0.log"), Ticks())
+    collector.close()
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder / "0.log")] == [0o700, 0o600]
+    (folder / "1.log").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="is a symbolic link"):
+        LogCollector(RunLog(folder / "1.log"), Ticks())
+    assert not (tmp_path / "elsewhere").exists()

@@ -355,6 +355,13 @@ async def test_termination_messages(world: World, script: str, fields: Json, mes
     assert terminated(pod).get("message", "") == message
 
 
+async def test_a_fifo_in_the_place_of_the_message_holds_up_nobody(sharing: World) -> None:
+    path = "/dev/termination-log"
+    pod = await sharing.finish(await sharing.start("sh", "-c", f"rm {path}; mkfifo {path} || exit 9; exit 3"))
+    assert terminated(pod)["exitCode"] == 3
+    assert "message" not in terminated(pod)
+
+
 def exec_probe(script: str, **fields: Any) -> Json:
     return {"exec": {"command": ["sh", "-c", script]}, "periodSeconds": 1, **fields}
 

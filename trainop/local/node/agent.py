@@ -17,7 +17,7 @@ from trainop.local.node.bridge import HUB_ADDRESS, NETWORK
 from trainop.local.node.dns import DnsServer
 from trainop.local.node.environment import Reference
 from trainop.local.node.kit import Kit, LogShelf, Timing
-from trainop.local.node.logs import LogOptions, read_log
+from trainop.local.node.logreader import LogOptions, read_log
 from trainop.local.node.loopback import LoopbackNames, ready_addresses
 from trainop.local.node.names import NameSpace, belongs_to_cluster, resolve
 from trainop.local.node.outside import Gateway, HostNetwork, Outside, ports_to_carry

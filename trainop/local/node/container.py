@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from trainop.local import private
 from trainop.local.node.addresses import write_out
 from trainop.local.node.environment import (
     ConfigError,
@@ -23,7 +24,8 @@ from trainop.local.node.environment import (
 )
 from trainop.local.node.filesystem import TERMINATION_LOG, Mount
 from trainop.local.node.kit import SHAPE_FAULTS, Kit
-from trainop.local.node.logs import LogCollector, RunLog, last_lines
+from trainop.local.node.logreader import last_lines
+from trainop.local.node.logs import LogCollector, RunLog
 from trainop.local.node.probes import Probes
 from trainop.local.node.sandbox import CANNOT_START, Command, ContainerProcess, Exit, SandboxError
 from trainop.local.node.status import ContainerState, Running, Terminated, Waiting
@@ -161,13 +163,18 @@ class Container:
             result = await self._execute(launch, identity)
             await asyncio.wait({launch.collector.done}, timeout=_LINGER)
         finally:
-            launch.collector.close()
+            self._close_log(launch)
         started = self.state.state.since if isinstance(self.state.state, Running) else begun
         ended = self._terminated(result, started, launch, identity)
         if result.refusal:
             self._kit.tell(self._side.pod, "Warning", "Failed", f"Error: {result.refusal}", self.spec)
         self._enter(ended, identity, ready=self._init and ended.code == 0, started=False)
         return ended
+
+    def _close_log(self, launch: Launch) -> None:
+        if launch.collector.close():
+            message = "A process outside the container still holds its output; what it writes from now on is lost"
+            self._kit.tell(self._side.pod, "Warning", "LogHeldOpen", message, self.spec)
 
     def _enter(self, state: Running | Terminated, identity: str, *, ready: bool, started: bool) -> None:
         self.change(
@@ -236,12 +243,20 @@ class Container:
             await self._wait_in_vain()
             return None
         log = self._kit.logs.begin(self._side.pod["metadata"], self.spec["name"], self._runs)
-        log.path.parent.mkdir(parents=True, exist_ok=True)
-        note = log.path.with_name("termination-log")
-        note.write_bytes(b"")
-        command = self._compose(argv, own, note)
-        collector = LogCollector(log, self._kit.clock)
-        return Launch(command, log, note, collector, collector.open())
+        collector = LogCollector(log, self._kit.clock, self._report_loss)
+        try:
+            note = log.path.with_name("termination-log")
+            note.unlink(missing_ok=True)  # the last run may have put anything in its place
+            os.close(private.open_file(note, os.O_WRONLY | os.O_EXCL))
+            return Launch(self._compose(argv, own, note), log, note, collector, collector.open())
+        except BaseException:
+            collector.close()
+            raise
+
+    def _report_loss(self, why: str) -> None:
+        self._kit.tell(
+            self._side.pod, "Warning", "LogLinesLost", f"What the container prints is lost: {why}", self.spec
+        )
 
     def _compose(self, argv: list[str], own: dict[str, str], note: Path) -> Command:
         pod, kit = self._side.pod, self._kit
@@ -287,7 +302,7 @@ class Container:
             return Terminated(result.code, reason, started, now, result.refusal, identity)
         message = ""
         with suppress(OSError):  # a container may do with its file what it likes
-            message = launch.note.read_bytes()[:_MESSAGE_SIZE].decode(errors="replace")
+            message = private.read_start(launch.note, _MESSAGE_SIZE).decode(errors="replace")
         if not message and result.code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
             message = last_lines(launch.log, _FALLBACK_LINES, _FALLBACK_SIZE)
         return Terminated(result.code, "Error" if result.code else "Completed", started, now, message, identity)

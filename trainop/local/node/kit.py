@@ -53,11 +53,12 @@ class LogShelf:
     def begin(self, metadata: Json, container: str, run: int) -> RunLog:
         """The log for a new run; of those before it only the last is kept."""
         directory = self._directory(metadata) / container
-        old = directory / f"{run - 2}.log"
-        old.unlink(missing_ok=True)
-        self._live.pop(old, None)
-        path = directory / f"{run}.log"
-        log = self._live[path] = RunLog(path)
+        old = RunLog(directory / f"{run - 2}.log")
+        for path in (old.path, old.times):
+            path.unlink(missing_ok=True)
+        self._live.pop(old.path, None)
+        log = RunLog(directory / f"{run}.log")
+        self._live[log.path] = log
         return log
 
     def find(self, metadata: Json, container: str, *, previous: bool) -> RunLog | None:

@@ -1,26 +1,37 @@
-"""Logs of containers: collected line by line with their times, kept on disk as kubelet keeps them, served.
+"""Logs of containers as files: collected in large pieces, without a look at the single line.
 
-A file per run of a container, `<pod>/<container>/<run>.log`, in the format of the container runtime interface:
-`2026-01-02T03:04:05.000000006Z stdout F the line`, with P instead of F for a part that the next line continues.
+Two files per run of a container: `<pod>/<container>/<run>.log` holds the bytes that the container wrote, nothing else,
+with lines of stdout and stderr kept apart; `<run>.times` says when they came, a `RECORD` for each piece that was added.
+There is no limit to their size but that of the disk, of which a reserve is left to others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
-from collections.abc import AsyncIterator, Iterator
+import struct
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import structlog
-
+from trainop.local import private
 from trainop.runtime.clock import Clock
 
-log = structlog.get_logger(__name__)
+RECORD = struct.Struct("<QQ")
+"""Offset in the log of the first byte that came then; microseconds since 1970."""
 
-_CHUNK = 65536
-_LONGEST_LINE = 16384
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CHUNK = 256 * 1024
+_LONGEST_LINE = 16 * 1024
+"""Of a line that does not end this much is held back, so that lines of stdout and stderr do not mix."""
+_MOST_AT_CLOSE = 8 * 1024 * 1024
+"""Read at most from a pipe that somebody goes on writing to."""
+_CHECK_EVERY = 16 * 1024 * 1024
+_RESERVE, _RESERVED_PART = 64 * 1024 * 1024, 20
+"""Of the disk these bytes, or a twentieth if that is less, are left free for the store and for everybody else."""
 
 
 @dataclass(slots=True)
@@ -31,14 +42,19 @@ class RunLog:
     complete: bool = False
     _waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
-    def tell(self) -> None:
+    @property
+    def times(self) -> Path:
+        return self.path.with_suffix(".times")
+
+    def announce(self) -> None:
+        """Something was added, or it was completed."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     async def changed(self) -> None:
-        """Returns when something was added, or when it was completed."""
+        """Returns at the next announcement; at once if there will be none."""
         if not self.complete:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -46,147 +62,128 @@ class RunLog:
 
 
 class LogCollector:
-    """Reads what one run writes to stdout and stderr until all its processes have closed them."""
+    """Reads what one run writes to stdout and stderr until all its processes have closed them.
 
-    def __init__(self, log: RunLog, clock: Clock) -> None:
+    A container that writes faster than this reads waits in its own write(2). What the disk refuses is counted, and the
+    log says so where it is missing; `on_loss` hears of the first time.
+    """
+
+    def __init__(self, log: RunLog, clock: Clock, on_loss: Callable[[str], None] = lambda why: None) -> None:
         self._log = log
         self._clock = clock
+        self._on_loss = on_loss
         self._loop = asyncio.get_running_loop()
-        log.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(log.path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._partial: dict[int, bytes] = {}
-        self._names: dict[int, str] = {}
+        self._size = self._lost = self._unchecked = 0
+        self._files: list[int] = []
         self.done: asyncio.Future[None] = self._loop.create_future()
+        private.make_folder(log.path.parent)
+        try:
+            for path in (log.path, log.times):
+                self._files.append(private.open_file(path, os.O_WRONLY | os.O_TRUNC))
+        except OSError:
+            self._finish()
+            raise
 
     def open(self) -> tuple[int, int]:
         """The ends for the container: stdout, stderr. The caller closes them once the container has them."""
-        return self._pipe("stdout"), self._pipe("stderr")
+        out = self._pipe()
+        try:
+            return out, self._pipe()
+        except OSError:
+            os.close(out)
+            self.close()
+            raise
 
-    def close(self) -> None:
-        """Takes what is there and ends, even if somebody still holds an end."""
-        for reader in list(self._names):
-            self._read(reader)
-        for reader in list(self._names):
+    def close(self) -> bool:
+        """Takes what is there and ends; True if somebody still holds an end, whose words are lost from now on."""
+        for reader in list(self._partial):
+            left = _MOST_AT_CLOSE
+            while left > 0 and (taken := self._read(reader)):
+                left -= taken
+        held = bool(self._partial)
+        for reader in list(self._partial):
             self._end(reader)
+        if self._files:
+            self._finish()
+        return held
 
-    def _pipe(self, name: str) -> int:
+    def _pipe(self) -> int:
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
-        self._names[reader] = name
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            with suppress(OSError):  # the user has used up what the kernel grants: a smaller pipe does as well
+                fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _CHUNK)
         self._partial[reader] = b""
         self._loop.add_reader(reader, self._read, reader)
         return writer
 
-    def _read(self, reader: int) -> None:
+    def _read(self, reader: int) -> int:
+        """How many bytes there were."""
         try:
             data = os.read(reader, _CHUNK)
         except BlockingIOError:
-            return
+            return 0
         if not data:
             self._end(reader)
-            return
-        *lines, rest = (self._partial[reader] + data).split(b"\n")
-        parts = [(line, b"F") for line in lines]
-        while len(rest) >= _LONGEST_LINE:
-            parts.append((rest[:_LONGEST_LINE], b"P"))
-            rest = rest[_LONGEST_LINE:]
+            return 0
+        end = data.rfind(b"\n") + 1
+        block, rest = (self._partial[reader] + data[:end], data[end:]) if end else (b"", self._partial[reader] + data)
+        if len(rest) > _LONGEST_LINE:
+            block, rest = block + rest, b""
         self._partial[reader] = rest
-        self._write(self._names[reader], parts)
+        self._add(block)
+        return len(data)
 
     def _end(self, reader: int) -> None:
         self._loop.remove_reader(reader)
         os.close(reader)
-        name, rest = self._names.pop(reader), self._partial.pop(reader)
-        if rest:
-            self._write(name, [(rest, b"P")])
-        if not self._names:
-            os.close(self._file)
-            self._log.complete = True
-            self._log.tell()
+        self._add(self._partial.pop(reader))
+        if not self._partial:
+            self._finish()
+
+    def _finish(self) -> None:
+        for fd in self._files:
+            os.close(fd)
+        self._files.clear()
+        self._log.complete = True
+        self._log.announce()
+        if not self.done.done():
             self.done.set_result(None)
 
-    def _write(self, name: str, parts: list[tuple[bytes, bytes]]) -> None:
-        if not parts:
+    def _add(self, block: bytes) -> None:
+        if not block:
             return
-        at = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
-        start = f"{at} {name} ".encode()
+        before = self._size
+        gap = b"[%d bytes of this log are missing: the disk was full]\n" % self._lost if self._lost else b""
         try:
-            os.write(self._file, b"".join(b"%s%s %s\n" % (start, tag, text) for text, tag in parts))
-        except OSError as error:  # the disk is full: the container shall not stand still for that
-            log.warning("log lines lost", path=str(self._log.path), error=str(error))
-        self._log.tell()
+            self._check_room(len(block))
+            self._write(gap + block)
+        except OSError as error:  # the container shall not stand still for that
+            if not self._lost:
+                self._on_loss(f"{self._log.path}: {error.strerror or error}")
+            self._lost += len(block) - max(0, self._size - before - len(gap))
+        else:
+            self._lost = 0
+        self._log.announce()
 
+    def _write(self, data: bytes) -> None:
+        log, times = self._files
+        microseconds = (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
+        os.write(times, RECORD.pack(self._size, microseconds))
+        view = memoryview(data)
+        while view:
+            written = os.write(log, view)
+            self._size += written
+            view = view[written:]
 
-@dataclass(frozen=True, slots=True)
-class LogOptions:
-    """As of `kubectl logs`; `tail` counts lines from the end, `limit` bytes of the answer."""
-
-    follow: bool = False
-    tail: int | None = None
-    since: datetime | None = None
-    timestamps: bool = False
-    limit: int | None = None
-
-
-async def read_log(log: RunLog, options: LogOptions) -> AsyncIterator[bytes]:
-    """The log in chunks, without what the options leave out."""
-    left = options.limit
-    with log.path.open("rb") as file:
-        if options.tail is not None:
-            file.seek(_start_of_tail(log.path, options.tail))
-        rest = b""
-        while True:
-            complete = log.complete  # asked before the last look, so that nothing is missed after it
-            data = file.read(_CHUNK)
-            if not data:
-                if complete or not options.follow:
-                    return
-                await log.changed()
-                continue
-            *lines, rest = (rest + data).split(b"\n")
-            chunk = b"".join(_render(lines, options))
-            if left is not None:
-                chunk, left = chunk[:left], left - len(chunk[:left])
-            if chunk:
-                yield chunk
-            if left == 0:
-                return
-            await asyncio.sleep(0)  # others get their turn between the chunks of a long log
-
-
-def _render(lines: list[bytes], options: LogOptions) -> Iterator[bytes]:
-    since = options.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f").encode() if options.since else b""
-    for line in lines:
-        at, _, tag, text = line.split(b" ", 3)
-        if at < since:  # fixed width, so that the order of the text is the order in time
-            continue
-        yield (at + b" " if options.timestamps else b"") + text + (b"\n" if tag == b"F" else b"")
-
-
-def _start_of_tail(path: Path, lines: int) -> int:
-    """The offset of the last `lines` lines, found from the end."""
-    end = path.stat().st_size
-    wanted = lines + 1  # the file ends with a line feed that begins no line
-    with path.open("rb") as file:
-        while end > 0:
-            start = max(0, end - _CHUNK)
-            file.seek(start)
-            block = file.read(end - start)
-            if (there := block.count(b"\n")) >= wanted:
-                at = len(block)
-                for _ in range(wanted):
-                    at = block.rindex(b"\n", 0, at)
-                return start + at + 1
-            wanted -= there
-            end = start
-    return 0
-
-
-def last_lines(log: RunLog, lines: int, size: int) -> str:
-    """The end of a log, as a termination message: at most so many lines and bytes."""
-    if not log.path.exists():
-        return ""
-    with log.path.open("rb") as file:
-        file.seek(_start_of_tail(log.path, lines))
-        text = b"".join(_render(file.read().split(b"\n")[:-1], LogOptions()))
-    return text[-size:].decode(errors="replace")
+    def _check_room(self, coming: int) -> None:
+        self._unchecked -= coming
+        if self._unchecked > 0 and not self._lost:
+            return
+        disk = os.fstatvfs(self._files[0])
+        whole, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        reserve = min(_RESERVE, whole // _RESERVED_PART)
+        if free < reserve + coming:
+            raise OSError("the disk is full but for a reserve")
+        self._unchecked = min(_CHECK_EVERY, (free - reserve) // 2)
