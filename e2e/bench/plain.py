@@ -96,7 +96,7 @@ class PlainServer:
             self._backend.registry.add(kind)
         self._backend.store.listen(Definitions(self._backend))
         self._router = _PlainRouter(self._backend, tables)
-        self._http = HttpServer(self._backend, self._router)
+        self._http = HttpServer(self._backend, self._router.answer)
 
     async def serve(self, token: str) -> Json:
         """Listens, with TLS; returns the kubeconfig."""

@@ -19,11 +19,16 @@ from pathlib import Path
 from e2e.cluster.places import HERE, VERSION, ClusterError, cache
 
 KUBE = "k8s.io/kubernetes/cmd/"
-MAJOR, MINOR = VERSION.removeprefix("v").split(".")[:2]
-# without these the server reports itself as v0.0.0
-RELEASE = f"-X k8s.io/component-base/version.gitVersion={VERSION} " + " ".join(
-    f"-X k8s.io/component-base/version.{key}={value}" for key, value in (("gitMajor", MAJOR), ("gitMinor", MINOR))
-)
+
+
+def _release(version: str) -> str:
+    """Linker flags without which a program reports itself as v0.0.0."""
+    major, minor = version.removeprefix("v").split(".")[:2]
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    return " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in values.items())
+
+
+RELEASE = _release(VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ PROGRAMS = {
     "kube-controller-manager": Program("kubernetes", KUBE + "kube-controller-manager", RELEASE),
     "kube-scheduler": Program("kubernetes", KUBE + "kube-scheduler", RELEASE),
     "kubectl": Program("kubernetes", KUBE + "kubectl", RELEASE),
+    "kubectl-1.33": Program("kubectl-1.33", ".", _release("v1.33.6")),
     "kwok": Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", "-X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0"),
 }
 MINIMAL = ("etcd", "kube-apiserver")

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import yaml
 
-from tests.local.api.support import CONFIG_MAPS, DEFINITIONS, PODS, TASKS, Api, config_map, definition, pod, task
+from tests.local.api.support import DEFINITIONS, PODS, Api, definition, pod, task
 from trainop.local.api.server import ApiServer
 
 BEARER = {"Authorization": "Bearer secret"}
@@ -65,42 +65,6 @@ async def test_watches_over_tls():
             assert names[-1] == "later"
     finally:
         await server.close()
-
-
-async def test_continues_after_a_restart(tmp_path: Path):
-    path = tmp_path / "cluster" / "objects.db"
-    api = Api(persist=path)
-    await api.create(DEFINITIONS, definition())
-    kept = await api.create(TASKS, task())
-    await api.create(CONFIG_MAPS, config_map("gone"))
-    await api("DELETE", f"{CONFIG_MAPS}/gone")
-    last = (await api("GET", PODS)).json["metadata"]["resourceVersion"]
-    await api.server.close()
-    again = Api(persist=path)
-    assert (await again("GET", f"{TASKS}/t")).json == kept
-    assert (await again("GET", f"{CONFIG_MAPS}/gone")).code == 404
-    assert (await again("GET", PODS)).json["metadata"]["resourceVersion"] == last
-    later = await again.create(CONFIG_MAPS, config_map("later"))
-    assert int(later["metadata"]["resourceVersion"]) > int(last)
-    watch = await again.watch(TASKS, resourceVersion=str(int(last) - 2))
-    assert (await watch.next())["object"]["code"] == 410
-    await again.server.close()
-
-
-async def test_versions_never_go_back_even_after_a_crash(tmp_path: Path):
-    path = tmp_path / "objects.db"
-    crashed = Api(persist=path)
-    journal = crashed.server._journal
-    assert journal is not None
-    journal._take(lead=10_000)
-    journal._write()
-    seen = await crashed.create(CONFIG_MAPS, config_map("lost"))
-    again = Api(persist=path)
-    assert (await again("GET", f"{CONFIG_MAPS}/lost")).code == 404
-    made = await again.create(CONFIG_MAPS, config_map("other"))
-    assert int(made["metadata"]["resourceVersion"]) > int(seen["metadata"]["resourceVersion"])
-    await again.server.close()
-    journal._database.close()
 
 
 class Logs:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 from aiohttp import web
 
 from trainop.local.api import refusal
 from trainop.local.api.backend import Backend
-from trainop.local.api.router import Router
 from trainop.local.api.tls import Certificate
-from trainop.runtime.transport import Request, Response
+from trainop.runtime.transport import Request, Response, Stream
+
+Answer = Callable[[Request], Awaitable[Response | Stream]]
 
 _BODY_LIMIT = 8 * 1024 * 1024
 _LOCAL_NAMES = {"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
@@ -21,9 +22,9 @@ _LOCAL_NAMES = {"localhost", "kubernetes", "kubernetes.default", "kubernetes.def
 class HttpServer:
     """Listens on one address; lets nobody in without the token, and no browser at all."""
 
-    def __init__(self, backend: Backend, router: Router) -> None:
+    def __init__(self, backend: Backend, answer: Answer) -> None:
         self._backend = backend
-        self._router = router
+        self._answer = answer
         self._runner: web.AppRunner | None = None
         self._host = ""
 
@@ -58,7 +59,7 @@ class HttpServer:
             accept=incoming.headers.get("Accept", "*/*"),
             headers={name.lower(): value for name, value in incoming.headers.items()},
         )
-        answer = await self._router.answer(request)
+        answer = await self._answer(request)
         if isinstance(answer, Response):
             return web.Response(status=answer.status, body=answer.body, headers=_named(answer.headers))
         response = web.StreamResponse(status=answer.status, headers=_named(answer.headers))

@@ -84,6 +84,12 @@ def bad_request(message: str) -> Refusal:
     return Refusal(400, "BadRequest", message)
 
 
+def internal_error(message: str) -> Refusal:
+    """500 in the words of the API server, which are `Internal error occurred`."""
+    causes = [{"message": message}]
+    return Refusal(500, "InternalError", f"Internal error occurred: {message}", {"causes": causes})
+
+
 def method_not_allowed() -> Refusal:
     return Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
 

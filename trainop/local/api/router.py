@@ -65,8 +65,7 @@ class Router:
         try:
             return await self._answer(request)
         except Refusal as refused:
-            body = msgspec.json.encode(refused.status)
-            return Response(refused.code, {**_JSON, **refused.headers}, body)
+            return respond(refused)
         except NoSuchPathError:
             return Response(404, _TEXT, b"404 page not found\n")
 
@@ -189,6 +188,11 @@ class Router:
 
     def _renderer(self, route: Route, request: Request, wanted: Wanted) -> Renderer:
         return Renderer(route.kind, wanted, self._backend.clock.now(), request.query)
+
+
+def respond(refused: Refusal) -> Response:
+    """The answer that says why there is no other."""
+    return Response(refused.code, {**_JSON, **refused.headers}, msgspec.json.encode(refused.status))
 
 
 def _warning_headers(warnings: list[str]) -> Mapping[str, str]:

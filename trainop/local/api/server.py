@@ -7,6 +7,7 @@ import base64
 import random
 from pathlib import Path
 
+from trainop.local.api import refusal
 from trainop.local.api.backend import Backend
 from trainop.local.api.cleaning import DefinitionCleaner, EventExpiry, NamespaceCleaner
 from trainop.local.api.core import core_kinds
@@ -16,9 +17,9 @@ from trainop.local.api.gc import GarbageCollector
 from trainop.local.api.http import HttpServer
 from trainop.local.api.kinds import Registry
 from trainop.local.api.namespaces import INITIAL
-from trainop.local.api.persistence import Journal
+from trainop.local.api.persistence import Journal, StorageError
 from trainop.local.api.podparts import LogSource, PodParts
-from trainop.local.api.router import Router, Whole
+from trainop.local.api.router import Router, Whole, respond
 from trainop.local.api.store import Store
 from trainop.local.api.tls import make_certificate
 from trainop.runtime.clock import Clock, SystemClock
@@ -65,12 +66,12 @@ class ApiServer:
             store.listen(listener)
         self._pods = PodParts(self._backend, log_source)
         self._router = Router(self._backend, self._pods)
-        self._http = HttpServer(self._backend, self._router)
+        self._http = HttpServer(self._backend, self.answer)
         self._open = True
         self.url = ""
         self.authority = b""
         """PEM of the certificate that clients must trust; empty without TLS."""
-        self._journal = Journal(persist, store) if persist is not None else None
+        self._journal = Journal(persist, store, self._backend.clock) if persist is not None else None
         self._begin()
 
     def _begin(self) -> None:
@@ -165,7 +166,15 @@ class ApiServer:
         """The answer to a request; for transports."""
         if not self._open:
             raise NotConnectedError("the API server is closed")
-        return await self._router.answer(request)
+        if self._journal is None or request.method == "GET":
+            return await self._router.answer(request)
+        try:
+            await self._journal.recover()
+            answer = await self._router.answer(request)
+            await self._journal.settle()
+        except StorageError as error:
+            return respond(refusal.internal_error(f"the change is not on disk: {error}"))
+        return answer
 
     def _make_namespace(self, name: str) -> None:
         metadata = {
