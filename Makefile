@@ -24,10 +24,11 @@ demo: $(READY)  ## a PyTorchJob trains here, one master and three workers; then 
 	@PATH="$(CURDIR)/$(BIN):$$PATH" trainop run examples/pytorch/train.yaml
 	@PATH="$(CURDIR)/$(BIN):$$PATH" trainop run examples/pytorch/recover.yaml
 
-test: $(READY)  ## all tests; those on a real kube-apiserver need Go once (about 6 minutes, then cached)
+test: $(READY)  ## all tests; those on a real kube-apiserver need Go once (about 10 minutes, then cached)
 	@$(BIN)/python -m e2e.cluster build; case $$? in \
 	0) $(PYTEST) ;; \
-	3) $(PYTEST) -m "not server" ;; \
+	3) test -z "$$CI" || echo "this run fails: CI needs Go for the tests on a real kube-apiserver"; \
+	   $(PYTEST) -m "not server" && test -z "$$CI" ;; \
 	*) echo "kube-apiserver could not be built: this run fails, the tests without it follow"; \
 	   $(PYTEST) -m "not server"; exit 1 ;; \
 	esac

@@ -17,8 +17,9 @@ import yaml
 
 from e2e.cluster.components import Wishes
 from e2e.cluster.controlplane import ControlPlane
-from e2e.cluster.places import ClusterError, binary, default_data
+from e2e.cluster.places import default_data
 from tests.cases import Ledger, read_cases
+from tests.needs import find_kubectl, need_built
 
 # a busy machine is no failure, and CI is to say the same about the same commit
 hypothesis.settings.register_profile("house", deadline=None, derandomize="CI" in os.environ)
@@ -120,7 +121,7 @@ def control_plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def control_plane_with_controllers() -> Iterator[ControlPlane]:
-    """The same with kube-controller-manager, which is built on request only."""
+    """The same with kube-controller-manager, which collects garbage and empties namespaces."""
     yield from start_control_plane("controllers", Wishes(extras=("controller-manager",)))
 
 
@@ -131,22 +132,20 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def skip_unless_built(wishes: Wishes) -> None:
-    try:
-        for program in wishes.programs():
-            binary(program)
-    except ClusterError as error:
-        pytest.skip(str(error))  # not every machine has Go; the message tells what to do
-
-
 @pytest.fixture
 def built() -> None:
     """For tests that start a control plane themselves."""
-    skip_unless_built(Wishes())
+    need_built(Wishes())
+
+
+@pytest.fixture
+def kubectl() -> str:
+    """The path of a kubectl."""
+    return find_kubectl()
 
 
 def start_control_plane(name: str, wishes: Wishes) -> Iterator[ControlPlane]:
-    skip_unless_built(wishes)
+    need_built(wishes)
     data = default_data(f"pytest-{os.getpid()}-{name}")
     remove_leftovers(data.parent)
     plane = ControlPlane(data, tied=True)

@@ -114,11 +114,11 @@ def test_carries_nothing(): assert False
 """
 
 
-def run_pytest(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_probe.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", f"--rootdir={folder}", "-p", "tests.conftest", "--cases", "-q"]
+    command = [sys.executable, "-m", "pytest", f"--rootdir={folder}", "-p", "tests.conftest", "-q"]
     return subprocess.run(
-        [*command, "-p", "no:cacheprovider"],
+        [*command, "-p", "no:cacheprovider", *options],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -128,7 +128,7 @@ def run_pytest(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_run_ends_with_one_line_for_each_specification(tmp_path: Path):
-    done = run_pytest(tmp_path, PROBE)
+    done = run_pytest(tmp_path, PROBE, "--cases")
     lines = done.stdout.splitlines()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed, 1 deselected, 1 xfailed" in done.stdout
@@ -137,6 +137,25 @@ def test_a_run_ends_with_one_line_for_each_specification(tmp_path: Path):
 
 
 def test_an_unknown_case_fails_the_collection(tmp_path: Path):
-    done = run_pytest(tmp_path, PROBE.replace("job-engine-1", "job-engine-41"))
+    done = run_pytest(tmp_path, PROBE.replace("job-engine-1", "job-engine-41"), "--cases")
     assert done.returncode != 0
     assert "no such acceptance case: job-engine-41" in done.stderr + done.stdout
+
+
+LACKING = """
+from tests.needs import lack
+def test_lacks(): lack("no such program")
+"""
+
+
+@pytest.mark.parametrize(
+    ("ci", "outcome"),
+    [("", "1 skipped"), ("true", "1 skipped" if os.geteuid() or sys.platform != "linux" else "1 failed")],
+)
+def test_what_is_missing_is_a_skip_but_in_ci_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ci: str, outcome: str
+):
+    monkeypatch.setenv("CI", ci)
+    done = run_pytest(tmp_path, LACKING, "-rs")
+    assert outcome in done.stdout, done.stdout + done.stderr
+    assert "no such program" in done.stdout

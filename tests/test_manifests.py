@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -152,29 +151,22 @@ def test_prometheus_finds_the_metrics():
     assert service["spec"]["ports"] == [{"name": "monitoring-port", "port": 8080, "targetPort": 8080}]
 
 
-needs_kubectl = pytest.mark.skipif(
-    shutil.which("kubectl") is None, reason="kustomize comes with kubectl, which is not here"
-)
-
-
-def built(overlay: str) -> list[Any]:
+def built(kubectl: str, overlay: str) -> list[Any]:
     done = subprocess.run(
-        ["kubectl", "kustomize", ROOT / "manifests" / overlay], capture_output=True, check=True, text=True
+        [kubectl, "kustomize", ROOT / "manifests" / overlay], capture_output=True, check=True, text=True
     )
     return documents(done.stdout)
 
 
-@needs_kubectl
 @pytest.mark.parametrize("overlay", [".", "base", "overlays/standalone", "overlays/kubeflow", "overlays/namespaced"])
-def test_overlays_can_be_built(overlay: str):
-    names = {(item["kind"], item["metadata"]["name"]) for item in built(overlay)}
+def test_overlays_can_be_built(kubectl: str, overlay: str):
+    names = {(item["kind"], item["metadata"]["name"]) for item in built(kubectl, overlay)}
     assert {("Deployment", "training-operator"), ("CustomResourceDefinition", "pytorchjobs.kubeflow.org")} <= names
     assert (("Namespace", "kubeflow") in names) == (overlay in {".", "overlays/standalone"})
 
 
-@needs_kubectl
-def test_a_namespaced_installation_has_no_right_beyond_its_namespace():
-    objects = built("overlays/namespaced")
+def test_a_namespaced_installation_has_no_right_beyond_its_namespace(kubectl: str):
+    objects = built(kubectl, "overlays/namespaced")
     assert not {item["kind"] for item in objects} & {"ClusterRole", "ClusterRoleBinding"}
     role = next(item for item in objects if item["kind"] == "Role" and item["metadata"]["name"] == "training-operator")
     assert role["rules"] == rules()

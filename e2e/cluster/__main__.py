@@ -1,6 +1,6 @@
 """A real Kubernetes control plane on loopback, from Go modules.
 
-python -m e2e.cluster build                         etcd and kube-apiserver, about 6 minutes, once
+python -m e2e.cluster build                         what the tests need, about 10 minutes, once
 python -m e2e.cluster up                            prints the path of the administrator's kubeconfig
 python -m e2e.cluster up --with controller-manager,scheduler,kwok --nodes 10
 python -m e2e.cluster up --with kwok,binder         the cheapest way to run simulated pods
@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from e2e.cluster.build import MINIMAL, PROGRAMS, NoGoError, build
+from e2e.cluster.build import PROGRAMS, STANDARD, NoGoError, build
 from e2e.cluster.components import EXTRAS, Wishes
 from e2e.cluster.controlplane import PATIENCE, SIGNALS, ControlPlane
 from e2e.cluster.places import ClusterError, cache, default_data
@@ -46,7 +46,7 @@ def parse() -> argparse.Namespace:
 
 def run(options: argparse.Namespace) -> None:
     if options.command == "build":
-        build(tuple(options.names) or MINIMAL)
+        build(tuple(options.names) or STANDARD)
         return
     plane = ControlPlane(default_data(options.name))
     if options.command == "up":

@@ -9,6 +9,9 @@ import ssl
 from pathlib import Path
 from typing import Any, NamedTuple
 
+TIMEOUT = 30.0
+"""Seconds that an answer may take: on a busy machine an API server stands still for a while."""
+
 
 class Answer(NamedTuple):
     """`body` is decoded JSON, or text where it is none; `status` 0 is nobody answering, with the error's text."""
@@ -25,11 +28,20 @@ class Api:
         self.context = ssl.create_default_context(cafile=str(authority))
         self.context.load_cert_chain(str(cert), str(key))
 
-    def __call__(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Answer:
-        connection = http.client.HTTPSConnection(self.host, self.port, timeout=10, context=self.context)
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        content_type: str = "application/json",
+        *,
+        accept: str = "application/json",
+    ) -> Answer:
+        connection = http.client.HTTPSConnection(self.host, self.port, timeout=TIMEOUT, context=self.context)
         data = None if body is None else json.dumps(body)
         try:
-            connection.request(method, path, data, {"Content-Type": content_type} if data else {})
+            headers = {"Accept": accept, **({"Content-Type": content_type} if data else {})}
+            connection.request(method, path, data, headers)
             response = connection.getresponse()
             text = response.read().decode()
         except (OSError, http.client.HTTPException) as error:

@@ -55,6 +55,8 @@ PROGRAMS = {
     "kwok": Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", "-X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0"),
 }
 MINIMAL = ("etcd", "kube-apiserver")
+STANDARD = (*MINIMAL, "kube-controller-manager", "kubectl")
+"""What the tests need."""
 
 
 class NoGoError(ClusterError):

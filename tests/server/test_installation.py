@@ -15,6 +15,7 @@ import yaml
 
 from e2e.cluster.api import Api
 from e2e.cluster.controlplane import ControlPlane
+from tests.needs import lack
 from tests.server.kinds import ROWS, KindWorld
 from tests.server.process import Operator
 from tests.server.world import CORE, JOBS, Json, World, replicas
@@ -81,7 +82,7 @@ def in_a_pod(control_plane: ControlPlane, tmp_path: Path, make_operator: MakeOpe
         [*UNSHARE, "mount", "-t", "tmpfs", "none", "/var/run"], capture_output=True, check=False
     )
     if not possible or possible.returncode:
-        pytest.skip("needs `unshare` and the right to make user namespaces, to stand in for a pod's mounts")
+        lack("needs `unshare` and the right to make user namespaces, to stand in for a pod's mounts")
 
     def start(namespace: str, *flags: str) -> Operator:
         folder = tmp_path / "serviceaccount"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -183,8 +182,7 @@ async def test_reviews_allow_whoever_got_in():
     assert unknown.json["status"] == {"user": {}}
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="shows how kubectl likes the server, so it needs kubectl")
-async def test_kubectl_feels_at_home(tmp_path: Path):
+async def test_kubectl_feels_at_home(tmp_path: Path, kubectl: str):
     server = ApiServer()
     await server.serve(token="secret")
     config = tmp_path / "config"
@@ -192,8 +190,8 @@ async def test_kubectl_feels_at_home(tmp_path: Path):
     (tmp_path / "crd.yaml").write_text(yaml.safe_dump(definition()))
     (tmp_path / "task.yaml").write_text(yaml.safe_dump(task()))
 
-    def kubectl(*arguments: str) -> str:
-        command = ["kubectl", "--kubeconfig", str(config), "--cache-dir", str(tmp_path / "cache"), *arguments]
+    def run(*arguments: str) -> str:
+        command = [kubectl, "--kubeconfig", str(config), "--cache-dir", str(tmp_path / "cache"), *arguments]
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, timeout=60)
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
@@ -211,6 +209,6 @@ async def test_kubectl_feels_at_home(tmp_path: Path):
     ]
     try:
         for arguments, said in table:
-            assert said in await asyncio.to_thread(kubectl, *arguments), arguments
+            assert said in await asyncio.to_thread(run, *arguments), arguments
     finally:
         await server.close()

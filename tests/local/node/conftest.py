@@ -9,11 +9,12 @@ import pytest
 import pytest_asyncio
 
 from tests.local.node.world import World
+from tests.needs import lack
 from trainop.local.node.sandbox import SandboxError
 
 
 async def serve(world: World) -> AsyncIterator[World]:
-    """For fixtures: the world is up between the parts of the fixture. Skips where its mode cannot be had."""
+    """For fixtures: the world is up between the parts of the fixture, if its mode can be had."""
     serving = asyncio.create_task(world.run())
     ready = asyncio.create_task(world.node.wait_ready())
     await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -22,7 +23,7 @@ async def serve(world: World) -> AsyncIterator[World]:
         try:
             await serving
         except SandboxError as error:
-            pytest.skip(str(error))
+            lack(str(error))
     yield world
     serving.cancel()
     await asyncio.wait({serving})
