@@ -62,8 +62,8 @@ def probe(framework: Framework, job: Job) -> tuple[str, str]:
             runs.append(f"`{role.type}`")
         least = {
             f"any of `{role.type}`": Tally(succeeded=1),
-            f"the first of `{role.type}`": Tally(succeeded=1, first_succeeded=True),
-            f"all of `{role.type}`": Tally(succeeded=role.replicas, first_succeeded=True),
+            f"the first of `{role.type}`": Tally(succeeded=1, first_completed=True),
+            f"all of `{role.type}`": Tally(succeeded=role.replicas, first_completed=True),
         }
         found = [words for words, tally in least.items() if reached(role, tally)[1]]
         succeeds += [f"`{role.type}`" if role.replicas == 1 else found[0]] if found else []

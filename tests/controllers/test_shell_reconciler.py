@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.controllers.shell import JOBS, KEY, Shell, api_error, merge, pytorch_
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.doubts import REMEMBERED
 from trainop.controllers.ownwrites import merge_patch_between
+from trainop.controllers.reconciler import GONE_AGAIN_AFTER
 from trainop.controllers.report import MOST_NOTICES
 from trainop.engine import plan as engine
 from trainop.engine.model import Count, CreatePod, DeletePod, Event, Notice, Plan, Snapshot
@@ -19,6 +21,7 @@ from trainop.runtime.reconcile import DONE, Result
 from trainop.runtime.resource import PODS, SERVICES
 
 CREATED = {"type": "Created", "status": "True"}
+COMES_BACK = Result(requeue_after=GONE_AGAIN_AFTER)
 
 
 def shell_with_job(job: Json | None = None, **options: Any) -> Shell:
@@ -135,7 +138,7 @@ def test_a_job_that_is_gone_meanwhile_is_done(monkeypatch: pytest.MonkeyPatch) -
     async def run() -> None:
         shell = shell_with_job()
         del shell.client.objects[JOBS, KEY]
-        assert await shell.look() == DONE
+        assert await shell.look() == COMES_BACK
         assert shell.events == []
 
     run()
@@ -366,7 +369,7 @@ async def test_a_job_deleted_while_the_cache_lags_is_done() -> None:
     await shell.look()
     del shell.client.objects[JOBS, KEY]
     await shell.clock.sleep(6)
-    assert await shell.look() == DONE
+    assert await shell.look() == COMES_BACK
 
 
 @virtual_time
@@ -380,7 +383,7 @@ async def test_a_successor_of_the_name_is_left_alone_while_the_cache_shows_the_o
     await shell.clock.sleep(6)
     for _ in range(3):
         shell.client.calls.clear()
-        assert await shell.look() == DONE
+        assert await shell.look() == COMES_BACK
         assert [call.verb for call in shell.client.calls] == ["get"], "neither job gets pods"
     await shell.settle()
     pods = [obj for (resource, _), obj in shell.client.objects.items() if resource == PODS]
@@ -399,7 +402,7 @@ async def test_no_child_is_made_anew_for_a_job_that_the_garbage_collector_knows_
     shell.show(PODS, SERVICES)
     for _ in range(3):
         shell.client.calls.clear()
-        assert await shell.look() == DONE
+        assert await shell.look() == COMES_BACK
         assert [call.verb for call in shell.client.calls] == ["get"]
 
 
@@ -411,7 +414,7 @@ async def test_who_begins_to_lead_has_seen_the_garbage_collector_before() -> Non
     standby.show()
     standby.client.objects.clear()
     standby.show(PODS, SERVICES)
-    assert await standby.look() == DONE
+    assert await standby.look() == COMES_BACK
     assert [call.verb for call in standby.client.calls] == ["get"]
 
 
@@ -476,7 +479,7 @@ async def test_a_job_that_was_seen_to_have_changed_gets_no_children_before_the_c
     shell.show(PODS)
     shell.client.put(JOBS, merge(shell.job(), {"spec": {"runPolicy": {"suspend": True}}}))
     shell.client.calls.clear()
-    assert await shell.look() == DONE
+    assert await shell.look() == COMES_BACK
     assert [call.verb for call in shell.client.calls] == ["get"]
     await shell.settle()
     assert shell.conditions()[-1] == ("Suspended", "True")
@@ -493,7 +496,7 @@ async def test_a_doubt_is_no_answer() -> None:
         await shell.look()
     shell.client.mark_deleted(JOBS, "j")
     shell.client.calls.clear()
-    assert await shell.look() == DONE
+    assert await shell.look() == COMES_BACK
     assert [call.verb for call in shell.client.calls] == ["get"]
 
 
@@ -523,12 +526,118 @@ async def test_the_echo_of_our_own_status_makes_no_pass_but_anothers_change_does
     changes: tuple[Json, ...] = (
         {"metadata": job["metadata"] | {"annotations": {"a": "1"}}},
         {"metadata": job["metadata"] | {"generation": 2}},
+        {"metadata": job["metadata"] | {"ownerReferences": [OWNER]}},
+        {"metadata": job["metadata"]},
         {"status": {"conditions": []}},
     )
     for change in changes:
         shell.client.put(JOBS, shell.job() | change)
         shell.show(JOBS)
         assert await shell.woken(), change
+
+
+# Early ends -----------------------------------------------------------------------------------------------------------
+
+OWNER = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload", "name": "w", "uid": "w"}
+
+
+def lose_pod(shell: Shell) -> None:
+    del shell.client.objects[PODS, Key("ns", shell.pods()[-1])]
+    shell.show(PODS)
+
+
+def own_status_not_shown(shell: Shell) -> None:
+    reconciler = shell.reconciler
+    reconciler._writes._remember(Unstructured(shell.job())).version = str(shell.client.version + 1)
+
+
+async def job_gone_behind_a_lagging_cache(shell: Shell) -> None:
+    own_status_not_shown(shell)
+    del shell.client.objects[JOBS, KEY]
+    await shell.clock.sleep(6)
+
+
+async def successor_behind_a_lagging_cache(shell: Shell) -> None:
+    own_status_not_shown(shell)
+    shell.client.put(JOBS, pytorch_job(uid="other-uid"))
+    await shell.clock.sleep(6)
+
+
+def child_not_shown(shell: Shell) -> None:
+    shell.reconciler._expectations.expect_create("job-uid", PODS, Key("ns", "x"))
+
+
+def job_gone_in_doubt(shell: Shell) -> None:
+    lose_pod(shell)
+    del shell.client.objects[JOBS, KEY]
+
+
+def job_changed_in_doubt(shell: Shell) -> None:
+    lose_pod(shell)
+    shell.client.put(JOBS, merge(shell.job(), {"metadata": {"ownerReferences": [OWNER]}}))
+
+
+def job_gone_at_the_write(shell: Shell) -> None:
+    shell.set_phase("j-master-0", "Succeeded")
+    shell.show(PODS)
+    del shell.client.objects[JOBS, KEY]
+
+
+def conflict(shell: Shell) -> None:
+    shell.set_phase("j-master-0", "Succeeded")
+    shell.show(PODS)
+    shell.client.fail("patch status", JOBS, api_error(409, "Conflict"))
+
+
+def progress_that_can_wait(shell: Shell) -> None:
+    shell.set_phase("j-master-0", "Running")
+    shell.show(PODS)
+
+
+EARLY_ENDS = [
+    own_status_not_shown,
+    job_gone_behind_a_lagging_cache,
+    successor_behind_a_lagging_cache,
+    child_not_shown,
+    job_gone_in_doubt,
+    job_changed_in_doubt,
+    job_gone_at_the_write,
+    conflict,
+    progress_that_can_wait,
+]
+"""Whatever keeps a pass from doing what its job needs."""
+
+
+@pytest.mark.parametrize("happens", EARLY_ENDS, ids=lambda happens: happens.__name__)
+@virtual_time
+async def test_a_pass_that_ends_early_comes_back_by_itself(happens: Callable[[Shell], Awaitable[None] | None]) -> None:
+    """No event is relied upon: the cache may have shown it before."""
+    shell = shell_with_job()
+    await shell.settle()
+    if (waiting := happens(shell)) is not None:
+        await waiting
+    shell.client.calls.clear()
+    result = await shell.look()
+    assert result.requeue or (result.requeue_after or 1000) <= 300
+    assert not [call for call in shell.client.calls if call.verb in {"create", "delete"}]
+
+
+@virtual_time
+async def test_a_pod_that_vanishes_while_somebody_writes_the_owners_of_the_job_is_made_again() -> None:
+    """The queue alone drives the passes: neither the doubt nor the event of that write may be lost."""
+    shell = shell_with_job()
+    await shell.settle()
+    while await shell.woken():
+        pass
+    job_changed_in_doubt(shell)
+    assert await shell.woken()
+    result = await shell.look()
+    assert "j-worker-1" not in shell.pods()
+    assert result.requeue_after is not None, "also if the event should not come"
+    shell.show(JOBS)
+    assert await shell.woken(), "it is no echo of our own status"
+    await shell.look()
+    assert "j-worker-1" in shell.pods()
 
 
 @virtual_time

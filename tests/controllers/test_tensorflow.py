@@ -217,6 +217,26 @@ def test_worker_0_is_enough_unless_all_are_asked_for():
     assert world.told("TFJobSucceeded") == ["TFJob ns/a successfully completed."]
 
 
+@pytest.mark.parametrize(
+    ("containers", "expected"),
+    [
+        ([], "Running"),
+        ([{"name": "tensorflow", "state": {"terminated": {"exitCode": 1}}}], "Running"),
+        ([{"name": "tensorflow", "state": {"waiting": {"reason": "x"}}}], "Running"),
+        ([{"name": "side", "state": {"terminated": {"exitCode": 0}}}], "Running"),
+        ([{"name": "tensorflow", "state": {"terminated": {"exitCode": 0}}}], "Succeeded"),
+    ],
+)
+def test_worker_0_has_completed_once_its_container_is_known_to_have_ended_with_0(containers: list[Json], expected: str):
+    world = running("TFJob", {"Worker": 2}, name="a")
+    world.set_pod("a-worker-0", "Succeeded", containerStatuses=containers)
+    world.settle()
+    assert world.conditions[-1][0] == expected
+    world.set_pod("a-worker-1", "Succeeded")
+    world.settle()
+    assert world.is_true("Succeeded"), "all workers are enough by their phase"
+
+
 def test_all_workers_but_the_first_are_not_enough():
     world = running("TFJob", {"Worker": 2}, name="a")
     world.end("a-worker-1", 0)

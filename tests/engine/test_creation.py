@@ -7,6 +7,7 @@ from tests.engine.builders import (
     RUNNING,
     UID,
     L,
+    condition,
     labels,
     make_job,
     make_pod,
@@ -340,3 +341,53 @@ def test_fields_of_the_status_that_we_do_not_know_are_kept():
     made = plan_for(make_job(status={"lastReconcileTime": "x", "conditions": "nonsense"}))
     assert written(made)["lastReconcileTime"] == "x"
     assert told(made.status) == [("Created", "True", "PyTorchJobCreated")]
+
+
+# Scaled away ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", [None, "None", "Running"])
+def test_what_was_scaled_away_goes_also_if_the_same_pass_sees_the_end(policy: str | None):
+    """No clean-up policy keeps it: nobody asked for these pods when the job ended."""
+    pods = [make_pod("master", phase="Succeeded", exit_code=0), *(make_pod(index=index) for index in range(3))]
+    ended = make_pod(index=3, phase="Succeeded", exit_code=0)
+    status = status_of(CREATED, RUNNING)
+    made = plan_for(make_job(1, 1, run={"cleanPodPolicy": policy}, status=status), [*pods, ended])
+    assert told(made.status)[-1][0] == "Succeeded"
+    assert made.status_first
+    kept = {"j-worker-0"} if policy != "Running" else set()
+    assert set(names(made, DeletePod)) == {"j-worker-0", "j-worker-1", "j-worker-2"} - kept
+    assert set(names(made, DeleteService)) == {"j-worker-0", "j-worker-1", "j-worker-2"} - kept
+    again = plan_for(make_job(1, 1, run={"cleanPodPolicy": policy}, status=made.status), [*pods, ended])
+    assert names(again, DeletePod) == names(made, DeletePod), "also if the operator ended in between"
+
+
+def test_a_finished_job_whose_spec_cannot_be_read_any_more_keeps_its_pods():
+    job = make_job(1, 2, status=status_of(CREATED, condition("Succeeded")))
+    job["spec"]["pytorchReplicaSpecs"] = {"Worker": "two"}
+    assert plan_for(job, [make_pod("master"), make_pod(index=1)]).actions == ()
+
+
+@pytest.mark.parametrize("seen_dying", [True, False])
+def test_a_replica_that_was_lost_and_then_scaled_away_is_no_failure(seen_dying: bool):
+    world = World(make_job(1, 2, policy="Never"))
+    world.settle()
+    world.run()
+    world.settle()
+    world.delete("j-worker-1")
+    world.settle()
+    world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 1
+    if seen_dying:
+        world.settle()
+    world.reap()
+    world.settle()
+    assert world.is_true("Running")
+    world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 2
+    world.settle()
+    assert world.living() == ["j-master-0", "j-worker-0", "j-worker-1"], "it is forgotten when the job grows again"
+    world.run()
+    world.delete("j-worker-1")
+    world.settle()
+    world.reap()
+    world.settle()
+    assert world.is_true("Failed"), "this one was asked for"

@@ -20,7 +20,7 @@ from trainop.runtime.resource import Resource
 def follow_server(_job: Job, tallies: Mapping[str, Tally]) -> Progress:
     """Running is told even of a server that has ended before anybody saw it run."""
     server = tallies["Server"]
-    return Progress(running=server.active + server.succeeded > 0, succeeded=server.first_succeeded)
+    return Progress(running=server.active + server.succeeded > 0, succeeded=server.succeeded > 0)
 
 
 TOY = Framework(
@@ -147,7 +147,7 @@ def test_an_exit_code_is_that_of_the_frameworks_container():
     assert told(made.status)[-1] == ("Restarting", "True", "ToyJobRestarting")
 
 
-def test_first_succeeded_is_of_index_zero_whether_it_stays_or_goes():
+def test_first_completed_is_of_index_zero_whether_it_stays_or_goes():
     def first(*pods: Any) -> bool:
         seen = Tally()
 
@@ -157,12 +157,18 @@ def test_first_succeeded_is_of_index_zero_whether_it_stays_or_goes():
             return Progress(running=False, succeeded=False)
 
         plan(dataclasses.replace(TOY, progress=watch), see(toy(0, 2), pods))
-        return seen.first_succeeded
+        return seen.first_completed
 
-    assert first(toy_pod("worker", 0, phase="Succeeded"))
-    assert first(toy_pod("worker", 0, phase="Succeeded", dying=True))
-    assert not first(toy_pod("worker", 1, phase="Succeeded"))
-    assert not first(toy_pod("worker", 0))
+    def ended(code: int, name: str = "toy") -> Json:
+        return {"containerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code}}}]}
+
+    assert first(toy_pod("worker", 0, phase="Succeeded", status=ended(0)))
+    assert first(toy_pod("worker", 0, phase="Succeeded", dying=True, status=ended(0)))
+    assert not first(toy_pod("worker", 1, phase="Succeeded", status=ended(0)))
+    assert not first(toy_pod("worker", 0, status=ended(0))), "another container still runs"
+    assert not first(toy_pod("worker", 0, phase="Succeeded", status=ended(1)))
+    assert not first(toy_pod("worker", 0, phase="Succeeded", status=ended(0, "side")))
+    assert not first(toy_pod("worker", 0, phase="Succeeded")), "nothing is known of its containers"
     assert not first()
 
 

@@ -244,7 +244,7 @@ def test_a_job_cut_short_never_keeps_running_pods(message: str, reason: str | No
 
 def test_an_ordinary_failure_keeps_what_the_policy_keeps():
     status = status_of(CREATED, condition("Failed", message="PyTorchJob j is failed"))
-    assert plan_for(make_job(status=status), SIX) == Plan()
+    assert plan_for(make_job(1, 5, status=status), SIX) == Plan()
 
 
 @pytest.mark.case("job-engine-15")

@@ -146,6 +146,34 @@ def test_exit_codes_from_128_are_retryable(code: int, retry: bool):
     assert may_restart(PYTORCH, Role("Worker", 1, "ExitCode", {}), pod) is retry
 
 
+DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
+
+
+@pytest.mark.parametrize("code", [0, 1, 137, 143])
+@pytest.mark.parametrize(
+    ("reason", "conditions"),
+    [("Terminated", []), ("Evicted", []), ("NodeLost", []), ("Preempting", []), ("", DISRUPTED)],
+)
+def test_under_policy_exit_code_a_disrupted_pod_restarts_whatever_its_code(
+    code: int, reason: str, conditions: list[Json]
+):
+    """A program that handles SIGTERM may end with 0 or 1 when its node shuts down: that is the node's doing."""
+    lost = make_pod(phase="Failed", exit_code=code, reason=reason, status={"conditions": conditions})
+    job = make_job(1, 1, policy="ExitCode", run={"backoffLimit": 0}, status=status_of(CREATED, RUNNING))
+    made = plan_for(job, [make_pod("master"), lost])
+    assert names(made, DeletePod) == ["j-worker-0"]
+    assert told(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
+    ledger = Ledger(UID, {RESTARTS: made.annotations[RESTARTS] or ""})
+    assert (ledger.failures, ledger.disruptions) == (0, 1)
+
+
+@pytest.mark.parametrize("conditions", [[], [DISRUPTED[0] | {"status": "False"}]])
+def test_under_policy_exit_code_an_undisturbed_pod_ends_the_job_by_its_code(conditions: list[Json]):
+    failed = make_pod(phase="Failed", exit_code=1, status={"conditions": conditions})
+    made = plan_for(make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING)), [make_pod("master"), failed])
+    assert told(made.status)[-1] == ("Failed", "True", "PyTorchJobFailed")
+
+
 @pytest.mark.parametrize(("policy", "retry"), [("Always", True), ("OnFailure", True), ("Never", False)])
 def test_other_policies_do_not_look_at_the_exit_code(policy: str, retry: bool):
     pod = make_pod(phase="Failed", exit_code=1)
@@ -481,6 +509,7 @@ def test_a_restart_that_was_counted_but_not_told_is_told():
         f'{{"job":"{UID}","rounds":{{"A":[0,"{stamp()}"],"B":[2,"x"],"C":7,"D":[2]}}}}',
         f'{{"job":"{UID}","rounds":[1]}}',
         f'{{"job":"{UID}","failures":"9","settled":[1,null],"lost":{{"a":1}}}}',
+        f'{{"job":"{UID}","lost":{{"Worker":"short","Other":["AAAAAAAA"],"PS":"AAA AAAA"}}}}',
         "[" * 100_000,
     ],
 )
@@ -493,21 +522,60 @@ def test_an_annotation_that_is_not_ours_counts_as_none(text: str):
     assert not ledger.touched
 
 
+@pytest.mark.parametrize(
+    "entries",
+    [
+        f'"failures":{"9" * 4300}',
+        f'"disruptions":{"9" * 4300}',
+        f'"failures":{"9" * 5000}',
+        '"failures":NaN,"disruptions":Infinity',
+        '"failures":1e400,"disruptions":-1',
+        f'"rounds":{{"Worker":[{"9" * 4300},"2025-06-01T11:59:59Z"]}}',
+        '"rounds":{"Worker":[1,"9999-12-31T23:59:59-12:00"]}',
+        '"rounds":{"Worker":[1,"0001-01-01T00:00:00+12:00"]}',
+        '"rounds":{"Worker":[true,"2025-06-01T11:59:59Z"],"\\ud800":[1,"2025-06-01T11:59:59Z"]}',
+        '"rounds":{' + ",".join(f'"{n}":[1,"2025-06-01T11:59:59Z"]' for n in range(5000)) + "}",
+        '"lost":{"Worker":"\\ud800AAAAAAA"},"settled":"\\ud800"',
+    ],
+)
+def test_a_forged_ledger_stops_nothing(entries: str):
+    """And what is written in its place is small, and can be read."""
+    annotations = {RESTARTS: f'{{"job":"{UID}",{entries}}}'}
+    job = make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING), annotations=annotations)
+    made = plan_for(job, [make_pod("master"), make_pod(phase="Failed", exit_code=137)])
+    assert names(made, DeletePod) == ["j-worker-0"]
+    text = made.annotations[RESTARTS] or ""
+    assert len(text) < 2000
+    again = Ledger(UID, {RESTARTS: text})
+    assert again.settled("uid-j-worker-0")
+    assert (again.failures, again.disruptions) == (1, 0)
+
+
 def test_entries_of_pods_that_have_gone_are_dropped():
     ledger = Ledger(UID, {})
     for uid in ("a", "b"):
         ledger.count(1, 0)
         ledger.settle(uid)
-        ledger.mourn(uid, "Worker")
+        ledger.mourn("Worker", 7 if uid == "a" else 70_000, uid)
     again = Ledger(UID, {RESTARTS: ledger.text(["b"])})
     assert again.failures == 2
     assert [again.settled(uid) for uid in ("a", "b")] == [False, True]
     assert again.lost("Worker", ["b"]) == 0
     assert again.lost("Worker", []) == 1
-    again.mourn("b", "Worker")
+    again.mourn("Worker", 70_000, "b")
     again.settle("b")
-    again.relieve("a")
+    again.relieve("Worker", 7)
+    again.excuse({"Worker": 70_001})
     assert not again.touched
+
+
+def test_losses_count_only_in_slots_that_are_left():
+    ledger = Ledger(UID, {})
+    ledger.mourn("Worker", 70_000, "b")
+    again = Ledger(UID, {RESTARTS: ledger.text(["b"])})
+    again.excuse({"Worker": 70_000})
+    assert again.touched
+    assert again.lost("Worker", []) == 0
 
 
 MOST_OF_ALL_ANNOTATIONS = 256 * 1024
@@ -519,8 +587,8 @@ def test_thirty_thousand_entries_fit_an_annotation():
     uids = [f"01234567-89ab-cdef-0123-{number:012}" for number in range(30_000)]
     for uid in uids[:20_000]:
         ledger.settle(uid)
-    for uid in uids[20_000:]:
-        ledger.mourn(uid, "Worker")
+    for index, uid in enumerate(uids[20_000:]):
+        ledger.mourn("Worker", index, uid)
     text = ledger.text(uids)
     assert len(text) < MOST_OF_ALL_ANNOTATIONS - 10_000
     again = Ledger(UID, {RESTARTS: text})

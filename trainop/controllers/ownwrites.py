@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ConflictError
-from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.objects import Json, Metadata, Unstructured
 from trainop.runtime.resource import Resource
 from trainop.runtime.store import is_older
 from trainop.runtime.watch import Predicate
@@ -88,11 +90,14 @@ class OwnWrites:
         self._written.pop(uid, None)
 
     def shows_only_own_status(self, old: Unstructured, new: Unstructured) -> bool:
-        """Whether this update of the cache is nothing but the status that we sent ourselves."""
+        """Whether this update of the cache is nothing but the status that we sent ourselves. An update that leaves the
+        status as it was is somebody else's."""
         written = self._written.get(new.metadata.uid)
         if written is None or written.awaited or written.status is None:
             return False
-        return new.raw.get("status") == written.status and _apart_from_status(old) == _apart_from_status(new)
+        if new.raw.get("status") != written.status or old.raw.get("status") == written.status:
+            return False
+        return _apart_from_status(old) == _apart_from_status(new)
 
     async def annotate(self, job: Unstructured, changes: Mapping[str, str | None], version: str) -> str:
         """Merges `changes` into the annotations of the job as it is at `version`; returns its new resourceVersion.
@@ -130,16 +135,9 @@ class OwnWrites:
         return written
 
 
-def _apart_from_status(job: Unstructured) -> tuple[object, ...]:
+def _apart_from_status(job: Unstructured) -> Metadata:
     """All that a write of the status leaves as it is; `generation` stands for the spec."""
-    metadata = job.metadata
-    return (
-        metadata.generation,
-        metadata.labels,
-        metadata.annotations,
-        metadata.deletion_timestamp,
-        metadata.finalizers,
-    )
+    return msgspec.structs.replace(job.metadata, resource_version="")
 
 
 def merge_patch_between(old: Json, new: Json) -> Json:

@@ -27,6 +27,10 @@ from trainop.runtime.reconcile import DONE, ReconcileError, Result
 SOONEST = 0.01
 """Seconds; a deadline that is just due must not become a loop."""
 
+GONE_AGAIN_AFTER = 5.0
+"""Seconds until the next look at a job that is gone, or has changed, although the cache does not show it. Its event
+wakes the key before that; nothing depends on it."""
+
 SHOWN_SOON = 0.02
 """Seconds that caches are given to show what an unfinished pass has written, before they are asked again."""
 
@@ -34,7 +38,11 @@ log = structlog.get_logger(__name__)
 
 
 class JobReconciler:
-    """Brings the children and the status of one job nearer to what its spec asks for."""
+    """Brings the children and the status of one job nearer to what its spec asks for.
+
+    A pass that stops early always asks for another one: no event may be relied upon that a cache could have shown
+    before, or that could be taken for the echo of an own write. Only a job that the cache does not hold is `DONE`.
+    """
 
     def __init__(
         self,
@@ -75,7 +83,7 @@ class JobReconciler:
         if wait is not None:
             job = await self._read_live(job)
             if job is None:
-                return DONE
+                return Result(requeue_after=GONE_AGAIN_AFTER)
         with bound_contextvars(job=f"{key.namespace}.{key.name}", uid=job.metadata.uid):
             try:
                 return await self._pursue(job)
@@ -132,7 +140,7 @@ class JobReconciler:
         if _can_wait(plan) and (wait := self._writes.seconds_until_calm(job, unsettled=_is_unsettled(seen))):
             return Result(requeue_after=_earliest(wait, plan.again_in))
         if _creates(plan) and not await self._doubts.confirm(job):
-            return DONE  # what the cache shows next wakes the key
+            return Result(requeue_after=_earliest(GONE_AGAIN_AFTER, plan.again_in))
         self._doubts.expect(job, [action.uid for action in plan.actions if isinstance(action, DeletePod)])
         try:
             refused, version = await self._annotate(job, plan, version)
@@ -140,7 +148,7 @@ class JobReconciler:
             if outcome.refused is not None:
                 return await self._carry_out(seen, engine.reject(self._framework, seen, outcome.refused), version)
         except NotFoundError:  # only writes of the job itself raise it
-            return DONE
+            return Result(requeue_after=GONE_AGAIN_AFTER)
         self._report.notices(job, plan.notices)
         return self._result(job, plan, outcome)
 

@@ -37,7 +37,7 @@ def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
     found = follow(chief, tallies)
     if chief is None or chief.type != WORKER or job.spec.get("successPolicy") == ALL_WORKERS:
         return found
-    succeeded = found.succeeded or tallies[WORKER].first_succeeded
+    succeeded = found.succeeded or tallies[WORKER].first_completed
     return Progress(running=found.running and not succeeded, succeeded=succeeded)
 
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from trainop.engine.claim import Children
 from trainop.engine.model import DeletePod, DeleteService, Pod
 
 
-def sweep(children: Children, policy: str) -> Iterator[DeletePod | DeleteService]:
+def sweep(
+    children: Children, policy: str, surplus: Collection[str] = frozenset()
+) -> Iterator[DeletePod | DeleteService]:
     """Delete what `policy` does not keep: `None` keeps everything, `Running` the pods that have ended and their
-    services, `All` nothing. Services go by their own list, so that those of vanished pods do not stay."""
-    if policy == "None":
-        return
+    services, `All` nothing. Services go by their own list, so that those of vanished pods do not stay.
+
+    No policy keeps what still runs of the `surplus`, the names of slots that the spec does not have any more."""
     kept: set[str] = set()
     for pod in children.pods.ours:
-        if policy == "Running" and pod.status.phase not in {"Running", "Pending"}:
-            kept.add(pod.metadata.name)
-        elif not pod.metadata.terminating:
-            yield delete_pod(pod)
+        name = pod.metadata.name
+        if policy == "All" or (pod.status.phase in _UNFINISHED and (policy == "Running" or name in surplus)):
+            if not pod.metadata.terminating:
+                yield delete_pod(pod)
+        else:
+            kept.add(name)
     for service in children.services.ours:
-        if service.metadata.name not in kept and not service.metadata.terminating:
-            yield DeleteService(service.metadata.name, service.metadata.uid)
+        metadata = service.metadata
+        goes = metadata.name in surplus or policy != "None"
+        if goes and metadata.name not in kept and not metadata.terminating:
+            yield DeleteService(metadata.name, metadata.uid)
+
+
+_UNFINISHED = frozenset({"Running", "Pending"})
 
 
 def delete_pod(pod: Pod) -> DeletePod:

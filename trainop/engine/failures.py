@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ class Findings:
 def examine(framework: Framework, job: Job, lines: Iterable[Line], pods: Sequence[Pod], ledger: Ledger) -> Findings:
     """Look at the failed and the vanishing pods of all roles, in their order; `pods` are all that the job has.
     Losses are noted in the ledger."""
+    lines = list(lines)
+    ledger.excuse({line.role.type: line.role.replicas for line in lines})
     findings = Findings()
     wide = job.extensions.restart_scope != "pod"
     for line in lines:
@@ -61,9 +63,9 @@ def examine(framework: Framework, job: Job, lines: Iterable[Line], pods: Sequenc
                 findings.restarts.append(Restart(role, pod, disrupted(pod)))
             else:
                 final += 1
-        for pod in line.dying.values():
+        for index, pod in line.dying.items():
             if not ledger.settled(pod.metadata.uid):
-                final += _look_at_dying(findings, role, pod, ledger)
+                final += _look_at_dying(findings, role, index, pod, ledger)
         if role.restart_policy == "Never":
             final += ledger.lost(role.type, (pod.metadata.uid for pod in pods))
         by_code = role.restart_policy == "ExitCode"
@@ -72,40 +74,35 @@ def examine(framework: Framework, job: Job, lines: Iterable[Line], pods: Sequenc
     return findings
 
 
-def _look_at_dying(findings: Findings, role: Role, pod: Pod, ledger: Ledger) -> int:
+def _look_at_dying(findings: Findings, role: Role, index: int, pod: Pod, ledger: Ledger) -> int:
     """A pod that somebody else is deleting; answers 1 if that ends the job now. Never begun, it is just replaced."""
     match pod.status.phase:
         case "Pending":
             return 0
         case "Succeeded":
-            ledger.relieve(pod.metadata.uid)
+            ledger.relieve(role.type, index)
             return 0
     if role.restart_policy != "Never":
         findings.restarts.append(Restart(role, pod, disrupted=True))
         return 0
     if pod.status.phase == "Failed":
         return 1
-    ledger.mourn(pod.metadata.uid, role.type)
+    ledger.mourn(role.type, index, pod.metadata.uid)
     return 0
 
 
 def may_restart(framework: Framework, role: Role, pod: Pod) -> bool:
-    """Whether the role's policy restarts this failed pod. A lost exit code (eviction, node loss) is retryable."""
+    """Whether the role's policy restarts this failed pod. Policy ExitCode restarts it also if it was disrupted or if
+    its exit code is lost: a program that handles SIGTERM ends with any code when its node shuts down, also with 0.
+
+    A container that had completed with 0 before the disruption runs again nevertheless: in phase Failed the pod as a
+    whole has not succeeded, and the alternative is a job that fails because of its node."""
     if role.restart_policy != "ExitCode":
         return role.restart_policy != "Never"
-    code = exit_code(framework, pod)
+    if disrupted(pod):
+        return True
+    code = pod.exit_code(framework.container)
     return code is None or code >= RETRYABLE_EXIT_CODE
-
-
-def exit_code(framework: Framework, pod: Pod) -> int | None:
-    """Of the framework's container, once it has terminated."""
-    return next(_exit_codes(framework, pod), None)
-
-
-def _exit_codes(framework: Framework, pod: Pod) -> Iterator[int]:
-    for status in pod.status.container_statuses:
-        if status.name == framework.container and status.state.terminated is not None:
-            yield status.state.terminated.exit_code
 
 
 def disrupted(pod: Pod) -> bool:

@@ -29,8 +29,8 @@ class Tally:
     succeeded: int = 0
     failed: int = 0
     """In phase Failed and not being deleted."""
-    first_succeeded: bool = False
-    """The pod of index 0 is among the succeeded."""
+    first_completed: bool = False
+    """The pod of index 0 is among the succeeded, and the framework's container is known to have ended with 0."""
 
 
 class Progress(NamedTuple):

@@ -10,8 +10,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
+import string
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import NamedTuple
 
 from trainop.engine.extensions import ANNOTATION_PREFIX
@@ -23,10 +26,16 @@ LONGEST_WAIT = 300.0
 """Seconds."""
 CALM = 600.0
 """Seconds without a restart after which the next one counts as the first."""
-
+MOST = 2**31 - 1
+"""A stored count above it was not written by us."""
+MOST_CIRCLES = 32
+"""Entries of rounds that are read: far more than any kind has roles."""
 
 DIGEST_LENGTH = 8
-"""Letters."""
+SHORT = 5
+"""Letters of a digest: usually, and in the entry of a lost pod, where the index of its slot takes the other three."""
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+_LOST = re.compile(f"[-_A-Za-z0-9]{{{DIGEST_LENGTH}}}")
 
 
 class Rounds(NamedTuple):
@@ -52,9 +61,7 @@ class Ledger:
         self.failures = _natural(stored.get("failures"))
         self.disruptions = _natural(stored.get("disruptions"))
         self._settled = _unpack(stored.get("settled"))
-        lost = stored.get("lost")
-        held = lost.items() if isinstance(lost, dict) else ()
-        self._lost = {digest: role for role, packed in held for digest in _unpack(packed)}
+        self._lost = dict(_read_lost(stored.get("lost")))
         self._rounds = dict(_read_rounds(stored.get("rounds")))
         self.touched = False
 
@@ -92,35 +99,46 @@ class Ledger:
         passed = (now - last).total_seconds()
         return max(0.0, pause - passed) if passed >= 0 else 0.0
 
-    def mourn(self, pod_uid: str, role: str) -> None:
-        """Somebody else deletes this pod, which must not be restarted: unless it still succeeds, it is a failure."""
-        if self._lost.get(_digest(pod_uid)) != role:
-            self._lost[_digest(pod_uid)] = role
+    def mourn(self, role: str, index: int, pod_uid: str) -> None:
+        """Somebody else deletes the pod of this slot, which must not be restarted: unless it still succeeds, it is a
+        failure."""
+        digest = _digest(pod_uid)[:SHORT]
+        if self._lost.get((role, index)) != digest:
+            self._lost[role, index] = digest
             self.touched = True
 
-    def relieve(self, pod_uid: str) -> None:
+    def relieve(self, role: str, index: int) -> None:
         """The mourned pod has succeeded after all."""
-        if self._lost.pop(_digest(pod_uid), None) is not None:
+        if self._lost.pop((role, index), None) is not None:
             self.touched = True
+
+    def excuse(self, replicas: Mapping[str, int]) -> None:
+        """Losses count only in slots that the job still has, given the replicas of each role: what was lost and then
+        scaled away is no failure, also if the job is scaled up again."""
+        for role, index in [slot for slot in self._lost if slot[1] >= replicas.get(slot[0], 0)]:
+            self.relieve(role, index)
 
     def lost(self, role: str, pod_uids: Iterable[str]) -> int:
         """How many mourned pods of the role are among those that have gone, given the UIDs of all that are left."""
-        mourned = {key for key, type_ in self._lost.items() if type_ == role}
-        return len(mourned - {_digest(uid) for uid in pod_uids}) if mourned else 0
+        mourned = [digest for (type_, _), digest in self._lost.items() if type_ == role]
+        left = {_digest(uid)[:SHORT] for uid in pod_uids} if mourned else set()
+        return sum(digest not in left for digest in mourned)
 
     def text(self, pod_uids: Iterable[str]) -> str:
         """The annotation's new value; entries of pods that are not left are dropped."""
         left = {_digest(uid) for uid in pod_uids}
-        lost: dict[str, set[str]] = {}
-        for digest in self._lost.keys() & left:
-            lost.setdefault(self._lost[digest], set()).add(digest)
+        short = {digest[:SHORT] for digest in left}
+        lost: dict[str, list[str]] = {}
+        for (role, index), digest in sorted(self._lost.items()):
+            if digest in short:
+                lost.setdefault(role, []).append(_write_index(index) + digest)
         entries = {
             "job": self._job_uid,
             "failures": self.failures,
             "disruptions": self.disruptions,
             "settled": _pack(self._settled & left),
             "rounds": {role: [number, format_time(last)] for role, (number, last) in sorted(self._rounds.items())},
-            "lost": {role: _pack(digests) for role, digests in sorted(lost.items())},
+            "lost": {role: "".join(entries) for role, entries in lost.items()},
         }
         return json.dumps({name: value for name, value in entries.items() if value}, separators=(",", ":"))
 
@@ -134,14 +152,31 @@ def _read(text: str) -> dict[str, object]:
 
 
 def _read_rounds(stored: object) -> Iterator[tuple[str, Rounds]]:
-    for role, entry in stored.items() if isinstance(stored, dict) else ():
+    for role, entry in islice(stored.items(), MOST_CIRCLES) if isinstance(stored, dict) else ():
         match entry:
-            case [int(number), str(text)] if number > 0 and (last := read_time(text)) is not None:
+            case [number, str(text)] if _natural(number) and (last := read_time(text)) is not None:
                 yield role, Rounds(number, last)
 
 
+def _read_lost(stored: object) -> Iterator[tuple[tuple[str, int], str]]:
+    for role, packed in stored.items() if isinstance(stored, dict) else ():
+        for entry in _unpack(packed):
+            if _LOST.fullmatch(entry):
+                yield (role, _read_index(entry[:-SHORT])), entry[-SHORT:]
+
+
+def _write_index(index: int) -> str:
+    """Three letters: 18 bits."""
+    return "".join(_LETTERS[index >> shift & 63] for shift in (12, 6, 0))
+
+
+def _read_index(text: str) -> int:
+    return sum(_LETTERS.index(letter) << shift for letter, shift in zip(text, (12, 6, 0), strict=True))
+
+
 def _natural(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    """What no count of ours can be is none: Python writes no number of more than 4,300 digits."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST else 0
 
 
 def _digest(uid: str) -> str:

@@ -86,6 +86,13 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     metadata: ChildMetadata = ChildMetadata()
     status: PodStatus = PodStatus()
 
+    def exit_code(self, container: str) -> int | None:
+        """Of the container of that name; None if it has not terminated, or nothing is known of it."""
+        for each in self.status.container_statuses:
+            if each.name == container and each.state.terminated is not None:
+                return each.state.terminated.exit_code
+        return None
+
 
 class Service(PartialObject, frozen=True, gc=False):
     """Of a service only the metadata matters."""

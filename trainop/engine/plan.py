@@ -15,14 +15,14 @@ from trainop.engine.companions import tend
 from trainop.engine.draft import Draft
 from trainop.engine.failures import Fatality, Findings, examine
 from trainop.engine.fields import FORBIDDEN, sentence
-from trainop.engine.framework import Framework, Progress
+from trainop.engine.framework import Framework, Progress, Tally
 from trainop.engine.ledger import RESTARTS, Ledger
 from trainop.engine.limits import DEADLINE, ended_abruptly, exceeded, seconds_to_deadline, seconds_to_live
 from trainop.engine.model import DeleteJob, Plan, Snapshot
 from trainop.engine.parse import NAME, ignored, parse
 from trainop.engine.replicas import fill, remove_surplus
 from trainop.engine.restarts import count_fresh, restart
-from trainop.engine.slots import Arrangement, Line, arrange
+from trainop.engine.slots import Arrangement, Line, arrange, find_surplus
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.symptoms import Stuck, notice_symptoms
 
@@ -105,7 +105,9 @@ def _give_back(draft: Draft) -> None:
     policy = draft.job.run_policy.clean_pod_policy
     if policy != "All" and ended_abruptly(draft.job, draft.status, draft.reason(VALIDATION)):
         policy = "Running"
-    draft.actions += sweep(draft.children, policy)
+    children = draft.children
+    surplus = find_surplus(draft.job, (*children.pods.ours, *children.services.ours))
+    draft.actions += sweep(children, policy, surplus)
 
 
 def _succeed(draft: Draft, progress: Progress) -> Plan:
@@ -201,7 +203,7 @@ def _stand_still(draft: Draft) -> Plan:
     draft.warn(identity, draft.reason(VALIDATION), _validation_text(draft, sentence(job.errors)))
     if all(error.type == FORBIDDEN or error.path == NAME for error in job.errors):
         lines = arrange(job, draft.children.pods.ours).lines
-        progress = draft.framework.progress(job, {line.role.type: line.tally() for line in lines})
+        progress = draft.framework.progress(job, _count(draft, lines))
         if progress.succeeded:
             return _succeed(draft, progress)
     left = seconds_to_deadline(job, draft.status, draft.seen.now)
@@ -244,7 +246,7 @@ def _advance(draft: Draft) -> Plan:
         status.start()
     arrangement = arrange(job, pods)
     lines = arrangement.lines
-    tallies = {line.role.type: line.tally() for line in lines}
+    tallies = _count(draft, lines)
     status.record(framework, job, tallies)
     _notice(draft, arrangement)
     progress = framework.progress(job, tallies)
@@ -275,6 +277,10 @@ def _advance(draft: Draft) -> Plan:
         draft.annotations[RESTARTS] = ledger.text(pod.metadata.uid for pod in pods)
     draft.look_again(left)
     return draft.plan()
+
+
+def _count(draft: Draft, lines: list[Line]) -> dict[str, Tally]:
+    return {line.role.type: line.tally(draft.framework.container) for line in lines}
 
 
 def _count_failed_pods(draft: Draft, findings: Findings, ledger: Ledger) -> None:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from trainop.engine.framework import REPLICA_INDEX, REPLICA_TYPE, Tally
 from trainop.engine.job import Job, Role
 from trainop.engine.model import Pod
+from trainop.runtime.objects import HasMetadata
 
 
 @dataclass(slots=True)
@@ -35,8 +36,9 @@ class Line:
         """Every slot has its living pod."""
         return len(self.holders) == self.role.replicas
 
-    def tally(self) -> Tally:
-        """Count the pods as replicaStatuses do: by phase, terminating ones only if they have succeeded."""
+    def tally(self, container: str) -> Tally:
+        """Count the pods as replicaStatuses do: by phase, terminating ones only if they have succeeded. `container` is
+        the one whose exit code counts."""
         tally = Tally()
         for pod in self.holders.values():
             match pod.status.phase:
@@ -49,8 +51,14 @@ class Line:
         gone = [index for index, pod in self.dying.items() if pod.status.phase == "Succeeded"]
         tally.succeeded += sum(index not in self.holders for index in gone)
         first = self.holders.get(0) or self.dying.get(0)
-        tally.first_succeeded = first is not None and first.status.phase == "Succeeded"
+        tally.first_completed = first is not None and _has_completed(first, container)
         return tally
+
+
+def _has_completed(pod: Pod, container: str) -> bool:
+    """Phase Succeeded alone is not enough (training-operator `pkg/controller.v1/tensorflow/tfjob_controller.go`,
+    `IsWorker0Completed` and `getContainerExitCode`, where a code that is not reported counts as another than 0)."""
+    return pod.status.phase == "Succeeded" and pod.exit_code(container) == 0
 
 
 @dataclass(slots=True)
@@ -79,6 +87,15 @@ def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
         else:
             _place(line, index, pod)
     return arrangement
+
+
+def find_surplus(job: Job, children: Iterable[HasMetadata]) -> set[str]:
+    """The names of those whose slot the spec does not have (any more). None while it is doubtful what it has."""
+    if job.errors:
+        return set()
+    replicas = {role.label: role.replicas for role in job.roles}
+    places = [(child.metadata.name, *read_place(child.metadata.labels)) for child in children]
+    return {name for name, role, index in places if role and index is not None and index >= replicas.get(role, 0)}
 
 
 def read_place(labels: Mapping[str, str]) -> tuple[str | None, int | None]:
