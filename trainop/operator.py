@@ -100,7 +100,7 @@ def build(
         Client, transport, clock=clock, rng=rng, metrics=metrics, host=host, limiter=_limiter(settings, clock)
     )
     reader = connect()
-    elector, announcer = _elect(settings, reader, clock, rng, metrics) if settings.leader_elect else (None, None)
+    elector, announcer = _elect(settings, connect, clock, rng, metrics) if settings.leader_elect else (None, None)
     namespaces = (settings.namespace,) if settings.namespace else ()
     ground = Ground(
         client=connect(gate=elector.gate) if elector else reader,
@@ -129,7 +129,7 @@ def _add_controllers(manager: Manager, settings: Settings, ground: Ground) -> No
 
 
 def _elect(
-    settings: Settings, client: Client, clock: Clock, rng: random.Random, metrics: JobMetrics
+    settings: Settings, connect: Callable[..., Client], clock: Clock, rng: random.Random, metrics: JobMetrics
 ) -> tuple[LeaderElector, Recorder]:
     """The elector, and the recorder of its own events, which a standby may write, too."""
     namespace = settings.leader_election_namespace or settings.pod_namespace
@@ -137,9 +137,9 @@ def _elect(
         raise StartError("not running in-cluster, please specify --leader-election-namespace")
     identity = f"{settings.hostname}_{uuid.UUID(int=rng.getrandbits(128), version=4)}"
     timing = Timing(settings.leader_lease_duration, settings.leader_renew_deadline, settings.leader_retry_period)
-    recorder = Recorder(client, identity, clock, rng=rng, metrics=metrics)
+    recorder = Recorder(connect(), identity, clock, rng=rng, metrics=metrics)
     elector = LeaderElector(
-        client,
+        connect(limiter=None, urgent=True),  # a renewal waits neither for other requests nor for our own limit
         namespace,
         [settings.leader_election_id],
         identity,

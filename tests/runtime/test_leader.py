@@ -6,6 +6,7 @@ import asyncio
 import copy
 import random
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.correlator import ObjectReference
-from trainop.runtime.errors import AlreadyExistsError, ConflictError, NotFoundError
+from trainop.runtime.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from trainop.runtime.leader import LeaderElector, LeadershipLostError, NotLeaderError, Timing
 from trainop.runtime.metrics import Metrics
 from trainop.runtime.objects import Json
@@ -48,6 +49,8 @@ class Connection:
         self.server = server
         self.cut = False
         self.hangs = False
+        self.refusals = 0
+        self.lie: Any = None
         self.attempts: list[float] = []
 
     async def _pass(self) -> None:
@@ -60,20 +63,29 @@ class Connection:
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
         await self._pass()
+        if self.lie is not None:
+            return self.lie  # type: ignore[no-any-return]  # that is what lies are
         if name not in self.server.leases:
             raise NotFoundError(404, "NotFound", f"{resource} {namespace}/{name}", {})
         return copy.deepcopy(self.server.leases[name])
 
     async def create(self, _resource: Resource, body: Json, *, namespace: str | None = None) -> Json:
         await self._pass()
+        if self.lie is not None:
+            return self.lie  # type: ignore[no-any-return]  # that is what lies are
         name = body["metadata"]["name"]
         assert body["metadata"]["namespace"] == namespace
+        if self.refusals:
+            self.refusals -= 1
+            raise ApiError(500, "InternalError", "etcd is away", {})
         if name in self.server.leases:
             raise AlreadyExistsError(409, "AlreadyExists", name, {})
         return self.server.store(name, body["spec"])
 
     async def replace(self, _resource: Resource, body: Json) -> Json:
         await self._pass()
+        if self.lie is not None:
+            return self.lie  # type: ignore[no-any-return]  # that is what lies are
         name = body["metadata"]["name"]
         if name not in self.server.leases:
             raise NotFoundError(404, "NotFound", name, {})
@@ -87,7 +99,8 @@ class Said:
         self.messages: list[str] = []
 
     def event(self, about: ObjectReference, type_: str, reason: str, message: str) -> None:
-        assert (about.kind, about.uid, type_, reason) == ("Lease", f"uid-{about.name}", "Normal", "LeaderElection")
+        assert (about.kind, type_, reason) == ("Lease", "Normal", "LeaderElection")
+        assert about.uid in (f"uid-{about.name}", ""), "empty if the Lease was deleted"
         self.messages.append(f"{about.name}: {message}")
 
 
@@ -140,6 +153,13 @@ class Replica:
 
     def gauge(self, name: str = "lease") -> float | None:
         return self.metrics.registry.get_sample_value("leader_election_master_status", {"name": name})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Within ten minutes of virtual time."""
+    async with asyncio.timeout(600):
+        while not condition():  # noqa: ASYNC110  # virtual time: nothing is waited for
+            await asyncio.sleep(0.005)
 
 
 MICRO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -444,6 +464,105 @@ async def test_a_lease_deleted_under_the_leader_is_made_anew():
     assert a.lost_at is None
     assert server.holder() == "a"
     await a.kill()
+
+
+@virtual_time
+async def test_a_deleted_lease_that_cannot_be_made_at_once_does_not_cost_the_lead():
+    """One 500 on create: the lead lasts until the renew deadline, and meanwhile nothing is written."""
+    server = Leases()
+    a = Replica(server, "a")
+    a.start()
+    await asyncio.sleep(5)
+    a.connection.refusals = 1
+    del server.leases["lease"]
+    await until(lambda: not a.connection.refusals)
+    assert a.elector.leading
+    with pytest.raises(NotLeaderError, match="deleted or emptied"):
+        a.elector.gate()
+    await until(lambda: server.holder() == "a")
+    await asyncio.sleep(0.1)
+    a.elector.gate()
+    assert a.lost_at is None
+    await a.kill()
+
+
+@virtual_time
+async def test_a_deleted_lease_that_can_never_be_made_costs_the_lead_at_the_deadline():
+    server = Leases()
+    a = Replica(server, "a")
+    a.start()
+    await asyncio.sleep(5)
+    (renewed_at, _, _), before = server.writes[-1], len(a.connection.attempts)
+    a.connection.refusals = 1_000
+    del server.leases["lease"]
+    await until(lambda: a.lost_at is not None)
+    assert a.lost_at == pytest.approx(renewed_at + 10, abs=0.05)
+    assert len(a.connection.attempts) - before <= 3 * 5, "a write, a read and a write every two seconds"
+
+
+@virtual_time
+async def test_a_deleted_lease_that_another_takes_costs_the_lead_at_the_next_look():
+    server = Leases()
+    a = Replica(server, "a")
+    a.start()
+    await asyncio.sleep(5)
+    a.connection.refusals = 1
+    del server.leases["lease"]
+    await until(lambda: not a.connection.refusals)
+    server.store("lease", {"holderIdentity": "b", "leaseDurationSeconds": 15})
+    taken = asyncio.get_running_loop().time()
+    await until(lambda: a.lost_at is not None)
+    assert a.lost_at is not None
+    assert a.lost_at - taken <= 2.1
+
+
+@virtual_time
+async def test_an_emptied_lease_is_taken_again():
+    server = Leases()
+    a = Replica(server, "a")
+    a.start()
+    await asyncio.sleep(5)
+    server.store("lease", {**server.leases["lease"]["spec"], "holderIdentity": ""})
+    await asyncio.sleep(5)
+    assert a.lost_at is None
+    assert server.holder() == "a"
+    await a.kill()
+
+
+LIES: list[Any] = [
+    {},
+    [],
+    {"kind": "Status", "status": "Failure"},
+    {"metadata": {"name": "lease"}, "spec": {"holderIdentity": "b"}},
+    {"metadata": {"name": "other", "resourceVersion": "1"}, "spec": {"holderIdentity": "b"}},
+    {"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": []},
+    {"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": {"leaseDurationSeconds": 10**400}},
+    {"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": {"leaseTransitions": "many"}},
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: str(lie)[:60])
+def test_answers_that_are_not_the_lease_neither_give_nor_take_the_lead(lie: Any):
+    @virtual_time
+    async def scenario() -> None:
+        server = Leases()
+        a, b = Replica(server, "a"), Replica(server, "b")
+        b.connection.lie = lie
+        a.start()
+        await asyncio.sleep(5)
+        b.start()
+        await asyncio.sleep(60)
+        assert (b.led_from, b.lost_at) == (None, None)
+        a.connection.lie = lie
+        await asyncio.sleep(5)
+        a.connection.lie = None
+        await asyncio.sleep(5)
+        assert a.lost_at is None
+        assert server.holder() == "a"
+        await a.kill()
+        await b.kill()
+
+    scenario()
 
 
 @virtual_time

@@ -39,6 +39,9 @@ PAGE_SIZE = 250
 """Objects per page of a list: 500 pods of 5 KiB would block the loop for 110 ms in one parse."""
 
 LIST_TIMEOUT = 60.0
+MAX_LIST = PAGE_SIZE * 1536 * 1024
+"""Bytes of a page: so many of the largest objects that etcd takes."""
+
 SLICE = 1024 * 1024
 """Bytes of a list that are decoded before the event loop gets its turn."""
 
@@ -113,8 +116,10 @@ class Client:
         field_manager: str = "trainop",
         limiter: Limiter | None = None,
         gate: Callable[[], None] | None = None,
+        urgent: bool = False,
     ) -> None:
-        """`gate` is called right before each write is sent and raises to refuse it; `host` is a label of metrics."""
+        """`gate` is called right before each write is sent and raises to refuse it; `host` is a label of metrics.
+        The requests of an `urgent` client wait for no request of another client: for leases."""
         self._field_manager = field_manager
         self._clock = clock or SystemClock()
         self._metrics = metrics or Unmeasured()
@@ -127,6 +132,7 @@ class Client:
             user_agent=user_agent,
             limiter=limiter,
             gate=gate,
+            urgent=urgent,
         )
 
     @property
@@ -256,7 +262,8 @@ class Client:
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         query = {name: value for name, value in selectors.items() if value}
         body = _delete_options({"propagationPolicy": propagation, "gracePeriodSeconds": grace_seconds})
-        await self.request(Request("DELETE", resource.path(namespace), query, body, timeout=LIST_TIMEOUT))
+        path = resource.path(namespace)
+        await self.request(Request("DELETE", path, query, body, timeout=LIST_TIMEOUT, max_answer=MAX_LIST))
 
     async def request(self, request: Request, *, repeatable: bool | None = None) -> Response:
         """One exchange, retried; `repeatable` tells that sending it twice does no harm (by default only GET)."""
@@ -328,7 +335,7 @@ def list_request(
 ) -> Request:
     """A page of a list; a continuation names no version, that is in its token."""
     asked = {**query, "continue": token} if token else query
-    return Request("GET", resource.path(namespace), asked, accept=accept, timeout=LIST_TIMEOUT)
+    return Request("GET", resource.path(namespace), asked, accept=accept, timeout=LIST_TIMEOUT, max_answer=MAX_LIST)
 
 
 def _delete_options(options: Mapping[str, Any]) -> bytes:

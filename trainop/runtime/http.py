@@ -8,41 +8,24 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 import structlog
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.abc import AbstractResolver, AbstractStreamWriter
+from aiohttp.payload import BytesPayload
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.cluster import ClusterConfig, ConfigError, Proof
+from trainop.runtime.pool import MeasuredResolver, Pool
 from trainop.runtime.tls import Material, read_material, tls_context
 from trainop.runtime.transport import NotConnectedError, Request, Response
 
-CONNECT_TIMEOUT = 10.0
-KEEP_ALIVE = 90.0
-MAX_REQUESTS = 32
-"""Connections for requests: each costs a handshake of some 2 ms, and eight keep an API server almost busy."""
-
 RELOAD_INTERVAL = 60.0
 DRAIN = 60.0
-CHUNK = 256 * 1024
-
-SOCKET_OPTIONS = tuple(
-    (socket.IPPROTO_TCP, getattr(socket, name), value)
-    for name, value in (
-        ("TCP_KEEPIDLE", 15),
-        ("TCP_KEEPINTVL", 5),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 30_000),
-    )
-    if hasattr(socket, name)  # not every system has all of them
-)
-"""A peer that vanished without a word is noticed within 30 s (`TCP_USER_TIMEOUT` in milliseconds)."""
 
 TROUBLE = (aiohttp.ClientError, OSError)
 """What goes wrong between us and the server."""
@@ -69,8 +52,8 @@ class HttpTransport:
         self._tls: ssl.SSLContext | None = None
         self._material: Material | None = None
         self._resolved = resolved
-        self._pool: _Pool | None = None
-        self._retired: list[tuple[float, _Pool]] = []
+        self._pool: Pool | None = None
+        self._retired: list[tuple[float, Pool]] = []
         self._checked_at = self._clock.monotonic()
         self._changing = asyncio.Lock()
         try:
@@ -88,7 +71,7 @@ class HttpTransport:
         try:
             async with asyncio.timeout(request.timeout):
                 async with await self._begin(request, streams=False) as response:
-                    body = await response.read()
+                    body = await _body_of(response, request.max_answer)
                     return Response(response.status, _plain_headers(response.headers), body)
         except TROUBLE as error:
             raise _plain_error(error, request) from error
@@ -120,35 +103,42 @@ class HttpTransport:
         config = self._config
         proof = await config.credentials.proof() if config.credentials else None
         pool = await self._current_pool(proof)
+        session = pool.watches if streams else pool.urgent if request.urgent else pool.requests
         headers = CIMultiDict({"accept": request.accept, **request.headers})
         headers.extend(config.headers)
         if proof is not None:
             headers.update(proof.headers)
         if request.body:
             headers["content-type"] = request.content_type
-        return await (pool.watches if streams else pool.requests).request(
-            request.method,
-            _url(self._config.server, request.path, tuple(request.query.items())),
-            data=request.body or None,
-            headers=headers,
-            allow_redirects=False,
-            proxy=config.proxy,
-            ssl=self._tls if self._tls is not None else True,
-            server_hostname=config.tls_server_name,
-        )
+        body = _Body(request) if request.body or request.gate else None
+        try:
+            return await session.request(
+                request.method,
+                _url(self._config.server, request.path, tuple(request.query.items())),
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                proxy=config.proxy,
+                ssl=self._tls if self._tls is not None else True,
+                server_hostname=config.tls_server_name,
+            )
+        except aiohttp.ClientError:
+            if request.gate is not None and body is not None and not body.sent:
+                request.gate()  # aiohttp reports the gate's refusal as an error of the connection
+            raise
 
-    async def _current_pool(self, proof: Proof | None) -> _Pool:
+    async def _current_pool(self, proof: Proof | None) -> Pool:
         now = self._clock.monotonic()
         brought = proof is not None and proof.certificate is not None
         if now - self._checked_at >= RELOAD_INTERVAL or (brought and not self._uses(proof)):
             async with self._changing:
                 await self._reload(proof)
         if self._pool is None:
-            self._pool = _Pool.open(self._resolver)
+            self._pool = Pool.open(self._resolver)
         return self._pool
 
     def _resolver(self) -> AbstractResolver:
-        return _MeasuredResolver(self._clock, self._resolved)
+        return MeasuredResolver(self._clock, self._resolved)
 
     def _uses(self, proof: Proof | None) -> bool:
         return proof is not None and self._material is not None and self._material.certificate == proof.certificate
@@ -177,62 +167,35 @@ class HttpTransport:
             self._pool = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Pool:
-    """Connections that share credentials; watches have their own, so that they never take a place of a request."""
+class _Body(BytesPayload):
+    """The body of a request, also an empty one, that asks the gate in the very step that hands the bytes to the kernel.
 
-    requests: aiohttp.ClientSession
-    watches: aiohttp.ClientSession
+    aiohttp holds the headers back until then, and calls this once more if it sends again on another connection.
+    """
 
-    @classmethod
-    def open(cls, resolver: Callable[[], AbstractResolver]) -> _Pool:
-        return cls(_session(MAX_REQUESTS, resolver()), _session(0, resolver()))
+    def __init__(self, request: Request) -> None:
+        super().__init__(request.body, content_type=request.content_type)
+        self._gate = request.gate
+        self.sent = False
 
-    async def close(self) -> None:
-        await self.requests.close()
-        await self.watches.close()
-
-
-class _MeasuredResolver(aiohttp.ThreadedResolver):
-    """Tells how long the look-up of a name takes; with aiohttp's own tracing every request would pay for it."""
-
-    def __init__(self, clock: Clock, tell: Callable[[str, float], None] | None) -> None:
-        super().__init__()
-        self._clock = clock
-        self._tell = tell
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        began = self._clock.monotonic()
-        try:
-            return await super().resolve(host, port, family)
-        finally:
-            if self._tell is not None:
-                self._tell(host, self._clock.monotonic() - began)
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        self.sent = False
+        if self._gate is not None:
+            self._gate()
+        self.sent = True
+        await super().write_with_length(writer, content_length)
 
 
-def _session(limit: int, resolver: AbstractResolver) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=limit, keepalive_timeout=KEEP_ALIVE, socket_factory=_socket, resolver=resolver
-        ),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        # Unpacking costs both sides more than a cluster's network: client-go programs set DisableCompression for it.
-        headers={"accept-encoding": "identity"},
-        read_bufsize=CHUNK,
-        trust_env=False,
-    )
-
-
-def _socket(address: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for level, option, value in SOCKET_OPTIONS:
-        made.setsockopt(level, option, value)
-    return made
+async def _body_of(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Raises `ConnectionError` for a body of more than `limit` bytes, before more of it is held."""
+    parts: list[bytes] = []
+    held = 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        held += len(part)
+        if held > limit:
+            raise ConnectionError(f"the answer is longer than {limit} bytes")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 @lru_cache(maxsize=256)

@@ -1,8 +1,15 @@
-"""Leader election by Leases, with fencing: who may have lost the lead sends no write any more.
+"""Leader election by Leases, with fencing: a process that may have lost the lead sends no write any more.
 
 Numbers, records and order of requests are those of client-go `tools/leaderelection`; different are that all deadlines
 count from the last renewal on the monotonic clock, that several leases can be held together, that writes are refused
 once the renew deadline has passed, and that a lease is given back only after all work has ended.
+
+`LeaderElector.gate` is asked in the step that hands a write to the kernel, after all waiting, and again for each copy
+of it. What this cannot prevent: a write that was handed over before the deadline may arrive later. The kernel repeats
+it for up to 30 s while the network is down, the part of a body that did not fit into the socket buffer follows when a
+stopped process is continued, and the API server may hold a request in its queues and webhooks until the request's
+`timeout` (30 s). Such a late write is harmless only by its content: names that are the same for every leader,
+`resourceVersion` in updates, UIDs in deletions.
 """
 
 from __future__ import annotations
@@ -11,8 +18,9 @@ import asyncio
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
+import msgspec
 import structlog
 
 from trainop.runtime.clock import Clock, SystemClock, micro_timestamp
@@ -32,6 +40,7 @@ UNHEALTHY_AFTER = 20.0
 """Seconds beyond the lease's duration without a renewal after which a leader is not alive."""
 
 FAILURES = (ApiError, ConnectionError, TimeoutError)
+MAX_INT32 = 2**31 - 1
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +82,27 @@ class Timing:
             raise ValueError(f"the renew deadline has to be longer than {ACQUIRE_JITTER} times the retry period")
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT32)]
+
+
+class _Identity(msgspec.Struct, rename="camel"):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    resource_version: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: _Count | None = None
+    lease_transitions: _Count | None = None
+
+
+class _Lease(msgspec.Struct):
+    """What every answer about a Lease has."""
+
+    metadata: _Identity
+    spec: _Spec | None = None
+
+
 class _Lock:
     """One Lease, as last seen and as held. A record is judged by how long ago, here, it last changed."""
 
@@ -88,6 +118,11 @@ class _Lock:
         return self.renewed_at is not None
 
     @property
+    def vacant(self) -> bool:
+        """The lease was taken from us without another holder, as far as was seen: anybody may take it at any time."""
+        return self.held and not self.holder
+
+    @property
     def spec(self) -> Json:
         return (self.lease or {}).get("spec") or {}
 
@@ -96,6 +131,13 @@ class _Lock:
         return self.spec.get("holderIdentity") or ""
 
     def see(self, lease: Json, now: float) -> None:
+        """Raises `ConnectionError` if that is not our Lease, as from a server that lies: it says nothing about it."""
+        try:
+            named = msgspec.convert(lease, _Lease).metadata.name
+        except msgspec.ValidationError as error:
+            raise ConnectionError(f"the answer is not a Lease: {error}") from error
+        if named != self.name:
+            raise ConnectionError(f"the answer is about another Lease: {named[:64]!r}")
         if self.lease is None or (lease.get("spec") or {}) != self.spec:
             self.changed_at = now
         self.lease = lease
@@ -146,9 +188,11 @@ class LeaderElector:
 
     def gate(self) -> None:
         """For the client of everything that only the leader may write: raises `NotLeaderError` once another may lead,
-        also after the process stood still."""
+        also after the process stood still. Writes of the Lease itself must not go through it."""
         if not self.leading:
             raise NotLeaderError("this process does not lead")
+        if any(lock.vacant for lock in self._locks):
+            raise NotLeaderError("the lease was deleted or emptied and is not held again yet")
         if self._clock.monotonic() > self._deadline():
             raise NotLeaderError("the lease was not renewed in time")
 
@@ -186,8 +230,8 @@ class LeaderElector:
                 if lock.held:
                     tasks.create_task(self._renew(lock))
         for lock in self._locks:
-            if lock.held and lock.holder != self._identity:
-                self._lose(lock, f"{lock.holder or 'nobody'} holds it")
+            if lock.held and lock.holder not in ("", self._identity):
+                self._lose(lock, f"{lock.holder} holds it")
 
     async def _renew(self, lock: _Lock) -> None:
         try:
@@ -204,7 +248,7 @@ class LeaderElector:
         except ApiError:
             self._metrics.leader_slow_path.labels(lock.name).inc()
             await self._read(lock)
-            if lock.lease is None or lock.holder == self._identity:
+            if lock.holder in ("", self._identity):
                 await self._write(lock, sent)
 
     def _time_left(self, lock: _Lock) -> float:
@@ -281,7 +325,7 @@ class LeaderElector:
             "leaseDurationSeconds": int(self._timing.lease),
             "acquireTime": before.get("acquireTime") if ours else now,
             "renewTime": now,
-            "leaseTransitions": transitions,
+            "leaseTransitions": min(transitions, MAX_INT32),
         }
 
     # Both -------------------------------------------------------------------------------------------------------------

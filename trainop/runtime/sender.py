@@ -86,6 +86,7 @@ class Sender:
         user_agent: str,
         limiter: Limiter | None,
         gate: Callable[[], None] | None,
+        urgent: bool = False,
     ) -> None:
         self._transport = transport
         self._clock = clock
@@ -95,6 +96,7 @@ class Sender:
         self._user_agent = user_agent
         self._limiter = limiter
         self._gate = gate
+        self._urgent = urgent
         self.recovery = Recovery()
         self._warnings: dict[str, None] = {}
 
@@ -124,8 +126,8 @@ class Sender:
             await self._limiter.acquire()
             self._metrics.limited(request.method, self._host, self._clock.monotonic() - arrived)
         request = self._complete(request)
-        if self._gate and request.method not in READS:
-            self._gate()
+        if request.gate is not None:
+            request.gate()  # what is refused already need not wait for a connection; the transport asks again
         started = self._clock.monotonic()
         code, received = "<error>", 0
         try:
@@ -163,11 +165,13 @@ class Sender:
     def _complete(self, request: Request) -> Request:
         """Fills in what every request carries; writes tell the server when we stop waiting."""
         timeout = EXCHANGE_TIMEOUT if request.timeout is None else request.timeout
-        query = request.query
-        if request.method not in READS and "timeout" not in query:
-            query = {**query, "timeout": f"{timeout:.0f}s"}
+        query, gate = request.query, None
+        if request.method not in READS:
+            gate = self._gate
+            if "timeout" not in query:
+                query = {**query, "timeout": f"{timeout:.0f}s"}
         headers = {"user-agent": self._user_agent, **request.headers}
-        return replace(request, timeout=timeout, query=query, headers=headers)
+        return replace(request, timeout=timeout, query=query, headers=headers, gate=gate, urgent=self._urgent)
 
     def _note(self, status: int) -> None:
         if status in AWAY:

@@ -5,14 +5,22 @@ The embedded API server answers the same `Request` values directly, so that simu
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
+MAX_ANSWER = 32 * 1024 * 1024
+"""Bytes of a response with one object: twenty times the largest one that etcd takes."""
+
 
 class Request(msgspec.Struct, frozen=True):
-    """`path` without query and unescaped; `query` values are strings; `timeout` in seconds for the whole exchange."""
+    """`path` without query and unescaped; `query` values are strings; `timeout` in seconds for the whole exchange.
+
+    A response body longer than `max_answer` bytes is a `ConnectionError`. Requests that are `urgent` have connections
+    of their own and wait for no other request. `gate` is called whenever the request is about to be sent and raises to
+    refuse that (see `leader.py`).
+    """
 
     method: str
     path: str
@@ -22,6 +30,9 @@ class Request(msgspec.Struct, frozen=True):
     accept: str = "application/json"
     timeout: float | None = None
     headers: Mapping[str, str] = {}
+    max_answer: int = MAX_ANSWER
+    urgent: bool = False
+    gate: Callable[[], None] | None = None
 
 
 class Response(msgspec.Struct, frozen=True):

@@ -1,0 +1,251 @@
+"""Leases wait for nobody, and what must not be written any more is not sent: over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.runtime.scripted import Streamed, json_response, refusal
+from tests.runtime.test_http import serving, transport_of
+from tests.runtime.virtual_time import VirtualClock, virtual_time
+from trainop.operator import build
+from trainop.runtime.client import Client
+from trainop.runtime.cluster import Proof
+from trainop.runtime.http import HttpTransport
+from trainop.runtime.leader import LeaderElector, NotLeaderError, Timing
+from trainop.runtime.objects import Json
+from trainop.runtime.pool import MAX_REQUESTS
+from trainop.runtime.resource import PODS
+from trainop.runtime.transport import Request, Response
+from trainop.settings import Settings
+
+POD: Json = {"metadata": {"name": "p", "namespace": "ns"}}
+CROWD = MAX_REQUESTS + 8
+"""Requests at once, more than there are connections for them."""
+
+
+class HoldingServer:
+    """Keeps pods waiting until `release` is set, as a slow admission webhook does; answers Leases at once."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.held = 0
+        self.full = asyncio.Event()
+        self.written: list[str] = []
+        self.renewals = 0
+        self.renewed = asyncio.Condition()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        body: Any = await request.json() if request.can_read_body else {}
+        if "/leases" in request.path:
+            return await self._lease(request, body)
+        if request.method != "GET":
+            self.written.append(f"{request.method} {request.path}")
+        self.held += 1
+        if self.held >= MAX_REQUESTS:
+            self.full.set()
+        await self.release.wait()
+        return web.json_response(body or POD)
+
+    async def _lease(self, request: web.BaseRequest, body: Any) -> web.Response:
+        if request.method == "GET":
+            return web.json_response({"reason": "NotFound"}, status=404)
+        async with self.renewed:
+            self.renewals += 1
+            self.renewed.notify_all()
+        body["metadata"] |= {"uid": "u", "resourceVersion": str(self.renewals)}
+        return web.json_response(body)
+
+    async def wait_renewals(self, count: int) -> None:
+        async with self.renewed:
+            await self.renewed.wait_for(lambda: self.renewals >= count)
+
+
+@contextlib.asynccontextmanager
+async def crowded(server: HoldingServer, **client: Any) -> AsyncIterator[tuple[HttpTransport, Client]]:
+    """A transport whose connections for requests are all taken by creations of pods that hang."""
+    async with serving(server.answer) as url, transport_of(url) as transport:
+        writer = Client(transport, **client)
+        creating = [asyncio.create_task(writer.create(PODS, POD)) for _ in range(CROWD)]
+        await server.full.wait()
+        try:
+            yield transport, writer
+        finally:
+            server.release.set()
+            await asyncio.gather(*creating, return_exceptions=True)
+
+
+async def test_a_lease_is_renewed_while_every_other_request_hangs():
+    server = HoldingServer()
+    async with crowded(server) as (transport, _):
+        timing = Timing(lease=5.0, renew=4.0, retry=0.05)
+        elector = LeaderElector(Client(transport, urgent=True), "ns", ["lease"], "me", timing=timing)
+        leading = asyncio.create_task(elector.run())
+        renewing = asyncio.create_task(server.wait_renewals(5))
+        await asyncio.wait((leading, renewing), return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        assert renewing.done(), "renewed, not only taken, while not one pod was answered"
+        assert not server.release.is_set()
+        assert elector.leading
+        leading.cancel()
+        await asyncio.wait((leading,))
+
+
+async def test_what_waited_for_a_connection_is_not_sent_once_another_may_lead():
+    server = HoldingServer()
+    leads = True
+
+    def gate() -> None:
+        if not leads:
+            raise NotLeaderError("another may lead")
+
+    async with serving(server.answer) as url, transport_of(url) as transport:
+        client = Client(transport, gate=gate)
+        creating = [asyncio.create_task(client.create(PODS, POD)) for _ in range(CROWD)]
+        deleting = [asyncio.create_task(client.delete(PODS, f"d{n}", "ns")) for n in range(4)]
+        await server.full.wait()
+        leads = False
+        server.release.set()
+        outcomes = await asyncio.gather(*creating, *deleting, return_exceptions=True)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, NotLeaderError)]
+    assert len(server.written) == MAX_REQUESTS, "those that were on their way before"
+    assert len(refused) == CROWD + 4 - MAX_REQUESTS, outcomes
+
+
+class Renewable:
+    """Credentials that can always be had anew."""
+
+    def __init__(self) -> None:
+        self.proofs = 0
+
+    async def proof(self) -> Proof:
+        self.proofs += 1
+        return Proof({"authorization": f"Bearer {self.proofs}"})
+
+    def refused(self, *_proof: Proof) -> bool:
+        return True
+
+
+async def test_a_write_that_met_a_401_is_not_sent_again_once_another_may_lead():
+    received: list[str] = []
+
+    async def refuse(request: web.BaseRequest) -> web.Response:
+        received.append(request.headers["authorization"])
+        return web.json_response({"reason": "Unauthorized"}, status=401)
+
+    def gate() -> None:
+        if received:
+            raise NotLeaderError("another may lead")
+
+    async with serving(refuse) as url, transport_of(url, credentials=Renewable()) as transport:
+        with pytest.raises(NotLeaderError):
+            await Client(transport, gate=gate).create(PODS, POD)
+    assert received == ["Bearer 1"]
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+async def test_a_write_whose_connection_broke_is_not_sent_again_once_another_may_lead(method: str):
+    """The HTTP library itself sends once more what was cut off on a connection that had served before."""
+    received: list[str] = []
+
+    async def cut(request: web.BaseRequest) -> web.Response:
+        if request.method == "GET":
+            return web.Response()
+        received.append(request.method)
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    def gate() -> None:
+        if received:
+            raise NotLeaderError("another may lead")
+
+    async with serving(cut) as url, transport_of(url) as transport:
+        await transport.send(Request("GET", "/x", timeout=5))  # leaves a connection that is used again
+        with pytest.raises(NotLeaderError):
+            await transport.send(Request(method, "/x", body=b"{}", timeout=5, gate=gate))
+    assert received == [method]
+
+
+async def test_not_one_byte_of_a_refused_write_is_sent():
+    """The gate is asked after everything that waits; it shuts here while the connection is being made."""
+    received = bytearray()
+    connected = asyncio.Event()
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        received.extend(await reader.read())
+        writer.close()
+
+    def gate() -> None:
+        if connected.is_set():
+            raise NotLeaderError("another may lead")
+
+    listener = await asyncio.start_server(receive, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with listener, transport_of(f"http://127.0.0.1:{port}") as transport:
+        pool = await transport._current_pool(None)
+        connect = pool.requests.connector.connect  # type: ignore[union-attr]  # it has one until it is closed
+
+        async def connect_slowly(*args: Any, **kwargs: Any) -> Any:
+            connection = await connect(*args, **kwargs)
+            await connected.wait()
+            return connection
+
+        pool.requests.connector.connect = connect_slowly  # type: ignore[method-assign,union-attr]
+        with pytest.raises(NotLeaderError):
+            await Client(transport, gate=gate).create(PODS, POD)
+    assert bytes(received) == b""
+
+
+class LeaseServer:
+    """Leases by their rules; whatever else is asked hangs."""
+
+    def __init__(self) -> None:
+        self.lease: Json | None = None
+        self.renewals: list[float] = []
+        self.lanes: set[bool] = set()
+
+    async def send(self, request: Request) -> Response:
+        if "/leases" not in request.path:
+            await asyncio.Event().wait()
+        self.lanes.add(request.urgent)
+        if request.method != "GET":
+            self.renewals.append(asyncio.get_running_loop().time())
+            self.lease = json.loads(request.body)
+            self.lease["metadata"] |= {"resourceVersion": str(len(self.renewals))}
+        return json_response(self.lease) if self.lease else refusal(404, "NotFound")
+
+    async def open(self, _request: Request) -> Streamed:
+        await asyncio.Event().wait()
+        raise AssertionError("an event that is never set")
+
+    async def close(self) -> None: ...
+
+
+@virtual_time
+async def test_the_operators_limit_of_requests_does_not_delay_its_lease():
+    """With one request in a thousand seconds by `--kube-api-qps`."""
+    server = LeaseServer()
+    settings = Settings(
+        leader_elect=True,
+        leader_election_namespace="ns",
+        kube_api_qps=0.001,
+        kube_api_burst=1,
+        metrics_bind_address="0",
+        health_probe_bind_address="0",
+    )
+    manager = build(settings, server, clock=VirtualClock(), signals=False)
+    running = asyncio.create_task(manager.run())
+    await asyncio.sleep(60)
+    assert len(server.renewals) >= 25
+    assert max(after - before for before, after in pairwise(server.renewals)) < 3
+    assert server.lanes == {True}
+    manager.stop()
+    assert await running == 0
