@@ -103,3 +103,48 @@ def test_an_error_without_an_exception_shows_its_stack_if_asked_for() -> None:
 def test_time_is_shown_as_asked_for(encoding: str, shown: object) -> None:
     assert json.loads(lines(LogSettings(encoder="json", time_encoding=encoding))[0])["ts"] == shown
     assert encoding in TIME_ENCODINGS
+
+
+HUGE: dict[str, object] = {
+    "text": "x" * 1_000_000,
+    "bytes": b"x" * 1_000_000,
+    "list": ["x"] * 100_000,
+    "texts": ["x" * 100_000] * 10,
+    "dict": {f"k{number}": number for number in range(100_000)},
+    "deep": [[[[["x" * 1_000_000]]]]],
+    "error": ValueError("x" * 1_000_000),
+}
+
+
+@pytest.mark.parametrize("kind", HUGE)
+@pytest.mark.parametrize("encoder", ["json", "console"])
+def test_no_value_makes_a_line_long(kind: str, encoder: str) -> None:
+    out = io.StringIO()
+    configure_logs(LogSettings(encoder=encoder), out, Fixed())
+    structlog.get_logger().warning("odd", value=HUGE[kind], pods=3)
+    logging.getLogger("aiohttp.server").warning("odd %s", HUGE[kind])
+    structlog.get_logger().warning("odd " + "y" * 1_000_000)
+    told = out.getvalue()
+    assert len(told) < 5_000
+    assert "3" in told.splitlines()[0]
+    assert told.count("left out)") >= 2
+
+
+def test_short_values_are_left_as_they_are() -> None:
+    out = io.StringIO()
+    configure_logs(LogSettings(encoder="json"), out, Fixed())
+    values: dict[str, object] = {"list": ["a", 1, None, 1.5, True, {"a": ["..."]}], "dict": {"b": []}, "none": None}
+    structlog.get_logger().warning("odd", **values)
+    assert json.loads(out.getvalue()).items() >= values.items()
+
+
+@pytest.mark.parametrize("encoder", ["json", "console"])
+def test_a_traceback_is_cut_in_the_middle(encoder: str) -> None:
+    out = io.StringIO()
+    configure_logs(LogSettings(encoder=encoder), out, Fixed())
+    structlog.get_logger().error("reconcile raised", exc_info=ValueError("x" * 1_000_000 + " the end"))
+    told = out.getvalue()
+    assert len(told) < 20_000
+    assert "ValueError: xxx" in told
+    assert "characters left out)xxx" in told
+    assert "xxx the end" in told

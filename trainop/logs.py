@@ -7,18 +7,27 @@ Entries are constant lower-case phrases with keys. Common keys: `controller`, `j
 from __future__ import annotations
 
 import logging
+import reprlib
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sized
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import structlog
 
 from trainop.runtime.clock import Clock, SystemClock
+from trainop.runtime.texts import LONGEST, cut
 from trainop.settings import LogSettings
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "error": logging.ERROR, "panic": logging.CRITICAL}
 _Entry = MutableMapping[str, Any]
+
+LONGEST_STACK = 16 * 1024
+"""Bytes of a traceback or a stack; its end says most."""
+
+_STACKS = frozenset({"exception", "stack"})
+_SHORTENER = reprlib.Repr()
+"""Writes no more of a large list than its beginning, and no more than a few levels of a deep one."""
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None, clock: Clock | None = None) -> None:
@@ -50,14 +59,40 @@ def _chain(settings: LogSettings, out: TextIO, clock: Clock) -> tuple[list[Any],
         _stacks_from(_LEVELS[settings.stacktrace_level]),
         structlog.processors.StackInfoRenderer(),
     ]
+    bounded = [structlog.processors.format_exc_info, _cut_values]
     if console:
         plain = structlog.dev.plain_traceback  # the pretty one prints local variables, among them tokens
-        return [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)], shared
+        return [*bounded, structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)], shared
     return [
-        structlog.processors.format_exc_info,
+        *bounded,
         structlog.processors.EventRenamer("msg"),
         structlog.processors.JSONRenderer(default=str),
     ], shared
+
+
+def _cut_values(_logger: Any, _method: str, entry: _Entry) -> _Entry:
+    """Whatever somebody has written into an object, a line of the log stays readable."""
+    for name, value in entry.items():
+        if name in _STACKS and isinstance(value, str):
+            entry[name] = cut(value, LONGEST_STACK, end=LONGEST_STACK // 2)
+        elif isinstance(value, str):
+            entry[name] = cut(value)
+        elif not _is_short(value):
+            entry[name] = cut(_SHORTENER.repr(value) if isinstance(value, Sized) else str(value))
+    return entry
+
+
+def _is_short(value: object) -> bool:
+    """Whether the texts in it are no longer than one text may be. No more of it is looked at than that takes."""
+    size, stack = 0, [value]
+    while stack and size <= LONGEST:
+        each = stack.pop()
+        if isinstance(each, Mapping):
+            stack += [*each.keys(), *each.values()]
+        elif isinstance(each, list | tuple | set | frozenset):
+            stack += each
+        size += 2 + (len(each) if isinstance(each, Sized) else len(str(each)))
+    return size <= LONGEST
 
 
 def _iso(at: datetime) -> str:

@@ -1,14 +1,19 @@
 """Validation: one sentence for each thing wrong, in the API server's words, naming the field."""
 
 import copy
+import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.engine.builders import make_job, replica, template
+from tests.engine.builders import make_job, plan_for, replica, template, written
 from trainop.controllers.pytorch import PYTORCH
+from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.fields import Fields, sentence
 from trainop.engine.job import Job
+from trainop.engine.model import Event
 from trainop.engine.parse import parse
 from trainop.runtime.objects import Json, Unstructured
 
@@ -287,3 +292,45 @@ def test_values_that_json_does_not_know_are_shown_all_the_same():
     fields = Fields()
     fields.invalid("a", {1}, "no")
     assert str(fields.errors[0]) == 'a: Invalid value: "{1}": no'
+
+
+def test_thousands_of_unknown_roles_are_one_short_message():
+    """And not counted among the replicas, or etcd would refuse the status."""
+    job = make_job()
+    job["spec"]["pytorchReplicaSpecs"] = {f"Role{number:05}": {} for number in range(20_000)}
+    made = plan_for(job)
+    failed = written(made)["conditions"][-1]
+    assert (failed["type"], failed["reason"]) == ("Failed", "PyTorchJobFailedValidation")
+    assert 'Role00000]: Unsupported value: "Role00000": supported values: "Master", "Worker"' in failed["message"]
+    assert len(failed["message"]) <= 1024
+    shown, left = (
+        failed["message"].count("Unsupported value"),
+        re.search(r"\(and ([\d,]+) more\)\]$", failed["message"]),
+    )
+    assert left is not None
+    assert shown + int(left[1].replace(",", "")) == 20_000
+    assert len(json.dumps(made.status)) < 2000
+    (event,) = (transition for transition in made.transitions if isinstance(transition, Event))
+    assert event.message == failed["message"]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda job: job["spec"]["pytorchReplicaSpecs"].update({"x" * 700_000: {}}),
+        lambda job: job["spec"]["pytorchReplicaSpecs"]["Worker"].update(restartPolicy="x" * 1_000_000),
+        lambda job: job["spec"]["pytorchReplicaSpecs"]["Worker"].update(replicas=["x"] * 300_000),
+        lambda job: job["spec"]["pytorchReplicaSpecs"]["Worker"].update(template=[{"a": "x" * 1_000_000}]),
+        lambda job: job["metadata"].update(name="x" * 700_000),
+        lambda job: job["metadata"].update(annotations={RESTART_SCOPE: "x" * 200_000}),
+    ],
+)
+def test_no_value_of_a_user_makes_a_text_long(spoil: Callable[[Json], None]):
+    job = make_job()
+    spoil(job)
+    made = plan_for(job)
+    failed = written(made)["conditions"][-1]
+    assert failed["type"] == "Failed"
+    texts = [failed["message"], *(event.message for event in made.transitions if isinstance(event, Event))]
+    assert len(texts) == 2
+    assert all(len(text) <= 1024 and "..." in text for text in texts), texts

@@ -13,13 +13,14 @@ from structlog.testing import capture_logs
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.client import PatchKind
-from trainop.runtime.correlator import Correlator, EventLimits, shorten
+from trainop.runtime.correlator import Correlator, EventLimits
 from trainop.runtime.errors import ApiError, ForbiddenError, NotFoundError, TooManyRequestsError
 from trainop.runtime.leader import NotLeaderError
 from trainop.runtime.metrics import Metrics
 from trainop.runtime.objects import Json
 from trainop.runtime.recorder import ObjectReference, Recorder
 from trainop.runtime.resource import EVENTS, Resource
+from trainop.runtime.texts import cut
 
 JOB = ObjectReference("kubeflow.org/v1", "PyTorchJob", "ns", "mnist", "uid-1", "7")
 
@@ -431,8 +432,9 @@ async def test_combined_messages_are_short_and_fields_are_told_apart():
     assert first is not None
     assert second is not None
     assert second.combined
-    assert len(second.message) == 1024
     assert second.message.startswith("(combined from similar events): y")
+    assert second.message.endswith("y... (80 characters left out)")
+    assert len(second.message) == 1024 - 48 + len("... (80 characters left out)")
     containers = [replace(JOB, uid="2", field_path=f"spec.containers{{{name}}}") for name in "ab"]
     told = [correlator.correlate(about, "Normal", "R", "m") for about in containers]
     assert [occurrence.count for occurrence in told if occurrence] == [1, 1]
@@ -474,16 +476,29 @@ async def test_only_so_many_objects_are_remembered():
     )
 
 
+@virtual_time
+async def test_long_messages_and_reasons_are_cut_before_they_are_kept():
+    await asyncio.sleep(0)
+    correlator = Correlator(VirtualClock(), lambda: "uuid")
+    occurrence = correlator.correlate(JOB, "Normal", "R" * 700_000, "m" * 700_000)
+    assert occurrence is not None
+    body = occurrence.body("c")
+    assert body["reason"].endswith(" characters left out)")
+    assert len(body["reason"]) <= 128
+    assert body["message"] == "m" * 976 + "... (699,024 characters left out)"
+
+
 @pytest.mark.parametrize(
     ("message", "shortened"),
     [
         ("short", "short"),
         ("a" * 1024, "a" * 1024),
-        ("a" * 1025, "a" * 1021 + "..."),
-        ("a" * 1020 + "€€", "a" * 1020 + "..."),
-        ("€" * 400, "€" * 340 + "..."),
+        ("a" * 1025, "a" * 976 + "... (49 characters left out)"),
+        ("a" * 974 + "€€" + "b" * 50, "a" * 974 + "... (52 characters left out)"),
+        ("€" * 400, "€" * 325 + "... (75 characters left out)"),
+        ("a" * 3_000_000, "a" * 976 + "... (2,999,024 characters left out)"),
     ],
 )
 def test_messages_are_cut_between_characters(message: str, shortened: str):
-    assert shorten(message) == shortened
-    assert len(shorten(message).encode()) <= 1024
+    assert cut(message) == shortened
+    assert len(shortened.encode()) <= 1024

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from trainop.runtime.objects import Json
+from trainop.runtime.texts import LONGEST, cut, join_some
 
 INVALID = "Invalid value"
 REQUIRED = "Required value"
 FORBIDDEN = "Forbidden"
 NOT_SUPPORTED = "Unsupported value"
 DUPLICATE = "Duplicate value"
+
+
+LONGEST_SENTENCE = LONGEST - 128
+"""Bytes, so that there is room for what comes before it."""
+
+LONGEST_PATH = 256
+LONGEST_VALUE = 100
 
 
 class FieldError(NamedTuple):
@@ -28,39 +37,47 @@ class FieldError(NamedTuple):
         return f"{self.path}: {self.type}: {value}{self.detail}"
 
 
-def sentence(errors: tuple[FieldError, ...]) -> str:
-    """All errors in one line: the one alone, several as `[e1, e2]`."""
-    texts = [str(error) for error in errors]
-    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+def sentence(errors: Sequence[FieldError], more: int = 0) -> str:
+    """All errors in one line: the one alone, several as `[e1, e2]`, very many as `[e1, e2 ... (and 19,998 more)]`.
+    `more` counts those that are not among `errors`."""
+    total = len(errors) + more
+    if total == 1:
+        return cut(str(errors[0]), LONGEST_SENTENCE)
+    return f"[{join_some(map(str, errors), total, most=LONGEST_SENTENCE)}]"
 
 
 class Fields:
     """A reader that gathers what is wrong; each method answers a value of its type whatever it is given."""
 
-    __slots__ = ("_errors",)
+    __slots__ = ("_errors", "more")
 
     def __init__(self) -> None:
         self._errors: list[FieldError] = []
+        self.more = 0
+        """How many errors there are beside those in `errors`, which are like the last of these."""
 
     @property
     def errors(self) -> tuple[FieldError, ...]:
         return tuple(self._errors)
 
+    def _add(self, path: str, type_: str, detail: str, value: str = "") -> None:
+        self._errors.append(FieldError(cut(path, LONGEST_PATH), type_, cut(detail, LONGEST_SENTENCE), value))
+
     def required(self, path: str, detail: str) -> None:
-        self._errors.append(FieldError(path, REQUIRED, detail))
+        self._add(path, REQUIRED, detail)
 
     def forbidden(self, path: str, detail: str) -> None:
-        self._errors.append(FieldError(path, FORBIDDEN, detail))
+        self._add(path, FORBIDDEN, detail)
 
     def invalid(self, path: str, value: object, detail: str) -> None:
-        self._errors.append(FieldError(path, INVALID, detail, _quote(value)))
+        self._add(path, INVALID, detail, _quote(value))
 
     def duplicate(self, path: str, value: object, detail: str) -> None:
-        self._errors.append(FieldError(path, DUPLICATE, detail, _quote(value)))
+        self._add(path, DUPLICATE, detail, _quote(value))
 
     def unsupported(self, path: str, value: object, supported: tuple[str, ...]) -> None:
         listed = ", ".join(f'"{choice}"' for choice in supported)
-        self._errors.append(FieldError(path, NOT_SUPPORTED, f"supported values: {listed}", _quote(value)))
+        self._add(path, NOT_SUPPORTED, f"supported values: {listed}", _quote(value))
 
     def mapping(self, path: str, value: object) -> Json:
         """A JSON object; absent or null is an empty one."""
@@ -123,6 +140,15 @@ class Fields:
 
 
 def _quote(value: object) -> str:
-    """JSON, cut short: messages land in conditions and events."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    """JSON, cut short: messages land in conditions and events. No more of the value is looked at than is shown."""
+    pieces: list[str] = []
+    size = 0
+    for piece in _WRITER.iterencode(value[: LONGEST_VALUE + 1] if isinstance(value, str) else value):
+        pieces.append(piece[: LONGEST_VALUE + 1])
+        size += len(piece)
+        if size > LONGEST_VALUE:
+            return f"{''.join(pieces)[: LONGEST_VALUE - 3]}..."
+    return "".join(pieces)
+
+
+_WRITER = json.JSONEncoder(ensure_ascii=False, default=str)

@@ -63,6 +63,8 @@ class Job:
     run_policy: RunPolicy = field(default_factory=RunPolicy)
     extensions: Extensions = field(default_factory=Extensions)
     errors: tuple[FieldError, ...] = ()
+    more_errors: int = 0
+    """Roles that the kind does not have, beside those in `errors`: there may be as many as etcd can hold."""
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 from trainop.runtime.objects import Json, Metadata, PartialObject, Unstructured
 from trainop.runtime.resource import Resource
+from trainop.runtime.texts import LONGEST_REASON, cut
 
 LABELS = "training.kubeflow.org/"
 """With this all labels begin that the operator sets and reads."""
@@ -219,11 +220,15 @@ Action: TypeAlias = CreatePod | CreateService | DeletePod | DeleteService | Appl
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """About the job; `type` is Normal or Warning."""
+    """About the job; `type` is Normal or Warning. Long texts are cut."""
 
     type: str
     reason: str
     message: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", cut(self.reason, LONGEST_REASON))
+        object.__setattr__(self, "message", cut(self.message))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ RESTART_POLICIES = ("Always", "OnFailure", "Never", "ExitCode")
 CLEAN_POD_POLICIES = ("None", "Running", "All")
 NAME = "metadata.name"
 LONGEST_LABEL = 63
+MOST_UNKNOWN = 20
+"""Roles that the kind does not have; more of them are only counted."""
 MOST_REPLICAS = 100_000
 """Of one role: about what the largest clusters hold; beyond it a typing error must not cost the operator its memory."""
 
@@ -51,7 +53,7 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
     job = Job(raw.metadata, spec, roles, run_policy, extensions)
     _check_name(fields, job)
     framework.rules(job, fields)
-    return replace(job, errors=fields.errors) if fields.errors else job
+    return replace(job, errors=fields.errors, more_errors=fields.more) if fields.errors else job
 
 
 def _run_policy_of(raw: Json) -> Json:
@@ -104,14 +106,18 @@ def _match_keys(framework: Framework, fields: Fields, at: str, raw: Json) -> dic
     """Canonical type -> key as the user spelled it, and value; spelling does not depend on case."""
     canonical = {type_.lower(): type_ for type_ in framework.roles}
     spelled: dict[str, tuple[str, object]] = {}
+    unknown: list[str] = []
     for key, value in raw.items():
         type_ = canonical.get(key.lower())
         if type_ is None:
-            fields.unsupported(f"{at}[{key}]", key, tuple(framework.roles))
+            unknown.append(key)
         elif type_ in spelled:
             fields.duplicate(f"{at}[{key}]", key, f"give {type_} once")
         else:
             spelled[type_] = (key, value)
+    for key in unknown[:MOST_UNKNOWN]:
+        fields.unsupported(f"{at}[{key}]", key, tuple(framework.roles))
+    fields.more += max(0, len(unknown) - MOST_UNKNOWN)
     return spelled
 
 

@@ -63,7 +63,7 @@ def _draft(framework: Framework, seen: Snapshot) -> Draft:
 
 def _why_never(draft: Draft) -> str:
     """What keeps the job from ever running; empty if nothing does."""
-    return sentence(draft.job.errors) if draft.job.errors else draft.manifests.overlong
+    return sentence(draft.job.errors, draft.job.more_errors) if draft.job.errors else draft.manifests.overlong
 
 
 def _note_creation(draft: Draft) -> None:
@@ -200,7 +200,7 @@ def _stand_still(draft: Draft) -> Plan:
     only a number is not allowed, or makes names too long, their success is still the job's. Its deadline holds."""
     job = draft.job
     identity = f"validation/{job.metadata.generation}"
-    draft.warn(identity, draft.reason(VALIDATION), _validation_text(draft, sentence(job.errors)))
+    draft.warn(identity, draft.reason(VALIDATION), _validation_text(draft, sentence(job.errors, job.more_errors)))
     if all(error.type == FORBIDDEN or error.path == NAME for error in job.errors):
         lines = arrange(job, draft.children.pods.ours).lines
         progress = draft.framework.progress(job, _count(draft, lines))

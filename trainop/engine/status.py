@@ -13,6 +13,7 @@ from trainop.engine.framework import REPLICA_TYPE, Framework, Tally, selector
 from trainop.engine.job import Job
 from trainop.runtime.clock import read_time, timestamp
 from trainop.runtime.objects import Json
+from trainop.runtime.texts import cut
 
 CREATED = "Created"
 RUNNING = "Running"
@@ -80,7 +81,7 @@ class Status:
                 "type": type_,
                 "status": status,
                 "reason": reason,
-                "message": message,
+                "message": cut(message),
                 "lastUpdateTime": self._now,
                 "lastTransitionTime": same or self._now,
             }

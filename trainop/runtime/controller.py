@@ -22,6 +22,7 @@ from trainop.runtime.metrics import ControllerMetrics, Metrics
 from trainop.runtime.objects import HasMetadata, Key
 from trainop.runtime.ratelimit import ExponentialLimiter, RateLimiter, RetryLimiter
 from trainop.runtime.reconcile import ReconcileError, Reconciler, Result, TerminalError
+from trainop.runtime.texts import cut, join_some
 from trainop.runtime.watch import Enqueue, Mapper, Pace, Predicate
 from trainop.runtime.workqueue import QueueShutDownError, WorkQueue
 
@@ -249,8 +250,8 @@ class Controller:
 def describe(error: BaseException) -> str:
     """One line that tells the kind of the error and what it says; for a group, of each in it."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(describe(each) for each in error.exceptions)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return join_some(map(describe, error.exceptions), len(error.exceptions), separator="; ")
+    return cut(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
 def _is_expected(error: Exception) -> bool:

@@ -15,12 +15,12 @@ from typing import Generic, TypeVar
 from trainop.runtime.clock import Clock, timestamp
 from trainop.runtime.objects import Json
 from trainop.runtime.ratelimit import TokenBucket
+from trainop.runtime.texts import LONGEST_REASON, cut
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 COMBINED = "(combined from similar events): "
-MAX_MESSAGE_BYTES = 1024
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
@@ -150,12 +150,12 @@ class Correlator:
 
     def correlate(self, about: ObjectReference, type_: str, reason: str, message: str) -> Occurrence | None:
         """What to write for one more event; None if its object has had too many of its type."""
-        message = shorten(message)
+        whole, message, reason = message, cut(message), cut(reason, LONGEST_REASON)
         group = (about.identity, type_, reason)
         combined = self._is_flood(group, message)
         key: Hashable = group if combined else (group, about.field_path, message)
         if combined:
-            message = shorten(COMBINED + message)
+            message = cut(COMBINED + whole)
         before = self._written.find(key)
         now = self._clock.now()
         if before is None:
@@ -186,11 +186,3 @@ class Correlator:
         self._last_nanoseconds = max(nanoseconds, self._last_nanoseconds + 1)
         name = f"{about.name}.{self._last_nanoseconds:x}"
         return name if len(name) <= 253 and _SUBDOMAIN.fullmatch(name) else self._new_uuid()
-
-
-def shorten(message: str) -> str:
-    """At most 1024 bytes of UTF-8, cut between characters, the cut marked with `...`."""
-    raw = message.encode()
-    if len(raw) <= MAX_MESSAGE_BYTES:
-        return message
-    return raw[: MAX_MESSAGE_BYTES - 3].decode(errors="ignore") + "..."

@@ -20,13 +20,15 @@ from typing import Any
 import msgspec
 
 from trainop.runtime.objects import Json
+from trainop.runtime.texts import cut
 
 
 class ApiError(Exception):
-    """`code` is the HTTP status, `reason` the machine-readable word of `metav1.Status`, `status` all of it."""
+    """`code` is the HTTP status, `reason` the machine-readable word of `metav1.Status`, `status` all of it. Its text is
+    `message`, cut if that is long."""
 
     def __init__(self, code: int, reason: str, message: str, status: Json, retry_after: float | None = None) -> None:
-        super().__init__(message or reason or f"HTTP {code}")
+        super().__init__(cut(message or reason or f"HTTP {code}"))
         self.code = code
         self.reason = reason
         self.message = message
