@@ -15,9 +15,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.simulation.bugs import BUGS, hunt
+from tests.simulation import bugs, bugs_of_jobs  # noqa: F401  # each plants its own
 from tests.simulation.draw import draw_script
 from tests.simulation.examine import examine_seed, kills
+from tests.simulation.planting import BUGS, hunt
 from tests.simulation.small import scenarios
 from trainop.operator import FRAMEWORKS
 

@@ -1,17 +1,14 @@
-"""Mistakes that operators make, planted one at a time: the simulation must find each of them.
-
-Each entry changes one method of the product for as long as it is planted; the product itself knows nothing of them.
-"""
+"""Bugs of the runtime, of the shell, and of the order in which things are done."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from tests.simulation.examine import first_problem
+from tests.simulation.planting import bug, patch
 from trainop.controllers.apply import Applier, Outcome
 from trainop.controllers.doubts import Doubts
 from trainop.controllers.ownwrites import OwnWrites
@@ -34,29 +31,6 @@ from trainop.runtime.reconcile import DONE, Result
 from trainop.runtime.reflector import Reflector
 from trainop.runtime.store import Change, Store
 from trainop.runtime.workqueue import WorkQueue
-
-
-@dataclass(frozen=True)
-class Bug:
-    name: str
-    text: str
-    """What is wrong, in one sentence."""
-    plant: Callable[[], AbstractContextManager[Any]]
-
-
-BUGS: list[Bug] = []
-
-
-def bug(text: str) -> Callable[[Callable[[], AbstractContextManager[Any]]], None]:
-    def enter(plant: Callable[[], AbstractContextManager[Any]]) -> None:
-        BUGS.append(Bug(plant.__name__.replace("_", " "), text, plant))
-
-    return enter
-
-
-def patch(owner: Any, name: str, change: Any) -> AbstractContextManager[Any]:
-    return mock.patch.object(owner, name, change)
-
 
 # Expectations and own writes ------------------------------------------------------------------------------------------
 
@@ -326,14 +300,3 @@ def lost_lease_ignored():
             yield
 
     return plant()
-
-
-def hunt(planted: Bug, seeds: int, first: int = 0) -> tuple[int, str] | None:
-    """How many seeds it takes to find the bug, and by which rule; None if it takes more."""
-    with planted.plant():
-        found = first_problem(range(first, first + seeds))
-    if found is None:
-        return None
-    number, verdict = found
-    violations = verdict.outcome.violations
-    return number, violations[0].rule if violations else "another end"

@@ -25,12 +25,10 @@ from tests.simulation.facts import (
     slot_of,
     terminating,
 )
-from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE
+from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.framework import Framework
-from trainop.engine.ledger import RESTARTS, Ledger
-from trainop.engine.limits import BACKOFF as BACKOFF_TEXT
+from trainop.engine.ledger import Ledger
 from trainop.engine.limits import DEADLINE as DEADLINE_TEXT
-from trainop.engine.limits import INFRA as INFRA_TEXT
 from trainop.engine.parse import ignored
 from trainop.local.api.store import Change, Table
 from trainop.runtime.clock import parse_timestamp
@@ -87,8 +85,6 @@ class Judge:
         """By process, path and job UID: the UID of a child that the process knows to have created."""
         self._deleted: set[tuple[str, str]] = set()
         """Process and UID of children that the process knows to have deleted."""
-        self._victims: dict[str, set[str]] = defaultdict(set)
-        """By job UID: pods that failed, or that others deleted, since its restarts were last counted from 0."""
 
     def accuse(self, rule: str, text: str) -> None:
         violation = Violation(self._world.loop.time(), rule, text)
@@ -101,8 +97,6 @@ class Judge:
         framework = self._kinds.get(table.name)
         if framework is not None:
             self._on_job(framework, change)
-        elif table.name == "pods":
-            self._on_pod(change)
 
     def _on_job(self, framework: Framework, change: Change) -> None:
         if change.old is not None and (change.new is None or terminating(change.new.value)):
@@ -124,7 +118,6 @@ class Judge:
         if finished(new) and is_true(new, "Running"):
             self.accuse("not both", f"{name} is finished and Running")
         self._on_completion(name, old, new)
-        self._on_ledger(name, old, new)
 
     def _on_completion(self, name: str, old: Json, new: Json) -> None:
         before, after = (value.get("status", {}).get("completionTime") for value in (old, new))
@@ -133,64 +126,16 @@ class Judge:
         if finished(new) and not finished(old):
             if after is None:
                 self.accuse("completed once", f"{name} is finished without completionTime")
-            self._on_limit(name, new)
+            self._on_deadline(name, new)
 
-    def _on_limit(self, name: str, job: Json) -> None:
-        """A deadline not before its time, and in good time; a limit of restarts not before so many pods are lost."""
-        text, policy = message_of(job, "Failed"), job["spec"].get("runPolicy") or {}
-        lost = len(self._victims[job["metadata"]["uid"]])
-        if text == BACKOFF_TEXT.format(name):
-            most = policy["backoffLimit"]
-            if lost <= most and not self._world.restarts_in_place(job):
-                self.accuse("restarts once", f"{name} failed at its backoffLimit {most} before so many pods had failed")
-        if text == INFRA_TEXT.format(name) and lost <= int(job["metadata"]["annotations"][INFRA_RESTART_LIMIT]):
-            self.accuse("restarts once", f"{name} failed at its infra-restart-limit before so many pods were lost")
-        if text == DEADLINE_TEXT.format(name) and not self._world.script.jumps:
+    def _on_deadline(self, name: str, job: Json) -> None:
+        """Not before its time, and in good time."""
+        policy = job["spec"].get("runPolicy") or {}
+        if message_of(job, "Failed") == DEADLINE_TEXT.format(name) and not self._world.script.jumps:
             due = parse_timestamp(job["status"]["startTime"]) + timedelta(seconds=policy["activeDeadlineSeconds"])
             late = (self._world.clock.now() - due).total_seconds()
             if not -0.01 <= late <= self._world.rest.patience(due, 2.0):
                 self.accuse("deadline on time", f"{name} failed at its deadline {late:.2f} s late")
-
-    def _on_ledger(self, name: str, old: Json, new: Json) -> None:
-        text = (new["metadata"].get("annotations") or {}).get(RESTARTS)
-        if text == (old["metadata"].get("annotations") or {}).get(RESTARTS):
-            return
-        uid = new["metadata"]["uid"]
-        if text is None:
-            self._victims[uid].clear()
-            return
-        ledger = Ledger(uid, {RESTARTS: text})
-        counted = ledger.failures + ledger.disruptions
-        if counted > len(self._victims[uid]):
-            self.accuse("restarts once", f"{counted} restarts of {name} counted, {len(self._victims[uid])} pods lost")
-
-    def _on_pod(self, change: Change) -> None:
-        if change.new is None:
-            return
-        pod = change.new.value
-        owner = owner_of(pod)
-        if owner is None:
-            return
-        if phase(pod) == "Failed":
-            self._victims[owner["uid"]].add(change.new.uid)
-        if change.old is None:
-            self._on_created(change, owner)
-
-    def loses(self, pod: Json) -> None:
-        """Others take the pod away."""
-        owner = owner_of(pod)
-        if owner is not None:
-            self._victims[owner["uid"]].add(pod["metadata"]["uid"])
-
-    def _on_created(self, change: Change, owner: Json) -> None:
-        assert change.new is not None
-        place = slot_of(change.new.value)
-        for key, stored in self._world.store.table("pods").objects.items():
-            if key == change.key or terminating(stored.value) or phase(stored.value) in {"Succeeded", "Failed"}:
-                continue
-            other = owner_of(stored.value)
-            if other and other["uid"] == owner["uid"] and slot_of(stored.value) == place:
-                self.accuse("one pod a slot", f"{change.key[1]} and {key[1]} are both alive for {place}")
 
     # What a process knows ---------------------------------------------------------------------------------------------
 

@@ -212,10 +212,10 @@ class Nodes:
             case "evict":
                 self.end(stored, "Failed", code=None, reason="Evicted")
             case "vanish" | "vanish unseen":
-                self._world.judge.loses(stored.value)
+                self._world.observer.loses(stored.uid)
                 self._remove(stored)
             case "delete pod":
-                self._world.judge.loses(stored.value)
+                self._world.observer.loses(stored.uid)
                 self._world.mark_deleted(stored)
         return True
 
@@ -239,7 +239,7 @@ class Nodes:
         for stored in list(self._world.store.table(PODS).objects.values()):
             runs = phase(stored.value) == "Running" and not terminating(stored.value)
             if runs and self._node_of(stored.uid) == number:
-                self._world.judge.loses(stored.value)
+                self._world.observer.loses(stored.uid)
                 self._world.mark_deleted(stored)
 
     # Writing ----------------------------------------------------------------------------------------------------------

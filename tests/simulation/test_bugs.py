@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation import bugs, bugs_of_jobs  # noqa: F401  # each plants its own
 from tests.simulation.__main__ import MOST_SEEDS
-from tests.simulation.bugs import BUGS, Bug, hunt
+from tests.simulation.planting import BUGS, Bug, hunt
 
 
 def test_there_are_enough_bugs():
-    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 12
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 40
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

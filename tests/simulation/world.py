@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 
 from tests.simulation.ends import end_state
 from tests.simulation.facts import due_at, owner_of
+from tests.simulation.fairness import Fairness
 from tests.simulation.fate import Fate
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.logs import logs_into
 from tests.simulation.loop import Pause, ProcessLoop, Wall
 from tests.simulation.loop import run as run_loop
 from tests.simulation.node import Nodes
+from tests.simulation.oracle.observer import Observer
 from tests.simulation.replica import Replica, metrics
 from tests.simulation.rest import Rest
 from tests.simulation.script import NAMESPACE, JobPlan, Script
@@ -102,6 +104,8 @@ class World:
         self.users = Users(self)
         self.rest = Rest(self)
         self.judge = Judge(self)
+        self.in_encore = False
+        self.observer = Observer(Fairness(self), lambda name: self.store.table(name).objects)
         self.nodes = Nodes(self, random.Random(f"{script.seed}/nodes"))
         self.fate = Fate(self)
         self.replicas = [Replica(self, f"op{number + 1}") for number in range(script.replicas)]
@@ -124,8 +128,10 @@ class World:
         await Pause(self.loop, self.script.calm_at)
         self._clear_up()
         await self.rest.settle()
+        self._look()
         if self.script.encore and self.nodes.at_work() and not self.judge.violations:
             await self._play_encore()
+            self._look()
         self._judge_minute()
         end = end_state(self)
         if afresh and not self.judge.violations:
@@ -146,7 +152,7 @@ class World:
         for framework in self.frameworks:
             for kind in kinds_served(framework.kind):
                 self.server._backend.registry.add(kind)
-        for listener in (self.rest, self.judge, self.nodes):
+        for listener in (self.rest, self.judge, self.observer, self.nodes):
             self.store.listen(listener)
         self._serving = self.loop.create_task(self.server.run())
 
@@ -168,7 +174,7 @@ class World:
             replica.start()
 
     async def _play_encore(self) -> None:
-        self.calm = False
+        self.calm, self.in_encore = False, True
         owner = self.job_of(self.nodes.at_work()[0].value) or {}
         plan = next(plan for plan in self.script.jobs if plan.name == owner["metadata"]["name"])
         lasts = max(step.at + step.lasts for step in self.script.encore)
@@ -180,6 +186,11 @@ class World:
         await Pause(self.loop, lasts + ECHO)
         self._clear_up()
         await self.rest.settle()
+
+    def _look(self) -> None:
+        """The cluster is at rest."""
+        if not self.judge.violations:
+            self.observer.look()
 
     def _look_afresh(self) -> None:
         """Who knows nothing but the end must find nothing to do. Where wall clocks were set, what depends on the time
@@ -220,6 +231,11 @@ class World:
             hostname=life,
             options=self._options,
         )
+
+    @property
+    def is_killed(self) -> bool:
+        """By plan, at one of its writes."""
+        return self._kill is not None
 
     # What happens -----------------------------------------------------------------------------------------------------
 
@@ -300,11 +316,6 @@ class World:
         found = self.store.find_uid(owner["uid"]) if owner else None
         stored = self.store.get(*found) if found else None
         return stored.value if stored else None
-
-    def restarts_in_place(self, job: Json) -> bool:
-        pods = self.store.table("pods").objects.values()
-        mine = (stored.value for stored in pods if (owner_of(stored.value) or {}).get("uid") == job["metadata"]["uid"])
-        return any(each["restartCount"] for pod in mine for each in pod["status"].get("containerStatuses") or ())
 
     def lease_holder(self) -> str:
         """The incarnation that holds the lease; empty if none does, or nobody elects."""

@@ -1,0 +1,311 @@
+"""Bugs of what a job becomes: its pods, its services, its status, its limits and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from tests.simulation.planting import bug, patch
+from trainop.controllers import ownwrites
+from trainop.engine import failures, leaders, limits, replicas, restarts, status
+from trainop.engine import plan as engine
+from trainop.engine.claim import Children
+from trainop.engine.cleanup import sweep
+from trainop.engine.draft import Draft
+from trainop.engine.framework import JOB_ROLE, Tally
+from trainop.engine.ledger import RESTARTS
+from trainop.engine.manifests import Manifests
+from trainop.engine.slots import Line
+from trainop.engine.status import Status
+
+# Pods and services ----------------------------------------------------------------------------------------------------
+
+
+@bug("Every pod of a role is told that it is the first one.")
+def index_of_the_first():
+    pod_spec = Manifests._pod_spec
+    return patch(Manifests, "_pod_spec", lambda self, role, _index: pod_spec(self, role, 0))
+
+
+@bug("Pods of the leading role do not have the label job-role.")
+def leader_without_label():
+    pod = Manifests.pod
+
+    def unlabelled(self: Manifests, role: Any, index: int) -> Any:
+        made = pod(self, role, index)
+        made["metadata"]["labels"].pop(JOB_ROLE, None)
+        return made
+
+    return patch(Manifests, "pod", unlabelled)
+
+
+@bug("Pods whose policy is ExitCode are restarted by the kubelet, too.")
+def exit_code_left_to_the_kubelet():
+    return mock.patch.dict("trainop.engine.manifests.POD_RESTART_POLICY", {"ExitCode": "OnFailure"})
+
+
+@bug("The last replica of a role gets no service.")
+def last_service_missing():
+    lacking = replicas._lacking_services
+
+    def all_but_the_last(draft: Draft, role: Any, present: set[int]) -> Iterator[int]:
+        return (index for index in lacking(draft, role, present) if index + 1 < role.replicas or index == 0)
+
+    return patch(replicas, "_lacking_services", all_but_the_last)
+
+
+@bug("A service that somebody wants to be only the leader's is made for each replica.")
+def service_mode_ignored():
+    def lacking(_draft: Draft, role: Any, present: set[int]) -> Iterator[int]:
+        return (index for index in range(role.replicas) if index not in present)
+
+    return patch(replicas, "_lacking_services", lacking)
+
+
+@bug("Services beyond the number of replicas stay.")
+def services_of_fewer_replicas_stay():
+    sort = replicas._sort_services
+
+    def without_deletes(draft: Draft, lines: Any) -> Any:
+        before = list(draft.actions)
+        present = sort(draft, lines)
+        draft.actions = before
+        return present
+
+    return patch(replicas, "_sort_services", without_deletes)
+
+
+@bug("Pods beyond the number of replicas stay.")
+def pods_of_fewer_replicas_stay():
+    return patch(engine, "remove_surplus", lambda *_: None)
+
+
+# Status ---------------------------------------------------------------------------------------------------------------
+
+
+@bug("A pod that is being deleted counts as active.")
+def dying_pods_counted():
+    tally = Line.tally
+
+    def with_dying(self: Line) -> Tally:
+        found = tally(self)
+        found.active += sum(pod.status.phase == "Running" for pod in self.dying.values())
+        return found
+
+    return patch(Line, "tally", with_dying)
+
+
+@bug("The counters of a role show one pod that has succeeded too few.")
+def one_success_too_few():
+    counters = status._counters
+
+    def fewer(tally: Tally) -> Any:
+        found = counters(tally)
+        return found | ({"succeeded": tally.succeeded - 1} if tally.succeeded > 1 else {})
+
+    return patch(status, "_counters", fewer)
+
+
+@bug("replicaStatuses have no selector, by which the autoscaler finds the pods.")
+def selector_missing():
+    return patch(status, "selector_text", lambda *_: "")
+
+
+@bug("A condition that changes keeps its place in the list, so that the column State shows another one.")
+def condition_keeps_its_place():
+    put = Status.set
+
+    def in_place(self: Status, type_: str, *args: Any, **options: Any) -> bool:
+        places = [condition["type"] for condition in self.conditions]
+        changed = put(self, type_, *args, **options)
+        if changed and type_ in places:
+            self.conditions.insert(places.index(type_), self.conditions.pop())
+        return changed
+
+    return patch(Status, "set", in_place)
+
+
+@bug("Restarting stays when the job has finished.")
+def restarting_stays():
+    return mock.patch.dict(status._OUSTED, {"Succeeded": (), "Failed": ()})
+
+
+@bug("A suspended job still says that it runs.")
+def running_while_suspended():
+    def suspend(draft: Draft) -> Any:
+        put = draft.status.set
+
+        def without_running(type_: str, *args: Any, **options: Any) -> bool:
+            return type_ != "Running" and put(type_, *args, **options)
+
+        draft.status.set = without_running  # type: ignore[method-assign]
+        return whole(draft)
+
+    whole = engine._suspend
+    return patch(engine, "_suspend", suspend)
+
+
+@bug("startTime of a resumed job is that of its first start.")
+def start_time_kept():
+    start = Status.start
+
+    def once(self: Status) -> None:
+        if self.start_time is None:
+            start(self)
+
+    return patch(Status, "start", once)
+
+
+# Limits ---------------------------------------------------------------------------------------------------------------
+
+
+def _limit_moved(by: int) -> Any:
+    exceeded = limits.exceeded
+
+    def moved(job: Any, lines: Any, findings: Any, ledger: Any, fresh: restarts.Fresh) -> Any:
+        return exceeded(job, lines, findings, ledger, fresh._replace(failures=max(0, fresh.failures + by)))
+
+    return patch(engine, "exceeded", moved)
+
+
+@bug("One failure more than backoffLimit is allowed.")
+def backoff_limit_one_more():
+    return _limit_moved(-1)
+
+
+@bug("One failure less than backoffLimit is allowed.")
+def backoff_limit_one_less():
+    exceeded = limits.exceeded
+
+    def early(job: Any, lines: Any, findings: Any, ledger: Any, fresh: restarts.Fresh) -> Any:
+        more = fresh._replace(failures=fresh.failures + 1) if fresh.failures else fresh
+        return exceeded(job, lines, findings, ledger, more)
+
+    return patch(engine, "exceeded", early)
+
+
+@bug("One disruption more than infra-restart-limit is allowed.")
+def infra_limit_one_more():
+    exceeded = limits.exceeded
+
+    def late(job: Any, lines: Any, findings: Any, ledger: Any, fresh: restarts.Fresh) -> Any:
+        return exceeded(job, lines, findings, ledger, fresh._replace(disruptions=max(0, fresh.disruptions - 1)))
+
+    return patch(engine, "exceeded", late)
+
+
+@bug("An evicted pod counts as a failure of the user's code.")
+def eviction_counts_as_failure():
+    return patch(failures, "disrupted", lambda _: False)
+
+
+@bug("Restarts from before a suspension count on after it.")
+def restarts_not_forgotten():
+    resume = engine._resume
+
+    def remember(draft: Draft) -> None:
+        resume(draft)
+        draft.annotations.pop(RESTARTS, None)
+
+    return patch(engine, "_resume", remember)
+
+
+@bug("Restarts within a pod do not count towards backoffLimit.")
+def restarts_in_place_not_counted():
+    return patch(limits, "_container_restarts", lambda _: 0)
+
+
+# Failures and success -------------------------------------------------------------------------------------------------
+
+
+@bug("Under policy ExitCode the exit code 130 fails the job.")
+def retryable_code_fails():
+    return patch(failures, "RETRYABLE_EXIT_CODE", 131)
+
+
+@bug("A pod without an exit code, such as an evicted one, fails the job.")
+def lost_exit_code_fails():
+    exit_code = failures.exit_code
+    return patch(failures, "exit_code", lambda framework, pod: exit_code(framework, pod) or 1)
+
+
+@bug("A failed pod is restarted under policy Never, too.")
+def never_restarted():
+    return patch(failures, "may_restart", lambda *_: True)
+
+
+@bug("A job has succeeded as soon as one replica of the role that decides has.")
+def first_success_is_enough():
+    follow = leaders.follow
+
+    def soon(role: Any, tallies: Any, **_: Any) -> Any:
+        return follow(role, tallies, enough=1)
+
+    @contextmanager
+    def plant() -> Iterator[None]:
+        with ExitStack() as stack:
+            for module in ("engine.leaders", "controllers.pytorch", "controllers.mxnet", "controllers.xgboost"):
+                stack.enter_context(mock.patch(f"trainop.{module}.follow", soon))
+            yield
+
+    return plant()
+
+
+# The end --------------------------------------------------------------------------------------------------------------
+
+
+def _sweeping(change: Any) -> Any:
+    """With another policy than the job's."""
+
+    def swept(children: Children, policy: str) -> Any:
+        return sweep(children, change(policy))
+
+    return patch(engine, "sweep", swept)
+
+
+@bug("cleanPodPolicy Running deletes the pods that have ended, too.")
+def running_means_all():
+    return _sweeping(lambda policy: "All" if policy == "Running" else policy)
+
+
+@bug("cleanPodPolicy All, and a suspension, keep the pods that have ended.")
+def all_means_running():
+    return _sweeping(lambda policy: "Running" if policy == "All" else policy)
+
+
+@bug("cleanPodPolicy None deletes running pods.")
+def none_means_running():
+    return _sweeping(lambda policy: "Running" if policy == "None" else policy)
+
+
+@bug("A job that fails at a limit leaves its pods running if the policy is None.")
+def limit_leaves_pods():
+    return patch(engine, "ended_abruptly", lambda *_: False)
+
+
+@bug("Services are deleted only together with a pod of their name.")
+def services_outlive_vanished_pods():
+    def swept(children: Children, policy: str) -> Any:
+        pods = {pod.metadata.name for pod in children.pods.ours}
+        return (
+            action
+            for action in sweep(children, policy)
+            if (not hasattr(action, "force") and action.name in pods) or hasattr(action, "force")
+        )
+
+    return patch(engine, "sweep", swept)
+
+
+@bug("The time to live counts from the start of the job.")
+def time_to_live_from_the_start():
+    return patch(Status, "completion_time", property(lambda self: self.start_time))
+
+
+# What wakes the operator ----------------------------------------------------------------------------------------------
+
+
+@bug("Whatever comes with a status of our own is taken for our own echo, a change of the spec by users as well.")
+def change_of_the_spec_taken_for_an_echo():
+    return patch(ownwrites, "_apart_from_status", lambda _: ())

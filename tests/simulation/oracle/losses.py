@@ -1,0 +1,106 @@
+"""How many pods a job has lost, at least and at most, against its limits (job-engine §2.5, D5, design 9).
+
+Between the two numbers lies what an observer of the store cannot decide: a pod that others delete may go before the
+operator sees that, and then it was not a restart. Times are virtual seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from tests.simulation.oracle.history import Pod, Record
+from tests.simulation.oracle.kinds import Job
+
+BACKOFF = "Job {} has failed because it has reached the specified backoff limit"
+INFRA = "Job {} has failed because it has reached the specified infra restart limit"
+DEADLINE = "Job {} has failed because it was active longer than specified deadline"
+
+
+def limits_of(job: Job) -> tuple[int | None, int | None]:
+    """backoffLimit and infra-restart-limit."""
+    infra = job.extension("infra-restart-limit")
+    return job.policy.get("backoffLimit"), int(infra) if infra else None
+
+
+def count_restart(record: Record, pod: Pod, known: list[Job]) -> None:
+    """The operator deletes a failed pod. If nothing it may know of gives another reason, it was a restart."""
+    job = record.job
+    if pod.phase != "Failed" or pod.ended_at is None or job.finished or job.scope != "pod" or not pod.retryable(job):
+        return
+    if any(each.suspended or each.is_true("Suspended") or not each.has(pod.slot) for each in known):
+        return
+    if pod.disrupted:
+        record.disruptions += 1
+    else:
+        record.failures += 1
+
+
+def failures_most(record: Record) -> int:
+    """Failures of the user's code that can have been seen."""
+    return sum(pod.ended_at is not None and pod.phase == "Failed" and not pod.disrupted for pod in _counting(record))
+
+
+def disruptions_most(record: Record) -> int:
+    return sum(pod.taken or (pod.phase == "Failed" and pod.disrupted) for pod in _counting(record))
+
+
+def _counting(record: Record) -> Iterator[Pod]:
+    return (pod for pod in record.pods.values() if pod.gone_at is None or pod.gone_at >= record.counted_from)
+
+
+def too_early(record: Record) -> str:
+    """Why a job that has just failed at a limit must not; empty if it may, or failed otherwise."""
+    job = record.job
+    text, (backoff, infra) = job.message("Failed"), limits_of(job)
+    if text == BACKOFF.format(job.name):
+        lost = failures_most(record)
+        if backoff == 0:  # any failure ends the job then, under policy Never also a loss
+            lost += disruptions_most(record)
+        in_place = sum(pod.restarts for pod in _counting(record))
+        if backoff is None or (lost <= backoff and not 0 < in_place >= backoff):
+            return f"failed at its backoffLimit {backoff} after {lost} failures, {in_place} in place"
+    if text == INFRA.format(job.name):
+        lost = disruptions_most(record)
+        if infra is None or lost <= infra:
+            return f"failed at its infra-restart-limit {infra} after {lost} disruptions"
+    return ""
+
+
+def too_late(record: Record) -> str:
+    """Why a job that goes on ought to have failed at a limit; empty if it may go on."""
+    backoff, infra = limits_of(record.job)
+    if backoff is not None and record.failures > backoff:
+        return f"goes on after {record.failures} failures, its backoffLimit is {backoff}"
+    if infra is not None and record.disruptions > infra:
+        return f"goes on after {record.disruptions} disruptions, its infra-restart-limit is {infra}"
+    in_place = sum(
+        pod.restarts
+        for pod in record.living()
+        if pod.phase == "Running" and pod.slot and record.job.policy_of(pod.slot) != "Never"
+    )
+    if backoff is not None and in_place and in_place >= backoff:
+        return f"goes on after {in_place} restarts within pods, its backoffLimit is {backoff}"
+    return ""
+
+
+def overcounted(record: Record) -> Iterator[str]:
+    """Restarts that are noted on the job without a loss."""
+    noted = _noted(record)
+    for name, most in (("failures", failures_most), ("disruptions", disruptions_most)):
+        if noted.get(name, 0) > most(record):
+            yield f"{noted[name]} {name} are noted, there were {most(record)} at most"
+
+
+def undercounted(record: Record) -> Iterator[str]:
+    """Restarts that are not noted on the job."""
+    noted = _noted(record)
+    for name, least in (("failures", record.failures), ("disruptions", record.disruptions)):
+        if noted.get(name, 0) < least:
+            yield f"{noted.get(name, 0)} {name} are noted, there were {least} at least"
+
+
+def _noted(record: Record) -> Mapping[str, int]:
+    """The annotation that docs/decisions/0001-restarts-in-an-annotation.md describes."""
+    noted: Mapping[str, int] = json.loads(record.job.extension("restarts", "{}"))
+    return noted

@@ -1,0 +1,47 @@
+"""How mistakes are planted in the product, one at a time: the simulation must find each of them.
+
+Each bug changes a few functions of the product for as long as it is planted; the product itself knows nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from tests.simulation.examine import first_problem
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    text: str
+    """What is wrong, in one sentence."""
+    plant: Callable[[], AbstractContextManager[Any]]
+
+
+BUGS: list[Bug] = []
+
+
+def bug(text: str) -> Callable[[Callable[[], AbstractContextManager[Any]]], None]:
+    def enter(plant: Callable[[], AbstractContextManager[Any]]) -> None:
+        BUGS.append(Bug(plant.__name__.replace("_", " "), text, plant))
+
+    return enter
+
+
+def patch(owner: Any, name: str, change: Any) -> AbstractContextManager[Any]:
+    return mock.patch.object(owner, name, change)
+
+
+def hunt(planted: Bug, seeds: int, first: int = 0) -> tuple[int, str] | None:
+    """How many seeds it takes to find the bug, and by which rule; None if it takes more."""
+    with planted.plant():
+        found = first_problem(range(first, first + seeds))
+    if found is None:
+        return None
+    number, verdict = found
+    violations = verdict.outcome.violations
+    return number, violations[0].rule if violations else "another end"
