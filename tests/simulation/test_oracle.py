@@ -26,7 +26,7 @@ def test_the_observer_imports_nothing_of_the_product():
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
     *modules, product = done.stdout.splitlines()
     assert product == "product:"
-    assert "observer" in modules and len(modules) >= 6
+    assert {"observer", "variables", "duties"} <= set(modules)
 
 
 def job(kind: str, field: str, container: str, **replicas: int) -> Job:
