@@ -17,6 +17,7 @@ from trainop.engine.draft import Draft
 from trainop.engine.framework import JOB_ROLE, Tally
 from trainop.engine.ledger import RESTARTS
 from trainop.engine.manifests import Manifests
+from trainop.engine.model import DeletePod
 from trainop.engine.slots import Line
 from trainop.engine.status import Status
 
@@ -25,18 +26,22 @@ from trainop.engine.status import Status
 
 @bug("Every pod of a role is told that it is the first one.")
 def index_of_the_first():
-    pod_spec = Manifests._pod_spec
-    return patch(Manifests, "_pod_spec", lambda self, role, _index: pod_spec(self, role, 0))
+    make = Manifests.__init__
+
+    def of_the_first(self: Manifests, *args: Any) -> None:
+        make(self, *args)
+        environment = self._environment
+        self._environment = lambda role, _index: environment(role, 0)
+
+    return patch(Manifests, "__init__", of_the_first)
 
 
 @bug("Pods of the leading role do not have the label job-role.")
 def leader_without_label():
     pod = Manifests.pod
 
-    def unlabelled(self: Manifests, role: Any, index: int) -> Any:
-        made = pod(self, role, index)
-        made["metadata"]["labels"].pop(JOB_ROLE, None)
-        return made
+    def unlabelled(self: Manifests, role: Any, index: int) -> bytes:
+        return pod(self, role, index).replace(JOB_ROLE.encode(), b"role")
 
     return patch(Manifests, "pod", unlabelled)
 
@@ -89,8 +94,8 @@ def pods_of_fewer_replicas_stay():
 def dying_pods_counted():
     tally = Line.tally
 
-    def with_dying(self: Line) -> Tally:
-        found = tally(self)
+    def with_dying(self: Line, container: str) -> Tally:
+        found = tally(self, container)
         found.active += sum(pod.status.phase == "Running" for pod in self.dying.values())
         return found
 
@@ -225,10 +230,13 @@ def retryable_code_fails():
     return patch(failures, "RETRYABLE_EXIT_CODE", 131)
 
 
-@bug("A pod without an exit code, such as an evicted one, fails the job.")
-def lost_exit_code_fails():
-    exit_code = failures.exit_code
-    return patch(failures, "exit_code", lambda framework, pod: exit_code(framework, pod) or 1)
+@bug("Under policy ExitCode the exit code decides before anybody asks whether the pod was disrupted.")
+def exit_code_before_disruption():
+    def by_code(framework: Any, role: Any, pod: Any) -> bool:
+        code = pod.exit_code(framework.container)
+        return role.restart_policy != "Never" and (role.restart_policy != "ExitCode" or code is None or code >= 128)
+
+    return patch(failures, "may_restart", by_code)
 
 
 @bug("A failed pod is restarted under policy Never, too.")
@@ -259,8 +267,8 @@ def first_success_is_enough():
 def _sweeping(change: Any) -> Any:
     """With another policy than the job's."""
 
-    def swept(children: Children, policy: str) -> Any:
-        return sweep(children, change(policy))
+    def swept(children: Children, policy: str, *surplus: Any) -> Any:
+        return sweep(children, change(policy), *surplus)
 
     return patch(engine, "sweep", swept)
 
@@ -287,13 +295,10 @@ def limit_leaves_pods():
 
 @bug("Services are deleted only together with a pod of their name.")
 def services_outlive_vanished_pods():
-    def swept(children: Children, policy: str) -> Any:
+    def swept(children: Children, policy: str, *surplus: Any) -> Any:
         pods = {pod.metadata.name for pod in children.pods.ours}
-        return (
-            action
-            for action in sweep(children, policy)
-            if (not hasattr(action, "force") and action.name in pods) or hasattr(action, "force")
-        )
+        found = sweep(children, policy, *surplus)
+        return (action for action in found if isinstance(action, DeletePod) or action.name in pods)
 
     return patch(engine, "sweep", swept)
 

@@ -97,7 +97,8 @@ def _try_job(rng: random.Random, theme: Theme, name: str, orderly: bool) -> JobP
         for role, bounds in framework.roles.items()
         if role in roles or role in framework.required_roles
     }
-    policies = {role: _draw_policy(rng, goal) for role in counts}
+    restarts = rng.choice(("ExitCode", "ExitCode", "OnFailure"))
+    policies = {role: _draw_policy(rng, goal, restarts) for role in counts}
     specs = {role: replica_spec(framework, count, policies[role]) for role, count in counts.items()}
     slots = [(role.lower(), index) for role, count in counts.items() for index in range(count)]
     run_policy: Json = {"cleanPodPolicy": rng.choice(("None", "Running", "All"))}
@@ -118,9 +119,9 @@ def _try_job(rng: random.Random, theme: Theme, name: str, orderly: bool) -> JobP
     return _annotated(rng, plan, orderly)
 
 
-def _draw_policy(rng: random.Random, goal: str) -> str:
+def _draw_policy(rng: random.Random, goal: str, restarts: str) -> str:
     if goal == BACKOFF:
-        return "ExitCode"
+        return restarts
     return rng.choice((*["ExitCode"] * 4, *["OnFailure"] * 2, "Always", "Never"))
 
 
@@ -142,7 +143,11 @@ def _draw_fates(
     if goal == BACKOFF:
         limit = rng.randint(0, 3)
         run_policy["backoffLimit"] = limit
-        attempts = {culprit: tuple(rng.choice(RETRYABLE) for _ in range(limit + 1))}
+        attempts, in_place = {}, {}
+        if policy_of[culprit[0]] == "ExitCode":
+            attempts = {culprit: tuple(rng.choice(RETRYABLE) for _ in range(limit + 1))}
+        else:
+            in_place = {culprit: max(1, limit)}
     elif goal == FAIL:
         fates["culprit"] = culprit
         if policy_of[culprit[0]] not in {"ExitCode", "Never"}:

@@ -47,7 +47,8 @@ class Nodes:
         if change.old is None or change.old.uid != uid:
             self._later(self._rng.uniform(0.02, 1.0), self._start, change.key, uid)
         elif terminating(change.new.value) and not terminating(change.old.value):
-            self._later(self._rng.uniform(0.05, 2.0), self._terminate, change.key, uid)
+            grace = (0.05, 2.0) if self._rng.random() < 0.85 else (6.0, 9.0)
+            self._later(self._rng.uniform(*grace), self._terminate, change.key, uid)
 
     def _later(self, delay: float, act: Any, key: Key, uid: str, *args: Any) -> None:
         self.busy += 1

@@ -153,6 +153,21 @@ THEMES: tuple[Theme, ...] = (
         orderly=0.1,
         scene=Scene.FORGOTTEN,
     ),
+    Theme(
+        "fair",
+        goals={SUCCEED: 8, FAIL: 2, BACKOFF: 3, DEADLINE: 1, RUN: 4},
+        deeds=DEEDS | {"scale": 4, "delete": 0},
+        weather=(),
+        kinds=(0,),
+        acts=(),
+        most_acts=0,
+        losses=tuple(loss for loss in LOSSES if loss != "vanish unseen"),
+        most_deeds=3,
+        orderly=0.1,
+        lasts=(25, 40),
+        pair=0.1,
+        scene=Scene.NONE,
+    ),
 )
 
 

@@ -55,7 +55,8 @@ def duties_of(record: Record, taken: Collection[str] = ()) -> Iterator[Duty]:
 
 
 def _active(record: Record, taken: Collection[str]) -> Iterator[Duty]:
-    """Every slot has its pod, which has not failed; there is no other."""
+    """Every slot has its pod, which has not failed; there is no other. Of pods that restart together none is due before
+    all have gone."""
     job, living = record.job, record.living()
     held = {pod.slot for pod in record.there()}
     for pod in living:
@@ -63,8 +64,10 @@ def _active(record: Record, taken: Collection[str]) -> Iterator[Duty]:
             yield Duty("remove as too many", pod.name)
         elif pod.phase == "Failed":
             yield Duty("restart, or fail because of", pod.name)
+    going = [pod.slot for pod in record.there() if not pod.living and pod.slot]
     for slot in job.slots():
-        if slot not in held and name_of(job, slot) not in taken:
+        waits = (job.scope == "job" and going) or (job.scope == "role" and slot[0] in {role for role, _ in going})
+        if slot not in held and name_of(job, slot) not in taken and not waits:
             yield Duty("make", name_of(job, slot))
     if (job.status.get("replicaStatuses") or {}) != (wanted := tallies_of(record)):
         yield Duty(f"count {wanted}", job.name)
@@ -75,11 +78,14 @@ def _active(record: Record, taken: Collection[str]) -> Iterator[Duty]:
 
 
 def tallies_of(record: Record) -> dict[str, Json]:
-    """replicaStatuses are the pods by phase, but for those that are being deleted; Pending counts nowhere."""
+    """replicaStatuses: the pods by phase, but for those that are being deleted and have not succeeded; Pending counts
+    nowhere."""
     job = record.job
     tallies: dict[str, Json] = {role: {} for role in job.roles}
-    for pod in record.living():
-        if pod.slot and job.has(pod.slot) and (name := COUNTERS.get(pod.phase)):
+    held = {pod.slot for pod in record.living()}
+    for pod in record.there():
+        counts_on = pod.living or (pod.phase == "Succeeded" and pod.slot not in held)
+        if counts_on and pod.slot and job.has(pod.slot) and (name := COUNTERS.get(pod.phase)):
             counts = tallies[job.role_of(pod.slot)]
             counts[name] = counts.get(name, 0) + 1
     if job.kind.scale:

@@ -30,6 +30,9 @@ from tests.simulation.oracle.statuses import (
 AT_ONCE = 5.0
 """Seconds after which a fact counts as known while nothing goes wrong."""
 
+SHOWN = 1.0
+"""Seconds within which every watch shows a fact while nothing goes wrong."""
+
 AT_LAST = 400.0
 """The same with faults: longer than any of them keeps a fact from the operator."""
 
@@ -109,7 +112,7 @@ class Observer:
             self._accuse(job, "restarts counted", overcounted(record))
         if job.finished and not was_finished:
             record.ended_before = [
-                pod.uid for pod in record.living() if pod.ended_at is not None and pod.ended_at < now - AT_ONCE
+                pod.uid for pod in record.living() if pod.ended_at is not None and pod.ended_at < now - SHOWN
             ]
 
     def _judge_status(self, record: Record, old: Job) -> None:
