@@ -163,11 +163,11 @@ def test_service_ports_keep_order_and_protocol_and_every_one_has_a_name():
 @pytest.mark.parametrize(
     ("ports", "expected"),
     [
-        ((Port("x", 2222), Port("tfjob-port", 2222)), [{"name": "x", "port": 2222}]),
-        ((Port("", 2222), Port("tfjob-port", 2222, "TCP")), [{"name": "tfjob-port", "port": 2222}]),
-        ((Port("", 80),), [{"port": 80}]),
+        ((Port(2222, "x"), Port(2222, "tfjob-port")), [{"name": "x", "port": 2222}]),
+        ((Port(2222, ""), Port(2222, "tfjob-port", "TCP")), [{"name": "tfjob-port", "port": 2222}]),
+        ((Port(80, ""),), [{"port": 80}]),
         (
-            (Port("", 53), Port("", 53, "UDP")),
+            (Port(53, ""), Port(53, "", "UDP")),
             [{"name": "port-53", "port": 53}, {"name": "port-53-udp", "port": 53, "protocol": "UDP"}],
         ),
         ((), []),

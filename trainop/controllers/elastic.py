@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import msgspec
 
 from trainop.engine.fields import Fields
 from trainop.engine.framework import Companion, CompanionKind
@@ -56,10 +58,7 @@ def read_elastic(job: Job, fields: Fields) -> Elastic | None:
         standalone=fields.flag(f"{at}.standalone", raw.get("standalone")),
         processes=fields.integer(f"{at}.nProcPerNode", raw.get("nProcPerNode"), least=1),
         max_restarts=fields.integer(f"{at}.maxRestarts", raw.get("maxRestarts"), least=0),
-        metrics=tuple(
-            fields.mapping(f"{at}.metrics[{place}]", metric)
-            for place, metric in enumerate(fields.sequence(f"{at}.metrics", raw.get("metrics")))
-        ),
+        metrics=_read_metrics(fields, f"{at}.metrics", raw.get("metrics")),
     )
 
 
@@ -71,7 +70,10 @@ def autoscaler(kind: CompanionKind, target: Resource, job: Job, elastic: Elastic
         "maxReplicas": elastic.most,
         "metrics": list(elastic.metrics),
     }
-    return Companion(kind, job.name, json.dumps(spec, sort_keys=True), lambda: {"spec": spec})
+    return Companion(kind, job.name, _encode_sorted(spec).decode(), lambda: {"spec": spec})
+
+
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def check_elastic(job: Job, fields: Fields, replica_specs: str) -> Elastic | None:
@@ -82,10 +84,19 @@ def check_elastic(job: Job, fields: Fields, replica_specs: str) -> Elastic | Non
     return elastic
 
 
-def _read_pairs(fields: Fields, at: str, raw: object) -> list[str]:
-    pairs = []
-    for place, value in enumerate(fields.sequence(at, raw)):
-        pair = fields.mapping(f"{at}[{place}]", value)
-        key, text = (fields.text(f"{at}[{place}].{name}", pair.get(name)) for name in ("key", "value"))
-        pairs.append(f"{key}={text}")
-    return pairs
+def _read_metrics(fields: Fields, at: str, raw: object) -> tuple[Json, ...]:
+    return tuple(fields.entries(at, fields.sequence(at, raw), dict, fields.mapping))
+
+
+class _Pair(msgspec.Struct, frozen=True, gc=False):
+    key: str = ""
+    value: str = ""
+
+
+def _read_pairs(fields: Fields, at: str, raw: object) -> Iterator[str]:
+    def read(at: str, value: object) -> _Pair:
+        pair = fields.mapping(at, value)
+        return _Pair(*(fields.text(f"{at}.{name}", pair.get(name)) for name in ("key", "value")))
+
+    for pair in fields.entries(at, fields.sequence(at, raw), _Pair, read):
+        yield f"{pair.key}={pair.value}"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from trainop.engine.fields import Fields
-from trainop.engine.framework import GROUP, Environment, Framework, Progress, Replicas, Tally, Texts, variable
+from trainop.engine.framework import GROUP, Environment, Framework, Progress, Replicas, Tally, Texts, numbered, variable
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER, follow, leader
 from trainop.engine.manifests import child_name
@@ -48,15 +48,14 @@ def environment(job: Job, _options: Options) -> Environment:
 
 def _describe(job: Job) -> str:
     """The members of MX_CONFIG that are the same for all replicas."""
-    cluster, labels = {}, {}
+    cluster, labels = [], {}
     for role in sorted(job.roles, key=lambda role: role.label):
-        port = role.port(PORT_NAME)
-        cluster[role.label] = [
-            {"url": child_name(job.name, role, index), "port": port} for index in range(role.replicas)
-        ]
+        urls = numbered(f'{{"url":"{job.name}-{role.label}-', role.replicas, f'","port":{role.port(PORT_NAME)}}}')
+        cluster.append(f'"{role.label}":[{urls}]')
         annotations = (role.template.get("metadata") or {}).get("annotations") or {}
         labels[role.label] = annotations.get(TUNER_SERVER_KEY, "")
-    return json.dumps({"cluster": cluster, "labels": labels}, separators=(",", ":"), ensure_ascii=False)[1:-1]
+    described = json.dumps(labels, separators=(",", ":"), ensure_ascii=False)
+    return f'"cluster":{{{",".join(cluster)}}},"labels":{described}'
 
 
 def leads(_job: Job, role: Role, _index: int) -> bool:

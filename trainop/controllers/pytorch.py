@@ -124,6 +124,9 @@ def init_containers(job: Job, role: Role, options: Options) -> Sequence[Json]:
 
 def companions(job: Job, _options: Options) -> Sequence[Companion]:
     """The autoscaler of an elastic job that says what to follow."""
+    policy = job.spec.get("elasticPolicy")
+    if not isinstance(policy, dict) or not policy.get("metrics"):
+        return ()
     elastic = read_elastic(job, Fields())
     if elastic is None or not elastic.metrics:
         return ()

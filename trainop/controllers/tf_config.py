@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from trainop.engine.framework import Companion, CompanionKind, Environment, Mount, variable
+from trainop.engine.framework import Companion, CompanionKind, Environment, Mount, numbered, variable
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER
 from trainop.engine.model import Options
@@ -46,13 +46,13 @@ def _dense(job: Job, options: Options) -> Config:
 
 def _cluster(job: Job, options: Options) -> str:
     roles = sorted(job.roles, key=lambda role: role.label)
-    return _compact({role.label: _endpoints(job, role, options) for role in roles})
+    return "{" + ",".join(f'"{role.label}":{_endpoints(job, role, options)}' for role in roles) + "}"
 
 
 def _sparse(job: Job, options: Options) -> Config:
     """Workers know the parameter servers and themselves, so that the others may come and go."""
     servers = job.role(PS)
-    all_servers = _compact(_endpoints(job, servers, options) if servers else [])
+    all_servers = _endpoints(job, servers, options) if servers else "[]"
 
     def config(role: Role, index: int) -> str:
         before, after = _around(job, role, options)
@@ -68,9 +68,10 @@ def _task(role: Role, index: int) -> str:
     return f'"task":{{"type":"{role.label}","index":{index}}}'
 
 
-def _endpoints(job: Job, role: Role, options: Options) -> list[str]:
+def _endpoints(job: Job, role: Role, options: Options) -> str:
+    """A JSON list; names of jobs and namespaces need no escapes."""
     before, after = _around(job, role, options)
-    return [f"{before}{index}{after}" for index in range(role.replicas)]
+    return "[" + numbered(f'"{before}', role.replicas, f'{after}"') + "]"
 
 
 def _around(job: Job, role: Role, options: Options) -> tuple[str, str]:

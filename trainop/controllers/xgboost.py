@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainop.engine.framework import GROUP, PLAIN_TEXTS, Environment, Framework, Progress, Replicas, Tally, variable
+from trainop.engine.framework import (
+    GROUP,
+    PLAIN_TEXTS,
+    Environment,
+    Framework,
+    Progress,
+    Replicas,
+    Tally,
+    numbered,
+    variable,
+)
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import MASTER, WORKER, follow, only_master
 from trainop.engine.model import Options
@@ -26,7 +36,7 @@ def environment(job: Job, _options: Options) -> Environment:
     ]
     after = [variable("PYTHONUNBUFFERED", 1)]
     if job.replicas > 1:
-        workers = ",".join(f"{job.name}-worker-{index}" for index in range(job.replicas - 1))
+        workers = numbered(f"{job.name}-worker-", job.replicas - 1, "")
         after += [variable("WORKER_PORT", ports.get(WORKER, PORT)), variable("WORKER_ADDRS", workers)]
 
     def of_replica(role: Role, index: int) -> Sequence[Json]:

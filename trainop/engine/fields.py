@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from trainop.runtime.objects import Json
 from trainop.runtime.texts import LONGEST, cut, join_some
+
+T = TypeVar("T")
 
 INVALID = "Invalid value"
 REQUIRED = "Required value"
 FORBIDDEN = "Forbidden"
 NOT_SUPPORTED = "Unsupported value"
 DUPLICATE = "Duplicate value"
+TOO_MANY = "Too many"
 
 
 LONGEST_SENTENCE = LONGEST - 128
 """Bytes, so that there is room for what comes before it."""
+
+MOST_WRONG = 100
+"""Entries of one list."""
 
 LONGEST_PATH = 256
 LONGEST_VALUE = 100
@@ -96,6 +104,24 @@ class Fields:
             return value
         self.invalid(path, value, "must be a list")
         return []
+
+    def entries(self, path: str, values: list[Any], kind: type[T], read: Callable[[str, Any], T]) -> list[T]:
+        """The entries of a list: those that are as they should be are converted to `kind`, which costs little however
+        many there are; each other one is left to `read`, with its path. After `MOST_WRONG` of these the rest is not
+        read."""
+        found: list[T] = []
+        wrong = 0
+        for place, value in enumerate(values):
+            try:
+                found.append(value if isinstance(value, kind) else msgspec.convert(value, kind))
+            except msgspec.ValidationError:
+                if wrong == MOST_WRONG:
+                    rest = f"after {place:,} entries, of which {wrong} are wrong, {len(values) - place:,} are not read"
+                    self._add(path, TOO_MANY, rest)
+                    break
+                wrong += 1
+                found.append(read(f"{path}[{place}]", value))
+        return found
 
     def text(self, path: str, value: object) -> str:
         """A string; absent or null is empty."""

@@ -102,6 +102,11 @@ def variable(name: str, value: object) -> Json:
     return {"name": name, "value": str(value)}
 
 
+def numbered(before: str, count: int, after: str, separator: str = ",") -> str:
+    """`before0after,before1after,…`: what all replicas of a role are called, also of a hundred thousand in no time."""
+    return before + f"{after}{separator}{before}".join(map(str, range(count))) + after if count else ""
+
+
 def everywhere(_job: Job, _role: Role, _index: int) -> bool:
     """Each replica is known to the others by its address."""
     return True

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated
+
+import msgspec
 
 from trainop.engine.extensions import Extensions
 from trainop.engine.fields import FieldError
 from trainop.runtime.objects import Json, Metadata
 
 
-class Port(NamedTuple):
+class Port(msgspec.Struct, frozen=True, gc=False):
     """A container port; `name` and `protocol` are empty where the user left them out."""
 
-    name: str
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=1, le=65535)] = msgspec.field(name="containerPort")
+    name: str = ""
     protocol: str = ""
 
 

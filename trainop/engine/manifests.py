@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -76,15 +77,24 @@ class Manifests:
         for role in self._job.roles:
             entries = self._environment(role, max(role.replicas, 1) - 1)
             for entry in entries:
-                size = len(f"{entry['name']}={entry.get('value', '')}".encode("utf-8", "replace"))
+                size = len(entry["name"]) + len("=") + _size(entry.get("value", ""))
                 if size > LONGEST_VARIABLE:
                     told = f"the variable {entry['name']} of {role.type} replicas would have {size} bytes"
                     return f"{told}, and Linux starts no program with more than {LONGEST_VARIABLE}"
-            size = self._template(role, bool(entries)).size(_encode(entries)[1:-1])
+            size = self._size_of_pod(role, entries)
             if size > LARGEST_BODY:
-                told = f"a pod of {role.type} replicas would have {size} bytes with its variables"
+                told = f"a pod of {role.type} replicas would have at least {size} bytes"
                 return f"{told}, and the API server takes no request with more than {LARGEST_BODY}"
         return ""
+
+    def _size_of_pod(self, role: Role, entries: Sequence[Json]) -> int:
+        """At least so many bytes. Of what is much too large the variables alone are counted."""
+        variables = _encode(entries)[1:-1]
+        if self._framework.env_everywhere:
+            size = len(variables) * len(role.template["spec"]["containers"])
+            if size > LARGEST_BODY:
+                return size
+        return self._template(role, bool(entries)).size(variables)
 
     def pod(self, role: Role, index: int) -> bytes:
         """The manifest of one replica's pod as JSON."""
@@ -176,6 +186,11 @@ class Manifests:
         return container
 
 
+def _size(text: str) -> int:
+    """Bytes of UTF-8; plain text, which may be long, is not copied."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
 def _labels_of(role: Role) -> dict[str, str]:
     """Those of the template."""
     return (role.template.get("metadata") or {}).get("labels") or {}
@@ -190,9 +205,8 @@ def service_ports(ports: tuple[Port, ...]) -> list[Json]:
         names[at] = names.get(at) or port.name
     entries: list[Json] = []
     for (number, protocol), name in names.items():
-        entry: Json = {"port": number}
-        if name or len(names) > 1:
-            entry = {"name": name or _port_name(number, protocol), **entry}
+        named = name or len(names) > 1
+        entry: Json = {"name": name or _port_name(number, protocol), "port": number} if named else {"port": number}
         if protocol != "TCP":
             entry["protocol"] = protocol
         entries.append(entry)

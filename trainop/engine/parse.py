@@ -9,6 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
 
 from trainop.engine.extensions import read_extensions
 from trainop.engine.fields import Fields
@@ -26,7 +30,7 @@ LONGEST_LABEL = 63
 MOST_UNKNOWN = 20
 """Roles that the kind does not have; more of them are only counted."""
 MOST_REPLICAS = 100_000
-"""Of one role: about what the largest clusters hold; beyond it a typing error must not cost the operator its memory."""
+"""Of a job: about what the largest clusters hold; beyond it a typing error must not cost the operator its memory."""
 
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NOT_DNS_1035 = (
@@ -52,6 +56,9 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
     extensions = read_extensions(fields, raw.metadata.annotations)
     job = Job(raw.metadata, spec, roles, run_policy, extensions)
     _check_name(fields, job)
+    if job.replicas > MOST_REPLICAS:
+        at = f"spec.{framework.replica_specs}"
+        fields.forbidden(at, f"all roles together must have no more than {MOST_REPLICAS} replicas, not {job.replicas}")
     framework.rules(job, fields)
     return replace(job, errors=fields.errors, more_errors=fields.more) if fields.errors else job
 
@@ -159,38 +166,48 @@ def _read_template(framework: Framework, fields: Fields, at: str, template: Json
     containers = fields.sequence(at, spec.get("containers"))
     if not containers:
         fields.required(at, "must be specified")
-    ports: tuple[Port, ...] | None = None
-    for place, raw in enumerate(containers):
-        container = fields.mapping(f"{at}[{place}]", raw)
-        read = _read_container(fields, f"{at}[{place}]", container)
-        if ports is None and container.get("name") == framework.container:
-            ports = read
-    if ports is None:
-        fields.required(at, framework.container_rule.format(framework.container))
+    read = fields.entries(at, containers, _Container, partial(_read_container, fields))
+    main = next((container for container in read if container.name == framework.container), None)
+    if main is None:
+        if len(read) == len(containers):
+            fields.required(at, framework.container_rule.format(framework.container))
         return ()
+    ports = main.ports or ()
     if any(port.name == framework.port_name for port in ports):
         return ports
-    return (*ports, Port(framework.port_name, framework.port))
+    return (*ports, Port(framework.port, framework.port_name))
 
 
-def _read_container(fields: Fields, at: str, container: Json) -> tuple[Port, ...]:
-    for name in ("name", "image"):
-        if not fields.text(f"{at}.{name}", container.get(name)):
-            fields.required(f"{at}.{name}", "must be required")
-    for name in ("env", "volumeMounts"):
-        fields.sequence(f"{at}.{name}", container.get(name))
-    return tuple(_read_ports(fields, f"{at}.ports", container.get("ports")))
+class _Container(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """What manifests build upon, and what no container can do without."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    image: Annotated[str, msgspec.Meta(min_length=1)]
+    env: list[Any] | None = None
+    volume_mounts: list[Any] | None = None
+    ports: tuple[Port, ...] | None = None
 
 
-def _read_ports(fields: Fields, at: str, raw: object) -> Iterator[Port]:
-    for place, value in enumerate(fields.sequence(at, raw)):
-        port = fields.mapping(f"{at}[{place}]", value)
-        number = port.get("containerPort")
-        if number is None:
-            fields.required(f"{at}[{place}].containerPort", "must be required")
-        number = fields.integer(f"{at}[{place}].containerPort", number, least=1, most=65535)
-        name = fields.text(f"{at}[{place}].name", port.get("name"))
-        yield Port(name, number or 0, fields.text(f"{at}[{place}].protocol", port.get("protocol")))
+def _read_container(fields: Fields, at: str, raw: object) -> _Container:
+    container = fields.mapping(at, raw)
+    name, image = (fields.text(f"{at}.{name}", container.get(name)) for name in ("name", "image"))
+    for field, value in (("name", name), ("image", image)):
+        if not value:
+            fields.required(f"{at}.{field}", "must be required")
+    for field in ("env", "volumeMounts"):
+        fields.sequence(f"{at}.{field}", container.get(field))
+    ports = fields.sequence(f"{at}.ports", container.get("ports"))
+    return _Container(name, image, ports=tuple(fields.entries(f"{at}.ports", ports, Port, partial(_read_port, fields))))
+
+
+def _read_port(fields: Fields, at: str, raw: object) -> Port:
+    port = fields.mapping(at, raw)
+    number = port.get("containerPort")
+    if number is None:
+        fields.required(f"{at}.containerPort", "must be required")
+    number = fields.integer(f"{at}.containerPort", number, least=1, most=65535)
+    name, protocol = (fields.text(f"{at}.{field}", port.get(field)) for field in ("name", "protocol"))
+    return Port(number or 0, name, protocol)
 
 
 def _check_name(fields: Fields, job: Job) -> None:
