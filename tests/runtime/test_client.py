@@ -39,6 +39,7 @@ from trainop.runtime.errors import (
 )
 from trainop.runtime.objects import Json
 from trainop.runtime.resource import NODES, PODS
+from trainop.runtime.sender import retry_after
 from trainop.runtime.transport import NotConnectedError, Request, Response
 
 Call: TypeAlias = Callable[[Client], Awaitable[Any]]
@@ -416,6 +417,43 @@ def test_the_header_says_how_long_to_wait_and_else_the_body():
     assert api_error(429, busy).retry_after == 3
     assert api_error(429, busy, 7).retry_after == 7
     assert api_error(429, b"{}").retry_after is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        ("0", 0),
+        ("7", 7),
+        ("60", 60),
+        ("3600", 60),
+        ("9" * 400, 60),
+        ("9" * 5_000, 60),
+        ("-1", None),
+        ("1.5", None),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", None),
+        ("٣", None),
+        ("", None),
+    ],
+)
+def test_no_server_can_ask_to_wait_for_more_than_a_minute(asked: str, seconds: float | None):
+    assert api_error(429, b"{}", retry_after({"retry-after": asked})).retry_after == seconds
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        ("7", 7),
+        ("3600", 60),
+        ("9" * 400, 60),
+        ("-1", None),
+        ('"7"', None),
+        ("true", None),
+        ("[7]", None),
+        ("1e300", 60),
+    ],
+)
+def test_nor_can_the_body(asked: str, seconds: float | None):
+    assert api_error(429, b'{"details":{"retryAfterSeconds":%s}}' % asked.encode()).retry_after == seconds
 
 
 @virtual_time

@@ -44,7 +44,8 @@ def follow(state: State, outcome: Paged | Listed | Ended, now: float = 0.0) -> t
         (WATCHING, Cause.CLOSED, Verb.WATCH, AT_ONCE),
         (WATCHING, Cause.SILENT, Verb.WATCH, AT_ONCE),
         (WATCHING, Cause.SHORT, Verb.WATCH, BACKS_OFF),
-        (WATCHING, Cause.MUTE, Verb.PAGE, BACKS_OFF),
+        (WATCHING, Cause.MUTE, Verb.WATCH, AT_ONCE),
+        (WATCHING, Cause.BRIEF, Verb.WATCH, AT_ONCE),
         (WATCHING, Cause.DISCONNECTED, Verb.WATCH, BACKS_OFF),
         (WATCHING, Cause.THROTTLED, Verb.WATCH, BACKS_OFF),
         (WATCHING, Cause.UNAVAILABLE, Verb.WATCH, BACKS_OFF),
@@ -151,6 +152,28 @@ def test_each_watch_that_brought_something_may_hurry_once():
     assert action.delay == 0
 
 
+def test_watches_that_end_at_once_come_ever_more_seldom_until_one_lasts():
+    state, delays = WATCHING, []
+    for version in range(11, 18):
+        state, action = follow(state, Ended(Cause.BRIEF, str(version), fruitful=True))
+        assert (action.verb, action.version) == (Verb.WATCH, str(version))
+        delays.append(action.delay)
+    assert delays[0] == 0, "a server may cut one short"
+    for delay, least in zip(delays[1:], (0.8, 1.6, 3.2, 6.4, 12.8, 25.6), strict=True):
+        assert least <= delay <= 2 * least
+    state, _ = follow(state, Ended(Cause.CLOSED, "30", fruitful=True))
+    assert follow(state, Ended(Cause.BRIEF, "31", fruitful=True))[1].delay == 0
+
+
+def test_three_mute_watches_in_a_row_end_in_a_list():
+    state, action = follow(WATCHING, Ended(Cause.MUTE))
+    state, action = follow(state, Ended(Cause.MUTE))
+    state, action = follow(state, Ended(Cause.SILENT, "12", fruitful=True))
+    for verb in (Verb.WATCH, Verb.WATCH, Verb.PAGE):
+        state, action = follow(state, Ended(Cause.MUTE))
+        assert (action.verb, action.delay) == (verb, 0)
+
+
 def test_a_long_wait_is_no_calm_time():
     """What counts is the time without a failure after the wait that the last one asked for."""
     state, action = follow(WATCHING, Ended(Cause.THROTTLED, retry_after=300), now=0)
@@ -189,7 +212,8 @@ def test_no_history_leads_into_a_tight_loop(outcomes: list[Paged | Ended], rng: 
         state, action = step(state, outcome, now, rng)
         now += action.delay
         assert 0 <= action.delay <= max(2 * MAX_BACKOFF, 5.0)
-        progress = isinstance(outcome, Paged) or outcome.fruitful or outcome.cause in (Cause.CLOSED, Cause.SILENT)
+        long = (Cause.CLOSED, Cause.SILENT, Cause.MUTE)  # each took seconds
+        progress = isinstance(outcome, Paged) or outcome.fruitful or outcome.cause in long
         immediate = 0 if action.delay or progress else immediate + 1
         assert immediate <= 2
 
@@ -233,10 +257,13 @@ def test_causes_of_broken_connections(error: Exception):
 @pytest.mark.parametrize(
     ("fruitful", "seconds", "cause"),
     [
-        (True, 0.1, Cause.CLOSED),
+        (True, 0.1, Cause.BRIEF),
+        (True, 4.9, Cause.BRIEF),
+        (True, 5.0, Cause.CLOSED),
         (False, 0.9, Cause.SHORT),
-        (False, 1.0, Cause.CLOSED),
-        (False, 300.0, Cause.MUTE),
+        (False, 4.9, Cause.SHORT),
+        (False, 5.0, Cause.CLOSED),
+        (False, 90.0, Cause.MUTE),
         (True, 600.0, Cause.CLOSED),
     ],
 )

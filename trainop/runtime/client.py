@@ -20,6 +20,7 @@ import trainop
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.errors import GoneError, api_error
 from trainop.runtime.objects import Json
+from trainop.runtime.paging import Pages
 from trainop.runtime.recovery import Recovery
 from trainop.runtime.resource import Resource
 from trainop.runtime.sender import Limiter, RequestMetrics, Sender, Unmeasured
@@ -152,7 +153,7 @@ class Client:
         field_selector: str = "",
         limit: int = PAGE_SIZE,
     ) -> Listing:
-        """All pages of a list; begins once more if the list expires half-way."""
+        """All pages of a list; begins once more if the list expires half-way. Raises `EndlessListError`, too."""
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         query = {name: value for name, value in selectors.items() if value} | {"limit": str(limit)}
         try:
@@ -162,13 +163,17 @@ class Client:
 
     async def _pages(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> Listing:
         items: list[Json] = []
-        token = ""
+        seen: set[int] = set()
+        pages, token = Pages(), ""
         while True:
             request = list_request(resource, namespace, query, token)
             page = self._page(await self.request(request))
             items += await self._decode_items(resource, page)
             if not page.token:
                 return Listing(items, page.resource_version)
+            known = len(seen)
+            seen.update(hash(bytes(raw)) for raw in page.items)
+            pages.follow(page.token, grew=len(seen) > known)
             token = page.token
 
     async def page(

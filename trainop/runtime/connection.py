@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
+from trainop.runtime.clock import Clock
 from trainop.runtime.transport import Stream
 
 MAX_LINE = 32 * 1024 * 1024
@@ -42,24 +43,36 @@ class LineSplitter:
 class Connection:
     """An open watch, its lines, and what came of it so far."""
 
-    def __init__(self, stream: Stream, version: str, patience: float, opened: float) -> None:
+    def __init__(self, stream: Stream, version: str, patience: float, lifetime: float, clock: Clock) -> None:
+        """`patience` and `lifetime` in seconds: how long it may be silent, and how long it may be read at all."""
         self.stream = stream
         self.version = version
         self.patience = patience
-        self.opened = opened
+        self.lifetime = lifetime
+        self._clock = clock
+        self._opened = clock.monotonic()
         self.fruitful = False
         self._chunks: AsyncIterator[bytes] = stream.chunks()
         self._splitter = LineSplitter()
         self.lines: deque[bytes] = deque()
 
+    @property
+    def age(self) -> float:
+        """Seconds since it was opened."""
+        return self._clock.monotonic() - self._opened
+
     async def fill(self) -> bool:
-        """Waits for lines; false at the end. Raises `TimeoutError` after `patience` seconds of silence."""
-        async with asyncio.timeout(self.patience):
+        """Waits for lines; false at the end. Raises `TimeoutError` after `patience` seconds without one, which blank
+        lines and parts of a line are not, and at the end of its lifetime."""
+        left = self.lifetime - self.age
+        if left <= 0:
+            raise TimeoutError("the server does not come to an end")
+        async with asyncio.timeout(min(self.patience, left)):
             while not self.lines:
                 chunk = await anext(self._chunks, None)
                 if chunk is None:
                     return False
-                self.lines.extend(self._splitter.feed(chunk))
+                self.lines.extend(line for line in self._splitter.feed(chunk) if line.strip())
         return True
 
     async def close(self) -> None:

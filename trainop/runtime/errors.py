@@ -22,10 +22,14 @@ import msgspec
 from trainop.runtime.objects import Json
 from trainop.runtime.texts import cut
 
+MAX_RETRY_AFTER = 60.0
+"""Seconds. API servers ask for 1 to 10; what asks for an hour would stop us for an hour after it has recovered."""
+
 
 class ApiError(Exception):
     """`code` is the HTTP status, `reason` the machine-readable word of `metav1.Status`, `status` all of it. Its text is
-    `message`, cut if that is long."""
+    `message`, cut if that is long. `retry_after` is how many seconds the server asks to wait, at most 60; None if it
+    does not ask for that or says something else than a number of seconds."""
 
     def __init__(self, code: int, reason: str, message: str, status: Json, retry_after: float | None = None) -> None:
         super().__init__(cut(message or reason or f"HTTP {code}"))
@@ -33,7 +37,7 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.status = status
-        self.retry_after = retry_after
+        self.retry_after = _seconds_to_wait(retry_after)
 
     @property
     def causes(self) -> list[dict[str, Any]]:
@@ -52,6 +56,12 @@ class ApiError(Exception):
     @property
     def namespace_terminating(self) -> bool:
         return any(cause.get("reason") == "NamespaceTerminating" for cause in self.causes)
+
+
+def _seconds_to_wait(asked: object) -> float | None:
+    if not isinstance(asked, int | float) or isinstance(asked, bool) or not asked >= 0:
+        return None
+    return float(min(asked, MAX_RETRY_AFTER))  # in this order: a number of 400 digits is no float
 
 
 class NotFoundError(ApiError): ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Collection
 from dataclasses import replace
@@ -17,6 +18,7 @@ from trainop.runtime.connection import Connection, OversizedLineError
 from trainop.runtime.errors import ApiError, error_of_status
 from trainop.runtime.measured import InformerMetrics
 from trainop.runtime.objects import Decoder, HasMetadata, Key
+from trainop.runtime.paging import Pages
 from trainop.runtime.resource import Resource
 from trainop.runtime.scope import Scope
 from trainop.runtime.store import is_older
@@ -32,6 +34,7 @@ from trainop.runtime.watcher import (
     begin,
     cause_of,
     cause_of_close,
+    cause_of_silence,
     step,
 )
 from trainop.runtime.watchevents import WatchEvent, decode_event, decode_partial, decode_status, key_of
@@ -39,9 +42,11 @@ from trainop.runtime.watchevents import WatchEvent, decode_event, decode_partial
 OPEN_TIMEOUT = 30.0
 STREAMED_LIST_PATIENCE = 60.0
 BOOKMARK_PATIENCE = 90.0
-"""Seconds of silence; servers send a bookmark about every minute."""
+"""Seconds of silence, also before the first bookmark; servers send one about every minute."""
 
 GRACE = 10.0
+"""Seconds that a streamed list may take beyond the time after which the server should end it."""
+
 MAX_STALL = 0.05
 """Seconds after which the event loop gets its turn."""
 
@@ -99,6 +104,7 @@ class Reflector(Generic[T]):
         self._connection: Connection | None = None
         self._listing = False
         self._seen: set[Key] = set()
+        self._pages = Pages()
         self._initial = True
         self._list_began = 0.0
         self._yielded = 0.0
@@ -174,11 +180,14 @@ class Reflector(Generic[T]):
         if page.size > MAX_PAGE:
             # Large objects: what cannot be interrupted, a page being split, must stay short.
             self._page_size = max(1, self._page_size * MAX_PAGE // page.size)
+        known = len(self._seen)
         for raw in page.items:
             self._put_listed(raw)
             await self._breathe()
         await asyncio.sleep(0)
-        if not page.token:
+        if page.token:
+            self._pages.follow(page.token, grew=len(self._seen) > known)
+        else:
             self._end_list()
         return Paged(page.token, page.resource_version)
 
@@ -197,8 +206,9 @@ class Reflector(Generic[T]):
         accept = METADATA_OBJECT if self._metadata_only else JSON
         path = self._resource.path(self._scope.namespace)
         stream = await self._client.open(Request("GET", path, query, accept=accept, timeout=OPEN_TIMEOUT))
-        patience = STREAMED_LIST_PATIENCE if self._listing else action.timeout + GRACE
-        self._connection = Connection(stream, action.version, patience, self._clock.monotonic())
+        patience = STREAMED_LIST_PATIENCE if self._listing else BOOKMARK_PATIENCE
+        lifetime = action.timeout + GRACE if self._listing else math.inf
+        self._connection = Connection(stream, action.version, patience, lifetime, self._clock)
 
     async def _is_rewound(self, version: str) -> bool:
         """Whether the server came back from an outage with a past before `version`, restored from a backup. It would
@@ -224,7 +234,7 @@ class Reflector(Generic[T]):
                 if not connection.lines and not await connection.fill():
                     return await self._closed(connection)
             except TimeoutError:
-                return await self._end(connection, Cause.SILENT)
+                return await self._silent(connection)
             except ConnectionError:
                 return await self._closed(connection)
             except OversizedLineError as error:
@@ -292,7 +302,7 @@ class Reflector(Generic[T]):
             if metadata.annotations.get(END_OF_LIST) != "true":
                 return None
             connection.version = version
-            connection.patience = BOOKMARK_PATIENCE
+            connection.patience, connection.lifetime = BOOKMARK_PATIENCE, math.inf
             self._end_list()
             return Listed(version)
         if is_older(version, connection.version):
@@ -323,6 +333,7 @@ class Reflector(Generic[T]):
     def _begin_list(self) -> None:
         self._listing = True
         self._seen = set()
+        self._pages = Pages()
         self._list_began = self._clock.monotonic()
 
     def _end_list(self) -> None:
@@ -333,8 +344,11 @@ class Reflector(Generic[T]):
 
     async def _closed(self, connection: Connection) -> Ended:
         """The stream ended, cleanly or not; a line cut short is forgotten, the next watch brings it again."""
-        seconds = self._clock.monotonic() - connection.opened
-        return await self._end(connection, cause_of_close(fruitful=connection.fruitful, seconds=seconds))
+        return await self._end(connection, cause_of_close(fruitful=connection.fruitful, seconds=connection.age))
+
+    async def _silent(self, connection: Connection) -> Ended:
+        cause = cause_of_silence(fruitful=connection.fruitful or self._listing, seconds=connection.age)
+        return await self._end(connection, cause)
 
     async def _end(self, connection: Connection, cause: Cause) -> Ended:
         await self._disconnect()

@@ -230,6 +230,6 @@ def _worth_repeating(error: Exception, repeatable: bool) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait; dates are not used by API servers."""
+    """Seconds that the server asks to wait. A date is not obeyed: API servers send none, and clocks differ."""
     text = headers.get("retry-after", "")
-    return float(text) if text.isdecimal() else None
+    return float(text) if text.isascii() and text.isdecimal() else None

@@ -25,6 +25,11 @@ CALM = 120.0
 """Seconds without a failure after which the back-off starts anew."""
 
 MIN_WATCH, MAX_WATCH = 300, 600
+BRIEF = 5.0
+"""Seconds that a watch has to last. The next one after one that did not waits for a back-off; if it brought something,
+which any server may cut short once, only from the second time in a row."""
+
+MUTE_AFTER = 90.0
 STRIKES = 3
 """So many watches in a row that bring nothing end the trust in the last version."""
 
@@ -51,6 +56,7 @@ class Cause(enum.Enum):
     """How an action ended; the value labels metrics."""
 
     CLOSED = "closed"
+    BRIEF = "brief"
     SHORT = "short"
     MUTE = "mute"
     SILENT = "silent"
@@ -106,7 +112,8 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where the reflector stands. `streams`: the server has not refused streamed lists."""
+    """Where the reflector stands. `streams`: the server has not refused streamed lists; `brief`: so many watches in a
+    row brought something and ended at once."""
 
     phase: Phase
     streams: bool = True
@@ -114,6 +121,7 @@ class State:
     token: str = ""
     restarted: bool = False
     hurried: bool = False
+    brief: int = 0
     strikes: int = 0
     failures: int = 0
     failed_at: float = float("-inf")
@@ -124,7 +132,9 @@ class Next(enum.Enum):
 
     REWATCH = enum.auto()
     RETRY = enum.auto()
+    SLOW_DOWN = enum.auto()
     STRIKE = enum.auto()
+    DOUBT = enum.auto()
     RELIST = enum.auto()
     HURRY = enum.auto()
     RESTART = enum.auto()
@@ -135,8 +145,9 @@ class Next(enum.Enum):
 _WATCHING = {
     Cause.CLOSED: Next.REWATCH,
     Cause.SILENT: Next.REWATCH,
+    Cause.BRIEF: Next.SLOW_DOWN,
     Cause.SHORT: Next.STRIKE,
-    Cause.MUTE: Next.RELIST,
+    Cause.MUTE: Next.DOUBT,
     Cause.UNAVAILABLE: Next.STRIKE,
     Cause.DISCONNECTED: Next.RETRY,
     Cause.THROTTLED: Next.RETRY,
@@ -153,6 +164,7 @@ _WATCHING = {
 
 _STREAMING = {
     Cause.CLOSED: Next.STRIKE,
+    Cause.BRIEF: Next.STRIKE,
     Cause.SHORT: Next.STRIKE,
     Cause.MUTE: Next.STRIKE,
     Cause.ERROR: Next.STRIKE,
@@ -207,8 +219,9 @@ def _after_end(state: State, ended: Ended, now: float, rng: random.Random) -> tu
         if ended.fruitful:
             state = replace(state, strikes=0, hurried=False)
     answer = _ANSWERS[state.phase][ended.cause]
-    if answer is Next.REWATCH:
-        return _watch(replace(state, strikes=0), rng)
+    if answer in (Next.REWATCH, Next.SLOW_DOWN, Next.DOUBT):
+        return _after_close(state, answer, rng)
+    state = replace(state, brief=0)
     if answer is Next.HURRY and not state.hurried:
         return _list(replace(state, hurried=True), rng)
     if answer is Next.RESTART and state.token and not state.restarted:
@@ -218,6 +231,17 @@ def _after_end(state: State, ended: Ended, now: float, rng: random.Random) -> tu
         return _page(replace(state, streams=False))
     state, delay = _back_off(state, now, ended.retry_after, rng)
     return _after_failure(state, answer, delay, rng)
+
+
+def _after_close(state: State, answer: Next, rng: random.Random) -> tuple[State, Action]:
+    """A watch came to its end, which is no failure."""
+    if answer is Next.SLOW_DOWN:
+        state = replace(state, brief=state.brief + 1)
+        return _watch(state, rng, _exponential(state.brief - 2, rng) if state.brief > 1 else 0.0)
+    strikes = state.strikes + 1 if answer is Next.DOUBT else 0
+    state = replace(state, brief=0, strikes=strikes % STRIKES)
+    # Even those that brought nothing took their time: a delay would only make the next event late.
+    return _list(state, rng) if strikes >= STRIKES else _watch(state, rng)
 
 
 def _after_failure(state: State, answer: Next, delay: float, rng: random.Random) -> tuple[State, Action]:
@@ -268,22 +292,31 @@ def _watch_seconds(rng: random.Random) -> int:
 def _back_off(state: State, now: float, at_least: float, rng: random.Random) -> tuple[State, float]:
     """Counts a failure: U(d, 2d) seconds with d = 0.8, 1.6, 3.2 … 30, from the beginning after a calm time."""
     failures = 0 if now - state.failed_at > CALM else state.failures
-    exact = min(MAX_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures, 10))
-    delay = max(rng.uniform(exact, 2 * exact), at_least)
+    delay = max(_exponential(failures, rng), at_least)
     return replace(state, failures=failures + 1, failed_at=now + delay), delay
+
+
+def _exponential(failures: int, rng: random.Random) -> float:
+    exact = min(MAX_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures, 10))
+    return rng.uniform(exact, 2 * exact)
 
 
 def cause_of_close(*, fruitful: bool, seconds: float) -> Cause:
     """The cause of a watch that ended without an error after `seconds`.
 
-    One that lasted its whole time without even a bookmark was perhaps at a version that a restored server has yet to
-    reach, and would stay mute for ever.
+    One that lasted long without even a bookmark was perhaps at a version that a restored server has yet to reach, and
+    would stay mute for ever: after three of them in a row everything is listed.
     """
-    if fruitful:
-        return Cause.CLOSED
-    if seconds < 1:
-        return Cause.SHORT
-    return Cause.MUTE if seconds >= MIN_WATCH else Cause.CLOSED
+    if seconds < BRIEF:
+        return Cause.BRIEF if fruitful else Cause.SHORT
+    return Cause.MUTE if seconds >= MUTE_AFTER and not fruitful else Cause.CLOSED
+
+
+def cause_of_silence(*, fruitful: bool, seconds: float) -> Cause:
+    """The same for a watch that we left, since nothing came any more."""
+    if seconds < BRIEF:
+        return Cause.BRIEF if fruitful else Cause.SHORT
+    return Cause.SILENT if fruitful else Cause.MUTE
 
 
 def cause_of(error: Exception, *, in_stream: bool = False) -> Cause:

@@ -1,0 +1,257 @@
+"""A server that misbehaves, as tables: behaviour -> outcome, and requests at most.
+
+The first table is an informer's, in virtual time: whatever the server does for ten minutes, it is asked seldom, the
+cache keeps what it has, and all is well again soon after the server is. The second one is the transport's, over
+sockets, where bytes can be wrong in more ways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pytest
+
+from tests.runtime.scripted import (
+    HANG,
+    NO_STREAMED_LISTS,
+    RecordingHandler,
+    Step,
+    Streamed,
+    added,
+    bookmark,
+    event,
+    modified,
+    page,
+    pod,
+    refusal,
+    status,
+    verb_of,
+)
+from tests.runtime.test_informer import DECODE
+from tests.runtime.virtual_time import VirtualClock, run_virtual
+from trainop.runtime.client import Client
+from trainop.runtime.informer import Informer
+from trainop.runtime.paging import EndlessListError
+from trainop.runtime.resource import PODS
+from trainop.runtime.transport import Request, Response
+
+Outcome: TypeAlias = Response | Streamed | Exception
+
+MISBEHAVES = 600.0
+WELL_WITHIN = 130.0
+"""Seconds after the server is well: the longest back-off is 60 s, and a silent watch is left after 90 s."""
+
+NUMBERS = itertools.count(100)
+
+
+def is_watch(request: Request) -> bool:
+    return "watch" in request.query
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What the server answers; None is what it answers when it is well. `requests` at most in ten minutes."""
+
+    answer: Callable[[Request], Outcome | None]
+    requests: int
+    from_the_start: bool = True
+    """The informer has never been synced when this begins; otherwise it has one object by then."""
+
+
+def always(outcome: Callable[[], Outcome], *, watches: bool | None = None) -> Callable[[Request], Outcome | None]:
+    """Of all requests, or only of those that are watches, or are not."""
+    return lambda request: outcome() if watches is None or is_watch(request) == watches else None
+
+
+def steps(*script: Step) -> Callable[[Request], Outcome | None]:
+    return always(lambda: Streamed(script), watches=True)
+
+
+def trickle(step: Step, seconds: float) -> Callable[[Request], Outcome | None]:
+    script: list[Step] = []
+    for _ in range(700):
+        script += [step, seconds]
+    return steps(*script)
+
+
+def pages(answer: Callable[[Request], Response]) -> Callable[[Request], Outcome | None]:
+    return lambda request: NO_STREAMED_LISTS if verb_of(request) == "stream" else answer(request)
+
+
+def asking(retry_after: str, code: int = 429) -> Callable[[Request], Outcome | None]:
+    return always(lambda: Response(code, {"retry-after": retry_after}, b"{}"))
+
+
+def asking_in_body(retry_after: str) -> Callable[[Request], Outcome | None]:
+    body = b'{"kind":"Status","code":429,"details":{"retryAfterSeconds":%s}}' % retry_after.encode()
+    return always(lambda: Response(429, {}, body))
+
+
+def one_event_and_close(request: Request) -> Outcome | None:
+    if verb_of(request) == "stream" or not is_watch(request):
+        return None
+    return Streamed([modified("a", next(NUMBERS))])
+
+
+BUSY_FOR_AN_HOUR = event("ERROR", status(429, "TooManyRequests") | {"details": {"retryAfterSeconds": 3600}})
+
+BACKED_OFF = 30
+"""Requests in ten minutes with a back-off that grows to between 30 and 60 s."""
+
+INFORMER = {
+    "refuses connections": Behaviour(always(lambda: ConnectionRefusedError("refused")), BACKED_OFF),
+    "resets connections": Behaviour(always(lambda: ConnectionResetError("reset")), BACKED_OFF),
+    "resets watches": Behaviour(steps(ConnectionResetError("reset")), BACKED_OFF, from_the_start=False),
+    "answers nothing": Behaviour(always(lambda: TimeoutError("no answer")), BACKED_OFF),
+    "answers with 500": Behaviour(always(lambda: refusal(500)), BACKED_OFF),
+    "answers with 503": Behaviour(always(lambda: refusal(503)), BACKED_OFF),
+    "answers with 401": Behaviour(always(lambda: refusal(401)), BACKED_OFF),
+    "answers with 403": Behaviour(always(lambda: refusal(403)), BACKED_OFF),
+    "answers with 404": Behaviour(always(lambda: refusal(404)), BACKED_OFF),
+    "redirects": Behaviour(always(lambda: Response(307, {"location": "http://example.org/"}, b"")), BACKED_OFF),
+    "answers with 204": Behaviour(always(lambda: Response(204, {}, b"")), 2 * BACKED_OFF),
+    "answers lists with garbage": Behaviour(pages(lambda _: Response(200, {}, b"\x00\xff{")), BACKED_OFF),
+    "answers watches with garbage": Behaviour(steps(b"\x00\xff{\n"), 2 * BACKED_OFF, from_the_start=False),
+    "ends watches at once": Behaviour(steps(), BACKED_OFF, from_the_start=False),
+    "ends watches after one event": Behaviour(one_event_and_close, BACKED_OFF, from_the_start=False),
+    "resets watches after one event": Behaviour(
+        lambda request: (
+            Streamed([modified("a", next(NUMBERS)), ConnectionResetError("reset")])
+            if verb_of(request).startswith("watch@")
+            else None
+        ),
+        BACKED_OFF,
+        from_the_start=False,
+    ),
+    "ends watches after six seconds": Behaviour(steps(bookmark(12), 6.0), 100, from_the_start=False),
+    "is silent in watches": Behaviour(steps(HANG), 10, from_the_start=False),
+    "is silent in watches from the start": Behaviour(steps(HANG), BACKED_OFF),
+    "sends blank lines": Behaviour(trickle(b"\n", 1.0), 10, from_the_start=False),
+    "never ends a line": Behaviour(trickle(b"x", 1.0), 10, from_the_start=False),
+    "never ends a streamed list": Behaviour(trickle(added("a", 1), 20.0), 5),
+    "sends ERROR events": Behaviour(steps(event("ERROR", status(500, "Broken"))), 2 * BACKED_OFF, from_the_start=False),
+    "sends ERROR events that ask for an hour": Behaviour(steps(BUSY_FOR_AN_HOUR), BACKED_OFF, from_the_start=False),
+    "repeats a page for ever": Behaviour(pages(lambda _: page(pod("a", 1), token="t")), 3 * BACKED_OFF),
+    "repeats a page for ever with new tokens": Behaviour(
+        pages(lambda _: page(pod("a", 1), token=f"t{next(NUMBERS)}")), 4 * BACKED_OFF
+    ),
+    "sends empty pages for ever": Behaviour(pages(lambda _: page(token=f"t{next(NUMBERS)}")), 4 * BACKED_OFF),
+    **{
+        f"asks to wait: {asked[:12]}": Behaviour(asking(asked), BACKED_OFF)
+        for asked in ("3600", "9" * 400, "-1", "0", "Fri, 31 Dec 9999 23:59:59 GMT", "soon", "٣٦٠٠", "1e9")
+    },
+    "asks to wait for an hour with 503": Behaviour(asking("3600", 503), BACKED_OFF),
+    **{
+        f"asks to wait in the body: {asked[:12]}": Behaviour(asking_in_body(asked), BACKED_OFF)
+        for asked in ("3600", "9" * 400, "-1", "1e300", '"soon"', "true", "[]")
+    },
+}
+
+
+class MisbehavingServer:
+    """Holds `a`; every second event of its life is a bookmark; may misbehave."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.behaviour = behaviour
+        self.misbehaves = behaviour.from_the_start
+        self.changed = asyncio.Event()
+        self.asked = 0
+
+    def misbehave(self, misbehaves: bool) -> None:
+        """From now on; open watches break off."""
+        self.misbehaves = misbehaves
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def send(self, request: Request) -> Response:
+        answer = self._answer(request)
+        return answer if isinstance(answer, Response) else page(pod("a", 1))
+
+    async def open(self, request: Request) -> Streamed:
+        answer = self._answer(request)
+        if isinstance(answer, Response):
+            return Streamed([answer.body], answer.status, answer.headers)
+        if answer is not None:
+            return Streamed(answer._steps, answer.status, answer.headers)
+        return Broken([added("a", 1), bookmark(10, end=True)] if verb_of(request) == "stream" else [], self.changed)
+
+    def _answer(self, request: Request) -> Response | Streamed | None:
+        if not self.misbehaves:
+            return None
+        self.asked += 1
+        answer = self.behaviour.answer(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None: ...
+
+
+class Broken(Streamed):
+    """A watch that is well, with a bookmark every minute, until the server changes."""
+
+    def __init__(self, script: list[Step], changed: asyncio.Event) -> None:
+        super().__init__(script)
+        self._changed = changed
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in super().chunks():
+            yield chunk
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(60):
+                    await self._changed.wait()
+                    return
+            async for chunk in Streamed([bookmark(next(NUMBERS))]).chunks():
+                yield chunk
+
+
+@pytest.mark.parametrize("name", INFORMER)
+def test_what_an_informer_does(name: str):
+    behaviour = INFORMER[name]
+
+    async def scenario() -> None:
+        server, handler = MisbehavingServer(behaviour), RecordingHandler()
+        clock = VirtualClock()
+        client = Client(server, clock=clock, rng=random.Random(1))
+        informer = Informer(client, PODS, DECODE, clock=clock, rng=random.Random(2))
+        informer.add_handler(handler)
+        running = asyncio.create_task(informer.run())
+        if not behaviour.from_the_start:
+            await informer.wait_synced()
+            await asyncio.sleep(130)
+            server.misbehave(True)
+        await asyncio.sleep(MISBEHAVES)
+        assert not running.done()
+        assert 1 <= server.asked <= behaviour.requests
+        if not behaviour.from_the_start:
+            assert [obj.metadata.name for obj in informer.store.list()] == ["a"], "what is cached stays"
+        server.misbehave(False)
+        async with asyncio.timeout(WELL_WITHIN):
+            await informer.wait_synced()
+            while not informer.current or len(informer.store) != 1:  # noqa: ASYNC110  # virtual time
+                await asyncio.sleep(0.1)
+        assert [call for call in handler.calls if call[0] in "+-"] in (["+a@1!"], ["+a@1"]), handler.calls[:10]
+        running.cancel()
+        await asyncio.wait([running])
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(
+    "name", ["repeats a page for ever", "repeats a page for ever with new tokens", "sends empty pages for ever"]
+)
+def test_a_list_that_is_read_at_once_ends(name: str):
+    async def scenario() -> None:
+        server = MisbehavingServer(INFORMER[name])
+        with pytest.raises(EndlessListError, match="does not end"):
+            await Client(server, clock=VirtualClock()).list(PODS)
+        assert server.asked <= 4
+
+    run_virtual(scenario())
