@@ -1,85 +1,156 @@
-"""The acceptance cases: which there are, which tests carry them, and how those tests ended.
+"""The acceptance cases: which there are, which tests show which of their clauses, and how those tests ended.
 
-`cases.toml` lists every case by number with a title; a test carries some with `@pytest.mark.case("job-engine-16")`,
-or `@pytest.mark.case("job-engine-37", part="the queue")` if it shows only a part.
+`cases.toml` lists every case with a title and its clauses a, b, c ...; a test names those that it shows:
+`@pytest.mark.case("job-engine-16", "ab")`. A clause is shown if some test names it and all that do have passed; a case
+is whole if all its clauses are shown. `cases-floor.toml` holds how much has been reached.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import ascii_lowercase
+from typing import NamedTuple
 
 LIST = Path(__file__).with_name("cases.toml")
+FLOOR = Path(__file__).with_name("cases-floor.toml")
 PASSED = "passed"
+NOT_RUN = "not run"
 
 
-def read_cases(path: Path = LIST) -> dict[str, str]:
-    """Case -> title, such as `job-engine-16`, in the order of the specifications and their numbers."""
-    chapters: dict[str, list[str]] = tomllib.loads(path.read_text(encoding="utf-8"))
+class CaseError(Exception):
+    """A test names a case or clause that does not exist; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    title: str
+    clauses: Mapping[str, str]
+    """Letter -> title."""
+
+
+class Tally(NamedTuple):
+    """How much of a specification is shown."""
+
+    cases: int
+    """Whole ones."""
+    clauses: int
+
+
+def read_cases(path: Path = LIST) -> dict[str, Case]:
+    """Case such as `job-engine-16` -> its title and clauses, in the order of the specifications."""
+    chapters: dict[str, list[list[str]]] = tomllib.loads(path.read_text(encoding="utf-8"))
     return {
-        f"{specification}-{number}": title
-        for specification, titles in chapters.items()
-        for number, title in enumerate(titles, start=1)
+        f"{specification}-{number}": Case(title, dict(zip(ascii_lowercase, clauses, strict=False)))
+        for specification, cases in chapters.items()
+        for number, (title, *clauses) in enumerate(cases, start=1)
     }
+
+
+def read_floor(path: Path = FLOOR) -> dict[str, Tally]:
+    """Specification -> what was reached before."""
+    return {name: Tally(**counts) for name, counts in tomllib.loads(path.read_text(encoding="utf-8")).items()}
+
+
+def write_floor(tallies: Mapping[str, Tally], path: Path = FLOOR) -> None:
+    lines = [f"{name} = {{ cases = {tally.cases}, clauses = {tally.clauses} }}\n" for name, tally in tallies.items()]
+    path.write_text(
+        "# What `make cases` must reach; `make cases-floor` raises it.\n" + "".join(lines), encoding="utf-8"
+    )
 
 
 @dataclass
 class Ledger:
-    """What is known of each case after a run."""
+    """What is known of each case after a run. A clause is written as its case and letter: `job-engine-16b`."""
 
-    titles: Mapping[str, str]
+    cases: Mapping[str, Case]
     results: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Case -> test -> `passed`, `failed`, `skipped` or `not run`."""
-    parts: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Case and test -> what of the case the test shows, where that is not all."""
+    """Clause -> test -> `passed`, `failed`, `skipped` or `not run`."""
 
-    def unknown(self, cases: Iterable[str]) -> list[str]:
-        return [case for case in cases if case not in self.titles]
+    def clauses_of(self, case: str, letters: str) -> list[str]:
+        """The clauses that a marker names; raises CaseError if one does not exist."""
+        if case not in self.cases:
+            raise CaseError(f"no such acceptance case: {case} (see cases.toml)")
+        if unknown := [letter for letter in letters if letter not in self.cases[case].clauses]:
+            raise CaseError(f"no such clause of {case}: {', '.join(unknown)} (see cases.toml)")
+        return [f"{case}{letter}" for letter in letters]
 
-    def carry(self, case: str, test: str, part: str = "") -> None:
-        """Note that the test carries the case, or a part of it, before it has run."""
-        self.results.setdefault(case, {})[test] = "not run"
-        if part:
-            self.parts[case, test] = part
+    def carry(self, clauses: Iterable[str], test: str) -> None:
+        """Note before a test has run which clauses it shows."""
+        for clause in clauses:
+            self.results.setdefault(clause, {}).setdefault(test, NOT_RUN)
 
-    def record(self, cases: Iterable[str], test: str, result: str) -> None:
+    def record(self, clauses: Iterable[str], test: str, result: str) -> None:
         """Note one phase of a test: of set-up, call and teardown the worst counts."""
-        for case in cases:
-            before = self.results[case][test]
-            self.results[case][test] = result if before in ("not run", PASSED) else before
+        for clause in clauses:
+            tests = self.results.setdefault(clause, {})
+            before = tests.get(test, NOT_RUN)
+            tests[test] = result if before in {NOT_RUN, PASSED} else before
 
-    def shown(self, case: str) -> bool:
-        """A case is shown if every test that carries it passed, and one of them shows all of it."""
-        results = self.results.get(case, {})
-        passed = all(result == PASSED for result in results.values())
-        return passed and self._carried_wholly(case)
+    def state(self, case: str, letter: str) -> str:
+        """`passed`, `missing` if no test names the clause, or how the worst of those that do has ended."""
+        results = set(self.results.get(f"{case}{letter}", {"": "missing"}).values())
+        return next((result for result in ("failed", "skipped", NOT_RUN) if result in results), results.pop())
+
+    def shown(self, case: str) -> int:
+        """The number of clauses that are shown."""
+        return sum(self.state(case, letter) == PASSED for letter in self.cases[case].clauses)
+
+    def tallies(self) -> dict[str, Tally]:
+        """Specification -> whole cases and clauses that are shown."""
+        found: dict[str, Tally] = {}
+        for name, case in self.cases.items():
+            specification = name.rpartition("-")[0]
+            before = found.get(specification, Tally(0, 0))
+            shown = self.shown(name)
+            found[specification] = Tally(before.cases + (shown == len(case.clauses)), before.clauses + shown)
+        return found
 
     def lines(self) -> Iterator[str]:
-        """The report: case -> test -> result, the missing, and one line for each specification at the end."""
-        for case in self.titles:
-            yield from self._tests_of(case)
-        yield "shown in part only:"
-        yield from self._list(lambda case: case in self.results and not self._carried_wholly(case))
-        yield "missing (no test carries them):"
-        yield from self._list(lambda case: case not in self.results)
-        chapters: dict[str, list[str]] = {}
-        for case in self.titles:
-            chapters.setdefault(case.rpartition("-")[0], []).append(case)
-        for specification, cases in chapters.items():
-            yield f"{specification}: {sum(map(self.shown, cases))} of {len(cases)}"
+        """The report: case -> clause -> tests, the clauses that are not shown, a line per specification.
 
-    def _carried_wholly(self, case: str) -> bool:
-        return any((case, test) not in self.parts for test in self.results.get(case, {}))
+        The clauses of a specification of which no test shows anything are not listed.
+        """
+        for name, case in self.cases.items():
+            if any(f"{name}{letter}" in self.results for letter in case.clauses):
+                yield f"{name}: {case.title} ({self.shown(name)} of {len(case.clauses)})"
+                yield from self._clauses_of(name)
+        begun = {name.rpartition("-")[0] for name in self.results}
+        yield "not shown:"
+        for name, case in self.cases.items():
+            for letter, title in case.clauses.items() if name.rpartition("-")[0] in begun else ():
+                if (state := self.state(name, letter)) != PASSED:
+                    yield f"    {name} {letter}: {case.title}: {title}  ({state})"
+        totals = self._totals()
+        for specification, tally in self.tallies().items():
+            cases, clauses = totals[specification]
+            yield f"{specification}: {tally.cases} of {cases} cases whole, {tally.clauses} of {clauses} clauses"
 
-    def _list(self, wanted: Callable[[str], bool]) -> Iterator[str]:
-        return (f"    {case}: {title}" for case, title in self.titles.items() if wanted(case))
+    def above(self, floor: Mapping[str, Tally]) -> bool:
+        """Whether any number is higher than it was."""
+        pairs = [(tally, floor.get(name, Tally(0, 0))) for name, tally in self.tallies().items()]
+        return any(now > before for pair in pairs for now, before in zip(*pair, strict=True))
 
-    def _tests_of(self, case: str) -> Iterator[str]:
-        results = self.results.get(case, {})
-        if results:
-            yield f"{case}: {self.titles[case]}"
-        for test, result in sorted(results.items()):
-            part = f"  (only {self.parts[case, test]})" if (case, test) in self.parts else ""
-            yield f"    {result:8} {test}{part}"
+    def below(self, floor: Mapping[str, Tally]) -> list[str]:
+        """A line for each number that is lower than it was."""
+        return [
+            f"{name}: {now} {what} are shown, {before} were before"
+            for name, tally in self.tallies().items()
+            for what, now, before in zip(Tally._fields, tally, floor.get(name, Tally(0, 0)), strict=True)
+            if now < before
+        ]
+
+    def _totals(self) -> dict[str, Tally]:
+        found: dict[str, Tally] = {}
+        for name, case in self.cases.items():
+            before = found.get(name.rpartition("-")[0], Tally(0, 0))
+            found[name.rpartition("-")[0]] = Tally(before.cases + 1, before.clauses + len(case.clauses))
+        return found
+
+    def _clauses_of(self, case: str) -> Iterator[str]:
+        for letter, title in self.cases[case].clauses.items():
+            yield f"  {letter} {self.state(case, letter):8} {title}"
+            for test, result in sorted(self.results.get(f"{case}{letter}", {}).items()):
+                yield f"        {result:8} {test}"

@@ -18,7 +18,7 @@ import yaml
 from e2e.cluster.components import Wishes
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.places import default_data
-from tests.cases import Ledger, read_cases
+from tests.cases import CaseError, Ledger, read_cases, read_floor, write_floor
 from tests.needs import find_kubectl, need_built
 
 # a busy machine is no failure, and CI is to say the same about the same commit
@@ -30,46 +30,59 @@ LEDGER = pytest.StashKey[Ledger]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--cases", action="store_true", help="run only tests that carry acceptance cases, and report case by case"
+        "--cases", action="store_true", help="run only tests of acceptance cases, report each, and fail below the floor"
     )
+    parser.addoption("--cases-floor", action="store_true", help="the same, and make what is reached the floor")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEDGER] = Ledger(read_cases())
+    config.pluginmanager.register(Recorder(config.stash[LEDGER]))
+    config.option.cases |= config.option.cases_floor
     # programs that tests start are to hear Ctrl-C, also where who started the tests in the background ignores it
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def carried(item: pytest.Item) -> list[str]:
-    """The acceptance cases that a test carries, of all its `case` markers."""
-    return [case for marker in item.iter_markers("case") for case in marker.args]
+    """The clauses of acceptance cases that a test shows, of all its `case` markers."""
+    ledger = item.config.stash[LEDGER]
+    try:
+        return [clause for mark in item.iter_markers("case") for clause in ledger.clauses_of(*mark.args, **mark.kwargs)]
+    except (CaseError, TypeError) as error:
+        raise pytest.UsageError(f"{item.nodeid}: {error}") from None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    ledger = config.stash[LEDGER]
-    for item in items:
-        if unknown := ledger.unknown(carried(item)):
-            raise pytest.UsageError(f"{item.nodeid}: no such acceptance case: {', '.join(unknown)} (see cases.toml)")
-    if config.getoption("--cases"):
-        config.hook.pytest_deselected(items=[item for item in items if not carried(item)])
-        items[:] = [item for item in items if carried(item)]
+    clauses = {item: carried(item) for item in items}
+    if config.option.cases:
+        config.hook.pytest_deselected(items=[item for item in items if not clauses[item]])
+        items[:] = [item for item in items if clauses[item]]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
-        for marker in item.iter_markers("case"):
-            for case in marker.args:
-                session.config.stash[LEDGER].carry(case, item.nodeid, **marker.kwargs)
+        session.config.stash[LEDGER].carry(carried(item), item.nodeid)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The report says which clauses it is about, as it may be counted in another process."""
     report = yield
-    if report.when == "call" or not report.passed:  # set-up and teardown say something only when they go wrong
-        outcome = "failed" if hasattr(report, "wasxfail") else report.outcome
-        item.config.stash[LEDGER].record(carried(item), item.nodeid, outcome)
+    vars(report)["clauses"] = carried(item)
     return report
+
+
+class Recorder:
+    """Notes in the ledger how tests end, in the process that hears of all of them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or not report.passed:  # set-up and teardown say something only when they go wrong
+            outcome = "failed" if hasattr(report, "wasxfail") else report.outcome
+            self._ledger.record(vars(report)["clauses"], report.nodeid, outcome)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -83,10 +96,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
     """Print the report after pytest's own summary, so that it ends with one line for each specification."""
+    config = session.config
+    asked = config.option.cases and not config.option.collectonly and not hasattr(config, "workerinput")
+    ledger = config.stash[LEDGER]
+    below = ledger.below(read_floor()) if asked and not config.option.cases_floor else []
+    if below and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     yield
-    if session.config.getoption("--cases"):
-        for line in session.config.stash[LEDGER].lines():
-            print(line)  # noqa: T201  the report is what was asked for
+    if asked:
+        print("\n".join([*ledger.lines(), *below]))  # noqa: T201  the report is what was asked for
+        if config.option.cases_floor:
+            write_floor(ledger.tallies())
+        elif ledger.above(read_floor()):
+            print("more is shown than before: `make cases-floor`, and commit it")  # noqa: T201
 
 
 @pytest.fixture(autouse=True)

@@ -84,14 +84,14 @@ def test_a_program_called_manager_is_the_operator(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "manager: scheme dummyjob is not supported yet\n")
 
 
-@pytest.mark.case("job-engine-34")
+@pytest.mark.case("job-engine-34", "b")
 def test_an_unknown_scheme_ends_the_process_with_one_line() -> None:
     done = trainop("operator", "--enable-scheme=DummyJob")
     assert done.returncode == 1
     assert done.stderr == "trainop: scheme dummyjob is not supported yet\n"
 
 
-@pytest.mark.case("job-engine-34")
+@pytest.mark.case("job-engine-34", "ac")
 def test_schemes_are_chosen_in_any_case_and_once() -> None:
     def kinds(*schemes: str) -> list[str]:
         return [framework.kind for framework in enabled_frameworks(schemes)]

@@ -143,6 +143,7 @@ def test_the_environment_stands_in_for_flags():
     assert read("--namespace=mine", KUBEFLOW_NAMESPACE="team").namespace == "mine"
 
 
+@pytest.mark.case("frameworks-v1-28", "ab")
 def test_the_init_container_template_is_read_from_its_file(tmp_path: Path):
     path = tmp_path / "init.yaml"
     assert read(f"--pytorch-init-container-template-file={path}").options.pytorch_init_template is None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.places import VERSION
-from tests.cases import Ledger, read_cases
+from tests.cases import Case, Ledger, Tally, read_cases, read_floor, write_floor
 
 ROOT = Path(__file__).parent.parent
 BUDGETS = {"dijob.py": 350, "mpi_v1.py": 250, "mpi_v2beta1.py": 250}
@@ -74,40 +74,85 @@ def test_every_specification_has_forty_cases():
     assert counts == dict.fromkeys(("job-engine", "frameworks-v1", "runtime", "mpi-v2beta1", "di-orchestrator"), 40)
 
 
-def test_a_case_is_shown_only_if_every_test_that_carries_it_passed():
-    ledger = Ledger({"a-1": "first", "a-2": "second", "a-3": "third", "b-1": "other"})
-    for case, test in (("a-1", "t1"), ("a-1", "t2"), ("a-2", "t2"), ("a-2", "t3"), ("b-1", "t1")):
-        ledger.carry(case, test, part="the queue" if case == "b-1" else "")
-    ledger.record(["a-1", "b-1"], "t1", "passed")
-    ledger.record(["a-1", "a-2"], "t2", "passed")
-    ledger.record(["a-2"], "t3", "skipped")
-    assert [case for case in ledger.titles if ledger.shown(case)] == ["a-1"]
-    lines = list(ledger.lines())
-    assert "    skipped  t3" in lines
-    assert "    passed   t1  (only the queue)" in lines
-    assert lines[lines.index("shown in part only:") :] == [
-        "shown in part only:",
-        "    b-1: other",
-        "missing (no test carries them):",
-        "    a-3: third",
-        "a: 1 of 3",
-        "b: 0 of 1",
+LETTERS = Case("first", {"a": "its a", "b": "its b"})
+
+
+def ledger(*results: tuple[str, str, str]) -> Ledger:
+    """Of two cases; each result is a clause, a test and how it ended."""
+    found = Ledger({"a-1": LETTERS, "a-2": Case("second", {"a": "all of it"}), "b-1": Case("other", {"a": "all"})})
+    for clause, test, result in results:
+        found.carry([clause], test)
+        found.record([clause], test, result)
+    return found
+
+
+def test_a_case_is_whole_only_if_each_clause_is_shown_and_each_test_of_it_passed():
+    assert ledger(("a-1a", "t1", "passed")).tallies()["a"] == Tally(0, 1)
+    both = [("a-1a", "t1", "passed"), ("a-1b", "t2", "passed")]
+    assert ledger(*both).tallies()["a"] == Tally(1, 2)
+    for result in ("failed", "skipped", "not run"):
+        assert ledger(*both, ("a-1b", "t3", result)).tallies()["a"] == Tally(0, 1)
+
+
+def test_the_report_says_what_is_missing_of_the_specifications_that_were_begun():
+    lines = list(ledger(("a-1a", "t1", "passed"), ("a-1b", "t2", "skipped")).lines())
+    assert lines == [
+        "a-1: first (1 of 2)",
+        "  a passed   its a",
+        "        passed   t1",
+        "  b skipped  its b",
+        "        skipped  t2",
+        "not shown:",
+        "    a-1 b: first: its b  (skipped)",
+        "    a-2 a: second: all of it  (missing)",
+        "a: 0 of 2 cases whole, 1 of 3 clauses",
+        "b: 0 of 1 cases whole, 0 of 1 clauses",
     ]
 
 
 def test_a_failure_in_any_phase_outweighs_a_pass():
-    ledger = Ledger({"a-1": "first"})
-    ledger.carry("a-1", "t")
-    for result in ("passed", "failed"):
-        ledger.record(["a-1"], "t", result)
-    assert not ledger.shown("a-1")
+    found = ledger(("a-2a", "t", "passed"), ("a-2a", "t", "failed"))
+    assert found.tallies()["a"] == Tally(0, 0)
+    found.record(["a-2a"], "t", "passed")
+    assert found.tallies()["a"] == Tally(0, 0)
+
+
+def test_what_is_shown_must_not_become_less(tmp_path: Path):
+    floor = tmp_path / "floor.toml"
+    before = ledger(("a-1a", "t1", "passed"), ("a-1b", "t1", "passed"))
+    write_floor(before.tallies(), floor)
+    assert (before.below(read_floor(floor)), before.above(read_floor(floor))) == ([], False)
+    less = ledger(("a-1a", "t1", "passed"))
+    assert less.below(read_floor(floor)) == [
+        "a: 0 cases are shown, 1 were before",
+        "a: 1 clauses are shown, 2 were before",
+    ]
+    more = ledger(("a-1a", "t1", "passed"), ("a-1b", "t1", "passed"), ("b-1a", "t2", "passed"))
+    assert (more.below(read_floor(floor)), more.above(read_floor(floor))) == ([], True)
+
+
+def test_the_floor_is_no_more_than_there_is():
+    counts = {
+        name: sum(len(c.clauses) for case, c in read_cases().items() if case.startswith(name)) for name in read_floor()
+    }
+    assert len(counts) == 5
+    assert all(read_floor()[name].clauses <= clauses for name, clauses in counts.items())
+
+
+def test_every_clause_has_a_text_of_its_own():
+    for name, case in read_cases().items():
+        texts = list(case.clauses.values())
+        assert texts, name
+        assert all(texts), name
+        assert len(set(texts)) == len(texts), name
 
 
 PROBE = """
 import pytest
-@pytest.mark.case("job-engine-1", "job-engine-2")
+@pytest.mark.case("job-engine-5", "a")
+@pytest.mark.case("job-engine-2", "ab")
 def test_passes(): pass
-@pytest.mark.case("job-engine-2")
+@pytest.mark.case("job-engine-2", "b")
 @pytest.mark.xfail(reason="shows that an expected failure shows nothing")
 def test_fails(): assert False
 def test_carries_nothing(): assert False
@@ -127,19 +172,32 @@ def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedPr
     )
 
 
-def test_a_run_ends_with_one_line_for_each_specification(tmp_path: Path):
-    done = run_pytest(tmp_path, PROBE, "--cases")
+@pytest.mark.parametrize("processes", [[], ["--numprocesses=2"]], ids=["alone", "spread"])
+def test_a_run_of_the_cases_reports_and_fails_below_the_floor(tmp_path: Path, processes: list[str]):
+    done = run_pytest(tmp_path, PROBE, "--cases", *processes)
     lines = done.stdout.splitlines()
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed, 1 deselected, 1 xfailed" in done.stdout
-    assert lines[-5] == "job-engine: 1 of 40"
-    assert "    passed   test_probe.py::test_passes" in lines
+    assert "1 passed" in done.stdout
+    assert "1 xfailed" in done.stdout
+    assert "  a passed   slashes and capitals are replaced" in lines
+    assert "    job-engine-2 b: labels of a replica: the service selects by the same four  (failed)" in lines
+    clauses = sum(len(case.clauses) for name, case in read_cases().items() if name.startswith("job-engine"))
+    assert f"job-engine: 1 of 40 cases whole, 2 of {clauses} clauses" in lines
+    assert f"job-engine: 2 clauses are shown, {read_floor()['job-engine'].clauses} were before" in lines
+    assert done.returncode == 1, done.stdout + done.stderr
 
 
-def test_an_unknown_case_fails_the_collection(tmp_path: Path):
-    done = run_pytest(tmp_path, PROBE.replace("job-engine-1", "job-engine-41"), "--cases")
-    assert done.returncode != 0
-    assert "no such acceptance case: job-engine-41" in done.stderr + done.stdout
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ('"job-engine-41", "a"', "no such acceptance case: job-engine-41"),
+        ('"job-engine-5", "ab"', "no such clause of job-engine-5: b"),
+        ('"job-engine-5"', "missing 1 required positional argument: 'letters'"),
+    ],
+)
+def test_an_unknown_case_or_clause_fails_the_collection(tmp_path: Path, wrong: str, told: str):
+    done = run_pytest(tmp_path, PROBE.replace('"job-engine-5", "a"', wrong))
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert told in done.stderr + done.stdout
 
 
 LACKING = """

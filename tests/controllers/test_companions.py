@@ -29,8 +29,8 @@ async def started(**policy: Any) -> Shell:
     return shell
 
 
+@pytest.mark.case("frameworks-v1-17", "bc")
 @virtual_time
-@pytest.mark.case("frameworks-v1-17")
 async def test_an_autoscaler_is_applied_once_and_removed_with_suspension() -> None:
     shell = await started()
     assert shell.client.names(APPLY, HPAS) == ["j"]
@@ -45,8 +45,8 @@ async def test_an_autoscaler_is_applied_once_and_removed_with_suspension() -> No
     assert (HPAS, KEY) in shell.client.objects
 
 
+@pytest.mark.case("frameworks-v1-17", "d")
 @virtual_time
-@pytest.mark.case("frameworks-v1-17")
 async def test_a_change_of_the_policy_names_the_object_that_it_changes() -> None:
     shell = await started()
     uid = shell.client.objects[HPAS, KEY]["metadata"]["uid"]

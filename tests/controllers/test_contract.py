@@ -47,7 +47,7 @@ def test_a_framework_is_what_the_api_says(kind: str):
     assert framework.resource.api_version == "kubeflow.org/v1"
 
 
-@pytest.mark.case("job-engine-1", part="all kinds, without the caches")
+@pytest.mark.case("job-engine-1", "ab")
 def test_each_replica_gets_a_pod_and_a_service_that_the_job_owns(kind: str):
     expected = [f"j-{role.lower()}-{i}" for role, count in SHAPES[kind].items() for i in range(count)]
     pods, services = pods_of(make(kind)), services_of(make(kind))
@@ -86,7 +86,7 @@ def test_the_default_port_is_there_and_the_users_own_beats_it(kind: str):
     assert "7777" in json.dumps([pod["spec"]["containers"][0].get("env") for pod in pods_of(named).values()])
 
 
-@pytest.mark.case("job-engine-39")
+@pytest.mark.case("job-engine-39", "b")
 def test_the_same_port_under_another_name_appears_once(kind: str):
     framework = FRAMEWORKS[kind]
     ports = [{"name": "x", "containerPort": framework.port}]
@@ -95,7 +95,7 @@ def test_the_same_port_under_another_name_appears_once(kind: str):
         assert service["spec"]["ports"] == [{"name": "x", "port": framework.port}]
 
 
-@pytest.mark.case("job-engine-4", part="all kinds, without the warning")
+@pytest.mark.case("job-engine-4", "ac")
 def test_restart_policies(kind: str):
     default = {"PyTorchJob": "OnFailure", "PaddleJob": "OnFailure"}.get(kind, "Never")
     for policy, expected in [
@@ -121,7 +121,8 @@ def test_running_is_told_once_the_leaders_run(kind: str):
     assert world.conditions == [("Created", "True", f"{kind}Created"), ("Running", "True", f"{kind}Running")]
 
 
-@pytest.mark.case("job-engine-14", "job-engine-15")
+@pytest.mark.case("job-engine-14", "abcd")
+@pytest.mark.case("job-engine-15", "a")
 @pytest.mark.parametrize("policy", ["None", "Running", "All", None])
 def test_success_and_clean_up(kind: str, policy: str | None):
     world = running(kind, run={"cleanPodPolicy": policy})
@@ -154,7 +155,9 @@ def test_a_failure_under_never_keeps_the_pods_and_ends_the_job(kind: str):
     assert world.counts == {"created": 1, "failed": 1, "failed_pods": 1}
 
 
-@pytest.mark.case("frameworks-v1-10", "job-engine-6", "job-engine-7")
+@pytest.mark.case("frameworks-v1-10", "ab")
+@pytest.mark.case("job-engine-6", "ae")
+@pytest.mark.case("job-engine-7", "abcd")
 @pytest.mark.parametrize("code", [1, 2, 127, 128, 130, 138, 255])
 def test_policy_exit_code(kind: str, code: int):
     world = running(kind, policy="ExitCode")
@@ -193,7 +196,7 @@ def test_an_evicted_pod_is_replaced_and_the_job_goes_on(kind: str, policy: str):
     assert "failed" not in world.counts
 
 
-@pytest.mark.case("job-engine-38")
+@pytest.mark.case("job-engine-38", "cd")
 @pytest.mark.parametrize("policy", ["OnFailure", "Always", "ExitCode", "Never"])
 def test_a_drained_pod_fails_the_job_only_under_never(kind: str, policy: str):
     world = running(kind, policy=policy)
@@ -206,8 +209,8 @@ def test_a_drained_pod_fails_the_job_only_under_never(kind: str, policy: str):
     assert (last(kind) in world.living()) == (policy != "Never")
 
 
-@pytest.mark.case("job-engine-13")
-@pytest.mark.case("frameworks-v1-40", part="replicas 0 of all kinds but MPIJob; the rest of the case is MPIJob's")
+@pytest.mark.case("job-engine-13", "ab")
+@pytest.mark.case("frameworks-v1-40", "d")
 def test_a_type_of_zero_replicas_has_nothing_ever_and_is_no_success(kind: str):
     framework = FRAMEWORKS[kind]
     free = [role for role, replicas in framework.roles.items() if replicas.least == 0]
@@ -221,7 +224,7 @@ def test_a_type_of_zero_replicas_has_nothing_ever_and_is_no_success(kind: str):
     assert not world.is_true("Succeeded")
 
 
-@pytest.mark.case("job-engine-11", "job-engine-12")
+@pytest.mark.case("job-engine-11", "ab")
 def test_scaling(kind: str):
     world = running(kind)
     role = world.spec[FRAMEWORKS[kind].replica_specs]["Worker"]
@@ -240,7 +243,9 @@ def test_scaling(kind: str):
     assert not world.is_true("Restarting")
 
 
-@pytest.mark.case("job-engine-16", "job-engine-17", "job-engine-18")
+@pytest.mark.case("job-engine-16", "ab")
+@pytest.mark.case("job-engine-17", "cd")
+@pytest.mark.case("job-engine-18", "b")
 def test_suspension(kind: str):
     world = world_of(kind, run={"suspend": True})
     assert world.conditions == [("Created", "True", f"{kind}Created"), ("Suspended", "True", f"{kind}Suspended")]
@@ -276,8 +281,8 @@ def test_suspension(kind: str):
     assert world.status["startTime"] > started
 
 
-@pytest.mark.case("job-engine-20")
-@pytest.mark.case("frameworks-v1-23", part="all kinds, without changing managedBy")
+@pytest.mark.case("job-engine-20", "abc")
+@pytest.mark.case("frameworks-v1-23", "ab")
 @pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", "somebody/else", ""])
 def test_a_job_that_others_manage_is_left_alone(kind: str, manager: str):
     world = World(make(kind, run={"managedBy": manager, "suspend": True}), framework=FRAMEWORKS[kind])
@@ -287,7 +292,7 @@ def test_a_job_that_others_manage_is_left_alone(kind: str, manager: str):
         assert (world.pods, world.services, world.status, world.events) == ({}, {}, {}, [])
 
 
-@pytest.mark.case("job-engine-20")
+@pytest.mark.case("job-engine-20", "d")
 def test_a_job_that_names_us_as_its_manager_is_as_any_other(kind: str):
     assert not ignored(Unstructured(make(kind, run={"managedBy": "kubeflow.org/training-operator"})))
     world = running(kind, run={"managedBy": "kubeflow.org/training-operator"})
@@ -295,7 +300,6 @@ def test_a_job_that_names_us_as_its_manager_is_as_any_other(kind: str):
     assert world.is_true("Running")
 
 
-@pytest.mark.case("job-engine-21", part="all kinds, not with the very job of the case")
 def test_restarts_in_place_reach_the_backoff_limit(kind: str):
     world = running(kind, policy="OnFailure", run={"backoffLimit": 4})
     worker = {"name": FRAMEWORKS[kind].container, "restartCount": 2, "state": {}}
@@ -309,7 +313,7 @@ def test_restarts_in_place_reach_the_backoff_limit(kind: str):
     assert (world.pods, world.counts) == ({}, {"created": 1, "failed": 1})
 
 
-@pytest.mark.case("job-engine-23")
+@pytest.mark.case("job-engine-23", "a")
 @pytest.mark.parametrize("limit", [0, 2])
 def test_restarts_by_exit_code_reach_the_backoff_limit(kind: str, limit: int):
     world = running(kind, policy="ExitCode", run={"backoffLimit": limit})
@@ -328,7 +332,7 @@ def test_restarts_by_exit_code_reach_the_backoff_limit(kind: str, limit: int):
     assert world.counts.get("restarted", 0) == limit
 
 
-@pytest.mark.case("job-engine-24", part="all kinds")
+@pytest.mark.case("job-engine-24", "bc")
 def test_the_deadline(kind: str):
     world = running(kind, run={"activeDeadlineSeconds": 60})
     assert world.step().again_in == 60
@@ -339,7 +343,7 @@ def test_the_deadline(kind: str):
     assert world.pods == {}
 
 
-@pytest.mark.case("job-engine-25", part="all kinds, without events")
+@pytest.mark.case("job-engine-25", "c")
 def test_the_time_to_live(kind: str):
     world = running(kind, run={"ttlSecondsAfterFinished": 180})
     for name in leaders(kind):
@@ -351,7 +355,7 @@ def test_the_time_to_live(kind: str):
     assert FRAMEWORKS[kind].deleted_as == ("Job" if kind in {"TFJob", "XGBoostJob"} else "Pod")
 
 
-@pytest.mark.case("frameworks-v1-5")
+@pytest.mark.case("frameworks-v1-5", "ab")
 def test_keys_in_odd_cases_are_read_and_told_in_the_canonical_one(kind: str):
     job = make(kind)
     specs = job["spec"][FRAMEWORKS[kind].replica_specs]
@@ -391,6 +395,7 @@ def test_templates_without_what_is_needed_are_refused(kind: str):
     assert image == f"{at}[0].image: Required value: must be required"
 
 
+@pytest.mark.case("frameworks-v1-22", "g")
 def test_names_that_no_service_could_have_are_refused(kind: str):
     assert problems(kind, name="0-test")[0].startswith('metadata.name: Invalid value: "0-test": should match: ')
     assert "must be no more than 63 characters" in problems(kind, name="a" * 60)[0]

@@ -82,7 +82,7 @@ async def test_a_whole_job_restarts_also_across_a_restart_of_the_operator(kind: 
         assert len(await here.events(f"{kind}Restarting")) == 1
 
 
-@pytest.mark.case("frameworks-v1-32")
+@pytest.mark.case("frameworks-v1-32", "abcde")
 @virtual_time
 async def test_a_jax_job_from_its_coordinator_to_its_scale() -> None:
     async with stage(crds=False) as here:
@@ -112,7 +112,6 @@ async def test_a_jax_job_from_its_coordinator_to_its_scale() -> None:
         assert job["status"]["conditions"][-1]["message"] == "JAXJob ns/j successfully completed."
 
 
-@pytest.mark.case("frameworks-v1-17")
 @virtual_time
 async def test_an_autoscaler_comes_and_goes_with_the_job() -> None:
     metrics = [{"type": "Resource", "resource": {"name": "cpu"}}]

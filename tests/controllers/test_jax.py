@@ -13,7 +13,7 @@ from trainop.engine.model import Options
 from trainop.runtime.objects import Unstructured
 
 
-@pytest.mark.case("frameworks-v1-32", part="the environment of the other workers")
+@pytest.mark.case("frameworks-v1-32", "ab")
 def test_environment():
     pods = pods_of(make("JAXJob", {"Worker": 3}, name="jx"))
     for index, pod in enumerate(pods.values()):
@@ -26,7 +26,7 @@ def test_environment():
     assert services["jx-worker-2"]["spec"]["ports"] == [{"name": "jaxjob-port", "port": 6666}]
 
 
-@pytest.mark.case("frameworks-v1-32", part="progress and the selector")
+@pytest.mark.case("frameworks-v1-32", "cd")
 def test_all_workers_have_to_succeed():
     world = running("JAXJob", {"Worker": 3}, name="jx")
     for index in (0, 1):

@@ -19,7 +19,7 @@ def mx(roles: dict[str, int], **fields: Any) -> Json:
     return make("MXJob", roles, name="mx", **fields)
 
 
-@pytest.mark.case("frameworks-v1-33")
+@pytest.mark.case("frameworks-v1-33", "a")
 def test_environment():
     pods = pods_of(mx(TRAINING))
     assert list(env(pods["mx-worker-1"])) == [
@@ -55,7 +55,7 @@ def test_labels_are_written_as_they_are():
     assert '"labels":{"tuner":"größer"}' in env(pods_of(job)["mx-tuner-0"])["MX_CONFIG"]
 
 
-@pytest.mark.case("frameworks-v1-33")
+@pytest.mark.case("frameworks-v1-33", "b")
 def test_every_server_is_called_master():
     pods = pods_of(mx({**TRAINING, "Server": 2}))
     assert [name for name, pod in pods.items() if JOB_ROLE in pod["metadata"]["labels"]] == [
@@ -81,7 +81,7 @@ def test_the_label_of_a_tuner_server_is_an_annotation_of_its_template():
     assert '"task":{"type":"tuner","index":0}' in config
 
 
-@pytest.mark.case("frameworks-v1-33")
+@pytest.mark.case("frameworks-v1-33", "c")
 def test_the_scheduler_decides():
     world = world_of("MXJob", TRAINING, name="mx")
     world.run("mx-scheduler-0")
@@ -92,7 +92,7 @@ def test_the_scheduler_decides():
     assert world.conditions[-1] == ("Succeeded", "True", "MXJobSucceeded")
 
 
-@pytest.mark.case("frameworks-v1-33")
+@pytest.mark.case("frameworks-v1-33", "de")
 def test_a_worker_alone():
     pod = pods_of(mx({"Worker": 1}))["mx-worker-0"]
     assert (env(pod)["DMLC_PS_ROOT_PORT"], env(pod)["DMLC_PS_ROOT_URI"]) == ("0", "")
@@ -108,7 +108,7 @@ def test_workers_with_servers_but_without_scheduler_decide_nothing():
     assert world.conditions == [("Created", "True", "MXJobCreated")]
 
 
-@pytest.mark.case("frameworks-v1-33")
+@pytest.mark.case("frameworks-v1-33", "f")
 @pytest.mark.parametrize("extra", [{}, {"Scheduler": 1}])
 def test_tuning_succeeds_with_the_tuners(extra: dict[str, int]):
     roles = {"TunerTracker": 1, "TunerServer": 1, "Tuner": 2, **extra}

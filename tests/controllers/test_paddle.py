@@ -19,7 +19,7 @@ def pd(roles: dict[str, int], **fields: Any) -> Json:
     return make("PaddleJob", roles, name="pd", **fields)
 
 
-@pytest.mark.case("frameworks-v1-31")
+@pytest.mark.case("frameworks-v1-31", "ab")
 def test_collective_environment():
     pods = pods_of(pd({"Worker": 2}))
     shared = {"PYTHONUNBUFFERED": "1", "PADDLE_JOB_ID": "pd", "PADDLE_NNODES": "2"}
@@ -29,7 +29,7 @@ def test_collective_environment():
     assert all(JOB_ROLE not in pod["metadata"]["labels"] for pod in pods.values())
 
 
-@pytest.mark.case("frameworks-v1-31")
+@pytest.mark.case("frameworks-v1-31", "c")
 def test_environment_with_servers():
     pods = pods_of(pd({"Master": 2, "Worker": 1}))
     shared = {"PYTHONUNBUFFERED": "1", "PADDLE_JOB_ID": "pd", "PADDLE_NNODES": "3"}
@@ -53,7 +53,7 @@ def test_of_several_masters_rendezvous_needs_the_first():
     assert list(services_of(pd({"Worker": 2}), service_mode="leader")) == ["pd-worker-0"]
 
 
-@pytest.mark.case("frameworks-v1-31")
+@pytest.mark.case("frameworks-v1-31", "d")
 def test_an_elastic_policy_needs_workers():
     (error,) = parse(PADDLE, Unstructured(pd({"Master": 1}, elasticPolicy={}))).errors
     assert str(error) == (

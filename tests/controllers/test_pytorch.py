@@ -48,7 +48,7 @@ def pt(*args: Any, **fields: Any) -> Json:
     return make_job(*args, name="pt", **fields)
 
 
-@pytest.mark.case("frameworks-v1-13")
+@pytest.mark.case("frameworks-v1-13", "abcd")
 def test_environment_of_a_job_with_a_master():
     tmpl = template(
         containers=[
@@ -71,7 +71,7 @@ def test_environment_of_a_job_with_a_master():
         assert init["name"] == "init-pytorch"
 
 
-@pytest.mark.case("frameworks-v1-14")
+@pytest.mark.case("frameworks-v1-14", "ab")
 @pytest.mark.parametrize(
     ("processes", "size", "shown"),
     [("4", 12, "4"), ("gpu", 3, "gpu"), ("cpu", 3, "cpu"), ("auto", 3, "auto"), ("", 3, "auto"), (None, 3, "auto")],
@@ -88,7 +88,7 @@ def test_the_example_of_the_specification():
     )
 
 
-@pytest.mark.case("frameworks-v1-15")
+@pytest.mark.case("frameworks-v1-15", "abcde")
 def test_a_job_of_workers_only():
     found = pods(pt(None, 2))
     assert [line(pod) for pod in found.values()] == ["PYTHONUNBUFFERED=1 PET_NPROC_PER_NODE=auto PET_NNODES=2"] * 2
@@ -108,7 +108,7 @@ def test_a_job_of_workers_only():
     assert world.status["conditions"][-1]["message"] == "PyTorchJob ns/pt successfully completed."
 
 
-@pytest.mark.case("frameworks-v1-16")
+@pytest.mark.case("frameworks-v1-16", "a")
 def test_elastic_environment():
     policy = {
         "rdzvHost": "localhost",
@@ -154,7 +154,7 @@ def test_elastic_with_a_master_has_both_blocks():
     assert (found["RANK"], found["MASTER_ADDR"], found["PET_NNODES"]) == ("2", "pt-master-0", "2:2")
 
 
-@pytest.mark.case("frameworks-v1-18")
+@pytest.mark.case("frameworks-v1-18", "a")
 @pytest.mark.parametrize("other", ["Running", "Succeeded"])
 def test_of_elastic_workers_one_success_is_enough(other: str):
     made = plan_for(
@@ -165,7 +165,7 @@ def test_of_elastic_workers_one_success_is_enough(other: str):
     assert written(made)["replicaStatuses"]["Worker"]["succeeded"] == 2
 
 
-@pytest.mark.case("frameworks-v1-19")
+@pytest.mark.case("frameworks-v1-19", "abc")
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
@@ -202,7 +202,7 @@ def test_variables_go_to_every_container_after_the_users_own_and_not_to_init_con
 # Init container -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("frameworks-v1-28")
+@pytest.mark.case("frameworks-v1-28", "a")
 def test_a_template_of_ones_own():
     text = Path(__file__).with_name("init_container.yaml").read_text()
     found = pods(pt(1, 1), pytorch_init_template=text, pytorch_init_image="busybox:1", pytorch_init_max_tries=7)[
@@ -214,7 +214,7 @@ def test_a_template_of_ones_own():
     ]
 
 
-@pytest.mark.case("frameworks-v1-28")
+@pytest.mark.case("frameworks-v1-28", "b")
 def test_the_built_in_template():
     (init,) = pods(pt(1, 1))["pt-worker-0"]["spec"]["initContainers"]
     assert (init["name"], init["image"], init["imagePullPolicy"]) == ("init-pytorch", "alpine:3.10", "IfNotPresent")
@@ -276,7 +276,7 @@ def test_a_job_without_roles_makes_no_progress():
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("frameworks-v1-22", part="at reconcile; that it is not even accepted, and warnings, need webhooks")
+@pytest.mark.case("frameworks-v1-22", "abcdh")
 @pytest.mark.parametrize(
     ("job", "told"),
     [

@@ -150,7 +150,7 @@ async def test_errors_of_one_batch_are_told_together() -> None:
 # A name that is taken -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("runtime-38")
+@pytest.mark.case("runtime-38", "b")
 @virtual_time
 async def test_a_pod_whose_post_was_answered_by_a_reset_is_found_by_name_and_not_made_twice() -> None:
     """Only the shell's part; that the client sends no POST twice is shown at the client."""
@@ -180,7 +180,7 @@ async def test_a_pod_whose_post_was_answered_by_a_reset_is_found_by_name_and_not
     assert shell.client.calls == []
 
 
-@pytest.mark.case("job-engine-38")
+@pytest.mark.case("job-engine-38", "ab")
 @pytest.mark.parametrize("state", ["terminating", "not yet"])
 @virtual_time
 async def test_a_predecessors_pod_is_waited_for_without_an_event(state: str) -> None:
@@ -425,6 +425,7 @@ async def test_what_cannot_be_deleted_keeps_nothing_from_being_made() -> None:
     assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1", "j-worker-7"]
 
 
+@pytest.mark.case("job-engine-25", "gh")
 @virtual_time
 async def test_a_job_past_its_time_to_live_is_deleted_and_counted() -> None:
     shell = shell_with_job()
@@ -455,7 +456,7 @@ async def test_a_job_that_cannot_be_deleted_is_told() -> None:
 # Adoption and release -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("job-engine-35")
+@pytest.mark.case("job-engine-35", "d")
 @virtual_time
 async def test_an_orphan_is_adopted_after_one_look_at_the_job() -> None:
     """The shell's part; who is an orphan is shown at the engine."""
@@ -473,7 +474,7 @@ async def test_an_orphan_is_adopted_after_one_look_at_the_job() -> None:
     assert patches == [{"metadata": {"ownerReferences": [owner], "uid": f"p{index}"}} for index in (0, 1)]
 
 
-@pytest.mark.case("job-engine-35")
+@pytest.mark.case("job-engine-35", "g")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -498,7 +499,7 @@ async def test_a_job_that_is_going_adopts_nothing(change: Json | None, words: st
     assert not [call for call in shell.client.calls if call.verb == "patch strategic"]
 
 
-@pytest.mark.case("job-engine-35")
+@pytest.mark.case("job-engine-35", "b")
 @virtual_time
 async def test_a_child_that_stopped_matching_is_released() -> None:
     shell = shell_with_job()

@@ -135,7 +135,7 @@ def of_job(status: Json) -> list[tuple[str, str]]:
     return [(each["type"], each["status"]) for each in status.get("conditions", [])]
 
 
-@pytest.mark.case("job-engine-1")
+@pytest.mark.case("job-engine-1", "abcd")
 @virtual_time
 async def test_a_job_gets_what_it_needs_and_runs() -> None:
     async with stage() as here:
@@ -193,7 +193,7 @@ async def test_a_job_that_succeeds_says_so_once() -> None:
         assert await here.names(PODS) == ["j-master-0", "j-worker-0", "j-worker-1"]
 
 
-@pytest.mark.case("job-engine-40", part="the metrics; readyz, Secret and caBundle need webhooks")
+@pytest.mark.case("job-engine-40", "ef")
 @virtual_time
 async def test_a_created_job_is_counted_once_also_by_the_next_operator() -> None:
     labels = {"framework": "pytorch", "job_namespace": "ns"}
@@ -211,7 +211,9 @@ async def test_a_created_job_is_counted_once_also_by_the_next_operator() -> None
         assert (created(first), created(second)) == (1.0, None)
 
 
-@pytest.mark.case("job-engine-16", "job-engine-17", "job-engine-18")
+@pytest.mark.case("job-engine-16", "ab")
+@pytest.mark.case("job-engine-17", "acd")
+@pytest.mark.case("job-engine-18", "ab")
 @virtual_time
 async def test_a_job_is_suspended_and_resumed() -> None:
     async with stage() as here:
@@ -244,7 +246,7 @@ async def test_a_job_is_suspended_and_resumed() -> None:
         assert await here.names(PODS) == ["j-master-0", "j-worker-0", "j-worker-1"]
 
 
-@pytest.mark.case("job-engine-24")
+@pytest.mark.case("job-engine-24", "bc")
 @virtual_time
 async def test_a_deadline_ends_a_job_though_nothing_happens() -> None:
     async with stage() as here:
@@ -261,7 +263,7 @@ async def test_a_deadline_ends_a_job_though_nothing_happens() -> None:
         assert await here.names(PODS) == []
 
 
-@pytest.mark.case("job-engine-25")
+@pytest.mark.case("job-engine-25", "deg")
 @virtual_time
 async def test_a_finished_job_is_deleted_in_time_also_by_the_next_operator() -> None:
     async with stage(run=False) as here:
@@ -285,7 +287,7 @@ async def test_a_finished_job_is_deleted_in_time_also_by_the_next_operator() -> 
             assert await here.names(JOBS) == []
 
 
-@pytest.mark.case("job-engine-23")
+@pytest.mark.case("job-engine-23", "abc")
 @virtual_time
 async def test_restarts_are_counted_over_the_life_of_operators() -> None:
     def replicas() -> Json:
@@ -310,7 +312,7 @@ async def test_restarts_are_counted_over_the_life_of_operators() -> None:
         assert conditions[-1][3] == "Job j has failed because it has reached the specified backoff limit"
 
 
-@pytest.mark.case("runtime-18")
+@pytest.mark.case("runtime-18", "ab")
 @virtual_time
 async def test_a_kind_that_is_not_installed_is_waited_for() -> None:
     """The part of coming; the tests of the cache show the rest."""

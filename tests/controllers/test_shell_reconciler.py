@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, merge, pytorch_job
 from tests.runtime.virtual_time import virtual_time
@@ -201,7 +202,8 @@ async def test_an_unknown_counter_is_a_mistake() -> None:
 # Expectations ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("runtime-35", "job-engine-36")
+@pytest.mark.case("runtime-35", "ab")
+@pytest.mark.case("job-engine-36", "ab")
 @virtual_time
 async def test_what_was_created_is_waited_for_and_not_created_twice() -> None:
     """By identity, so that the numbers of job-engine-36 have no counterpart; its gate has: all kinds are waited for."""
@@ -222,7 +224,6 @@ async def test_what_was_created_is_waited_for_and_not_created_twice() -> None:
     assert await shell.look() == DONE
 
 
-@pytest.mark.case("runtime-35", part="that it is looked at again")
 @virtual_time
 async def test_what_comes_and_goes_unseen_wakes_nobody_so_the_pass_that_creates_asks_to_be_woken() -> None:
     """No event might ever tell of it: the job would wait for its pod for ever."""
@@ -232,7 +233,8 @@ async def test_what_comes_and_goes_unseen_wakes_nobody_so_the_pass_that_creates_
     assert (await shell.look()).requeue_after is None, "nothing is awaited any more"
 
 
-@pytest.mark.case("runtime-35", "job-engine-36")
+@pytest.mark.case("runtime-35", "c")
+@pytest.mark.case("job-engine-36", "c")
 @virtual_time
 async def test_what_never_shows_is_looked_for_at_the_api_server_after_five_minutes() -> None:
     shell = shell_with_job()
@@ -242,7 +244,9 @@ async def test_what_never_shows_is_looked_for_at_the_api_server_after_five_minut
     del shell.client.objects[PODS, Key("ns", "j-worker-1")]
     await shell.clock.sleep(301)
     shell.client.calls.clear()
-    await shell.look()
+    with capture_logs() as logs:
+        await shell.look()
+    assert ("warning", "own writes never showed, listing children") in [(e["log_level"], e["event"]) for e in logs]
     labels = "training.kubeflow.org/operator-name=pytorchjob-controller,training.kubeflow.org/job-name=j"
     assert shell.client.names("list", PODS) == shell.client.names("list", SERVICES) == [labels]
     assert shell.client.names("create", PODS) == ["j-worker-1"], "the others were found"
@@ -250,7 +254,7 @@ async def test_what_never_shows_is_looked_for_at_the_api_server_after_five_minut
     assert expired == 6
 
 
-@pytest.mark.case("runtime-35")
+@pytest.mark.case("runtime-35", "e")
 @virtual_time
 async def test_a_deletion_is_seen_by_its_mark_and_by_absence_after_a_relist() -> None:
     shell = shell_with_job()
@@ -268,7 +272,7 @@ async def test_a_deletion_is_seen_by_its_mark_and_by_absence_after_a_relist() ->
     assert len(expectations) == 0
 
 
-@pytest.mark.case("runtime-35")
+@pytest.mark.case("runtime-35", "f")
 @virtual_time
 async def test_a_job_of_the_same_name_inherits_no_expectation() -> None:
     shell = shell_with_job()
@@ -671,7 +675,7 @@ def test_a_status_is_sent_as_the_patch_from_old_to_new(old: Json, new: Json, pat
 # Who owns the job -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("job-engine-20", part="the shell's, for PyTorchJob")
+@pytest.mark.case("job-engine-20", "abd")
 @virtual_time
 async def test_a_job_that_another_manages_is_left_alone() -> None:
     policy = {"managedBy": "kueue.x-k8s.io/multikueue", "suspend": True}

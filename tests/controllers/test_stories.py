@@ -148,6 +148,7 @@ def tell(world: World) -> dict[str, Any]:
     }
 
 
+@pytest.mark.case("job-engine-6", "bcd")
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_said(kind: str, story: Callable[[str], World]):

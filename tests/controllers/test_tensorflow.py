@@ -31,7 +31,7 @@ def configs(job: Json, **options: Any) -> dict[str, str]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-@pytest.mark.case("frameworks-v1-1")
+@pytest.mark.case("frameworks-v1-1", "abcd")
 def test_a_single_worker_is_alone():
     (pod,) = pods_of(tf({"Worker": 1})).values()
     (service,) = services_of(tf({"Worker": 1})).values()
@@ -42,7 +42,7 @@ def test_a_single_worker_is_alone():
     assert "env" not in pod["spec"]["containers"][0]
 
 
-@pytest.mark.case("frameworks-v1-2")
+@pytest.mark.case("frameworks-v1-2", "ab")
 def test_the_cluster_domain_is_part_of_the_addresses():
     job = tf({"PS": 1, "Worker": 1})
     job["metadata"]["namespace"] = "ns2"
@@ -53,7 +53,7 @@ def test_the_cluster_domain_is_part_of_the_addresses():
     assert configs(tf({"Worker": 1}), cluster_domain="tf.training.org") == {}
 
 
-@pytest.mark.case("frameworks-v1-3")
+@pytest.mark.case("frameworks-v1-3", "ab")
 def test_evaluators_are_in_the_cluster_and_keys_are_sorted():
     found = configs(tf({"PS": 1, "Worker": 1, "Evaluator": 1}))
     for value in found.values():
@@ -87,7 +87,7 @@ def test_ports_are_those_of_each_types_own_template():
     assert cluster == {"ps": ["a-ps-0.ns.svc:3333"], "worker": ["a-worker-0.ns.svc:2222"]}
 
 
-@pytest.mark.case("frameworks-v1-4")
+@pytest.mark.case("frameworks-v1-4", "a")
 def test_dynamic_workers_know_themselves_and_the_servers():
     found = configs(tf(EXAMPLE, name="tf", enableDynamicWorker=True))
     ps = '"ps":["tf-ps-0.ns.svc:2222"]'
@@ -108,7 +108,7 @@ def test_dynamic_workers_know_themselves_and_the_servers():
     assert without == '{"cluster":{"worker":{"1":"a-worker-1.ns.svc:2222"},"ps":[]},"task":{"type":"worker","index":1}}'
 
 
-@pytest.mark.case("frameworks-v1-4")
+@pytest.mark.case("frameworks-v1-4", "bc")
 def test_dynamic_workers_may_be_added():
     world = running("TFJob", {"PS": 1, "Worker": 2}, name="a", enableDynamicWorker=True)
     before = {name: pod["metadata"]["uid"] for name, pod in world.pods.items()}
@@ -125,7 +125,7 @@ def test_only_the_container_called_tensorflow_gets_it():
     assert [entry["name"] for entry in main["env"]] == ["TF_CONFIG"]
 
 
-@pytest.mark.case("frameworks-v1-5")
+@pytest.mark.case("frameworks-v1-5", "ab")
 def test_keys_in_odd_cases():
     job = tf({"ps": 1, "WORKER": 1})
     world = World(job, framework=TENSORFLOW)
@@ -203,7 +203,7 @@ def test_volumes_of_the_user_stay():
 # Progress -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("frameworks-v1-6")
+@pytest.mark.case("frameworks-v1-6", "abc")
 def test_worker_0_is_enough_unless_all_are_asked_for():
     for policy, expected in [("", "Succeeded"), (None, "Succeeded"), ("AllWorkers", "Running")]:
         world = running("TFJob", {"Worker": 4}, name="a", successPolicy=policy)
@@ -244,7 +244,7 @@ def test_all_workers_but_the_first_are_not_enough():
     assert world.is_true("Running")
 
 
-@pytest.mark.case("frameworks-v1-7")
+@pytest.mark.case("frameworks-v1-7", "ab")
 @pytest.mark.parametrize("chief", ["Chief", "Master"])
 def test_the_chief_decides(chief: str):
     world = world_of("TFJob", {chief: 1, "Worker": 4}, name="a", successPolicy="AllWorkers")
@@ -258,7 +258,7 @@ def test_the_chief_decides(chief: str):
     assert world.conditions[-1] == ("Succeeded", "True", "TFJobSucceeded")
 
 
-@pytest.mark.case("frameworks-v1-8")
+@pytest.mark.case("frameworks-v1-8", "ab")
 def test_the_chiefs_success_beats_failed_workers():
     world = running("TFJob", {"Chief": 1, "Worker": 4}, name="a")
     for index in range(4):
@@ -269,7 +269,7 @@ def test_the_chiefs_success_beats_failed_workers():
     assert not world.is_true("Failed")
 
 
-@pytest.mark.case("frameworks-v1-9")
+@pytest.mark.case("frameworks-v1-9", "abc")
 def test_a_failed_server_fails_the_job():
     world = running("TFJob", {"Chief": 1, "PS": 2}, name="a")
     world.end("a-ps-1", 1)
@@ -279,7 +279,7 @@ def test_a_failed_server_fails_the_job():
     assert world.status["completionTime"]
 
 
-@pytest.mark.case("frameworks-v1-9")
+@pytest.mark.case("frameworks-v1-9", "b")
 def test_running_is_told_before_the_failure_even_if_both_come_at_once():
     world = world_of("TFJob", {"Chief": 1, "PS": 1}, name="a")
     world.run("a-chief-0")
@@ -288,7 +288,7 @@ def test_running_is_told_before_the_failure_even_if_both_come_at_once():
     assert world.conditions[-2:] == [("Running", "False", "TFJobRunning"), ("Failed", "True", "TFJobFailed")]
 
 
-@pytest.mark.case("frameworks-v1-11")
+@pytest.mark.case("frameworks-v1-11", "ab")
 def test_dynamic_workers_may_fail_and_servers_may_not():
     world = running("TFJob", {"PS": 1, "Worker": 3}, name="a", enableDynamicWorker=True)
     world.end("a-worker-1", 1)
@@ -349,7 +349,7 @@ def test_a_chief_of_no_replicas_is_none():
     assert world.pods["a-worker-0"]["metadata"]["labels"][JOB_ROLE] == "master"
 
 
-@pytest.mark.case("job-engine-21")
+@pytest.mark.case("job-engine-21", "abcde")
 def test_restarts_in_place_over_the_backoff_limit_end_the_job():
     """Each of four workers was restarted once by the kubelet; those of servers, whose policy is Never, do not count."""
     job = tf({"Worker": 4, "PS": 2}, name="j", run={"backoffLimit": 4})
@@ -381,7 +381,7 @@ def test_restarts_in_place_over_the_backoff_limit_end_the_job():
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("frameworks-v1-12", "job-engine-37", part="at reconcile; that it is not even accepted needs webhooks")
+@pytest.mark.case("frameworks-v1-12", "a")
 def test_chief_and_master_are_one_too_many():
     (error,) = parse(TENSORFLOW, Unstructured(tf({"Chief": 1, "Master": 1}))).errors
     assert str(error) == "spec.tfReplicaSpecs: Forbidden: must not have more than 1 Chief or Master role"

@@ -17,7 +17,7 @@ def xgb(roles: dict[str, int], **fields: Any) -> Json:
     return make("XGBoostJob", roles, name="xgb", **fields)
 
 
-@pytest.mark.case("frameworks-v1-29")
+@pytest.mark.case("frameworks-v1-29", "a")
 def test_environment():
     pods = pods_of(xgb({"Master": 1, "Worker": 2}))
     for rank, pod in enumerate(pods.values()):
@@ -28,7 +28,7 @@ def test_environment():
     assert [pod["metadata"]["labels"].get(JOB_ROLE) for pod in pods.values()] == ["master", None, None]
 
 
-@pytest.mark.case("frameworks-v1-29")
+@pytest.mark.case("frameworks-v1-29", "b")
 def test_a_master_alone_has_no_workers_to_know():
     (pod,) = pods_of(xgb({"Master": 1})).values()
     assert line(pod) == "MASTER_PORT=9999 MASTER_ADDR=xgb-master-0 WORLD_SIZE=1 RANK=0 PYTHONUNBUFFERED=1"
@@ -42,7 +42,7 @@ def test_ports_are_each_types_own():
     assert "WORKER_PORT=8888" in line(pods_of(job)["xgb-worker-0"])
 
 
-@pytest.mark.case("frameworks-v1-29", "job-engine-37", part="at reconcile; that it is not even accepted needs webhooks")
+@pytest.mark.case("frameworks-v1-29", "c")
 def test_there_must_be_one_master():
     (error,) = parse(XGBOOST, Unstructured(xgb({"Worker": 1}))).errors
     assert str(error) == "spec.xgbReplicaSpecs[Master]: Required value: must be present"
@@ -61,7 +61,7 @@ def test_a_job_whose_master_was_edited_away_has_not_succeeded():
     assert len(world.told("XGBoostJobFailedValidation")) == 1
 
 
-@pytest.mark.case("frameworks-v1-30")
+@pytest.mark.case("frameworks-v1-30", "a")
 def test_success_before_running_was_seen():
     world = world_of("XGBoostJob", {"Master": 1, "Worker": 1}, name="xgb")
     world.end("xgb-master-0", 0)
@@ -73,7 +73,7 @@ def test_success_before_running_was_seen():
     ]
 
 
-@pytest.mark.case("frameworks-v1-30")
+@pytest.mark.case("frameworks-v1-30", "b")
 @pytest.mark.parametrize("policy", ["OnFailure", "Always"])
 def test_a_worker_that_restarts_does_not_fail_the_job(policy: str):
     world = world_of("XGBoostJob", {"Master": 1, "Worker": 1}, name="xgb", policy=policy)

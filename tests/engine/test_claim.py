@@ -29,7 +29,7 @@ def claimed(pod: Pod) -> Claimed[Pod]:
     return claim(PYTORCH, parse(PYTORCH, seen.job), seen).pods
 
 
-@pytest.mark.case("job-engine-35")
+@pytest.mark.case("job-engine-35", "a")
 def test_own_and_matching_is_ours():
     found = claimed(make_pod())
     assert [pod.metadata.name for pod in found.ours] == ["j-worker-0"]
@@ -44,14 +44,15 @@ def test_the_labels_of_the_selector_are_all_that_it_takes():
         assert claimed(make_pod(labels=rest)).ours == []
 
 
-@pytest.mark.case("job-engine-35")
+@pytest.mark.case("job-engine-35", "b")
 def test_own_with_changed_labels_is_released_and_its_name_not_used_in_this_pass():
     pod = make_pod(labels=OTHER_LABELS)
     made = plan_for(make_job(None, 1, status=status_of(CREATED)), [pod], [make_service()])
     assert made.actions == (Release("Pod", "j-worker-0", "uid-j-worker-0"),)
 
 
-@pytest.mark.case("job-engine-35")
+@pytest.mark.case("job-engine-35", "ce")
+@pytest.mark.case("runtime-26", "d")
 @pytest.mark.parametrize(
     ("fields", "where"),
     [
@@ -68,7 +69,7 @@ def test_what_others_own_and_what_terminates_alone_is_not_ours(fields: Json, whe
     assert list(getattr(found, where)) == ["j-worker-0"]
 
 
-@pytest.mark.case("job-engine-35")
+@pytest.mark.case("job-engine-35", "d")
 def test_an_orphan_is_adopted_and_counts():
     made = plan_for(make_job(None, 1, status=status_of(CREATED)), [make_pod(owner=None)], [make_service(owner=None)])
     assert made.actions == (
@@ -87,7 +88,7 @@ def test_an_orphan_is_adopted_before_it_is_deleted():
     assert [type(action).__name__ for action in made.actions] == ["DeletePod", "DeleteService"]
 
 
-@pytest.mark.case("job-engine-35")
+@pytest.mark.case("job-engine-35", "f")
 def test_while_the_job_is_being_deleted_nothing_is_adopted_or_released():
     job = make_job(status=status_of(CREATED, RUNNING))
     job["metadata"]["deletionTimestamp"] = stamp()

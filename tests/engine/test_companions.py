@@ -41,7 +41,7 @@ def started(job: Json) -> World:
     return world
 
 
-@pytest.mark.case("frameworks-v1-17")
+@pytest.mark.case("frameworks-v1-17", "a")
 def test_an_elastic_job_with_metrics_has_an_autoscaler():
     world = started(elastic())
     assert list(hpas(world)) == ["j"]
@@ -57,7 +57,7 @@ def test_an_elastic_job_with_metrics_has_an_autoscaler():
     }
 
 
-@pytest.mark.case("frameworks-v1-17")
+@pytest.mark.case("frameworks-v1-17", "bc")
 def test_it_goes_with_suspension_and_comes_back():
     world = started(elastic())
     world.spec["runPolicy"] = {"suspend": True}
@@ -69,7 +69,7 @@ def test_it_goes_with_suspension_and_comes_back():
     assert list(hpas(world)) == ["j"]
 
 
-@pytest.mark.case("frameworks-v1-17")
+@pytest.mark.case("frameworks-v1-17", "d")
 def test_it_follows_the_policy():
     world = started(elastic())
     world.spec["elasticPolicy"]["maxReplicas"] = 5

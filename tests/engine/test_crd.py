@@ -128,7 +128,6 @@ def test_suspend_is_false_by_default_where_there_is_a_run_policy():
     assert "runPolicy" not in schema().default(job())["spec"]
 
 
-@pytest.mark.case("job-engine-37", part="the queue; the rest needs webhooks")
 def test_a_queue_is_immutable_but_may_come_and_go():
     def queued(**policy: Any) -> dict[str, Any]:
         return job(runPolicy={"schedulingPolicy": policy})

@@ -49,7 +49,7 @@ def services_of(made: Plan):
     return {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreateService)}
 
 
-@pytest.mark.case("job-engine-1")
+@pytest.mark.case("job-engine-1", "abcd")
 def test_a_new_job_gets_a_pod_and_a_headless_service_for_each_replica():
     made = plan_for(make_job())
     expected = ["j-master-0", "j-worker-0", "j-worker-1"]
@@ -75,7 +75,7 @@ def test_a_new_job_gets_a_pod_and_a_headless_service_for_each_replica():
     ]
 
 
-@pytest.mark.case("job-engine-2")
+@pytest.mark.case("job-engine-2", "ab")
 def test_labels_tell_the_replica_and_are_what_its_service_selects():
     made = plan_for(make_job())
     assert pods_of(made)["j-worker-1"]["metadata"]["labels"] == labels("worker", 1)
@@ -83,7 +83,7 @@ def test_labels_tell_the_replica_and_are_what_its_service_selects():
     assert services_of(made)["j-worker-1"]["spec"]["selector"] == labels("worker", 1)
 
 
-@pytest.mark.case("job-engine-3")
+@pytest.mark.case("job-engine-3", "abc")
 def test_the_templates_metadata_is_kept_but_for_our_labels():
     tmpl = template() | {
         "metadata": {
@@ -98,7 +98,7 @@ def test_the_templates_metadata_is_kept_but_for_our_labels():
     assert found["finalizers"] == ["a/b"]
 
 
-@pytest.mark.case("job-engine-4")
+@pytest.mark.case("job-engine-4", "abc")
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [("ExitCode", "Never"), ("Never", "Never"), ("Always", "Always"), ("OnFailure", "OnFailure"), (None, "OnFailure")],
@@ -114,7 +114,7 @@ def test_without_a_restart_policy_in_the_template_nobody_is_warned():
     assert plan_for(make_job()).notices == ()
 
 
-@pytest.mark.case("job-engine-5")
+@pytest.mark.case("job-engine-5", "a")
 def test_names_hold_no_slashes_and_no_capitals():
     assert child_name("1/2/3/4/5", Role("WORKER", 2, "Never", {}), 1) == "1-2-3-4-5-worker-1"
 
@@ -139,7 +139,7 @@ def test_replica_statuses_name_their_selector():
     }
 
 
-@pytest.mark.case("job-engine-39")
+@pytest.mark.case("job-engine-39", "a")
 def test_service_ports_keep_order_and_protocol_and_every_one_has_a_name():
     ports = [
         {"name": "a", "containerPort": 8080},
@@ -160,6 +160,7 @@ def test_service_ports_keep_order_and_protocol_and_every_one_has_a_name():
     ]
 
 
+@pytest.mark.case("job-engine-39", "b")
 @pytest.mark.parametrize(
     ("ports", "expected"),
     [
@@ -173,7 +174,6 @@ def test_service_ports_keep_order_and_protocol_and_every_one_has_a_name():
         ((), []),
     ],
 )
-@pytest.mark.case("job-engine-39")
 def test_a_port_appears_once_and_the_users_name_wins(ports: tuple[Port, ...], expected: list[Json]):
     assert service_ports(ports) == expected
 
@@ -201,7 +201,7 @@ def test_service_mode_leader_makes_only_the_services_of_rendezvous(spec: Json, e
     assert list(services_of(made)) == expected
 
 
-@pytest.mark.case("job-engine-11")
+@pytest.mark.case("job-engine-11", "ab")
 def test_scaling_down_deletes_the_highest_and_scaling_up_creates_the_missing():
     pods = [make_pod(index=index) for index in range(3)]
     down = plan_for(make_job(None, 2, status=status_of(CREATED, RUNNING)), pods)
@@ -212,7 +212,7 @@ def test_scaling_down_deletes_the_highest_and_scaling_up_creates_the_missing():
     assert names(up, DeletePod) == []
 
 
-@pytest.mark.case("job-engine-12")
+@pytest.mark.case("job-engine-12", "ab")
 def test_gaps_above_the_wanted_number_are_not_filled():
     pods = [make_pod(index=index) for index in (0, 1, 2, 4)]
     made = plan_for(make_job(None, 3, status=status_of(CREATED)), pods)

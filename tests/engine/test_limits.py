@@ -34,7 +34,7 @@ def failed_by_backoff(limit: int | None, *pods: Pod, policy: str = "OnFailure") 
     return bool(last["type"] == "Failed" and last["message"] == BACKOFF)
 
 
-@pytest.mark.case("job-engine-22")
+@pytest.mark.case("job-engine-22", "abcd")
 @pytest.mark.parametrize(
     ("limit", "pods", "policy", "expected"),
     [
@@ -76,7 +76,7 @@ def test_at_the_backoff_limit_all_running_pods_go_and_the_job_is_over():
     assert "active" not in statuses["Worker"]
 
 
-@pytest.mark.case("job-engine-24")
+@pytest.mark.case("job-engine-24", "abc")
 def test_the_deadline_comes_without_any_event():
     world = World(make_job(1, 1, run={"activeDeadlineSeconds": 2}))
     world.settle()
@@ -98,7 +98,7 @@ def test_a_deadline_of_zero_trips_at_once():
     assert told(made.status)[-1][0] == "Failed"
 
 
-@pytest.mark.case("job-engine-24")
+@pytest.mark.case("job-engine-24", "d")
 def test_without_a_deadline_nothing_is_due():
     world = World(make_job(1, 4))
     world.settle()
@@ -108,7 +108,7 @@ def test_without_a_deadline_nothing_is_due():
     assert world.step() == Plan()
 
 
-@pytest.mark.case("job-engine-24")
+@pytest.mark.case("job-engine-24", "ef")
 def test_the_deadline_does_not_run_while_suspended_and_starts_anew_on_resume():
     world = World(make_job(1, 1, run={"activeDeadlineSeconds": 5, "suspend": True}))
     world.settle()
@@ -136,7 +136,7 @@ def test_success_that_came_before_the_limits_were_looked_at_counts():
 # Time to live ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("job-engine-25")
+@pytest.mark.case("job-engine-25", "abc")
 @pytest.mark.parametrize(
     ("ttl", "completed", "expected"),
     [
@@ -155,7 +155,7 @@ def test_time_to_live(ttl: int | None, completed: str, expected: Plan):
     assert plan_for(make_job(run={"ttlSecondsAfterFinished": ttl}, status=status)) == expected
 
 
-@pytest.mark.case("job-engine-25")
+@pytest.mark.case("job-engine-25", "d")
 def test_deletion_is_due_between_three_and_five_seconds_after_success():
     world = World(make_job(1, None, run={"ttlSecondsAfterFinished": 3}))
     world.settle()
@@ -176,7 +176,7 @@ def test_the_end_of_a_job_without_completion_time_is_read_from_its_condition():
     assert plan_for(make_job(run={"ttlSecondsAfterFinished": 15}, status=status_of(timeless))).again_in == 15
 
 
-@pytest.mark.case("job-engine-19")
+@pytest.mark.case("job-engine-19", "ab")
 def test_a_suspended_job_does_not_expire():
     run = {"suspend": True, "ttlSecondsAfterFinished": 10}
     world = World(make_job(run=run))
@@ -195,7 +195,7 @@ SIX_ENDED = [
 ]
 
 
-@pytest.mark.case("job-engine-14")
+@pytest.mark.case("job-engine-14", "abcde")
 @pytest.mark.parametrize(
     ("policy", "pods", "left"),
     [
@@ -247,7 +247,7 @@ def test_an_ordinary_failure_keeps_what_the_policy_keeps():
     assert plan_for(make_job(1, 5, status=status), SIX) == Plan()
 
 
-@pytest.mark.case("job-engine-15")
+@pytest.mark.case("job-engine-15", "ab")
 def test_active_replicas_of_a_succeeded_job_count_as_succeeded():
     def finished(last: Json) -> Json:
         counters = {"Worker": {"succeeded": 1, "active": 3}, "Odd": 7}

@@ -30,7 +30,8 @@ SUSPENDED_EVENT = Event("Normal", "PyTorchJobSuspended", "PyTorchJob j is suspen
 RESUMED_EVENT = Event("Normal", "PyTorchJobResumed", "PyTorchJob j is resumed.")
 
 
-@pytest.mark.case("job-engine-16", "frameworks-v1-24")
+@pytest.mark.case("job-engine-16", "abc")
+@pytest.mark.case("frameworks-v1-24", "abc")
 def test_a_job_created_suspended_gets_nothing():
     world = World(make_job(run={"suspend": True}))
     world.settle()
@@ -44,7 +45,8 @@ def test_a_job_created_suspended_gets_nothing():
     assert "replicaStatuses" not in world.status
 
 
-@pytest.mark.case("job-engine-17", "frameworks-v1-25")
+@pytest.mark.case("job-engine-17", "abcde")
+@pytest.mark.case("frameworks-v1-25", "abc")
 def test_suspending_gives_all_back_and_tells_once():
     status = status_of(CREATED, RUNNING, start=-60, replicaStatuses={"Worker": {"active": 1, "succeeded": 1}})
     pods = [make_pod("master"), make_pod(), make_pod(index=1, phase="Succeeded")]
@@ -67,7 +69,8 @@ def test_a_restarting_job_that_is_suspended_is_restarting_no_more():
     assert [type_ for type_, _, _ in told(made.status)] == ["Created", "Suspended"]
 
 
-@pytest.mark.case("job-engine-18", "frameworks-v1-25")
+@pytest.mark.case("job-engine-18", "abc")
+@pytest.mark.case("frameworks-v1-25", "de")
 def test_resuming_starts_anew():
     world = World(make_job(1, 1, run={"suspend": False, "backoffLimit": 1}, policy="ExitCode"))
     world.settle()
@@ -102,7 +105,7 @@ def test_resuming_starts_anew():
     ]
 
 
-@pytest.mark.case("frameworks-v1-27")
+@pytest.mark.case("frameworks-v1-27", "ab")
 @pytest.mark.parametrize("policy", ["Never", "OnFailure", "ExitCode"])
 def test_suspend_and_resume_within_the_grace_period_is_no_failure(policy: str):
     world = World(make_job(1, 1, policy=policy, run={"suspend": False}))
@@ -141,7 +144,8 @@ def test_that_a_job_is_resumed_is_written_before_its_pods_are_made():
     assert made.status_first
 
 
-@pytest.mark.case("job-engine-20", "frameworks-v1-23", part="the engine's, for PyTorchJob")
+@pytest.mark.case("job-engine-20", "ab")
+@pytest.mark.case("frameworks-v1-23", "ab")
 def test_a_job_that_others_manage_is_left_alone_wholly():
     """Of the case: what the engine has to do with it. That the field cannot be changed is for admission."""
     run = {"managedBy": "kueue.x-k8s.io/multikueue", "suspend": True}
@@ -152,6 +156,7 @@ def test_a_job_that_others_manage_is_left_alone_wholly():
     assert world.status == {}
 
 
+@pytest.mark.case("job-engine-20", "d")
 @pytest.mark.parametrize(
     ("manager", "expected"),
     [
@@ -162,7 +167,6 @@ def test_a_job_that_others_manage_is_left_alone_wholly():
         (None, False),
     ],
 )
-@pytest.mark.case("job-engine-20", part="the engine's, for PyTorchJob")
 def test_managed_by(manager: str | None, expected: bool):
     job = make_job(run={"managedBy": manager})
     assert ignored(Unstructured(job)) is expected
@@ -196,7 +200,7 @@ def test_a_job_that_cannot_run_fails_with_one_condition_and_one_event():
     assert world.step() == Plan()
 
 
-@pytest.mark.case("job-engine-39")
+@pytest.mark.case("job-engine-39", "cd")
 def test_without_the_frameworks_container_there_are_no_pods():
     tmpl = {"spec": {"containers": [{"name": "main", "image": "i"}]}}
     world = World(make_job(1, None, tmpl=tmpl))

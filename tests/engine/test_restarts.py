@@ -44,7 +44,6 @@ def started(policy: str = "OnFailure", run: Json | None = None, worker: int = 1)
     return world
 
 
-@pytest.mark.case("job-engine-6")
 def test_a_retryable_exit_code_restarts_the_pod():
     pods = [make_pod("master"), make_pod(phase="Failed", exit_code=130)]
     made = plan_for(make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING)), pods)
@@ -64,7 +63,6 @@ def test_a_retryable_exit_code_restarts_the_pod():
     assert json.loads(made.annotations[RESTARTS] or "")["failures"] == 1
 
 
-@pytest.mark.case("job-engine-6")
 def test_the_next_pass_that_finds_the_name_free_creates_the_pod_anew():
     world = started("ExitCode")
     world.end("j-worker-0", 130)
@@ -78,7 +76,8 @@ def test_the_next_pass_that_finds_the_name_free_creates_the_pod_anew():
     assert world.told("PyTorchJobRestarting") == [RESTARTING_TEXT]
 
 
-@pytest.mark.case("job-engine-7", "frameworks-v1-21")
+@pytest.mark.case("job-engine-7", "d")
+@pytest.mark.case("frameworks-v1-21", "ab")
 def test_a_permanent_exit_code_fails_the_job():
     world = started("ExitCode", run={"ttlSecondsAfterFinished": 5})
     world.end("j-worker-0", 1)
@@ -113,7 +112,7 @@ def test_a_permanent_exit_code_beside_a_retryable_one_is_the_end_and_nothing_res
     assert world.counts == {"created": 1, "failed": 1, "failed_pods": 2}
 
 
-@pytest.mark.case("job-engine-8")
+@pytest.mark.case("job-engine-8", "b")
 def test_without_an_exit_code_the_pod_was_not_at_fault():
     made = plan_for(
         make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING)),
@@ -126,7 +125,7 @@ def test_without_an_exit_code_the_pod_was_not_at_fault():
     assert "failures" not in noted
 
 
-@pytest.mark.case("job-engine-9")
+@pytest.mark.case("job-engine-9", "b")
 def test_an_evicted_pod_is_restarted():
     made = plan_for(
         make_job(1, 1, policy="OnFailure", status=status_of(CREATED, RUNNING)),
@@ -136,7 +135,7 @@ def test_an_evicted_pod_is_restarted():
     assert told(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
 
 
-@pytest.mark.case("job-engine-10")
+@pytest.mark.case("job-engine-10", "ab")
 @pytest.mark.parametrize(
     ("code", "retry"),
     [(0, False), (1, False), (2, False), (3, False), (127, False), (128, True), (130, True), (138, True), (255, True)],
@@ -180,7 +179,7 @@ def test_other_policies_do_not_look_at_the_exit_code(policy: str, retry: bool):
     assert may_restart(PYTORCH, Role("Worker", 1, policy, {}), pod) is retry
 
 
-@pytest.mark.case("frameworks-v1-20")
+@pytest.mark.case("frameworks-v1-20", "ab")
 def test_restarting_lasts_until_the_replica_is_back():
     world = started("OnFailure")
     world.end("j-worker-0", 1)
@@ -197,7 +196,7 @@ def test_restarting_lasts_until_the_replica_is_back():
     ]
 
 
-@pytest.mark.case("frameworks-v1-20")
+@pytest.mark.case("frameworks-v1-20", "c")
 def test_under_policy_never_a_failed_worker_fails_the_job():
     world = started("Never", worker=2)
     world.end("j-worker-1", 1)
@@ -229,7 +228,7 @@ def test_the_leaders_failure_is_told_first():
     assert world.counts["failed_pods"] == 2
 
 
-@pytest.mark.case("job-engine-38")
+@pytest.mark.case("job-engine-38", "cd")
 def test_a_running_pod_deleted_by_somebody_else_is_replaced():
     world = started("OnFailure")
     world.delete("j-worker-0")
@@ -304,7 +303,7 @@ def test_a_pod_that_succeeds_while_terminating_without_having_been_missed_counts
     assert world.step().annotations == {}
 
 
-@pytest.mark.case("job-engine-38")
+@pytest.mark.case("job-engine-38", "ab")
 def test_the_pod_of_an_earlier_job_is_waited_for():
     leaving = make_pod(owner="older", dying=True)
     made = plan_for(make_job(1, 1), [leaving], [])
@@ -337,7 +336,7 @@ def test_somebody_elses_object_of_our_name_is_told_of():
 # Counting -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case("job-engine-23")
+@pytest.mark.case("job-engine-23", "ab")
 @pytest.mark.parametrize("limit", [0, 1, 2])
 def test_exit_codes_reach_the_backoff_limit(limit: int):
     world = started("ExitCode", run={"backoffLimit": limit})

@@ -16,7 +16,7 @@ def types(status: Status) -> list[tuple[str, str]]:
     return [(entry["type"], entry["status"]) for entry in status.conditions]
 
 
-@pytest.mark.case("job-engine-26")
+@pytest.mark.case("job-engine-26", "ab")
 def test_running_and_restarting_oust_each_other_and_failure_is_the_end():
     status = Status(None, NOW)
     for type_ in ("Created", "Running", "Restarting", "Running", "Failed"):
@@ -28,7 +28,7 @@ def test_running_and_restarting_oust_each_other_and_failure_is_the_end():
     assert types(status) == [("Created", "True"), ("Running", "False"), ("Failed", "True")]
 
 
-@pytest.mark.case("job-engine-26")
+@pytest.mark.case("job-engine-26", "c")
 def test_the_same_again_keeps_the_first_message_and_times():
     status = Status({"conditions": [condition("Running", reason="R", message="first")]}, at(60))
     assert not status.set("Running", "R", "second")

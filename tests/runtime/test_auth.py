@@ -191,7 +191,8 @@ def test_missing_files_are_named(tmp_path: Path, account: Path):
         load_config(None, environ=IN_POD, service_account=account)
 
 
-@pytest.mark.case("runtime-37")
+@pytest.mark.case("runtime-37", "ab")
+@pytest.mark.case("runtime-30", "b")
 @virtual_time
 async def test_token_file_is_read_again(tmp_path: Path):
     clock = VirtualClock()

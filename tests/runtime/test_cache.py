@@ -102,7 +102,7 @@ async def test_namespaces_are_for_namespaced_kinds():
     assert paths == {"/api/v1/namespaces/one/pods", "/api/v1/namespaces/two/pods", "/api/v1/nodes"}
 
 
-@pytest.mark.case("runtime-18")
+@pytest.mark.case("runtime-18", "a")
 @virtual_time
 async def test_kinds_of_a_group_ask_discovery_together():
     cache, transport = cache_of(json_response({"resources": [{"name": "tfjobs"}]}), holding("a"), refusal(404))

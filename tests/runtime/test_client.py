@@ -82,7 +82,7 @@ REFUSED = NotConnectedError("refused")
 BUSY = refusal(429, "TooManyRequests")
 
 
-@pytest.mark.case("runtime-38")
+@pytest.mark.case("runtime-38", "a")
 @pytest.mark.parametrize(
     ("call", "failure", "repeated"),
     [

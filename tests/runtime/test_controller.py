@@ -68,7 +68,7 @@ class Running:
         return {name: self.read("reconcile_total", result=name) for name in names}
 
 
-@pytest.mark.case("runtime-24")
+@pytest.mark.case("runtime-24", "abcd")
 @virtual_time
 async def test_each_result_has_its_label_and_its_consequence():
     reconciler = Scripted(
@@ -169,7 +169,7 @@ async def test_trouble_with_the_server_is_one_line_and_a_bug_has_its_traceback()
     assert running.read("reconcile_errors_total") == 4
 
 
-@pytest.mark.case("runtime-25")
+@pytest.mark.case("runtime-25", "a")
 @virtual_time
 async def test_a_reconcile_that_takes_too_long_is_cancelled_and_retried():
     ended: list[float] = []
@@ -197,7 +197,7 @@ async def test_a_reconcile_that_takes_too_long_is_cancelled_and_retried():
     assert running.results() == {"success": 1, "error": 1, "requeue": 0, "requeue_after": 0}
 
 
-@pytest.mark.case("runtime-25")
+@pytest.mark.case("runtime-25", "b")
 @virtual_time
 async def test_a_reconcile_that_swallows_its_cancellation_keeps_the_key_and_is_reported():
     async def stubborn() -> Result:
@@ -295,7 +295,7 @@ async def test_a_cancelled_inner_task_does_not_cost_a_worker():
     assert running.read("reconcile_panics_total") == 1
 
 
-@pytest.mark.case("runtime-20")
+@pytest.mark.case("runtime-20", "bc")
 @virtual_time
 async def test_workers_run_in_parallel_but_one_key_never_does():
     now = most = 0

@@ -46,7 +46,7 @@ class FakeCache:
         return self.objects.get((resource, key))
 
 
-@pytest.mark.case("runtime-35")
+@pytest.mark.case("runtime-35", "b")
 @virtual_time
 async def test_creates_are_expected_until_the_cache_shows_each_uid():
     cache, expectations = FakeCache(), Expectations(VirtualClock())
@@ -112,7 +112,7 @@ async def test_a_child_that_came_and_went_between_two_looks_was_seen():
     assert expectations.satisfied(JOB, cache.look)
 
 
-@pytest.mark.case("runtime-35")
+@pytest.mark.case("runtime-35", "de")
 @pytest.mark.parametrize("how", ["terminating", "gone", "replaced"])
 def test_a_delete_is_met_when_the_object_terminates_or_is_no_longer_there(how: str):
     @virtual_time
@@ -148,7 +148,6 @@ async def test_a_failed_delete_is_not_expected():
     assert expectations.satisfied(JOB, cache.look)
 
 
-@pytest.mark.case("runtime-35")
 @virtual_time
 async def test_a_lost_event_expires_after_five_minutes_with_the_oldest():
     metrics, clock = Metrics(), VirtualClock()
@@ -170,7 +169,7 @@ async def test_a_lost_event_expires_after_five_minutes_with_the_oldest():
     assert expectations.expire(JOB) == []
 
 
-@pytest.mark.case("runtime-35")
+@pytest.mark.case("runtime-35", "f")
 @virtual_time
 async def test_a_job_recreated_under_its_name_inherits_nothing():
     cache, expectations = FakeCache(), Expectations(VirtualClock())

@@ -153,7 +153,7 @@ async def test_refused_connection_was_never_sent():
             await transport.open(GET)
 
 
-@pytest.mark.case("runtime-38")
+@pytest.mark.case("runtime-38", "a")
 async def test_cut_connection_may_have_been_sent():
     """The difference that keeps a POST from being sent twice."""
     seen = 0
@@ -254,7 +254,7 @@ async def test_watches_take_no_place_of_requests():
             await stream.close()
 
 
-@pytest.mark.case("runtime-37")
+@pytest.mark.case("runtime-37", "c")
 async def test_refused_token_is_read_again_once(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text("old")
@@ -370,7 +370,7 @@ async def test_server_is_verified_unless_told_not_to(tmp_path: Path):
             assert (await transport.send(GET)).body == b"nobody"
 
 
-@pytest.mark.case("runtime-37")
+@pytest.mark.case("runtime-37", "d")
 async def test_rotated_authority_is_used_for_new_connections(tmp_path: Path):
     before, after = Authority.make(), Authority.make()
     ca = tmp_path / "ca.crt"

@@ -99,7 +99,7 @@ FIRST = ["+a@3!", "+b@5!"]
 ERROR_410 = event("ERROR", status(410, "Expired"))
 
 
-@pytest.mark.case("runtime-1")
+@pytest.mark.case("runtime-1", "abc")
 @virtual_time
 async def test_pages_are_delivered_and_then_watched():
     objects = [pod(f"p{n}", n + 1) for n in range(1001)]
@@ -123,7 +123,7 @@ async def test_pages_are_delivered_and_then_watched():
     assert scene.transport.times == [0] * 7
 
 
-@pytest.mark.case("runtime-2")
+@pytest.mark.case("runtime-2", "ab")
 @virtual_time
 async def test_list_that_expires_begins_again_once():
     scene = Scene(
@@ -151,7 +151,7 @@ async def test_list_that_expires_twice_backs_off():
     assert 0.8 <= scene.transport.times[5] < 1.6
 
 
-@pytest.mark.case("runtime-3")
+@pytest.mark.case("runtime-3", "abcd")
 @pytest.mark.parametrize(
     "ends",
     [refusal(410, "Expired"), watch(modified("a", 11), modified("a", 12), ERROR_410)],
@@ -169,7 +169,7 @@ async def test_expired_watch_lists_again(ends: Answer):
     assert scene.metrics.relists == ["rejected", "expired"]
 
 
-@pytest.mark.case("runtime-4")
+@pytest.mark.case("runtime-4", "ab")
 @pytest.mark.parametrize("error", [status(500, "StorageReadError"), {}, {"kind": "Status", "details": None}])
 @virtual_time
 async def test_error_event_lists_again(error: Any):
@@ -179,7 +179,7 @@ async def test_error_event_lists_again(error: Any):
     assert scene.handler.calls == [*FIRST, "-b?"]
 
 
-@pytest.mark.case("runtime-5")
+@pytest.mark.case("runtime-5", "a")
 @virtual_time
 async def test_refused_connections_back_off_and_keep_the_version():
     """It also asks which version the server is at, lest that came back from a backup."""
@@ -214,7 +214,7 @@ async def test_a_back_off_ends_when_the_server_answers_somebody_else():
     assert scene.handler.calls == [*FIRST, "+c@11"]
 
 
-@pytest.mark.case("runtime-5")
+@pytest.mark.case("runtime-5", "bc")
 @virtual_time
 async def test_throttled_watch_waits_as_long_as_asked():
     scene = listed(
@@ -225,7 +225,7 @@ async def test_throttled_watch_waits_as_long_as_asked():
     assert scene.transport.delays()[2] >= 7
 
 
-@pytest.mark.case("runtime-5")
+@pytest.mark.case("runtime-5", "d")
 @virtual_time
 async def test_long_outage_does_not_restart_the_back_off():
     scene = listed(*[NotConnectedError("refused")] * 1000)
@@ -249,7 +249,7 @@ async def test_back_off_starts_anew_after_a_calm_time():
     assert 0.8 <= scene.transport.delays()[-1] < 1.6
 
 
-@pytest.mark.case("runtime-6")
+@pytest.mark.case("runtime-6", "abc")
 @pytest.mark.parametrize(
     "answer",
     [
@@ -273,7 +273,7 @@ async def test_watches_that_bring_nothing_back_off(answer: Answer):
     assert scene.handler.calls == FIRST
 
 
-@pytest.mark.case("runtime-7")
+@pytest.mark.case("runtime-7", "abc")
 @pytest.mark.parametrize("end", [[ConnectionResetError("reset")], []], ids=["reset", "clean"])
 @virtual_time
 async def test_line_cut_short_is_forgotten(end: list[Step]):
@@ -289,7 +289,7 @@ async def test_line_cut_short_is_forgotten(end: list[Step]):
     assert scene.handler.calls == [*FIRST, "+c@11", "+d@12"]
 
 
-@pytest.mark.case("runtime-8")
+@pytest.mark.case("runtime-8", "ab")
 @virtual_time
 async def test_long_lines_are_delivered_and_endless_ones_end_the_watch():
     big = added("big", 11)
@@ -304,7 +304,7 @@ async def test_long_lines_are_delivered_and_endless_ones_end_the_watch():
     assert scene.transport.delays()[2] >= 0.8
 
 
-@pytest.mark.case("runtime-9")
+@pytest.mark.case("runtime-9", "a")
 @virtual_time
 async def test_bookmark_advances_the_version():
     scene = listed(watch(bookmark(50)))
@@ -313,7 +313,7 @@ async def test_bookmark_advances_the_version():
     assert scene.transport.delays()[2] == 0
 
 
-@pytest.mark.case("runtime-10")
+@pytest.mark.case("runtime-10", "ab")
 @pytest.mark.parametrize("marked", [True, False])
 @virtual_time
 async def test_silent_peer_is_left(marked: bool):
@@ -324,7 +324,7 @@ async def test_silent_peer_is_left(marked: bool):
     assert scene.transport.verbs()[3] == ("watch@20" if marked else "watch@10")
 
 
-@pytest.mark.case("runtime-11")
+@pytest.mark.case("runtime-11", "a")
 @virtual_time
 async def test_streamed_list_goes_on_as_watch():
     stream = watch(
@@ -342,7 +342,7 @@ async def test_streamed_list_goes_on_as_watch():
     assert stream.closed
 
 
-@pytest.mark.case("runtime-11")
+@pytest.mark.case("runtime-11", "b")
 @virtual_time
 async def test_refusal_of_streamed_lists_is_remembered():
     scene = listed(refusal(410, "Expired"), page(version=30), refusal(410, "Expired"), page(version=40))
@@ -350,7 +350,7 @@ async def test_refusal_of_streamed_lists_is_remembered():
     assert scene.transport.verbs() == ["stream", "list", "watch@10", "list", "watch@30", "list", "watch@40"]
 
 
-@pytest.mark.case("runtime-11")
+@pytest.mark.case("runtime-11", "c")
 @virtual_time
 async def test_streamed_list_without_an_end_is_left_for_pages():
     scene = Scene(watch(added("a", 1), 30.0, added("b", 2), HANG), page(pod("a", 1), version=30))
@@ -369,7 +369,7 @@ async def test_streamed_list_that_breaks_off_backs_off():
     assert scene.handler.calls == ["+a@1!"]
 
 
-@pytest.mark.case("runtime-12")
+@pytest.mark.case("runtime-12", "a")
 @virtual_time
 async def test_too_large_version_lists_at_once():
     scene = listed(TOO_LARGE, TOO_LARGE, page(pod("a", 3), version=5), TOO_LARGE)
@@ -380,7 +380,7 @@ async def test_too_large_version_lists_at_once():
     assert scene.transport.delays()[3] >= 0.8, "but not in a tight loop"
 
 
-@pytest.mark.case("runtime-13")
+@pytest.mark.case("runtime-13", "ab")
 @virtual_time
 async def test_restored_server_is_believed():
     scene = listed(
@@ -397,7 +397,7 @@ async def test_restored_server_is_believed():
     assert scene.metrics.drops == []
 
 
-@pytest.mark.case("runtime-13")
+@pytest.mark.case("runtime-13", "a")
 @virtual_time
 async def test_a_watch_that_a_restored_server_accepts_is_not_trusted():
     """It would keep it open, and silent until it has reached that version again."""
@@ -437,7 +437,7 @@ async def test_signs_of_a_restored_server_list_again(watched: list[Streamed]):
     assert scene.transport.verbs()[2:] == [*["watch@10"] * len(watched), "list", "watch@6"]
 
 
-@pytest.mark.case("runtime-14")
+@pytest.mark.case("runtime-14", "abcd")
 @virtual_time
 async def test_what_is_known_is_not_told_again():
     many = [pod(f"p{n:05}", n + 1) for n in range(10_000)]
@@ -458,7 +458,7 @@ async def test_what_is_known_is_not_told_again():
     assert scene.metrics.drops == ["stale"]
 
 
-@pytest.mark.case("runtime-15")
+@pytest.mark.case("runtime-15", "a")
 @pytest.mark.parametrize("seen_by", ["list", "stream", "watch"])
 @virtual_time
 async def test_recreated_object_is_deleted_and_added(seen_by: str):
@@ -474,7 +474,7 @@ async def test_recreated_object_is_deleted_and_added(seen_by: str):
     assert scene.handler.calls == [*FIRST, "-a?", "+a@12"]
 
 
-@pytest.mark.case("runtime-16")
+@pytest.mark.case("runtime-16", "d")
 @virtual_time
 async def test_ten_thousand_pods_come_page_by_page():
     """What of the case is a function; e2e/bench measures its times and memory."""
@@ -512,7 +512,7 @@ async def test_ten_thousand_pods_come_page_by_page():
     assert scene.metrics.lists == 1
 
 
-@pytest.mark.case("runtime-17")
+@pytest.mark.case("runtime-17", "b")
 @virtual_time
 async def test_failing_handler_stops_nobody(caplog: pytest.LogCaptureFixture):
     class Faulty(RecordingHandler):
@@ -531,7 +531,7 @@ async def test_failing_handler_stops_nobody(caplog: pytest.LogCaptureFixture):
     assert scene.metrics.failures == 1
 
 
-@pytest.mark.case("runtime-17")
+@pytest.mark.case("runtime-17", "ac")
 @virtual_time
 async def test_slow_handler_is_named_and_the_reader_waits(capsys: pytest.CaptureFixture[str]):
     class Slow(RecordingHandler):
@@ -566,7 +566,7 @@ def job_group(*plurals: str) -> Answer:
     return json_response({"kind": "APIResourceList", "resources": [{"name": plural} for plural in plurals]})
 
 
-@pytest.mark.case("runtime-18")
+@pytest.mark.case("runtime-18", "abc")
 @virtual_time
 async def test_optional_kind_comes_and_goes():
     scene = Scene(
@@ -602,7 +602,7 @@ async def test_discovery_that_fails_says_nothing():
     assert not scene.informer.synced
 
 
-@pytest.mark.case("runtime-19")
+@pytest.mark.case("runtime-19", "ab")
 @virtual_time
 async def test_selector_is_asked_of_the_server_and_leaving_it_is_a_deletion():
     scene = listed(watch(deleted("a", 11), added("a", 12), HANG), label_selector="app=x", field_selector="spec.x=1")

@@ -186,7 +186,7 @@ async def test_the_first_creates_the_lease_and_renews_it_every_two_seconds():
     await a.kill()
 
 
-@pytest.mark.case("runtime-27")
+@pytest.mark.case("runtime-27", "abc")
 @pytest.mark.parametrize("seed", range(8))
 def test_a_standby_takes_over_after_the_lease_has_expired(seed: int):
     @virtual_time
@@ -215,7 +215,7 @@ def test_a_standby_takes_over_after_the_lease_has_expired(seed: int):
     scenario()
 
 
-@pytest.mark.case("runtime-28")
+@pytest.mark.case("runtime-28", "ac")
 @virtual_time
 async def test_a_stolen_lease_ends_the_leadership_and_is_left_alone():
     server = Leases()
@@ -236,7 +236,7 @@ async def test_a_stolen_lease_ends_the_leadership_and_is_left_alone():
     assert slow == 1
 
 
-@pytest.mark.case("runtime-29")
+@pytest.mark.case("runtime-29", "a")
 @pytest.mark.parametrize("how", ["cut", "hangs"])
 def test_writes_stop_ten_seconds_after_the_last_renewal(how: str):
     @virtual_time
@@ -262,7 +262,7 @@ def test_writes_stop_ten_seconds_after_the_last_renewal(how: str):
     scenario()
 
 
-@pytest.mark.case("runtime-29")
+@pytest.mark.case("runtime-29", "c")
 @pytest.mark.parametrize("how", ["cut", "hangs"])
 def test_eight_seconds_without_the_server_are_survived(how: str):
     @virtual_time
@@ -283,7 +283,7 @@ def test_eight_seconds_without_the_server_are_survived(how: str):
     scenario()
 
 
-@pytest.mark.case("runtime-30")
+@pytest.mark.case("runtime-30", "ac")
 @pytest.mark.parametrize("jump", [3600, -3600])
 def test_wall_clock_jumps_change_nothing_but_timestamps(jump: float):
     @virtual_time
@@ -312,7 +312,7 @@ def test_wall_clock_jumps_change_nothing_but_timestamps(jump: float):
     scenario()
 
 
-@pytest.mark.case("runtime-31")
+@pytest.mark.case("runtime-31", "a")
 @virtual_time
 async def test_a_stalled_leader_refuses_its_first_write_and_gives_up():
     server = Leases()
@@ -393,7 +393,7 @@ async def test_release_gives_up_when_the_server_is_away():
     assert asyncio.get_running_loop().time() - began <= 5.1
 
 
-@pytest.mark.case("runtime-33")
+@pytest.mark.case("runtime-33", "a")
 @virtual_time
 async def test_several_leases_are_taken_in_order_and_lost_together():
     server = Leases()

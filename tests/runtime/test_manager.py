@@ -171,7 +171,7 @@ async def test_liveness_fails_when_the_loop_has_not_turned():
     assert await run == 0
 
 
-@pytest.mark.case("runtime-32")
+@pytest.mark.case("runtime-32", "a")
 @virtual_time
 async def test_a_short_reconcile_completes_before_the_lease_is_released():
     finished: list[tuple[float, str | None]] = []
@@ -195,7 +195,7 @@ async def test_a_short_reconcile_completes_before_the_lease_is_released():
     assert world.aborted == []
 
 
-@pytest.mark.case("runtime-32")
+@pytest.mark.case("runtime-32", "b")
 @virtual_time
 async def test_a_long_reconcile_is_cancelled_at_25_seconds_and_the_lease_released():
     cancelled: list[tuple[float, str | None]] = []
@@ -228,7 +228,7 @@ async def stubborn() -> None:
             continue
 
 
-@pytest.mark.case("runtime-32")
+@pytest.mark.case("runtime-32", "c")
 @virtual_time
 async def test_a_reconcile_that_swallows_cancellation_ends_the_process_without_release():
     world = World(stubborn, elect=True)
@@ -263,7 +263,7 @@ async def test_controllers_start_with_the_lead_and_caches_before():
     assert world.server.holder() == ""
 
 
-@pytest.mark.case("runtime-28", "runtime-32")
+@pytest.mark.case("runtime-28", "bc")
 @virtual_time
 async def test_a_lost_lease_cancels_the_reconciles_and_ends_with_1():
     cancelled: list[float] = []
@@ -342,7 +342,7 @@ async def test_signals_mean_what_they_meant_when_the_manager_has_ended():
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
-@pytest.mark.case("runtime-29")
+@pytest.mark.case("runtime-29", "ab")
 @virtual_time
 async def test_a_leader_that_cannot_renew_writes_nothing_after_ten_seconds_and_ends_with_1():
     writes: list[float] = []
@@ -368,7 +368,7 @@ async def test_a_leader_that_cannot_renew_writes_nothing_after_ten_seconds_and_e
     assert world.server.holder() == "me", "it expires by itself"
 
 
-@pytest.mark.case("runtime-31")
+@pytest.mark.case("runtime-31", "ab")
 @virtual_time
 async def test_after_a_stall_the_first_write_is_refused_and_the_process_ends_with_1():
     refused: list[str] = []
@@ -393,7 +393,7 @@ async def test_after_a_stall_the_first_write_is_refused_and_the_process_ends_wit
     assert [line["exc_info"] for line in logs if line["event"] == "reconcile raised"] == []
 
 
-@pytest.mark.case("runtime-33")
+@pytest.mark.case("runtime-33", "b")
 @virtual_time
 async def test_losing_one_of_several_leases_ends_all_work_and_gives_back_the_others():
     cancelled: list[list[str | None]] = []
@@ -542,7 +542,6 @@ def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"{text!r} was not printed: {''.join(lines)}")
 
 
-@pytest.mark.case("runtime-32")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_running_reconcile_finish(number: signal.Signals):
     with spawn("0.2") as process:
@@ -553,7 +552,7 @@ def test_a_signal_lets_the_running_reconcile_finish(number: signal.Signals):
     assert process.returncode == 0
 
 
-@pytest.mark.case("runtime-32")
+@pytest.mark.case("runtime-32", "d")
 def test_a_second_signal_ends_the_process_at_once():
     with spawn("600") as process:
         wait_for_line(process, "begun")

@@ -166,7 +166,7 @@ async def test_an_event_that_has_expired_meanwhile_is_written_anew_with_its_coun
     assert running.server.told() == [("again", 2)]
 
 
-@pytest.mark.case("runtime-36")
+@pytest.mark.case("runtime-36", "a")
 @virtual_time
 async def test_from_the_tenth_message_of_a_reason_on_events_are_combined():
     async with Running() as running:
@@ -193,7 +193,7 @@ async def test_ten_quiet_minutes_end_the_combining():
     assert running.server.told()[-2:] == [("(combined from similar events): soon", 2), ("late", 1)]
 
 
-@pytest.mark.case("runtime-36")
+@pytest.mark.case("runtime-36", "b")
 @virtual_time
 async def test_more_than_twenty_five_events_about_an_object_are_dropped():
     async with Running() as running:
@@ -212,7 +212,7 @@ async def test_more_than_twenty_five_events_about_an_object_are_dropped():
         assert running.server.told()[0] == ("the same", 31)
 
 
-@pytest.mark.case("runtime-36")
+@pytest.mark.case("runtime-36", "c")
 @virtual_time
 async def test_a_busy_server_gets_the_event_once():
     async with Running() as running:

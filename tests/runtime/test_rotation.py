@@ -175,7 +175,7 @@ def served(replica: Replica, trusted: bytes) -> bytes:
     return ssl.DER_cert_to_PEM_cert(shake_hands(replica.certificate.context, trusted)).encode()
 
 
-@pytest.mark.case("runtime-40")
+@pytest.mark.case("runtime-40", "ab")
 @virtual_time
 async def test_certificates_of_cert_controller_are_served_unchanged():
     authority, server = cert_controller_pairs()
@@ -205,7 +205,7 @@ async def test_a_certificate_is_made_also_where_nothing_is_to_be_injected():
         assert set(await here.bundles()) == {b""}
 
 
-@pytest.mark.case("runtime-40")
+@pytest.mark.case("runtime-40", "c")
 @virtual_time
 async def test_a_change_of_the_authority_turns_no_client_away():
     """Also not at a replica that hears of the change an hour late."""
@@ -253,7 +253,7 @@ async def test_a_change_of_the_authority_turns_no_client_away():
         assert here.handshakes > 300
 
 
-@pytest.mark.case("runtime-40")
+@pytest.mark.case("runtime-40", "d")
 @pytest.mark.parametrize("exists", [True, False])
 @virtual_time
 async def test_replicas_that_start_together_agree(exists: bool):

@@ -81,7 +81,7 @@ def test_other_addresses_are_refused(text: str):
         parse_address(text)
 
 
-@pytest.mark.case("runtime-34")
+@pytest.mark.case("runtime-34", "abc")
 async def test_texts_of_health_checks():
     server, _, ready = make_health()
     ready.add("webhook", fail)

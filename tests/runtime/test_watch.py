@@ -34,7 +34,7 @@ def owner(
 OF_JOB = EnqueueOwner("kubeflow.org", "PyTorchJob")
 
 
-@pytest.mark.case("runtime-26")
+@pytest.mark.case("runtime-26", "abc")
 @pytest.mark.parametrize(
     ("reference", "keys"),
     [
@@ -85,7 +85,7 @@ async def test_what_is_no_news_has_low_priority():
     assert added == [("first", -100), ("new", 0), ("resync", -100), ("changed", 0), ("gone", 0)]
 
 
-@pytest.mark.case("runtime-26")
+@pytest.mark.case("runtime-26", "e")
 @virtual_time
 async def test_a_tombstone_adds_the_owner_of_the_last_known_object_or_the_key():
     handler, added = make_handler(OF_JOB)

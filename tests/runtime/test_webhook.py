@@ -111,7 +111,7 @@ async def serving(
             await running
 
 
-@pytest.mark.case("runtime-39")
+@pytest.mark.case("runtime-39", "a")
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 async def test_an_invalid_object_is_denied_in_the_version_that_was_asked(version: str):
     metrics = Metrics()
@@ -142,7 +142,7 @@ async def test_an_invalid_object_is_denied_in_the_version_that_was_asked(version
     assert value("controller_runtime_webhook_requests_in_flight", {"webhook": PATH}) == 0
 
 
-@pytest.mark.case("runtime-39")
+@pytest.mark.case("runtime-39", "bd")
 async def test_requests_that_are_none():
     async with serving({PATH: validating(check)}) as (_, caller):
         for body, content_type, code, message in (
@@ -162,7 +162,7 @@ async def test_requests_that_are_none():
             assert answer.status == 404
 
 
-@pytest.mark.case("runtime-39")
+@pytest.mark.case("runtime-39", "c")
 async def test_a_handler_that_raises_concerns_one_request_only():
     def judge(request: AdmissionRequest) -> Verdict:
         if request.namespace == "bug":
@@ -182,7 +182,7 @@ async def test_a_handler_that_raises_concerns_one_request_only():
         assert metrics.registry.get_sample_value("controller_runtime_webhook_panics_total") == 2
 
 
-@pytest.mark.case("runtime-39")
+@pytest.mark.case("runtime-39", "e")
 @virtual_time
 async def test_a_slow_handler_is_answered_for_before_the_api_server_gives_up():
     ended = []

@@ -74,7 +74,7 @@ async def test_a_key_that_is_asked_for_again_is_as_urgent_as_it_was():
     assert await take_all(queue) == [A, C, B]
 
 
-@pytest.mark.case("runtime-20")
+@pytest.mark.case("runtime-20", "abc")
 @virtual_time
 async def test_adds_while_a_key_is_worked_on_mean_exactly_one_more_run():
     queue = make_queue()
@@ -110,7 +110,7 @@ async def test_adds_while_a_key_is_worked_on_mean_exactly_one_more_run():
     assert most == 3
 
 
-@pytest.mark.case("runtime-22")
+@pytest.mark.case("runtime-22", "a")
 @virtual_time
 async def test_an_add_makes_a_waiting_key_ready_and_its_delay_is_gone():
     queue = make_queue()
@@ -123,7 +123,7 @@ async def test_an_add_makes_a_waiting_key_ready_and_its_delay_is_gone():
             await queue.get()
 
 
-@pytest.mark.case("runtime-22")
+@pytest.mark.case("runtime-22", "b")
 @virtual_time
 async def test_of_two_delays_the_shorter_holds_in_either_order():
     clock = VirtualClock()
@@ -163,7 +163,7 @@ async def test_a_delay_for_a_ready_key_changes_nothing():
     assert queue.waiting == 0
 
 
-@pytest.mark.case("runtime-23")
+@pytest.mark.case("runtime-23", "ab")
 @virtual_time
 async def test_initial_items_are_not_starved_by_a_steady_stream():
     queue, clock = make_queue(), VirtualClock()
@@ -279,7 +279,7 @@ async def test_forgetting_starts_the_back_off_anew():
     assert queue.add_rate_limited(A) == pytest.approx(0.005, rel=0.1)
 
 
-@pytest.mark.case("runtime-21")
+@pytest.mark.case("runtime-21", "ab")
 @virtual_time
 async def test_failures_double_the_delay_up_to_the_cap_and_success_forgets():
     limiter: ExponentialLimiter[Key] = ExponentialLimiter(VirtualClock(), random.Random(7))

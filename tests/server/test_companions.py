@@ -24,7 +24,7 @@ def kind_world(kind: str, control_plane: ControlPlane, operator: Operator) -> Ki
     return KindWorld(control_plane.api, FRAMEWORKS[kind])
 
 
-@pytest.mark.case("frameworks-v1-17")
+@pytest.mark.case("frameworks-v1-17", "abcd")
 def test_an_autoscaler_follows_the_job(control_plane: ControlPlane, operator: Operator):
     stage = kind_world("PyTorchJob", control_plane, operator)
 

@@ -21,7 +21,7 @@ def environment(pod: Json, container: str = "pytorch") -> dict[str, str]:
     }
 
 
-@pytest.mark.case("job-engine-1")
+@pytest.mark.case("job-engine-1", "abcd")
 def test_one_master_two_workers(world: World):
     job = world.create_job("j", {"Master": replicas(1), "Worker": replicas(2)})
     pods = world.wait_pods(*TRIO)
@@ -50,7 +50,7 @@ def test_one_master_two_workers(world: World):
     assert world.condition("Created")["message"] == "PyTorchJob j is created."
 
 
-@pytest.mark.case("job-engine-2")
+@pytest.mark.case("job-engine-2", "ab")
 def test_labels_of_a_replica(world: World):
     world.create_job("j", {"Master": replicas(1), "Worker": replicas(2)})
     labels = world.wait_pods(*TRIO)["j-worker-1"]["metadata"]["labels"]
@@ -66,7 +66,7 @@ def test_labels_of_a_replica(world: World):
     assert service["metadata"]["labels"] == expected
 
 
-@pytest.mark.case("job-engine-3")
+@pytest.mark.case("job-engine-3", "abc")
 def test_metadata_of_the_template(world: World):
     labels = {"label1": "1", f"{PREFIX}job-name": "x"}
     metadata = {"labels": labels, "annotations": {"annotation1": "1"}}
@@ -77,7 +77,7 @@ def test_metadata_of_the_template(world: World):
     assert pod["metadata"]["annotations"]["annotation1"] == "1"
 
 
-@pytest.mark.case("job-engine-4")
+@pytest.mark.case("job-engine-4", "abc")
 def test_restart_policy_of_the_replica_type_wins(world: World):
     world.create_job("j", {"Worker": replicas(1, "OnFailure", restartPolicy="Always")})
     assert world.wait_pods("j-worker-0")["j-worker-0"]["spec"]["restartPolicy"] == "OnFailure"
@@ -91,7 +91,7 @@ def test_restart_policy_of_the_replica_type_wins(world: World):
         assert pod["spec"]["restartPolicy"] == of_pod
 
 
-@pytest.mark.case("frameworks-v1-13")
+@pytest.mark.case("frameworks-v1-13", "abcd")
 def test_environment_with_a_master(world: World):
     port = {"ports": [{"name": "pytorchjob-port", "containerPort": 8080}]}
     world.create_job("pt", {"Master": replicas(1, container=port), "Worker": replicas(2, container=port)})
@@ -117,7 +117,7 @@ def test_environment_with_a_master(world: World):
         assert [port["port"] for port in service["spec"]["ports"]] == [8080]
 
 
-@pytest.mark.case("frameworks-v1-14")
+@pytest.mark.case("frameworks-v1-14", "ab")
 def test_processes_per_node(world: World):
     for name, nproc, world_size in (("four", "4", "12"), ("gpu", "gpu", "3")):
         world.create_job(name, {"Master": replicas(1), "Worker": replicas(2)}, spec={"nprocPerNode": nproc})
@@ -126,7 +126,7 @@ def test_processes_per_node(world: World):
         assert environment(pod)["PET_NPROC_PER_NODE"] == nproc
 
 
-@pytest.mark.case("frameworks-v1-15")
+@pytest.mark.case("frameworks-v1-15", "abcde")
 def test_workers_only(world: World):
     world.create_job("j", {"Worker": replicas(2)})
     pods = world.wait_pods("j-worker-0", "j-worker-1")
@@ -147,7 +147,7 @@ def test_workers_only(world: World):
     assert world.wait_condition("Succeeded")["message"] == f"PyTorchJob {world.namespace}/j successfully completed."
 
 
-@pytest.mark.case("frameworks-v1-16")
+@pytest.mark.case("frameworks-v1-16", "a")
 def test_elastic_environment(world: World):
     policy = {
         "rdzvHost": "localhost",
@@ -171,7 +171,7 @@ def test_elastic_environment(world: World):
     assert expected.items() <= seen.items()
 
 
-@pytest.mark.case("frameworks-v1-18")
+@pytest.mark.case("frameworks-v1-18", "a")
 def test_elastic_success_of_one(world: World):
     world.create_job("el", {"Worker": replicas(2)}, spec={"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}})
     world.wait_pods("el-worker-0", "el-worker-1")
@@ -196,7 +196,7 @@ def test_success_is_counted_once(world: World, operator: Operator):
     assert len(world.events("PyTorchJobSucceeded")) == 1
 
 
-@pytest.mark.case("job-engine-11")
+@pytest.mark.case("job-engine-11", "a")
 def test_scale_down_and_up(world: World):
     world.create_job("j", {"Worker": replicas(3)})
     before = world.wait_pods("j-worker-0", "j-worker-1", "j-worker-2")
@@ -225,7 +225,7 @@ def test_scale_subresource(world: World):
     world.wait_pods("j-worker-0", "j-worker-1", "j-worker-2")
 
 
-@pytest.mark.case("job-engine-12")
+@pytest.mark.case("job-engine-12", "ab")
 def test_an_index_out_of_range_goes_and_is_not_filled(world: World):
     world.create_job("j", {"Worker": replicas(5, **NODE)})
     names = [f"j-worker-{index}" for index in range(5)]
@@ -240,6 +240,7 @@ def test_an_index_out_of_range_goes_and_is_not_filled(world: World):
     world.wait_pods(*names[:3])
 
 
+@pytest.mark.case("job-engine-39", "a")
 def test_ports_in_order_without_duplicates(world: World):
     ports = [{"name": "a", "containerPort": 8080}, {"containerPort": 9000}]
     world.create_job("j", {"Worker": replicas(1, container={"ports": ports})})
@@ -251,6 +252,7 @@ def test_ports_in_order_without_duplicates(world: World):
     assert seen[2]["name"] == "pytorchjob-port"
 
 
+@pytest.mark.case("job-engine-39", "cd")
 def test_a_job_without_its_container_fails_validation(world: World):
     template = {"spec": {"containers": [{"name": "other", "image": "none"}]}}
     world.create_job("j", {"Worker": {"replicas": 1, "template": template}})

@@ -42,6 +42,7 @@ def test_exit_code_restart(world: World, operator: Operator):
     assert world.condition("Restarting") == {}
 
 
+@pytest.mark.case("job-engine-7", "d")
 def test_permanent_exit_code(world: World):
     """job-engine-7 as PyTorchJob shows it."""
     world.create_job("j", {"Worker": replicas(1, "ExitCode")})
@@ -56,7 +57,7 @@ def test_permanent_exit_code(world: World):
     assert world.events("PyTorchJobRestarting") == []
 
 
-@pytest.mark.case("job-engine-8")
+@pytest.mark.case("job-engine-8", "ab")
 def test_evicted_without_container_statuses(world: World):
     world.create_job("j", {"Worker": replicas(1, "ExitCode")})
     uid = world.wait_pods("j-worker-0")["j-worker-0"]["metadata"]["uid"]
@@ -65,7 +66,7 @@ def test_evicted_without_container_statuses(world: World):
     assert world.wait_condition("Restarting")["message"] == "job j is restarting because Worker replica(s) failed."
 
 
-@pytest.mark.case("job-engine-9")
+@pytest.mark.case("job-engine-9", "ab")
 def test_on_failure_and_evicted(world: World):
     world.create_job("j", {"Master": replicas(1), "Worker": replicas(1, "OnFailure")})
     uid = world.wait_pods("j-master-0", "j-worker-0")["j-worker-0"]["metadata"]["uid"]
@@ -74,7 +75,7 @@ def test_on_failure_and_evicted(world: World):
     world.wait_condition("Restarting")
 
 
-@pytest.mark.case("frameworks-v1-20")
+@pytest.mark.case("frameworks-v1-20", "abc")
 def test_a_worker_fails_while_the_master_runs(world: World):
     names = ("j-master-0", "j-worker-0")
     job = world.create_job("j", {"Master": replicas(1), "Worker": replicas(1, "OnFailure")})
@@ -132,7 +133,7 @@ def test_container_restarts_over_the_limit(world: World):
     assert [(e["type"], e["message"]) for e in event] == [("Normal", failed["message"])]
 
 
-@pytest.mark.case("job-engine-23")
+@pytest.mark.case("job-engine-23", "ac")
 def test_exit_code_restarts_are_limited_across_restarts_of_the_operator(world: World, operator: Operator):
     world.create_job("j", {"Worker": replicas(1, "ExitCode")}, backoffLimit=2)
     uids = [world.wait_pods("j-worker-0")["j-worker-0"]["metadata"]["uid"]]
@@ -177,7 +178,8 @@ def test_deadline(world: World):
     world.wait_pods()
 
 
-@pytest.mark.case("frameworks-v1-21")
+@pytest.mark.case("frameworks-v1-21", "ab")
+@pytest.mark.case("job-engine-25", "gh")
 def test_time_to_live_after_a_permanent_failure(world: World, operator: Operator):
     world.create_job("j", {"Worker": replicas(1, "ExitCode")}, ttlSecondsAfterFinished=3)
     world.wait_pods("j-worker-0")
@@ -206,6 +208,7 @@ def test_time_to_live_that_passed_while_no_operator_ran(world: World, operator: 
     world.wait(lambda: world.try_to("GET", f"{JOBS}/j").status == 404, "the deletion of the job")
 
 
+@pytest.mark.case("job-engine-25", "i")
 def test_a_user_deletes_a_job(world: World, operator: Operator):
     """Without a garbage collector the children stay; the operator must neither make new ones nor count."""
     world.create_job("j", {"Worker": replicas(1)})

@@ -31,9 +31,7 @@ def environment(stage: KindWorld, pod: Json) -> dict[str, str]:
     return {v["name"]: v["value"] if "value" in v else v["valueFrom"]["fieldRef"]["fieldPath"] for v in one["env"]}
 
 
-@pytest.mark.case(
-    "frameworks-v1-29", "frameworks-v1-31", "frameworks-v1-32", "frameworks-v1-33", part="the API server's side of it"
-)
+@pytest.mark.case("job-engine-25", "f")
 def test_a_job_lives_and_succeeds(stage: KindWorld, row: Row):
     def fill(text: str) -> str:
         return text.replace("{ns}", stage.namespace)
@@ -117,7 +115,9 @@ def test_suspended_and_resumed(stage: KindWorld, row: Row):
     assert stage.wait_condition("Suspended")["message"] == f"{kind} j is suspended."
 
 
-@pytest.mark.case("frameworks-v1-26")
+@pytest.mark.case("frameworks-v1-26", "a")
+@pytest.mark.case("frameworks-v1-23", "c")
+@pytest.mark.case("job-engine-37", "eh")
 def test_rules_of_the_definition(stage: KindWorld, row: Row):
     """Queue and manager cannot be changed; fields that are required are; the rest is the operator's to judge."""
     policy = {"schedulingPolicy": {"queue": "a"}, "managedBy": "kueue.x-k8s.io/multikueue"}

@@ -17,7 +17,8 @@ def pair(**template: Any) -> Json:
     return {"Master": replicas(1, **template), "Worker": replicas(1, **template)}
 
 
-@pytest.mark.case("job-engine-16", "frameworks-v1-24")
+@pytest.mark.case("job-engine-16", "abc")
+@pytest.mark.case("frameworks-v1-24", "abc")
 def test_created_suspended(world: World):
     world.create_job("j", pair(), suspend=True)
     world.wait_condition("Suspended")
@@ -31,7 +32,9 @@ def test_created_suspended(world: World):
     assert "startTime" not in world.status()
 
 
-@pytest.mark.case("job-engine-17", "job-engine-18", "frameworks-v1-25")
+@pytest.mark.case("job-engine-17", "abcde")
+@pytest.mark.case("job-engine-18", "abc")
+@pytest.mark.case("frameworks-v1-25", "abcde")
 def test_suspended_and_resumed(world: World):
     world.create_job("j", pair())
     world.wait_pods(*PAIR)
@@ -66,7 +69,7 @@ def test_suspended_and_resumed(world: World):
     assert world.status()["startTime"] > started
 
 
-@pytest.mark.case("frameworks-v1-27")
+@pytest.mark.case("frameworks-v1-27", "ab")
 def test_suspended_and_resumed_within_the_grace_period(world: World):
     world.create_job("j", pair(**NODE))
     old = world.wait_pods(*PAIR)
@@ -89,7 +92,7 @@ def test_suspended_and_resumed_within_the_grace_period(world: World):
     assert world.events("FailedCreatePod") == []
 
 
-@pytest.mark.case("job-engine-19")
+@pytest.mark.case("job-engine-19", "b")
 def test_suspended_with_a_time_to_live(world: World):
     world.create_job("j", pair(), suspend=True, ttlSecondsAfterFinished=0)
     world.wait_condition("Suspended")
@@ -97,7 +100,8 @@ def test_suspended_with_a_time_to_live(world: World):
     assert "completionTime" not in world.status()
 
 
-@pytest.mark.case("frameworks-v1-23")
+@pytest.mark.case("job-engine-20", "abd")
+@pytest.mark.case("frameworks-v1-23", "abc")
 def test_managed_by_somebody_else(world: World):
     world.create_job("j", pair(), suspend=True, managedBy="kueue.x-k8s.io/multikueue")
     world.patch_run_policy(suspend=False)
@@ -115,7 +119,8 @@ def test_managed_by_somebody_else(world: World):
     assert "field is immutable" in answer.body["message"]
 
 
-@pytest.mark.case("frameworks-v1-26")
+@pytest.mark.case("frameworks-v1-26", "a")
+@pytest.mark.case("job-engine-37", "h")
 def test_the_queue_is_immutable(world: World):
     world.create_job("j", {"Worker": replicas(1)}, schedulingPolicy={"queue": "a"})
     patch = {"spec": {"runPolicy": {"schedulingPolicy": {"queue": "b"}}}}
@@ -157,7 +162,7 @@ def test_orphans_are_adopted_and_strays_released(world: World):
     world.wait(lambda: not world.pods()["j-worker-1"]["metadata"].get("ownerReferences"), "release")
 
 
-@pytest.mark.case("job-engine-38")
+@pytest.mark.case("job-engine-38", "abcd")
 def test_a_namesake_still_terminating(world: World):
     world.create_job("j", {"Worker": replicas(1, "OnFailure", **NODE)})
     old = world.wait_pods("j-worker-0")["j-worker-0"]
