@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test simulate frameworks coverage lint type contracts format manifests manifests-check docs cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user simulate frameworks coverage lint type contracts format manifests manifests-check docs cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -32,6 +32,14 @@ test: $(READY)  ## all tests; those on a real kube-apiserver need Go once (about
 	*) echo "kube-apiserver could not be built: this run fails, the tests without it follow"; \
 	   $(PYTEST) -m "not server"; exit 1 ;; \
 	esac
+
+test-busy: $(READY)  ## all tests beside a busy loop on each processor; TARGET=test-user for those
+	@for n in $$(seq $$(getconf _NPROCESSORS_ONLN)); do timeout 7200 sh -c 'while :; do :; done' & loops="$$loops $$!"; done; \
+	trap "kill $$loops" EXIT; $(MAKE) --no-print-directory $(or $(TARGET),test)
+
+test-user: $(READY)  ## all tests as an ordinary user, in a private copy of this folder (as root, on Linux)
+	@$(BIN)/python -m e2e.cluster build
+	@$(BIN)/python -m e2e.as_user -m pytest -p no:cacheprovider --numprocesses=$(PROCESSES) --dist=loadfile
 
 simulate: $(READY)  ## the whole operator in virtual time with faults: SEEDS=300 of them, or one again by SEED=n
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --log,--first $(or $(FIRST),0) --seeds $(or $(SEEDS),300))

@@ -16,6 +16,7 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
+from tests.patience import PATIENCE
 from trainop import __version__
 from trainop.cli import LAZY, cli, run_operator
 from trainop.errors import StartError, UnknownSchemeError
@@ -38,7 +39,7 @@ def trainop(*args: str, program: str | None = None, **environ: str) -> subproces
     """A run of the command to its end."""
     start = [program] if program else [sys.executable, "-m", "trainop"]
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd()), "HOME": "/nonexistent"} | environ
-    return subprocess.run([*start, *args], capture_output=True, text=True, env=env, timeout=30, check=False)
+    return subprocess.run([*start, *args], capture_output=True, text=True, env=env, timeout=PATIENCE, check=False)
 
 
 def kubeconfig(path: Path) -> str:

@@ -102,7 +102,7 @@ class ControlPlane:
         state = {"port": plan.port, "commands": plan.commands}
         (self.data / "state.json").write_text(json.dumps(state, indent=1))
 
-    def _wait_ready(self, names: tuple[str, ...], seconds: float = 60) -> None:
+    def _wait_ready(self, names: tuple[str, ...], seconds: float = 180) -> None:
         api = self.api
         watched = [name for name in self.plan.commands if name in ("etcd", "kube-apiserver", *names)]
 

@@ -26,7 +26,7 @@ def make_nodes(api: Api, count: int) -> None:
         ready: int = sum(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
         return ready >= count
 
-    if not wait_until(all_ready, 30, every=0.1):
+    if not wait_until(all_ready, 120, every=0.1):
         raise ClusterError("the simulated nodes did not become ready")
 
 
@@ -56,7 +56,7 @@ def bind_at_creation(api: Api) -> None:
         answer = api("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)
         return bool(answer.body.get("spec", {}).get("nodeName"))
 
-    if not wait_until(binds, 20):
+    if not wait_until(binds, 120):
         raise ClusterError("the binder does not bind")
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
+from tests.patience import PATIENCE
+
 PRESENT = object()
 """Matches anything that is there."""
 ABSENT = object()
@@ -74,7 +76,7 @@ def row(name: str, *steps: Step) -> Row:
     return Row(name, steps)
 
 
-def connect(backend: Backend, timeout: float = 15) -> http.client.HTTPConnection:
+def connect(backend: Backend, timeout: float = PATIENCE) -> http.client.HTTPConnection:
     parts = urlsplit(backend.url)
     assert parts.hostname
     if backend.context:
@@ -228,7 +230,7 @@ class Until:
     """A call that is repeated until it is answered as expected: what comes about in the background takes its time."""
 
     call: Call
-    seconds: float = 15
+    seconds: float = PATIENCE
 
     def take(self, backend: Backend, variables: Variables) -> None:
         end = time.monotonic() + self.seconds

@@ -15,6 +15,7 @@ import pytest
 from e2e.cluster.controlplane import ControlPlane
 from tests.conformance.client import Backend, Call, Until
 from tests.conformance.objects import CRD, CRDS, GROUP
+from tests.patience import PATIENCE
 from trainop.local.api.server import ApiServer
 
 
@@ -29,7 +30,7 @@ class EmbeddedBackend:
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
         self._thread.start()
-        assert self._started.wait(20)
+        assert self._started.wait(PATIENCE)
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -51,14 +52,14 @@ class EmbeddedBackend:
         async def act() -> None:
             action()
 
-        asyncio.run_coroutine_threadsafe(act(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(act(), self._loop).result(PATIENCE)
 
     def compact(self) -> None:
         self._call(self._server.compact)
 
     def close(self) -> None:
         self._call(self._over.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
 
 
@@ -74,7 +75,7 @@ class RealBackend:
         self._etcd = flag.removeprefix("--listen-client-urls=http://")
 
     def compact(self) -> None:
-        connection = http.client.HTTPConnection(self._etcd, timeout=10)
+        connection = http.client.HTTPConnection(self._etcd, timeout=PATIENCE)
         connection.request("POST", "/v3/kv/range", json.dumps({"key": "AA=="}))
         revision = json.loads(connection.getresponse().read())["header"]["revision"]
         connection.request("POST", "/v3/kv/compaction", json.dumps({"revision": revision, "physical": True}))

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from tests.patience import PATIENCE
 from trainop.local.cluster import ClusterOptions
 from trainop.run.documents import BadInputError
 from trainop.run.session import run_files
@@ -45,7 +46,7 @@ async def run(path: Path) -> tuple[int, str]:
     """Exit code, and what is printed where there is no terminal."""
     out = io.StringIO()
     console = Console(file=out, width=200, highlight=False)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         code = await run_files([path], ClusterOptions(network="addresses"), console, keep=False)
     return code, out.getvalue()
 
@@ -174,7 +175,7 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -191,7 +192,7 @@ def test_nothing_is_left_when_it_is_interrupted(tmp_path: Path, with_signal: sig
     assert process.stdout is not None
     assert any("begun" in line for line in process.stdout)
     process.send_signal(with_signal)
-    code = process.wait(30)
+    code = process.wait(PATIENCE)
     process.stdout.close()
     assert code == (-signal.SIGKILL if with_signal is signal.SIGKILL else 130)
     assert wait_until(lambda: not processes_with(mark)), processes_with(mark)
@@ -199,7 +200,7 @@ def test_nothing_is_left_when_it_is_interrupted(tmp_path: Path, with_signal: sig
 
 def test_bad_input_ends_with_2_and_no_traceback(tmp_path: Path):
     process = start("run", write(tmp_path, {"apiVersion": "v1"}))
-    shown, _ = process.communicate(timeout=30)
+    shown, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
     assert shown == f"trainop: {tmp_path / 'job.yaml'}:1: kind is missing; expected for example PyTorchJob\n"
 
@@ -210,10 +211,10 @@ def test_a_cluster_continues_where_it_was(tmp_path: Path):
     assert process.stdout is not None
     assert any(line == f"export KUBECONFIG={tmp_path / 'data' / 'kubeconfig'}\n" for line in process.stdout)
     second = start("cluster", "--data", tmp_path / "data")
-    shown, _ = second.communicate(timeout=30)
+    shown, _ = second.communicate(timeout=PATIENCE)
     assert (second.returncode, shown) == (1, f"trainop: {tmp_path / 'data'} is in use by another cluster\n")
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(PATIENCE) == 130
     process.stdout.close()
     assert (tmp_path / "data" / "objects.sqlite").exists()
 
@@ -225,9 +226,9 @@ def test_a_port_in_use_is_told_in_one_line():
     port = re.search(r":(\d+),", url)
     assert port is not None
     second = start("cluster", "--port", port[1])
-    shown, _ = second.communicate(timeout=30)
+    shown, _ = second.communicate(timeout=PATIENCE)
     first.send_signal(signal.SIGINT)
-    first.wait(30)
+    first.wait(PATIENCE)
     first.stdout.close()
     assert second.returncode == 1
     assert shown == f"trainop: port {port[1]} of 127.0.0.1 cannot be had (Address already in use): choose another\n"

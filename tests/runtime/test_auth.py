@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.patience import PATIENCE
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.auth import ClusterConfig, ConfigError, load_config
 from trainop.runtime.credentials import TokenFile
@@ -302,7 +303,7 @@ async def test_exec_plugin_ends_with_who_asked_and_has_no_terminal(tmp_path: Pat
     def written() -> str:
         return (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not written().endswith("."):  # noqa: ASYNC110  # the program tells nobody
             await asyncio.sleep(0.01)
     pid, _, read = written().partition(" ")

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 import trainop.runtime
+from tests.patience import PATIENCE
 from trainop.local.api.server import ApiServer
 from trainop.runtime import CONFIG_MAPS, Client, Json, NotFoundError, Resource
 from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS
@@ -90,7 +91,7 @@ def document(name: str) -> Json:
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not await condition():  # noqa: ASYNC110  # the cluster is asked, as a user would
             await asyncio.sleep(0.02)
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tests.patience import PATIENCE
 from tests.runtime.test_leader import Connection, Leases
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.controller import Controller
@@ -547,7 +548,7 @@ def test_a_signal_lets_the_running_reconcile_finish(number: signal.Signals):
     with spawn("0.2") as process:
         wait_for_line(process, "begun")
         process.send_signal(number)
-        output, _ = process.communicate(timeout=20)
+        output, _ = process.communicate(timeout=PATIENCE)
     assert "finished" in output
     assert process.returncode == 0
 
@@ -559,7 +560,7 @@ def test_a_second_signal_ends_the_process_at_once():
         process.send_signal(signal.SIGTERM)
         wait_for_line(process, "signal received")
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=20)
+        output, _ = process.communicate(timeout=PATIENCE)
     assert "second signal" in output
     assert "finished" not in output
     assert process.returncode == 1

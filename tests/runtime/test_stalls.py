@@ -10,6 +10,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
+from tests.patience import PATIENCE
 from trainop.runtime.stalls import StallWatch
 
 
@@ -23,7 +24,7 @@ async def test_a_blocking_call_is_told_with_its_task_and_place():
         await asyncio.sleep(0.02)
 
         async def block_the_loop() -> None:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE
             while not lines_about("culprit") and time.monotonic() < deadline:
                 time.sleep(0.01)  # noqa: ASYNC251  # the point of the test
 
@@ -43,5 +44,5 @@ async def test_the_watching_thread_ends_with_its_task():
     thread = next(each for each in threading.enumerate() if each.name == "stall-watch")
     watching.cancel()
     await asyncio.wait([watching])
-    thread.join(5)
+    thread.join(PATIENCE)
     assert not thread.is_alive()

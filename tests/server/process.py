@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -9,10 +10,11 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from e2e.cluster.daemons import free_ports, wait_until
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -48,25 +50,39 @@ class Operator:
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def start(self, *, ready_within: float | None = 30) -> None:
-        """Start it; wait until /readyz is green unless `ready_within` (seconds) is None."""
+    def start(self, *, wait: bool = True) -> None:
+        """Start it, and with `wait` until /readyz is green."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log, cwd=ROOT, env=self.environment)
-        if ready_within is not None:
-            up = wait_until(lambda: not self.running or self.probe("/readyz")[0] == 200, ready_within)
+        if wait:
+            up = wait_until(lambda: not self.running or self.probe("/readyz")[0] == 200, PATIENCE)
             assert up, self.text()
             assert self.running, self.text()
 
-    def end(self, number: signal.Signals = signal.SIGTERM, within: float = 20) -> int:
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait for the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        return self.exit_code(within)
+        return self.exit_code()
 
-    def exit_code(self, within: float) -> int:
+    def exit_code(self) -> int:
         """The exit code of a process that ends by itself."""
         assert self.process is not None
-        return self.process.wait(within)
+        return self.process.wait(PATIENCE)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It stands still meanwhile, and then sees all that has happened at once."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    def wait_text(self, wanted: str) -> None:
+        """Wait until the log has it."""
+        assert wait_until(lambda: wanted in self.text(), PATIENCE), self.text()
 
     def probe(self, path: str) -> tuple[int, str]:
         """Status and text; status 0 while nobody listens."""
@@ -89,7 +105,7 @@ class Operator:
 
 def fetch(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  http, to a port that we chose
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310  http, to a port that we chose
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

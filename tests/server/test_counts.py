@@ -39,16 +39,18 @@ def requests(operator: Operator) -> Counter[str]:
     return counts
 
 
-def live(world: World, name: str) -> list[str]:
+def live(world: World, operator: Operator, name: str) -> list[str]:
     """A job from its creation to its success, its pods starting and ending together; returns their names."""
     pods = [f"{name}-master-0", *(f"{name}-worker-{index}" for index in range(PODS - 1))]
     world.create_job(name, {"Master": replicas(1), "Worker": replicas(PODS - 1)})
     world.wait(lambda: set(pods) <= set(world.pods()), "all pods")
-    world.run_pod(*pods)
+    with operator.frozen():
+        world.run_pod(*pods)
     world.wait_condition("Running", name)
     world.wait(lambda: active(world, name) == PODS, "all pods are counted")
-    for pod in pods:
-        world.end_pod(pod)
+    with operator.frozen():
+        for pod in pods:
+            world.end_pod(pod)
     world.wait_condition("Succeeded", name)
     return pods
 
@@ -59,11 +61,11 @@ def active(world: World, name: str) -> int:
 
 def measure(world: World, operator: Operator) -> Counter[str]:
     """Requests of `JOBS` jobs one after another, and under `reconciles` their reconciles."""
-    live(world, "first")  # what is done once is done now
+    live(world, operator, "first")  # what is done once is done now
     world.settle(1.0)
     before = requests(operator) + Counter({"reconciles": reconciles(operator)})
     for number in range(JOBS):
-        live(world, f"j{number}")
+        live(world, operator, f"j{number}")
     world.settle(1.0)
     after = requests(operator) + Counter({"reconciles": reconciles(operator)})
     return after - before
@@ -85,7 +87,7 @@ def test_a_job_costs_so_many_requests(
 ):
     """Per job: its pods, its services, one event, and the status when it is created, runs and has succeeded."""
     spent = measure(quiet_world, counting(*flags))
-    assert len(quiet_world.services()) == services * (JOBS + 1)
+    quiet_world.wait(lambda: len(quiet_world.services()) == services * (JOBS + 1), "the services")
     assert spent["POST"] == JOBS * (PODS + services + 1)
     assert spent["PATCH"] == 3 * JOBS
     assert spent["DELETE"] == spent["PUT"] == 0
@@ -106,7 +108,7 @@ def test_nothing_is_held_but_what_exists(quiet_world: World, counting: Callable[
 
     kinds = ("pods", "services", "pytorchjobs.kubeflow.org")
     before = {kind: held(kind) or 0.0 for kind in kinds}
-    pods = live(quiet_world, "j")
+    pods = live(quiet_world, operator, "j")
     expected = {"pods": PODS, "services": PODS, "pytorchjobs.kubeflow.org": 1}
     quiet_world.wait(lambda: {kind: held(kind) for kind in kinds} == more(before, expected), "each object, once")
     for pod in pods:

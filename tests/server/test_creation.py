@@ -25,8 +25,7 @@ def environment(pod: Json, container: str = "pytorch") -> dict[str, str]:
 def test_one_master_two_workers(world: World):
     job = world.create_job("j", {"Master": replicas(1), "Worker": replicas(2)})
     pods = world.wait_pods(*TRIO)
-    services = world.services()
-    assert set(services) == set(TRIO)
+    services = world.wait_services(*TRIO)
     owner = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -61,7 +60,7 @@ def test_labels_of_a_replica(world: World):
         f"{PREFIX}replica-index": "1",
     }
     assert labels == expected
-    service = world.services()["j-worker-1"]
+    service = world.wait_services(*TRIO)["j-worker-1"]
     assert service["spec"]["selector"] == expected
     assert service["metadata"]["labels"] == expected
 
@@ -111,9 +110,7 @@ def test_environment_with_a_master(world: World):
     assert environment(pods["pt-worker-1"])["RANK"] == "2"
     assert [c["name"] for c in pods["pt-worker-0"]["spec"]["initContainers"]] == ["init-pytorch"]
     assert "initContainers" not in pods["pt-master-0"]["spec"]
-    services = world.services()
-    assert set(services) == set(pods)
-    for service in services.values():
+    for service in world.wait_services(*pods).values():
         assert [port["port"] for port in service["spec"]["ports"]] == [8080]
 
 
@@ -245,7 +242,7 @@ def test_ports_in_order_without_duplicates(world: World):
     ports = [{"name": "a", "containerPort": 8080}, {"containerPort": 9000}]
     world.create_job("j", {"Worker": replicas(1, container={"ports": ports})})
     world.wait_pods("j-worker-0")
-    seen = world.services()["j-worker-0"]["spec"]["ports"]
+    seen = world.wait_services("j-worker-0")["j-worker-0"]["spec"]["ports"]
     assert [port["port"] for port in seen] == [8080, 9000, 23456]
     assert seen[0]["name"] == "a"
     assert seen[1]["name"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -36,7 +35,7 @@ def test_exit_code_restart(world: World, operator: Operator):
     assert exited["type"] == "Normal"
     assert exited["message"] == f"Pod: {world.namespace}.j-worker-0 exited with code 130"
     series = f'training_operator_jobs_restarted_total{{framework="pytorch",job_namespace="{world.namespace}"}}'
-    assert operator.metric(series) == 1
+    world.wait(lambda: operator.metric(series) == 1, "the counter")
     world.run_pod("j-worker-0")
     world.wait_condition("Running")
     assert world.condition("Restarting") == {}
@@ -166,29 +165,28 @@ def test_restarts_that_have_no_room_in_the_annotations(world: World, operator: O
 
 
 def test_deadline(world: World):
-    """The timing part of job-engine-24, on the wall clock."""
+    """On the wall clock: not before its time. That it is in time is shown in virtual time."""
     world.create_job("j", {"Worker": replicas(2)}, activeDeadlineSeconds=2, cleanPodPolicy="Running")
     world.wait_pods("j-worker-0", "j-worker-1")
     world.run_pod("j-worker-0", "j-worker-1")
     world.wait_condition("Running")
-    failed = world.wait_condition("Failed", within=8)
+    failed = world.wait_condition("Failed")
     assert failed["message"] == "Job j has failed because it was active longer than specified deadline"
     assert world.conditions()[1:] == [("Running", "False", "PyTorchJobRunning"), ("Failed", "True", "PyTorchJobFailed")]
-    assert 2 <= seconds_between(world.status()["startTime"], failed["lastTransitionTime"]) <= 4
+    assert seconds_between(world.status()["startTime"], failed["lastTransitionTime"]) >= 2
     world.wait_pods()
 
 
 @pytest.mark.case("frameworks-v1-21", "ab")
 @pytest.mark.case("job-engine-25", "gh")
 def test_time_to_live_after_a_permanent_failure(world: World, operator: Operator):
-    world.create_job("j", {"Worker": replicas(1, "ExitCode")}, ttlSecondsAfterFinished=3)
+    world.create_job("j", {"Worker": replicas(1, "ExitCode")}, ttlSecondsAfterFinished=30)
     world.wait_pods("j-worker-0")
     world.end_pod("j-worker-0", 1)
     world.wait_condition("Failed")
-    assert world.status()["completionTime"]
-    failed_at = time.monotonic()
+    completed = parse(world.status()["completionTime"])
     world.wait(lambda: world.try_to("GET", f"{JOBS}/j").status == 404, "the deletion of the job")
-    assert time.monotonic() - failed_at > 1.5
+    assert datetime.now(UTC) - completed >= timedelta(seconds=30)
     event = world.wait(lambda: world.events("SuccessfulDeletePod"), "the event")[0]
     assert (event["type"], event["message"]) == ("Normal", "Deleted job: j")
     series = f'training_operator_jobs_deleted_total{{framework="pytorch",job_namespace="{world.namespace}"}}'
@@ -196,13 +194,12 @@ def test_time_to_live_after_a_permanent_failure(world: World, operator: Operator
 
 
 def test_time_to_live_that_passed_while_no_operator_ran(world: World, operator: Operator):
-    world.create_job("j", {"Worker": replicas(1)}, ttlSecondsAfterFinished=1)
+    world.create_job("j", {"Worker": replicas(1)}, ttlSecondsAfterFinished=3600)
     world.wait_pods("j-worker-0")
     world.end_pod("j-worker-0")
     world.wait_condition("Succeeded")
     operator.end()
-    if world.try_to("GET", f"{JOBS}/j").status == 404:
-        pytest.fail("the job was deleted before its time")
+    world.patch_run_policy(ttlSecondsAfterFinished=1)
     world.settle(2.5)
     operator.start()
     world.wait(lambda: world.try_to("GET", f"{JOBS}/j").status == 404, "the deletion of the job")

@@ -22,28 +22,26 @@ def test_frozen_for_a_minute(world: World, operator: Operator, control_plane: Co
     process = operator.process
     create_jobs(world, 4, 4)
     control_plane.signal("kube-apiserver", signal.SIGSTOP)
-    frozen = time.monotonic()
     try:
         time.sleep(FREEZE)
         assert operator.running
         assert operator.probe("/healthz")[0] == 200
-        assert time.monotonic() - frozen >= FREEZE
     finally:
         control_plane.signal("kube-apiserver", signal.SIGCONT)
     everything = {"before-worker-0", "before-worker-1"} | names(4, 4)
-    world.wait(lambda: set(world.pods()) == everything, "all pods", within=60)
+    world.wait(lambda: set(world.pods()) == everything, "all pods")
     world.create_job("after", {"Worker": replicas(1)})
-    world.wait(lambda: "after-worker-0" in world.pods(), "the pod of a new job", within=60)
+    world.wait(lambda: "after-worker-0" in world.pods(), "the pod of a new job")
     before = uids(world.pods())
     for name in before:
         world.run_pod(name)
     jobs = ("before", "after", "j0", "j1", "j2", "j3")
     for job in jobs:
-        world.wait_condition("Running", job, within=60)
+        world.wait_condition("Running", job)
     for name in before:
         world.end_pod(name)
     for job in jobs:
-        world.wait_condition("Succeeded", job, within=60)
+        world.wait_condition("Succeeded", job)
     assert uids(world.pods()) == before
     assert pods_made(world, since) == dict.fromkeys(before, 1), "none twice, also none that went again"
     assert operator.process is process, "by itself"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
@@ -15,9 +16,10 @@ from hypothesis import Phase, given, settings
 
 from e2e.cluster.controlplane import ControlPlane
 from tests.controllers.test_hostile import spoilt_jobs
+from tests.patience import PATIENCE
 from tests.server.kinds import KindWorld
 from tests.server.process import Operator
-from tests.server.world import MERGE, PATIENCE, Json
+from tests.server.world import MERGE, Json
 from trainop.engine.framework import Framework
 from trainop.engine.parse import MOST_REPLICAS
 from trainop.operator import FRAMEWORKS
@@ -215,6 +217,17 @@ def reconciles(operator: Operator, stage: KindWorld) -> float:
     return sum(operator.metric(one) or 0 for one in series)
 
 
+def wait_rest(operator: Operator, stage: KindWorld) -> None:
+    """Wait until the operator has nothing more to do."""
+
+    def rests() -> bool:
+        before = reconciles(operator, stage)
+        time.sleep(1)
+        return reconciles(operator, stage) - before <= 3
+
+    stage.wait(rests, "rest")
+
+
 def put(stage: KindWorld, name: str, case: Case) -> str:
     """Create the job; what is wrong with the answer, if anything."""
     job = sane(stage, name)
@@ -257,9 +270,7 @@ def test_no_job_can_harm_the_operator(stage: KindWorld, operator: Operator):
     while surprises() and time.monotonic() < end:
         time.sleep(0.2)
     assert surprises() == {}
-    calm = reconciles(operator, stage)
-    time.sleep(1)
-    assert reconciles(operator, stage) - calm <= 3, "the operator is not at rest"
+    wait_rest(operator, stage)
     log = operator.text()[before:]
     assert "Traceback" not in log, log
     assert '"level": "error"' not in log, log
@@ -309,15 +320,18 @@ def test_no_drawn_job_can_harm_the_operator(stage: KindWorld, operator: Operator
     stage.ask("POST", stage.jobs, sane(stage, "neighbour"))
     stage.wait(lambda: stage.pods_of("neighbour"), "pods of the job beside them")
     stage.wait(lambda: all(stage.conditions(name) for name in accepted), "a word on each of them")
-    stage.settle()
-    for name in accepted:
+    wait_rest(operator, stage)
+
+    def warnings(name: str) -> int:
         told = [event["reason"] for event in stage.warnings_about(name)]
+        return told.count(f"{stage.framework.kind}FailedValidation")
+
+    for name in accepted:
         failed = bool(stage.condition("Failed", name))
-        assert told.count(f"{stage.framework.kind}FailedValidation") == failed, (name, stage.status(name))
+        if failed:
+            stage.wait(partial(warnings, name), f"the warning about {name}")
+        assert warnings(name) == failed, (name, stage.status(name))
         assert not (failed and stage.pods_of(name)), name
-    calm = reconciles(operator, stage)
-    time.sleep(1)
-    assert reconciles(operator, stage) - calm <= 3, "the operator is not at rest"
     log = operator.text()[before:]
     assert "Traceback" not in log, log
     assert '"level": "error"' not in log, log

@@ -17,6 +17,7 @@ import yaml
 
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
+from tests.patience import PATIENCE
 from tests.server.world import World
 from trainop.runtime import (
     CONFIG_MAPS,
@@ -55,18 +56,18 @@ def test_the_example(control_plane: ControlPlane, tmp_path: Path):
     crd, greeting = (yaml.safe_load((EXAMPLE / name).read_text()) for name in ("crd.yaml", "greeting.yaml"))
     assert api("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).status == 201
     greetings = "/apis/example.com/v1/namespaces/default/greetings"
-    assert wait_until(lambda: api("POST", greetings, greeting).status in (201, 409), 20)
+    assert wait_until(lambda: api("POST", greetings, greeting).status in (201, 409), PATIENCE)
     log = tmp_path / "log"
     with log.open("wb") as out:
         surroundings = {**os.environ, "KUBECONFIG": str(control_plane.kubeconfig), "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen([sys.executable, EXAMPLE / "greetings.py"], stdout=out, stderr=out, env=surroundings)
     try:
         maps = "/api/v1/namespaces/default/configmaps/world"
-        assert wait_until(lambda: api("GET", maps).status == 200, 30), log.read_text()
+        assert wait_until(lambda: api("GET", maps).status == 200, PATIENCE), log.read_text()
         assert api("GET", maps).body["data"] == {"text": "Hello, world!"}
-        assert wait_until(lambda: "status" in api("GET", f"{greetings}/world").body, 20), log.read_text()
+        assert wait_until(lambda: "status" in api("GET", f"{greetings}/world").body, PATIENCE), log.read_text()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, log.read_text()
+        assert process.wait(PATIENCE) == 0, log.read_text()
     finally:
         if process.poll() is None:
             process.kill()
@@ -135,7 +136,7 @@ def config_map(name: str, namespace: str, **data: str) -> Json:
 
 async def test_a_webhook_with_its_own_certificates(control_plane: ControlPlane, quiet_world: World):
     namespace = quiet_world.namespace
-    async with webhooks(control_plane, namespace) as (client, manager), asyncio.timeout(60):
+    async with webhooks(control_plane, namespace) as (client, manager), asyncio.timeout(PATIENCE):
         while not await is_answered(client, namespace):  # noqa: ASYNC110  # the cluster is asked
             await asyncio.sleep(0.1)
         assert (await manager.ready.all())[0] == 200

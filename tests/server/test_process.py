@@ -14,6 +14,7 @@ import pytest
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
 from e2e.cluster.places import default_data
+from tests.patience import PATIENCE
 from tests.server.process import Operator
 from tests.server.world import Json, World, replicas
 
@@ -68,12 +69,10 @@ def test_killed_in_the_middle_of_things(world: World, operator: Operator):
     assert world.events("FailedCreatePod") == []
 
 
-def test_sigterm_ends_with_zero_in_time(world: World, operator: Operator):
+def test_sigterm_ends_with_zero(world: World, operator: Operator):
     world.create_job("j", {"Worker": replicas(1)})
     world.wait_pods("j-worker-0")
-    begun = time.monotonic()
     assert operator.end(signal.SIGTERM) == 0
-    assert time.monotonic() - begun < 10
     assert "Traceback" not in operator.text()
 
 
@@ -86,9 +85,9 @@ def test_the_api_server_restarts(world: World, operator: Operator, control_plane
     assert operator.probe("/healthz")[0] == 200
     control_plane.start("kube-apiserver")
     world.run_pod("j-worker-0")
-    world.wait_condition("Running", within=60)
+    world.wait_condition("Running")
     world.create_job("k", {"Worker": replicas(1)})
-    world.wait(lambda: "k-worker-0" in world.pods(), "a pod of a new job", within=60)
+    world.wait(lambda: "k-worker-0" in world.pods(), "a pod of a new job")
 
 
 def test_one_bad_job_does_not_hold_up_others(world: World, operator: Operator):
@@ -127,8 +126,8 @@ def one_line(operator: Operator, *wanted: str) -> None:
 
 def test_a_kubeconfig_that_is_not_there(tmp_path: Path, make_operator: MakeOperator):
     operator = make_operator(tmp_path / "nowhere.kubeconfig")
-    operator.start(ready_within=None)
-    assert operator.exit_code(20) == 1
+    operator.start(wait=False)
+    assert operator.exit_code() == 1
     one_line(operator, "nowhere.kubeconfig")
 
 
@@ -136,8 +135,8 @@ def test_a_kubeconfig_that_is_no_kubeconfig(tmp_path: Path, make_operator: MakeO
     path = tmp_path / "bad.kubeconfig"
     path.write_text("][ nonsense")
     operator = make_operator(path)
-    operator.start(ready_within=None)
-    assert operator.exit_code(20) == 1
+    operator.start(wait=False)
+    assert operator.exit_code() == 1
     one_line(operator, "bad.kubeconfig")
 
 
@@ -151,16 +150,17 @@ def test_an_api_server_that_is_away_at_the_start(
     control_plane.stop("kube-apiserver", patience=0)
     try:
         operator = make_operator(control_plane.kubeconfig)
-        operator.start(ready_within=None)
-        assert wait_until(lambda: operator.probe("/healthz")[0] == 200, 20), operator.text()
-        time.sleep(3)
+        operator.start(wait=False)
+        assert wait_until(lambda: operator.probe("/healthz")[0] == 200, PATIENCE), operator.text()
+        assert wait_until(lambda: operator.probe("/readyz")[0] == 500, PATIENCE), operator.text()
+        time.sleep(3)  # it does not give up
         assert operator.running, operator.text()
         assert operator.probe("/readyz")[0] == 500
         assert "Traceback" not in operator.text()
     finally:
         control_plane.start("kube-apiserver")
     quiet_world.create_job("j", {"Worker": replicas(1)})
-    quiet_world.wait(quiet_world.pods, "a pod", within=60)
+    quiet_world.wait(quiet_world.pods, "a pod")
 
 
 def test_credentials_that_are_refused(control_plane: ControlPlane, tmp_path: Path, make_operator: MakeOperator):
@@ -169,8 +169,8 @@ def test_credentials_that_are_refused(control_plane: ControlPlane, tmp_path: Pat
     path = tmp_path / "wrong.kubeconfig"
     path.write_text(json.dumps(config))
     operator = make_operator(path)
-    operator.start(ready_within=None)
-    time.sleep(3)
+    operator.start(wait=False)
+    operator.wait_text("nauthorized")
     one_line(operator, "nauthorized")
     assert operator.probe("/readyz")[0] != 200
 
@@ -178,19 +178,19 @@ def test_credentials_that_are_refused(control_plane: ControlPlane, tmp_path: Pat
 def test_a_port_in_use(control_plane: ControlPlane, operator: Operator, make_operator: MakeOperator):
     taken = operator.probe_url.rpartition(":")[2]
     second = make_operator(control_plane.kubeconfig, f"--health-probe-bind-address=127.0.0.1:{taken}")
-    second.start(ready_within=None)
-    assert second.exit_code(20) == 1
+    second.start(wait=False)
+    assert second.exit_code() == 1
     one_line(second, taken)
 
 
 def test_unknown_flags_and_schemes(control_plane: ControlPlane, make_operator: MakeOperator):
     operator = make_operator(control_plane.kubeconfig, "--no-such-flag=1")
-    operator.start(ready_within=None)
-    assert operator.exit_code(20) == 2
+    operator.start(wait=False)
+    assert operator.exit_code() == 2
     one_line(operator, "no-such-flag")
     operator = make_operator(control_plane.kubeconfig, "--enable-scheme=dummyjob")
-    operator.start(ready_within=None)
-    assert operator.exit_code(20) != 0
+    operator.start(wait=False)
+    assert operator.exit_code() != 0
     one_line(operator, "scheme dummyjob is not supported yet")
 
 
@@ -207,8 +207,8 @@ def test_a_crd_that_comes_later(
     control_plane: ControlPlane, bare_plane: ControlPlane, make_operator: MakeOperator, crds: list[Json]
 ):
     operator = make_operator(bare_plane.kubeconfig)
-    operator.start(ready_within=None)
-    time.sleep(3)
+    operator.start(wait=False)
+    operator.wait_text("pytorchjobs")
     assert operator.running, operator.text()
     one_line(operator, "pytorchjobs")
     for crd in crds:
@@ -216,4 +216,4 @@ def test_a_crd_that_comes_later(
     world = World(bare_plane.api, "late")
     world.wait(lambda: world.try_to("GET", "/apis/kubeflow.org/v1/pytorchjobs").status == 200, "the CRD")
     world.create_job("j", {"Worker": replicas(1)})
-    world.wait(world.pods, "a pod", within=60)
+    world.wait(world.pods, "a pod")

@@ -13,7 +13,6 @@ import pytest
 
 from e2e.cluster.api import Api
 from e2e.cluster.controlplane import ControlPlane
-from e2e.cluster.daemons import wait_until
 from tests.server.process import Operator
 from tests.server.world import World
 from trainop.runtime.certificates import Pair, issue, make_authority
@@ -46,7 +45,7 @@ def scrape(operator: Operator, trust: ssl.SSLContext, token: str = "") -> tuple[
     url = operator.metrics_url.replace("http://127.0.0.1", "https://localhost")
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})  # noqa: S310  https, to a port that we chose
     try:
-        with urllib.request.urlopen(request, timeout=10, context=trust) as answer:  # noqa: S310  the same
+        with urllib.request.urlopen(request, timeout=30, context=trust) as answer:  # noqa: S310  the same
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -84,7 +83,7 @@ def test_a_mounted_certificate_is_served(
     flags = (f"--namespace={quiet_world.namespace}", "--metrics-secure", f"--metrics-cert-dir={tmp_path / 'certs'}")
     operator = make_operator(control_plane.kubeconfig, *flags)
     operator.start()
-    assert wait_until(lambda: "serving certificate loaded" in operator.text(), 20), operator.text()
+    operator.wait_text("serving certificate loaded")
     trust = ssl.create_default_context(cadata=authority.certificate.decode())
     assert scrape(operator, trust)[0] == 401
     other = make_authority("another", "test", now)

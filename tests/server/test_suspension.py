@@ -57,7 +57,7 @@ def test_suspended_and_resumed(world: World):
     assert [(event["type"], event.get("count", 1)) for event in events] == [("Normal", 1)]
     world.patch_run_policy(suspend=False)
     world.wait_pods(*PAIR)
-    assert set(world.services()) == set(PAIR)
+    world.wait_services(*PAIR)
     world.run_pod(*PAIR)
     world.wait_condition("Running")
     assert world.conditions() == [

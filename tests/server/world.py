@@ -9,13 +9,12 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from e2e.cluster.api import Answer, Api
+from tests.patience import PATIENCE
 
 Json: TypeAlias = dict[str, Any]
 JOBS = "/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs"
 CORE = "/api/v1/namespaces/{namespace}"
 MERGE = "application/merge-patch+json"
-PATIENCE = 15.0
-"""Seconds within which the operator must have done anything, on a busy machine."""
 
 
 def replicas(count: int | None, restart: str | None = None, **template: Any) -> Json:
@@ -109,9 +108,9 @@ class World:
 
     # waiting
 
-    def wait(self, condition: Callable[[], Any], what: str, within: float = PATIENCE) -> Any:
+    def wait(self, condition: Callable[[], Any], what: str) -> Any:
         """The first true value of `condition`; fails with the state of the world."""
-        end = time.monotonic() + within
+        end = time.monotonic() + PATIENCE
         while not (value := condition()):
             assert time.monotonic() < end, f"{what} did not come about: {self.describe()}"
             time.sleep(0.03)
@@ -131,6 +130,11 @@ class World:
         pods: dict[str, Json] = self.wait(settled, f"exactly the pods {', '.join(names)}")
         return pods
 
+    def wait_services(self, *names: str) -> dict[str, Json]:
+        """Wait until these services and no others are there."""
+        self.wait(lambda: set(self.services()) == set(names), f"exactly the services {', '.join(names)}")
+        return self.services()
+
     def wait_pod(self, name: str) -> Json:
         pod: Json = self.wait(lambda: self.pods().get(name), f"pod {name}")
         return pod
@@ -145,8 +149,8 @@ class World:
         pod: Json = self.wait(successor, f"a new pod {name}")
         return pod
 
-    def wait_condition(self, kind: str, name: str = "j", within: float = PATIENCE) -> Json:
-        self.wait(lambda: self.is_now(kind, name), f"condition {kind}", within)
+    def wait_condition(self, kind: str, name: str = "j") -> Json:
+        self.wait(lambda: self.is_now(kind, name), f"condition {kind}")
         return self.condition(kind, name)
 
     def settle(self, seconds: float = 0.5) -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 from typing import Any
 
+from tests.patience import PATIENCE
 from trainop.local.node.channel import Channel, Inbox, encode, wait_readable
 from trainop.local.node.link import Link
 
@@ -57,5 +58,5 @@ async def test_a_message_larger_than_the_sockets_buffer_arrives_whole() -> None:
     assert len(first["text"]) == 2_000_000
     assert last == {"last": True}
     theirs.close()
-    await asyncio.wait_for(closed.wait(), 5)
+    await asyncio.wait_for(closed.wait(), PATIENCE)
     link.send({"nobody": "hears"})

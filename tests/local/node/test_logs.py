@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from trainop.local.node.kit import LogShelf
 from trainop.local.node.logreader import LogOptions, last_lines, read_log
 from trainop.local.node.logs import LogCollector, RunLog
@@ -46,12 +47,12 @@ class Writer:
         changed = asyncio.ensure_future(self.log.changed())
         await asyncio.sleep(0)
         os.write(self.err if error else self.out, text)
-        await asyncio.wait_for(changed, 5)
+        await asyncio.wait_for(changed, PATIENCE)
 
     async def end(self) -> None:
         os.close(self.out)
         os.close(self.err)
-        await asyncio.wait_for(self.collector.done, 5)
+        await asyncio.wait_for(self.collector.done, PATIENCE)
 
 
 @pytest.fixture
@@ -128,10 +129,10 @@ async def test_who_follows_gets_each_line_when_it_is_written_and_the_end(writer:
     assert await anext(chunks) == b"before\n"
     coming = asyncio.ensure_future(anext(chunks))
     await writer.write(b"after\n")
-    assert await asyncio.wait_for(coming, 5) == b"after\n"
+    assert await asyncio.wait_for(coming, PATIENCE) == b"after\n"
     ending = asyncio.ensure_future(anext(chunks, b"the end"))
     await writer.end()
-    assert await asyncio.wait_for(ending, 5) == b"the end"
+    assert await asyncio.wait_for(ending, PATIENCE) == b"the end"
 
 
 async def test_a_log_that_somebody_holds_open_can_be_closed(writer: Writer) -> None:
@@ -213,7 +214,7 @@ async def test_what_a_full_disk_refuses_is_counted_in_the_log(tmp_path: Path, mo
         changed = asyncio.ensure_future(log.changed())
         await asyncio.sleep(0)
         os.write(out, text)
-        await asyncio.wait_for(changed, 5)
+        await asyncio.wait_for(changed, PATIENCE)
 
     monkeypatch.setattr("trainop.local.node.logs._RESERVE", 2**62)
     monkeypatch.setattr("trainop.local.node.logs._RESERVED_PART", 1)  # the reserve is the whole disk
@@ -223,7 +224,7 @@ async def test_what_a_full_disk_refuses_is_counted_in_the_log(tmp_path: Path, mo
     await write(b"after\n")
     os.close(out)
     os.close(err)
-    await asyncio.wait_for(collector.done, 5)
+    await asyncio.wait_for(collector.done, PATIENCE)
     assert log.path.read_text() == "[9 bytes of this log are missing: the disk was full]\nafter\n"
     assert len(said) == 1
 

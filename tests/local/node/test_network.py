@@ -26,7 +26,7 @@ with socket.create_server((sys.argv[1], 23456)) as server:
 """
 CLIENT = """
 import socket, sys
-with socket.create_connection((sys.argv[1], 23456), timeout=10) as peer:
+with socket.create_connection((sys.argv[1], 23456), timeout=60) as peer:
     print(peer.recv(100).decode())
 """
 OWN_IP = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
@@ -178,7 +178,7 @@ async def test_read_only_mounts_are_read_only(isolated: World) -> None:
 REACH = """
 import socket, sys
 try:
-    peer = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10)
+    peer = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60)
 except OSError as error:
     sys.exit(print(type(error).__name__))
 try:

@@ -15,9 +15,9 @@ import pytest
 
 from tests.local.node.agent_program import NO_SUCH_MODE
 from tests.needs import lack
+from tests.patience import PATIENCE
 
 PROGRAM = Path(__file__).with_name("agent_program.py")
-PATIENCE = 10.0
 LITTER = 5
 """The command itself, two plain children, one in a session of its own, one stopped."""
 
@@ -66,7 +66,7 @@ class Agent:
         """Waits for the program to say it."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline().strip()
-        if not line and self.process.wait(10) == NO_SUCH_MODE:
+        if not line and self.process.wait(PATIENCE) == NO_SUCH_MODE:
             lack("this mode cannot be had here: see the agent's standard error")
         assert line == word
 

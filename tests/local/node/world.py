@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
 from trainop.local.api.server import ApiServer
 from trainop.local.node.agent import NetworkMode, Node, NodeOptions, Timing
 from trainop.runtime.client import Client
@@ -17,9 +18,6 @@ from trainop.runtime.clock import SystemClock
 from trainop.runtime.errors import AlreadyExistsError
 from trainop.runtime.objects import Json, Key, Unstructured
 from trainop.runtime.resource import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
-
-PATIENCE = 20.0
-"""Seconds after which a test that waits has failed; nothing here takes a second on an idle machine."""
 
 QUICK = Timing(backoff_initial=0.05, backoff_limit=0.2, retry_initial=0.02, retry_limit=0.1, settle=0.001)
 

@@ -1,0 +1,62 @@
+"""Runs Python as an ordinary user, in a copy of this checkout that lies in a home which only that user may enter.
+
+    python -m e2e.as_user -m pytest tests/local        (as root, on Linux)
+
+No account is needed, and nothing has to be readable for others: Python, its packages and what the tests have built may
+lie in root's home, as they are shown elsewhere in a mount namespace. The copy goes with the process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+from e2e.cluster.places import cache
+
+USER = 12345
+"""No account has this number, as with many containers."""
+ROOT = Path(__file__).parents[1]
+SCRIPT = """
+set -e
+user=$1
+mount -t tmpfs none /mnt
+mkdir /mnt/python /mnt/packages /mnt/testenv /mnt/home
+chmod 0700 /mnt/home
+mount --bind "$2" /mnt/python
+mount --bind "$3" /mnt/packages
+[ ! -d "$4" ] || mount --bind "$4" /mnt/testenv
+mkdir /mnt/home/checkout /mnt/home/tmp
+tar -C "$5" --exclude=./.git --exclude=./.venv --exclude=__pycache__ --exclude='./.*_cache' -cf - . |
+    tar -C /mnt/home/checkout -xf -
+chown -R "$user:$user" /mnt/home
+cd /mnt/home/checkout
+shift 5
+exec setpriv --reuid="$user" --regid="$user" --clear-groups -- "$@"
+"""
+
+
+def command(*arguments: str) -> list[str]:
+    """What runs this Python with these arguments so; root has to start it, with `environment()`."""
+    python = f"/mnt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    places = [sys.base_prefix, sysconfig.get_path("purelib"), str(cache()), str(ROOT)]
+    return ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", str(USER), *places, python, *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {
+        "HOME": "/mnt/home",
+        "LD_LIBRARY_PATH": "/mnt/python/lib",
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": "/mnt/home/checkout:/mnt/packages",
+        "TMPDIR": "/mnt/home/tmp",
+        "TRAINOP_TESTENV": "/mnt/testenv",
+    }
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        sys.exit("only root can become another user")
+    whole = command(*sys.argv[1:])
+    os.execvpe(whole[0], whole, environment())
