@@ -10,6 +10,7 @@ import string
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
@@ -55,6 +56,10 @@ class Backend(Protocol):
 
     def compact(self) -> None:
         """Forget all history up to now."""
+        ...
+
+    def kubeconfig(self, folder: Path) -> Path:
+        """A file with which kubectl reaches it as administrator; written into `folder` if there is none yet."""
         ...
 
 

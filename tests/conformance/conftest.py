@@ -8,6 +8,7 @@ import json
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,11 @@ class EmbeddedBackend:
 
         asyncio.run_coroutine_threadsafe(act(), self._loop).result(PATIENCE)
 
+    def kubeconfig(self, folder: Path) -> Path:
+        path = folder / "kubeconfig"
+        path.write_text(json.dumps(self._server.kubeconfig("secret")))
+        return path
+
     def compact(self) -> None:
         self._call(self._server.compact)
 
@@ -73,6 +79,11 @@ class RealBackend:
         self.context: ssl.SSLContext | None = plane.api.context
         flag = next(f for f in plane.plan.commands["etcd"] if f.startswith("--listen-client-urls="))
         self._etcd = flag.removeprefix("--listen-client-urls=http://")
+        self._kubeconfig = plane.kubeconfig
+
+    def kubeconfig(self, folder: Path) -> Path:
+        """Of the administrator; it lies elsewhere."""
+        return self._kubeconfig
 
     def compact(self) -> None:
         connection = http.client.HTTPConnection(self._etcd, timeout=PATIENCE)

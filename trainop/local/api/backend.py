@@ -22,6 +22,15 @@ class Backend:
     rng: random.Random
     tokens: set[str] = field(default_factory=set)
     """Bearer tokens that are accepted on sockets."""
+    lent: dict[str, float] = field(default_factory=dict)
+    """Tokens with an end: when that is, by the monotonic clock."""
+
+    def lend_token(self, token: str, seconds: float) -> None:
+        """Accept a token for a time; those whose time is over are forgotten."""
+        now = self.clock.monotonic()
+        for old in [old for old, end in self.lent.items() if end <= now]:
+            del self.lent[old]
+        self.lent[token] = now + seconds
 
     def now(self) -> str:
         """`metav1.Time` of this moment."""
@@ -30,7 +39,8 @@ class Backend:
     def knows_token(self, token: str) -> bool:
         """Compared in constant time."""
         given, known = token.encode(), False
-        for held in self.tokens:
+        now = self.clock.monotonic()
+        for held in (*self.tokens, *(lent for lent, end in self.lent.items() if end > now)):
             known = hmac.compare_digest(given, held.encode()) or known
         return known
 

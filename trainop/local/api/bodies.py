@@ -88,7 +88,7 @@ def _load_protobuf(body: bytes, what: str) -> Json:
     except protobuf.MalformedProtobufError as error:
         raise bad_request(f"the object provided is unrecognized (must be of type {what}): {error}") from error
     except protobuf.UnknownKindError as error:
-        message = f"{error} is not read in protobuf by this server - accepted media types include: application/json"
+        message = f"{error} is not read in protobuf by this server: send it as application/json"
         raise Refusal(415, "UnsupportedMediaType", message) from error
 
 

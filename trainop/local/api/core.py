@@ -22,6 +22,7 @@ from trainop.local.api.kinds import Kind, Strategy, builtin
 from trainop.local.api.namespaces import NamespaceStrategy
 from trainop.local.api.pods import PodStrategy
 from trainop.local.api.services import ServiceStrategy
+from trainop.local.api.workloads import DeploymentStrategy, JobStrategy, UnattendedStrategy
 from trainop.runtime.resource import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -71,11 +72,11 @@ def _core_group(backend: Backend, network: str) -> list[Kind]:
         builtin(
             Resource("", "v1", "resourcequotas", "ResourceQuota"),
             short=("quota",),
-            strategy=InertStrategy(status=True),
+            strategy=UnattendedStrategy(),
             subresources=status,
         ),
         builtin(SECRETS, strategy=SecretStrategy()),
-        builtin(SERVICE_ACCOUNTS, short=("sa",), strategy=ServiceAccountStrategy()),
+        builtin(SERVICE_ACCOUNTS, short=("sa",), strategy=ServiceAccountStrategy(), subresources=("token",)),
         builtin(
             SERVICES,
             short=("svc",),
@@ -88,21 +89,25 @@ def _core_group(backend: Backend, network: str) -> list[Kind]:
 
 def _other_groups(backend: Backend) -> list[Kind]:
     status = ("status",)
-    counted = InertStrategy(generation=True, status=True)
     return [
-        builtin(
-            Resource("apps", "v1", "deployments", "Deployment"),
-            short=("deploy",),
-            categories=("all",),
-            strategy=counted,
-            subresources=status,
+        replace(
+            builtin(
+                Resource("apps", "v1", "deployments", "Deployment"),
+                short=("deploy",),
+                categories=("all",),
+                strategy=DeploymentStrategy(),
+                subresources=("status", "scale"),
+            ),
+            scale={"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"},
         ),
-        builtin(Resource("batch", "v1", "jobs", "Job"), categories=("all",), strategy=counted, subresources=status),
+        builtin(
+            Resource("batch", "v1", "jobs", "Job"), categories=("all",), strategy=JobStrategy(), subresources=status
+        ),
         builtin(
             Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
             short=("hpa",),
             categories=("all",),
-            strategy=InertStrategy(status=True),
+            strategy=UnattendedStrategy(),
             subresources=status,
         ),
         builtin(LEASES, strategy=LeaseStrategy()),

@@ -17,11 +17,13 @@ _SUBRESOURCE_VERBS = {
     "binding": ("create",),
     "eviction": ("create",),
     "ephemeralcontainers": ("get", "patch", "update"),
+    "token": ("create",),
 }
 _SUBRESOURCE_KINDS = {
     "scale": ("autoscaling", "v1", "Scale"),
     "binding": ("", "v1", "Binding"),
     "eviction": ("policy", "v1", "Eviction"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }
 
 

@@ -89,6 +89,9 @@ def _default_volume(volume: Json) -> None:
             source.setdefault("defaultMode", _MODE)
     if source := volume.get("hostPath"):
         source.setdefault("type", "")
+    for source in (volume.get("projected") or {}).get("sources") or []:
+        if token := source.get("serviceAccountToken"):
+            token.setdefault("expirationSeconds", 3600)
 
 
 def complaints(spec: Json, path: str) -> list[FieldError]:

@@ -1,16 +1,21 @@
-"""Request bodies in protobuf: kubectl sends a few kinds in no other way (`create namespace`, `configmap`, `secret`,
-`serviceaccount`, `service`, `auth can-i`). It reads every answer in JSON.
+"""Request bodies in protobuf: typed Go clients prefer it for built-in kinds, and kubectl sends what its `create`
+commands make in no other way. Every answer is JSON, which all of them read.
 
-The numbers of the fields are those of Kubernetes' `generated.proto` files. Only kinds are read whose meaning does not
-depend on an empty value being told from an absent one but where the table says so: the encoding writes both alike.
+`protobuf.json` has the numbers of the fields; `e2e/protobuf_fields.py` writes it.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import resources
 from typing import Any
 
+import msgspec
+
+from trainop.runtime.clock import micro_timestamp, timestamp
 from trainop.runtime.objects import Json
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
@@ -25,114 +30,35 @@ class UnknownKindError(ValueError):
     """An object of a kind that is not read in protobuf here."""
 
 
-# A field is its name, its type, and how it repeats: `list`, `map` (with text as key) or `kept`, which is a single value
-# that counts even if it is empty. Types are `text`, `bytes`, `int`, `bool`, or another message.
-_Field = tuple[str, str, str]
-_MESSAGES: dict[str, dict[int, _Field]] = {
-    "ObjectMeta": {
-        1: ("name", "text", ""),
-        2: ("generateName", "text", ""),
-        3: ("namespace", "text", ""),
-        5: ("uid", "text", ""),
-        6: ("resourceVersion", "text", ""),
-        11: ("labels", "text", "map"),
-        12: ("annotations", "text", "map"),
-        13: ("ownerReferences", "OwnerReference", "list"),
-        14: ("finalizers", "text", "list"),
-    },
-    "OwnerReference": {
-        1: ("kind", "text", ""),
-        3: ("name", "text", ""),
-        4: ("uid", "text", ""),
-        5: ("apiVersion", "text", ""),
-        6: ("controller", "bool", "kept"),
-        7: ("blockOwnerDeletion", "bool", "kept"),
-    },
-    "ObjectReference": {
-        1: ("kind", "text", ""),
-        2: ("namespace", "text", ""),
-        3: ("name", "text", ""),
-        4: ("uid", "text", ""),
-        5: ("apiVersion", "text", ""),
-        6: ("resourceVersion", "text", ""),
-        7: ("fieldPath", "text", ""),
-    },
-    "LocalObjectReference": {1: ("name", "text", "")},
-    "Namespace": {1: ("metadata", "ObjectMeta", ""), 2: ("spec", "NamespaceSpec", "")},
-    "NamespaceSpec": {1: ("finalizers", "text", "list")},
-    "ConfigMap": {
-        1: ("metadata", "ObjectMeta", ""),
-        2: ("data", "text", "map"),
-        3: ("binaryData", "bytes", "map"),
-        4: ("immutable", "bool", "kept"),
-    },
-    "Secret": {
-        1: ("metadata", "ObjectMeta", ""),
-        2: ("data", "bytes", "map"),
-        3: ("type", "text", ""),
-        4: ("stringData", "text", "map"),
-        5: ("immutable", "bool", "kept"),
-    },
-    "ServiceAccount": {
-        1: ("metadata", "ObjectMeta", ""),
-        2: ("secrets", "ObjectReference", "list"),
-        3: ("imagePullSecrets", "LocalObjectReference", "list"),
-        4: ("automountServiceAccountToken", "bool", "kept"),
-    },
-    "Service": {1: ("metadata", "ObjectMeta", ""), 2: ("spec", "ServiceSpec", "")},
-    "ServiceSpec": {
-        1: ("ports", "ServicePort", "list"),
-        2: ("selector", "text", "map"),
-        3: ("clusterIP", "text", ""),
-        4: ("type", "text", ""),
-        5: ("externalIPs", "text", "list"),
-        7: ("sessionAffinity", "text", ""),
-        10: ("externalName", "text", ""),
-        11: ("externalTrafficPolicy", "text", ""),
-        13: ("publishNotReadyAddresses", "bool", ""),
-        17: ("ipFamilyPolicy", "text", ""),
-        18: ("clusterIPs", "text", "list"),
-        19: ("ipFamilies", "text", "list"),
-        22: ("internalTrafficPolicy", "text", ""),
-    },
-    "ServicePort": {
-        1: ("name", "text", ""),
-        2: ("protocol", "text", ""),
-        3: ("port", "int", ""),
-        4: ("targetPort", "IntOrString", ""),
-        5: ("nodePort", "int", ""),
-        6: ("appProtocol", "text", ""),
-    },
-    "IntOrString": {1: ("type", "int", ""), 2: ("intVal", "int", ""), 3: ("strVal", "text", "")},
-    "DeleteOptions": {
-        1: ("gracePeriodSeconds", "int", "kept"),
-        2: ("preconditions", "Preconditions", ""),
-        3: ("orphanDependents", "bool", "kept"),
-        4: ("propagationPolicy", "text", ""),
-        5: ("dryRun", "text", "list"),
-    },
-    "Preconditions": {1: ("uid", "text", ""), 2: ("resourceVersion", "text", "")},
-    "Eviction": {1: ("metadata", "ObjectMeta", ""), 2: ("deleteOptions", "DeleteOptions", "")},
-    "SelfSubjectReview": {1: ("metadata", "ObjectMeta", "")},
-    "SelfSubjectRulesReview": {1: ("metadata", "ObjectMeta", ""), 2: ("spec", "SelfSubjectRulesReviewSpec", "")},
-    "SelfSubjectRulesReviewSpec": {1: ("namespace", "text", "")},
-    "SelfSubjectAccessReview": {1: ("metadata", "ObjectMeta", ""), 2: ("spec", "SelfSubjectAccessReviewSpec", "")},
-    "SelfSubjectAccessReviewSpec": {
-        1: ("resourceAttributes", "ResourceAttributes", ""),
-        2: ("nonResourceAttributes", "NonResourceAttributes", ""),
-    },
-    "ResourceAttributes": {
-        1: ("namespace", "text", ""),
-        2: ("verb", "text", ""),
-        3: ("group", "text", ""),
-        4: ("version", "text", ""),
-        5: ("resource", "text", ""),
-        6: ("subresource", "text", ""),
-        7: ("name", "text", ""),
-    },
-    "NonResourceAttributes": {1: ("path", "text", ""), 2: ("verb", "text", "")},
+_PACKAGES = {
+    "v1": "core",
+    "apps/v1": "apps",
+    "batch/v1": "batch",
+    "autoscaling/v1": "autoscalingv1",
+    "autoscaling/v2": "autoscaling",
+    "coordination.k8s.io/v1": "coordination",
+    "discovery.k8s.io/v1": "discovery",
+    "events.k8s.io/v1": "events",
+    "policy/v1": "policy",
+    "rbac.authorization.k8s.io/v1": "rbac",
+    "scheduling.k8s.io/v1": "scheduling",
+    "admissionregistration.k8s.io/v1": "admissionregistration",
+    "authentication.k8s.io/v1": "authentication",
+    "authorization.k8s.io/v1": "authorization",
 }
-_EMPTY: tuple[Any, ...] = ("", 0, False, {}, [])
+"""The packages of messages in the table, by API version."""
+
+
+class _Field(msgspec.Struct, array_like=True, frozen=True):
+    number: int
+    name: str
+    type: str
+    """text, bytes, int, bool, Time, MicroTime, Quantity, IntOrString, Json, or the name of a message."""
+    form: str
+    """list, map (with text as key), inline, or kept: a value that counts even if it is empty."""
+
+
+_EMPTY: tuple[Any, ...] = ("", 0, False, None, {}, [])
 
 
 def decode_protobuf(body: bytes) -> Json:
@@ -142,44 +68,78 @@ def decode_protobuf(body: bytes) -> Json:
     envelope = dict(_wire(body[len(_MAGIC) :]))
     head = {number: _text(value) for number, value in _wire(_bytes(envelope.get(1, b"")))}
     api_version, kind = head.get(1, ""), head.get(2, "")
-    if "metadata" not in {name for name, *_ in _MESSAGES.get(kind, {}).values()} and kind != "DeleteOptions":
-        raise UnknownKindError(kind)
-    return {"apiVersion": api_version, "kind": kind, **_message(kind, _bytes(envelope.get(2, b"")))}
+    message = "meta.DeleteOptions" if kind == "DeleteOptions" else f"{_PACKAGES.get(api_version)}.{kind}"
+    top = _messages().get(message, {}).get(1)
+    if top is None or (top.type != "meta.ObjectMeta" and kind != "DeleteOptions"):
+        raise UnknownKindError(f"{kind} in version {api_version}")
+    return {"apiVersion": api_version, "kind": kind, **_message(message, _bytes(envelope.get(2, b"")))}
 
 
-def _message(kind: str, body: bytes) -> Json:
-    fields = _MESSAGES[kind]
+@cache
+def _messages() -> dict[str, dict[int, _Field]]:
+    text = resources.files(__package__).joinpath("protobuf.json").read_bytes()
+    read = msgspec.json.decode(text, type=dict[str, list[_Field]])
+    return {name: {field.number: field for field in fields} for name, fields in read.items()}
+
+
+def _message(name: str, body: bytes) -> Json:
+    fields = _messages()[name]
     value: Json = {}
     for number, raw in _wire(body):
-        if number not in fields:
+        field = fields.get(number)
+        if field is None:
             continue
-        name, type_, form = fields[number]
-        if form == "map":
+        if field.form == "map":
             entry = dict(_wire(_bytes(raw)))
             empty: bytes = b""
-            value.setdefault(name, {})[_text(entry.get(1, empty))] = _value(type_, entry.get(2, empty))
-        elif form == "list":
-            value.setdefault(name, []).append(_value(type_, raw))
-        elif (single := _value(type_, raw)) not in _EMPTY or form == "kept":
-            value[name] = single
+            value.setdefault(field.name, {})[_text(entry.get(1, empty))] = _value(field.type, entry.get(2, empty))
+        elif field.form == "list":
+            value.setdefault(field.name, []).append(_value(field.type, raw))
+        elif field.form == "inline":
+            value |= _message(field.type, _bytes(raw))
+        elif (single := _value(field.type, raw)) not in _EMPTY or field.form == "kept":
+            value[field.name] = single
     return value
 
 
 def _value(type_: str, raw: int | bytes) -> Any:
-    match type_:
-        case "text":
-            return _text(raw)
-        case "bytes":
-            return base64.b64encode(_bytes(raw)).decode()
-        case "bool":
-            return bool(raw)
-        case "int":
-            number = int(raw) if isinstance(raw, int) else 0
-            return number - 2**64 if number >= 2**63 else number
-    value = _message(type_, _bytes(raw))
-    if type_ == "IntOrString":
-        return value.get("strVal", "") if value.get("type") else value.get("intVal", 0)
-    return value
+    scalar = _SCALARS.get(type_)
+    return scalar(raw) if scalar else _message(type_, _bytes(raw))
+
+
+def _integer(raw: int | bytes) -> int:
+    number = raw if isinstance(raw, int) else 0
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _int_or_string(raw: int | bytes) -> int | str:
+    parts = dict(_wire(_bytes(raw)))
+    return _text(parts.get(3, b"")) if parts.get(1) else _integer(parts.get(2, 0))
+
+
+def _wrapped(raw: int | bytes) -> bytes:
+    """What stands in the only field of a message."""
+    return _bytes(dict(_wire(_bytes(raw))).get(1, b""))
+
+
+def _instant(raw: int | bytes) -> datetime | None:
+    """Of the seconds and nanoseconds since 1970; an empty message is no time."""
+    parts = dict(_wire(_bytes(raw)))
+    if not parts:
+        return None
+    seconds, nanoseconds = _integer(parts.get(1, 0)), _integer(parts.get(2, 0))
+    try:
+        return datetime.fromtimestamp(0, UTC) + timedelta(seconds=seconds, microseconds=nanoseconds // 1000)
+    except OverflowError as error:
+        raise MalformedProtobufError(f"no time: {error}") from None
+
+
+def _json(raw: int | bytes) -> Any:
+    wrapped = _wrapped(raw)
+    try:
+        return msgspec.json.decode(wrapped) if wrapped else None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MalformedProtobufError(str(error)) from None
 
 
 def _text(raw: int | bytes) -> str:
@@ -229,3 +189,16 @@ def _varint(body: bytes, place: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, place
     raise MalformedProtobufError("a number is too long")
+
+
+_SCALARS: dict[str, Callable[[int | bytes], Any]] = {
+    "text": _text,
+    "bytes": lambda raw: base64.b64encode(_bytes(raw)).decode(),
+    "bool": bool,
+    "int": _integer,
+    "Time": lambda raw: (at := _instant(raw)) and timestamp(at),
+    "MicroTime": lambda raw: (at := _instant(raw)) and micro_timestamp(at),
+    "Quantity": lambda raw: _text(_wrapped(raw)),
+    "IntOrString": _int_or_string,
+    "Json": _json,
+}

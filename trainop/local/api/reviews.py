@@ -15,6 +15,12 @@ _ACCESS = {
 }
 _TOKEN = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 _SELF = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_RULES = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+_EVERYTHING: Json = {
+    "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+    "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+    "incomplete": False,
+}
 
 
 def review(backend: Backend, request: Request) -> Json | None:
@@ -26,6 +32,9 @@ def review(backend: Backend, request: Request) -> Json | None:
         kind = _ACCESS.get(path, "LocalSubjectAccessReview")
         value = bodies.decode(request, kind)
         return {**_headed(value, kind, "authorization.k8s.io/v1"), "status": {"allowed": True}}
+    if path == _RULES:
+        value = bodies.decode(request, "SelfSubjectRulesReview")
+        return {**_headed(value, "SelfSubjectRulesReview", "authorization.k8s.io/v1"), "status": _EVERYTHING}
     if path == _SELF:
         value = bodies.decode(request, "SelfSubjectReview")
         user = {"username": USER, "groups": _GROUPS}

@@ -12,6 +12,21 @@ from trainop.runtime.resource import NAMESPACES
 _NAMESPACE_PARTS = {"status", "finalize"}
 
 
+_LEFT_OUT = {
+    "v1": "limitranges persistentvolumes podtemplates replicationcontrollers",
+    "admissionregistration.k8s.io/v1": "validatingadmissionpolicies validatingadmissionpolicybindings",
+    "apps/v1": "controllerrevisions daemonsets replicasets statefulsets",
+    "batch/v1": "cronjobs",
+    "certificates.k8s.io/v1": "certificatesigningrequests",
+    "networking.k8s.io/v1": "ingressclasses ingresses networkpolicies",
+    "node.k8s.io/v1": "runtimeclasses",
+    "policy/v1": "poddisruptionbudgets",
+    "storage.k8s.io/v1": "csidrivers csinodes storageclasses volumeattachments",
+}
+_LEFT_OUT_RESOURCES = frozenset((version, plural) for version, names in _LEFT_OUT.items() for plural in names.split())
+"""API version and plural of kinds that every cluster has but this one."""
+
+
 class NoSuchPathError(Exception):
     """404 in plain text: the path belongs to no served group and version."""
 
@@ -44,6 +59,15 @@ class Route:
         return refusal.not_found(self.kind.resource, self.name)
 
 
+def _check_left_out(group: str, version: str, rest: list[str]) -> None:
+    """Say so of a kind that users know from other clusters."""
+    plural = rest[2] if rest[0] == NAMESPACES.plural and len(rest) > 2 else rest[0]
+    if (f"{group}/{version}" if group else version, plural) in _LEFT_OUT_RESOURCES:
+        shown = f"{plural}.{group}" if group else plural
+        said = f"this cluster does not serve {shown}: nothing in it would act on them"
+        raise Refusal(404, "NotFound", said, {"group": group, "kind": plural})
+
+
 def find(registry: Registry, path: str) -> Route:
     """The route of `/api/...` or `/apis/...`; raises `NoSuchPathError` or the 404 Status."""
     root, *parts = path.strip("/").split("/")
@@ -53,6 +77,7 @@ def find(registry: Registry, path: str) -> Route:
         group, version, rest = parts[0], parts[1], parts[2:]
     else:
         raise NoSuchPathError
+    _check_left_out(group, version, rest)
     if version not in registry.versions(group):
         raise NoSuchPathError
     namespace: str | None = None

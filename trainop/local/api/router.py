@@ -19,6 +19,7 @@ from trainop.local.api.render import Form, Renderer, Wanted, content_type, encod
 from trainop.local.api.reviews import review
 from trainop.local.api.route import NoSuchPathError, Route, find
 from trainop.local.api.scale import Scaler
+from trainop.local.api.tokens import issue_token
 from trainop.local.api.watches import Watch
 from trainop.local.api.writes import Writer, Written
 from trainop.runtime.objects import Json
@@ -115,6 +116,8 @@ class Router:
         if route.subresource and route.subresource not in {"status", "finalize"}:
             if route.subresource == "scale":
                 return self._written(route, request, self._scaler.answer(route, request))
+            if route.subresource == "token":
+                return _json(issue_token(self._backend, route, request), 201)
             return await self._pods.answer(route, request)
         return self._on_object(route, request) if route.name else self._on_collection(route, request)
 

@@ -22,6 +22,7 @@ from trainop.local.api.podparts import LogSource, PodParts
 from trainop.local.api.router import Router, Whole, respond
 from trainop.local.api.store import Store
 from trainop.local.api.tls import make_certificate
+from trainop.local.api.workloads import Notices
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.objects import Json
 from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES
@@ -62,7 +63,8 @@ class ApiServer:
         self._namespaces = NamespaceCleaner(self._backend, deleter)
         self._cleaner = DefinitionCleaner(self._backend, deleter)
         self._events = EventExpiry(self._backend)
-        for listener in (self._definitions, self._garbage, self._namespaces, self._cleaner, self._events):
+        notices = Notices(self._backend)
+        for listener in (self._definitions, self._garbage, self._namespaces, self._cleaner, self._events, notices):
             store.listen(listener)
         self._pods = PodParts(self._backend, log_source)
         self._router = Router(self._backend, self._pods)

@@ -113,6 +113,7 @@ _POD_SPEC = _fields(
     topologySpreadConstraints=_map_list("topologyKey", "whenUnsatisfiable", item=_fields(labelSelector=_ATOMIC)),
     volumes=_map_list("name", item=_VOLUME),
 )
+_TEMPLATE = _fields(metadata=_METADATA, spec=_POD_SPEC)
 _POD_STATUS = _fields(
     conditions=_CONDITIONS,
     hostIPs=Shape(merge_key="ip"),
@@ -121,7 +122,13 @@ _POD_STATUS = _fields(
 )
 _KINDS: dict[tuple[str, str], Shape] = {
     ("", "Pod"): _fields(spec=_POD_SPEC, status=_POD_STATUS),
-    ("", "PodTemplate"): _fields(template=_fields(metadata=_METADATA, spec=_POD_SPEC)),
+    ("", "PodTemplate"): _fields(template=_TEMPLATE),
+    ("apps", "Deployment"): _fields(
+        spec=_fields(selector=_ATOMIC, template=_TEMPLATE), status=_fields(conditions=_CONDITIONS)
+    ),
+    ("batch", "Job"): _fields(
+        spec=_fields(selector=_ATOMIC, template=_TEMPLATE), status=_fields(conditions=Shape(merge_key="type"))
+    ),
     ("", "Service"): _fields(
         spec=_fields(ports=_map_list("port", "protocol", protocol="TCP"), selector=_ATOMIC),
         status=_fields(conditions=_CONDITIONS),

@@ -1,0 +1,116 @@
+"""The README's tour, as a newcomer types it: the commands come from the README itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.places import ClusterError, binary
+
+ROOT = Path(__file__).parents[2]
+STARTED = 60.0
+
+
+def tour() -> list[list[str]]:
+    """The commands of each block of the tour, without their comments."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.split("## A minute's tour\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return [[line.split("  #")[0].strip() for line in block.splitlines()] for block in blocks]
+
+
+@pytest.fixture(params=["kubectl", "kubectl-1.33"])
+def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Of a shell in which the environment of the project is active and `kubectl` is of one version."""
+    try:
+        program = binary(request.param)
+    except ClusterError as missing:
+        pytest.skip(str(missing))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "kubectl").symlink_to(program)
+    path = os.pathsep.join((str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
+    return {**os.environ, "PATH": path, "HOME": str(tmp_path)}
+
+
+@pytest.fixture
+def cluster(environment: dict[str, str], tmp_path: Path) -> Iterator[dict[str, str]]:
+    """`trainop cluster` of the first block; the environment with the KUBECONFIG that it printed."""
+    command = next(line for line in tour()[0] if line.startswith("trainop cluster"))
+    out = tmp_path / "out"
+    with out.open("w") as file:
+        process = subprocess.Popen(command.split(), cwd=ROOT, env=environment, stdout=file, stderr=file)
+    try:
+        end = time.monotonic() + STARTED
+        while (found := re.search(r"^export KUBECONFIG=(.+)$", out.read_text(), re.MULTILINE)) is None:
+            assert process.poll() is None, out.read_text()
+            assert time.monotonic() < end, out.read_text()
+            time.sleep(0.05)
+        yield {**environment, "KUBECONFIG": found[1]}
+        assert process.poll() is None, out.read_text()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+
+
+def read_until(process: subprocess.Popen[str], pattern: str) -> None:
+    """Read what a command that does not end prints, as far as a line with the pattern."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if re.search(pattern, line):
+            return
+    raise AssertionError(f"it ended without {pattern}: {seen}")
+
+
+ENDS = [
+    (r"apply -f examples/pytorch/train.yaml", r"^pytorchjob.kubeflow.org/train created$"),
+    (r"get pytorchjobs,pods", r"^pytorchjob.kubeflow.org/train +"),
+    (r"logs -f train-master-0", r"^done: weights \w+$"),
+    (r"describe pytorchjob train", r"PyTorchJobSucceeded"),
+]
+GOES_ON = (r"get pytorchjobs -w", r"train +Succeeded")
+
+
+def test_every_kubectl_command_of_the_tour_works(cluster: dict[str, str]):
+    wanted = dict([*ENDS, GOES_ON])
+    lines = tour()[1]
+    assert {line.removeprefix("kubectl ") for line in lines} == set(wanted)
+    for line in lines:
+        pattern = wanted[line.removeprefix("kubectl ")]
+        command = ["timeout", "120", "bash", "-c", f"exec {line}"]
+        with subprocess.Popen(
+            command, cwd=ROOT, env=cluster, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            if line.endswith("-w"):
+                read_until(process, pattern)
+                process.terminate()
+            else:
+                said, _ = process.communicate()
+                assert process.returncode == 0, (line, said)
+                assert re.search(pattern, said, re.MULTILINE), (line, said)
+
+
+def test_the_commands_without_kubectl_are_there():
+    lines = [line.partition(" && ")[0] for line in tour()[0]]
+    assert lines[0] == "make demo"  # tests/test_examples.py runs what it runs
+    assert re.search(r"^demo:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert lines[1:] == ["trainop run examples/pytorch/train.yaml", "trainop cluster"]
+
+
+def test_the_manifests_are_applied_as_the_tour_says(cluster: dict[str, str]):
+    command = tour()[2][0]
+    assert command == "kubectl apply --server-side -k manifests/overlays/standalone"
+    done = subprocess.run(
+        command.split(), cwd=ROOT, env=cluster, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "deployment.apps/training-operator serverside-applied" in done.stdout
