@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user simulate frameworks coverage lint type contracts format manifests manifests-check docs cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-kubectl simulate frameworks coverage lint type contracts format manifests manifests-check docs cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -40,6 +40,10 @@ test-busy: $(READY)  ## all tests beside a busy loop on each processor; TARGET=t
 test-user: $(READY)  ## all tests as an ordinary user, in a private copy of this folder (as root, on Linux)
 	@$(BIN)/python -m e2e.cluster build
 	@$(BIN)/python -m e2e.as_user -m pytest -p no:cacheprovider --numprocesses=$(PROCESSES) --dist=loadfile
+
+test-kubectl: $(READY)  ## the README's tour and a table of commands, also with kubectl 1.33 (built once, some minutes)
+	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl kubectl-1.33
+	@$(BIN)/pytest tests/run/test_tour.py tests/conformance/test_kubectl.py
 
 simulate: $(READY)  ## the whole operator in virtual time with faults: SEEDS=300 of them, or one again by SEED=n
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --log,--first $(or $(FIRST),0) --seeds $(or $(SEEDS),300))

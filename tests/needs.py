@@ -42,3 +42,23 @@ def find_kubectl() -> str:
         return str(binary("kubectl"))
     except ClusterError as error:
         lack(str(error))
+
+
+def _kubectls() -> tuple[str, ...]:
+    try:
+        binary("kubectl-1.33")
+    except ClusterError:
+        return ("kubectl",)
+    return ("kubectl", "kubectl-1.33")
+
+
+KUBECTLS = _kubectls()
+"""The versions of kubectl that the README promises; the older one only where `make test-kubectl` has built it."""
+
+
+def need_program(name: str) -> str:
+    """The path of a program of the test cluster."""
+    try:
+        return str(binary(name))
+    except ClusterError as error:
+        lack(str(error))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.places import ClusterError, binary
 from tests.conformance.client import Backend, Call
+from tests.needs import KUBECTLS, need_program
 from trainop.runtime.objects import Json
 
 NAMESPACES = itertools.count(1)
@@ -132,13 +132,9 @@ TABLE: dict[str, Sequence[Line]] = {
 }
 
 
-@pytest.fixture(params=["kubectl", "kubectl-1.33"])
+@pytest.fixture(params=KUBECTLS)
 def program(request: pytest.FixtureRequest) -> str:
-    """`make kubectl` builds the second."""
-    try:
-        return str(binary(request.param))
-    except ClusterError as missing:
-        pytest.skip(str(missing))
+    return need_program(request.param)
 
 
 def take(lines: Sequence[Line], program: str, backend: Backend, folder: Path) -> None:

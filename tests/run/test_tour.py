@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.places import ClusterError, binary
+from tests.needs import KUBECTLS, need_program
 
 ROOT = Path(__file__).parents[2]
 STARTED = 60.0
@@ -27,13 +27,10 @@ def tour() -> list[list[str]]:
     return [[line.split("  #")[0].strip() for line in block.splitlines()] for block in blocks]
 
 
-@pytest.fixture(params=["kubectl", "kubectl-1.33"])
+@pytest.fixture(params=KUBECTLS)
 def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """Of a shell in which the environment of the project is active and `kubectl` is of one version."""
-    try:
-        program = binary(request.param)
-    except ClusterError as missing:
-        pytest.skip(str(missing))
+    program = need_program(request.param)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "kubectl").symlink_to(program)
     path = os.pathsep.join((str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))

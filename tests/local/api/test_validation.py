@@ -262,3 +262,68 @@ async def test_defaults_of_probes_volumes_and_variables():
         {"name": "w", "configMap": {"name": "c", "defaultMode": 420}},
         {"name": "h", "hostPath": {"path": "/", "type": ""}},
     ]
+
+
+TEMPLATE: Any = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+UNATTENDED = [
+    ("/apis/apps/v1/namespaces/default/deployments", {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}),
+    (
+        "/apis/batch/v1/namespaces/default/jobs",
+        {"template": {"spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}},
+    ),
+    ("/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers", {"maxReplicas": 2}),
+    ("/api/v1/namespaces/default/resourcequotas", {"hard": {"pods": "1"}}),
+]
+
+
+@pytest.mark.parametrize(("path", "spec"), UNATTENDED, ids=[path.rpartition("/")[2] for path, _ in UNATTENDED])
+async def test_what_nothing_acts_on_says_so_once(path: str, spec: dict[str, Any]):
+    api = Api()
+    answer = await api("POST", path, {"metadata": {"name": "x"}, "spec": spec})
+    assert answer.code == 201, answer.raw
+    assert "nothing in this cluster acts on objects of kind" in answer.headers["warning"]
+    for label in ("1", "2"):
+        assert (await api.patch(f"{path}/x", {"metadata": {"labels": {"changed": label}}})).code == 200
+    events = (await api("GET", "/api/v1/namespaces/default/events")).json["items"]
+    assert [(event["involvedObject"]["uid"], event["reason"], event["type"]) for event in events] == [
+        (answer.json["metadata"]["uid"], "NothingActsOnIt", "Warning")
+    ]
+    assert events[0]["message"] == (
+        f"nothing in this cluster acts on objects of kind {answer.json['kind']}: it runs pods and training jobs"
+    )
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "/apis/apps/v1/namespaces/default/statefulsets",
+        "/apis/batch/v1/namespaces/default/cronjobs",
+        "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
+        "/apis/networking.k8s.io/v1/namespaces/default/ingresses",
+        "/apis/storage.k8s.io/v1/storageclasses",
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+        "/api/v1/namespaces/default/limitranges",
+    ],
+)
+async def test_kinds_that_are_left_out_are_named(resource: str):
+    group = resource.split("/")[2] if resource.startswith("/apis") else ""
+    shown = ".".join(part for part in (resource.rpartition("/")[2], group) if part)
+    answer = await Api()("POST", resource, {"metadata": {"name": "x"}})
+    assert (answer.code, answer.json["reason"]) == (404, "NotFound")
+    assert answer.json["message"] == f"this cluster does not serve {shown}: nothing in it would act on them"
+
+
+async def test_a_token_of_a_service_account_opens_the_server_until_it_expires():
+    api = Api()
+    account = "/api/v1/namespaces/default/serviceaccounts/default/token"
+    made = await api("POST", account, {"spec": {"expirationSeconds": 600}})
+    assert made.code == 201
+    assert made.json["status"]["expirationTimestamp"] == "2026-01-02T03:14:05Z"
+    backend, token = api.server._backend, made.json["status"]["token"]
+    assert backend.knows_token(token)
+    await api.clock.advance(601)
+    assert not backend.knows_token(token)
+    specs: list[Any] = [{"expirationSeconds": 1}, {"expirationSeconds": "x"}, {"expirationSeconds": 2**40}, "x"]
+    for spec in specs:
+        assert (await api("POST", account, {"spec": spec})).code in {400, 422}
+    assert (await api("GET", account)).code == 405

@@ -108,6 +108,35 @@ def test_any_data_arrives(data: dict[str, str]):
     assert config.get("data", {}) == data
 
 
+def test_messages_that_stand_inline_pointers_times_and_quantities():
+    volume = encode((1, "v"), (2, encode((2, b""))))  # emptyDir: {}
+    volume_of_map = encode((1, "m"), (2, encode((19, encode((1, encode((1, "c"))))))))
+    quantity = encode((1, encode((1, "cpu"), (2, encode((1, "1500m"))))))
+    container = encode(
+        (1, "c"), (8, quantity), (10, encode((1, encode((2, encode((1, "/h"), (2, encode((1, 1), (3, "web")))))))))
+    )
+    spec = encode((1, volume), (1, volume_of_map), (2, container), (4, 0))
+    status = encode((7, encode((1, 1_700_000_000))))
+    pod = decode_protobuf(body("v1", "Pod", (1, encode((1, "p"), (8, b""))), (2, spec), (3, status)))
+    assert pod == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {
+            "volumes": [{"name": "v", "emptyDir": {}}, {"name": "m", "configMap": {"name": "c"}}],
+            "containers": [
+                {
+                    "name": "c",
+                    "resources": {"limits": {"cpu": "1500m"}},
+                    "livenessProbe": {"httpGet": {"path": "/h", "port": "web"}},
+                }
+            ],
+            "terminationGracePeriodSeconds": 0,
+        },
+        "status": {"startTime": "2023-11-14T22:13:20Z"},
+    }
+
+
 @pytest.mark.parametrize("kind", ["Deployment", "ObjectMeta", "ServiceSpec", "IntOrString", ""])
 def test_kinds_that_are_not_read(kind: str):
     with pytest.raises(UnknownKindError):
