@@ -42,12 +42,13 @@ def write(folder: Path, *objects: dict[str, Any]) -> Path:
     return path
 
 
-async def run(path: Path) -> tuple[int, str]:
+async def run(path: Path, *, data: Path | None = None, start_timeout: float = 0) -> tuple[int, str]:
     """Exit code, and what is printed where there is no terminal."""
     out = io.StringIO()
     console = Console(file=out, width=200, highlight=False)
     async with asyncio.timeout(PATIENCE):
-        code = await run_files([path], ClusterOptions(network="addresses"), console, keep=False)
+        options = ClusterOptions(network="addresses", directory=data)
+        code = await run_files([path], options, console, start_timeout=start_timeout)
     return code, out.getvalue()
 
 
@@ -68,6 +69,39 @@ async def test_a_failure_tells_the_replica_its_code_and_its_last_lines(tmp_path:
     assert code == 1
     assert "a Failed PyTorchJob a is failed because 1 Worker replica(s) failed." in shown
     assert shown.endswith("worker-0 exited with code 3 (Error); its last lines:\n  so far\n  trouble\n")
+
+
+async def test_every_line_is_printed_and_the_error_after_them(tmp_path: Path):
+    code, shown = await run(write(tmp_path, job("a", "seq 60000; echo the error >&2; exit 3")))
+    assert code == 1
+    assert re.findall(r"^master-0 +(\d+)$", shown, re.MULTILINE) == [str(number) for number in range(1, 60001)]
+    assert re.search(r"^master-0 +the error$", shown, re.MULTILINE)
+    assert shown.endswith("  60000\n  the error\n")
+
+
+async def test_a_job_that_cannot_start_says_what_it_waits_for_and_ends(tmp_path: Path):
+    missing = job("a", "true")
+    container = missing["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+    container["envFrom"] = [{"configMapRef": {"name": "settings"}}]
+    code, shown = await run(write(tmp_path, missing), start_timeout=3)
+    assert code == 1
+    assert "PyTorchJob a has not started within 3 s: master-0 waits: " in shown
+    assert 'configmap "settings" not found' in shown
+
+
+async def test_a_finished_job_runs_anew_with_the_same_data(tmp_path: Path):
+    """Whatever changed: the file, the code that it calls, or nothing."""
+    data = tmp_path / "data"
+    code, shown = await run(write(tmp_path, job("a", "echo first")), data=data)
+    assert (code, bool(re.search(r"^master-0 +first$", shown, re.MULTILINE))) == (0, True)
+    code, shown = await run(write(tmp_path, job("a", "echo second; exit 4")), data=data)
+    assert code == 1
+    assert re.search(r"^PyTorchJob a has run here before \(Succeeded at .*\): it runs anew$", shown, re.MULTILINE)
+    assert re.search(r"^master-0 +second$", shown, re.MULTILINE)
+    assert "first" not in shown
+    code, shown = await run(write(tmp_path, job("a", "echo third")), data=data)
+    assert code == 0
+    assert "has run here before (Failed at " in shown
 
 
 async def test_a_command_that_does_not_exist_is_named(tmp_path: Path):
@@ -194,7 +228,7 @@ def test_nothing_is_left_when_it_is_interrupted(tmp_path: Path, with_signal: sig
     process.send_signal(with_signal)
     code = process.wait(PATIENCE)
     process.stdout.close()
-    assert code == (-signal.SIGKILL if with_signal is signal.SIGKILL else 130)
+    assert code == (-signal.SIGKILL if with_signal is signal.SIGKILL else 128 + with_signal)
     assert wait_until(lambda: not processes_with(mark)), processes_with(mark)
 
 
@@ -210,6 +244,9 @@ def test_a_cluster_continues_where_it_was(tmp_path: Path):
     process = start("cluster", "--data", tmp_path / "data", "--no-operator")
     assert process.stdout is not None
     assert any(line == f"export KUBECONFIG={tmp_path / 'data' / 'kubeconfig'}\n" for line in process.stdout)
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+    for name in ("kubeconfig", "objects.sqlite", "objects.sqlite-wal", "trainop.log", "lock"):
+        assert (tmp_path / "data" / name).stat().st_mode & 0o777 == 0o600, name
     second = start("cluster", "--data", tmp_path / "data")
     shown, _ = second.communicate(timeout=PATIENCE)
     assert (second.returncode, shown) == (1, f"trainop: {tmp_path / 'data'} is in use by another cluster\n")

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from trainop.run.output import Output
 from trainop.run.screen import JobView, Replica, Screen
 
 
-def shown(job: JobView) -> list[str]:
+async def shown(job: JobView) -> list[str]:
     """The table's lines as a terminal of 80 columns shows them."""
     console = Console(width=80, force_terminal=False)
     with console.capture() as captured:
-        console.print(Screen(console, [job])._table())
+        console.print(Screen(Output(console), [job]).table())
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def test_what_is_true_of_a_job_stands_in_its_title():
-    assert (
-        shown(JobView("train", "PyTorchJob", ["Created", "Succeeded"]))[0] == "PyTorchJob train  ✓ Created  ✓ Succeeded"
-    )
-    assert shown(JobView("train", "PyTorchJob", ["Created", "Failed"]))[0] == "PyTorchJob train  ✓ Created  ✗ Failed"
+async def test_what_is_true_of_a_job_stands_in_its_title():
+    good, bad = [JobView("train", "PyTorchJob", ["Created", end]) for end in ("Succeeded", "Failed")]
+    assert (await shown(good))[0] == "PyTorchJob train  ✓ Created  ✓ Succeeded"
+    assert (await shown(bad))[0] == "PyTorchJob train  ✓ Created  ✗ Failed"
 
 
-def test_a_pod_in_the_place_of_another_is_a_restart_of_the_replica():
+async def test_a_pod_in_the_place_of_another_is_a_restart_of_the_replica():
     job = JobView("train", "PyTorchJob")
     job.replica("master-0").pods = {"a": 0}
     job.replica("worker-0").pods = {"b": 2, "c": 1}
-    assert [line.split() for line in shown(job)[2:]] == [["master-0", "Pending", "0"], ["worker-0", "Pending", "4"]]
+    table = await shown(job)
+    assert [line.split() for line in table[2:]] == [
+        ["master-0", "Pending", "0"],
+        ["worker-0", "Pending", "4"],
+    ]
     assert Replica("worker-1").restarts == 0

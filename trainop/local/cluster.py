@@ -8,20 +8,26 @@ import json
 import os
 import secrets
 import shutil
+import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from trainop.local import private
 from trainop.local.api.server import ApiServer
 from trainop.local.node.agent import NetworkMode, Node, NodeOptions
 from trainop.runtime.client import Client
 from trainop.runtime.transport import Transport
 
 NODE_NAME = "local"
+_OBJECTS = "objects.sqlite"
+_LOCK = "lock"
+_MARGIN = 10.0  # seconds beyond the grace period for processes to be gone and statuses to be written
+_MARGIN_OF_KILL = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class ClusterOptions:
     """How to start it; the defaults leave nothing behind."""
 
     directory: Path | None = None
-    """Keeps objects, volumes and logs, so that a cluster started there again continues."""
+    """Keeps objects, volumes and logs, so that a cluster started there again continues; it holds nothing else."""
     network: NetworkMode | None = None
     """None takes network namespaces where this user may have them."""
     port: int = 0
@@ -42,13 +48,17 @@ class LocalCluster:
     Raises `OSError` if the port, the directory or the network mode cannot be had.
     """
 
-    def __init__(self, options: ClusterOptions | None = None) -> None:
+    def __init__(
+        self, options: ClusterOptions | None = None, *, say: Callable[[str], None] = lambda message: None
+    ) -> None:
+        """`say` gets a line for people when pods are stopped."""
         self._options = options or ClusterOptions()
+        self._say = say
         self._ends = AsyncExitStack()
-        self.directory = self._options.directory or Path(tempfile.mkdtemp(prefix="trainop-"))
-        self.directory.mkdir(parents=True, exist_ok=True)
-        persist = self.directory / "objects.sqlite" if self._options.directory else None
-        self.api = ApiServer(persist=persist)
+        self._parts: list[asyncio.Task[None]] = []
+        self._hurry = asyncio.Event()
+        self.directory = _own_directory(self._options.directory)
+        self.api = _open_api(self.directory / _OBJECTS if self._options.directory else None)
         self.client = Client(self.api.transport())
         node = NodeOptions(network=self._options.network)
         self.node = Node(self.client, NODE_NAME, self.directory / "node", options=node)
@@ -62,20 +72,26 @@ class LocalCluster:
 
     @property
     def kubeconfig(self) -> Path:
+        """Absolute."""
         return self.directory / "kubeconfig"
+
+    def hurry(self) -> None:
+        """When the block ends, or while it ends: pods are killed instead of asked."""
+        self._hurry.set()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as ends:
             ends.enter_context(self._directory_of_our_own())
-            await self.node.prepare()  # what the machine refuses is told before anything runs
+            await self.node.prepare()  # what the machine refuses is reported before anything runs
             ends.push_async_callback(self.api.close)
             token = secrets.token_urlsafe(24)
             self.url = await self._serve(token)
-            self._write_kubeconfig(token)
+            private.replace_text(self.kubeconfig, json.dumps(self.api.kubeconfig(token), indent=1) + "\n")
             tasks = await ends.enter_async_context(asyncio.TaskGroup())
             # the node ends before the API server does: it still reports there what it ends
             for part in (self.api.run(), self.node.run()):
-                ends.push_async_callback(_end, tasks.create_task(part))
+                self._parts.append(tasks.create_task(part))
+                ends.push_async_callback(_end, self._parts[-1])
             await self.node.wait_ready()
             self._ends = ends.pop_all()
         return self
@@ -83,22 +99,45 @@ class LocalCluster:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        # an error of the block is the block's own, not one more of the tasks
-        await self._ends.__aexit__(None, None, None)
+        try:
+            await self._stop_pods()
+        finally:
+            # an error of the block is the block's own, not one more of the tasks
+            await self._ends.__aexit__(None, None, None)
+
+    async def _stop_pods(self) -> None:
+        """SIGTERM, the pods' own grace period, SIGKILL; the last at once if there is a hurry."""
+        count, grace = self.node.begin_stop()
+        if not count:
+            return
+        if not self._hurry.is_set():
+            pods = "1 pod" if count == 1 else f"{count} pods"
+            self._say(f"stopping {pods}, up to {grace:g} s; Ctrl-C again to kill")
+        ended = asyncio.create_task(self.node.pods_ended())
+        hurry = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait({ended, hurry, *self._parts}, timeout=grace + _MARGIN, return_when="FIRST_COMPLETED")
+            if not ended.done():
+                self._say("killing the pods that still run")
+                self.node.kill_pods()
+                await asyncio.wait({ended, *self._parts}, timeout=_MARGIN_OF_KILL, return_when="FIRST_COMPLETED")
+        finally:
+            ended.cancel()
+            hurry.cancel()
 
     @contextmanager
     def _directory_of_our_own(self) -> Iterator[None]:
-        """Nobody else's while we use it, and gone afterwards unless it is to be kept."""
-        with (self.directory / "lock").open("w", encoding="utf-8") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise OSError(f"{self.directory} is in use by another cluster") from error
-            try:
-                yield
-            finally:
-                if self._options.directory is None:
-                    shutil.rmtree(self.directory, ignore_errors=True)
+        """In use by no other cluster while we use it, and gone afterwards unless it is to be kept."""
+        lock = private.open_file(self.directory / _LOCK, os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise OSError(f"{self.directory} is in use by another cluster") from error
+        finally:
+            os.close(lock)
+            if self._options.directory is None:
+                shutil.rmtree(self.directory, ignore_errors=True)
 
     async def _serve(self, token: str) -> str:
         try:
@@ -109,11 +148,32 @@ class LocalCluster:
                 f"port {port} of 127.0.0.1 cannot be had ({os.strerror(error.errno or 0)}): choose another"
             ) from error
 
-    def _write_kubeconfig(self, token: str) -> None:
-        """Only its owner may read it: the token lets pods, hence processes, be started."""
-        self.kubeconfig.touch(mode=0o600)
-        config = self.api.kubeconfig(token)
-        self.kubeconfig.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+def _own_directory(wanted: Path | None) -> Path:
+    """The folder, for this user alone: made, or found empty or as an earlier cluster left it."""
+    if wanted is None:
+        return Path(tempfile.mkdtemp(prefix="trainop-")).absolute()
+    directory = wanted.absolute()
+    if directory.is_dir() and not directory.is_symlink():
+        found = {path.name for path in directory.iterdir()}
+        if found and _LOCK not in found:
+            raise OSError(f"{wanted} holds other files ({min(found)}); the cluster needs a folder of its own")
+    private.make_folder(directory)
+    for name in (_OBJECTS, f"{_OBJECTS}-wal", f"{_OBJECTS}-shm", f"{_OBJECTS}-journal", "kubeconfig", "trainop.log"):
+        private.tighten(directory / name)
+    for log in directory.glob("node/pods/*/*/*.log"):
+        private.tighten(log)
+    return directory
+
+
+def _open_api(objects: Path | None) -> ApiServer:
+    if objects is None:
+        return ApiServer()
+    os.close(private.open_file(objects, os.O_RDWR))  # what SQLite opens beside it gets the same mode
+    try:
+        return ApiServer(persist=objects)
+    except sqlite3.Error as error:
+        raise OSError(f"{objects} cannot be used: {error}") from error
 
 
 async def _end(task: asyncio.Task[None]) -> None:

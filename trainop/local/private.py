@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -18,7 +18,8 @@ _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 def make_folder(path: Path) -> None:
     """Makes it if it is missing, and takes the rights of all others from it. Raises `OSError` that names it."""
-    path.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # whatever that is: see below
+        path.mkdir(mode=_FOLDER, parents=True)
     fd = _open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         _take(fd, path, _FOLDER)

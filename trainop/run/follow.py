@@ -1,4 +1,4 @@
-"""Follows jobs, their pods, logs and warnings on a cluster until every job is finished."""
+"""Follows jobs, their pods, logs and warnings on a cluster until every job is finished or cannot be started."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
+from typing import TypeAlias
 
+from trainop.run.logview import LogView
 from trainop.run.screen import JobView, Replica, Screen
+from trainop.run.starting import StartWatch
 from trainop.runtime.cache import Cache
 from trainop.runtime.client import Client
+from trainop.runtime.clock import SystemClock, parse_timestamp
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects import Json, Key, Unstructured, decode_unstructured
 from trainop.runtime.resource import EVENTS, PODS, Resource
@@ -20,11 +26,14 @@ _NUMBERS = re.compile(r"\d+")
 _JOB_NAME = "training.kubeflow.org/job-name"
 _ROLE = "training.kubeflow.org/replica-type"
 _INDEX = "training.kubeflow.org/replica-index"
+_STARTED = frozenset({"Running", "Restarting", "Succeeded", "Failed"})
+_LAST_WORDS = 2.0
+"""Seconds for the logs of containers that run on when all jobs are over."""
 
 
 @dataclass(slots=True)
 class Followed:
-    """One job that is waited for; `ended` is Succeeded, Failed or Deleted once it is over."""
+    """One job that is waited for; `ended` is Succeeded, Failed, Deleted or NotStarted once it is over."""
 
     resource: Resource
     key: Key
@@ -39,14 +48,35 @@ class Followed:
     """Their messages."""
 
 
+KeepLog: TypeAlias = Callable[[Key, str], Path | None]
+"""Makes the log of a pod's container outlive the pod: where it is then, if it can be kept."""
+
+
 class Follower:
     """Shows on `screen` what happens to `jobs`; `run` returns when all are over and their logs are read."""
 
-    def __init__(self, client: Client, cache: Cache, jobs: list[Followed], screen: Screen) -> None:
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        jobs: list[Followed],
+        screen: Screen,
+        *,
+        keep_log: KeepLog,
+        start_timeout: float,
+    ) -> None:
         self._client = client
         self._screen = screen
+        self._keep_log = keep_log
+        self._clock = SystemClock()
+        self._start_timeout = start_timeout
+        self._begun = self._clock.now() - timedelta(seconds=1)  # times in the API are whole seconds
         self._jobs = {(job.resource.kind, job.key): job for job in jobs}
         self._streams: dict[tuple[str, str, int], asyncio.Task[None]] = {}
+        self._ended: set[tuple[str, str, int]] = set()
+        """Runs of containers whose log is complete."""
+        self._pods: dict[str, Replica] = {}
+        """By name."""
         self._warned: set[tuple[str, str, str]] = set()
         self._all_over = asyncio.Event()
         for resource in {job.resource for job in jobs}:
@@ -57,12 +87,28 @@ class Follower:
         cache.informer(EVENTS, decode_unstructured, field_selector="type=Warning").add_handler(_Each(self.see_warning))
 
     async def run(self) -> None:
-        """Until every job is over; then up to two seconds more for the last lines of their logs."""
-        await self._all_over.wait()
-        if self._streams:
-            await asyncio.wait(self._streams.values(), timeout=2)
-        for stream in self._streams.values():
-            stream.cancel()
+        """Until every job is over and all that ended containers printed is shown."""
+        watch = StartWatch(self._clock, self._start_timeout, partial(self._screen.note, style="yellow"))
+        watching = asyncio.create_task(watch.run(self._open_jobs, self._give_up))
+        try:
+            await self._all_over.wait()
+            if lasting := [stream for run, stream in self._streams.items() if run not in self._ended]:
+                await asyncio.wait(lasting, timeout=_LAST_WORDS)
+            if ended := [stream for run, stream in self._streams.items() if run in self._ended]:
+                await asyncio.wait(ended)
+        finally:
+            for task in (watching, *self._streams.values()):
+                task.cancel()
+
+    def _open_jobs(self) -> list[JobView]:
+        return [job.view for job in self._jobs.values() if not job.ended]
+
+    def _give_up(self, view: JobView, why: str) -> None:
+        for job in self._jobs.values():
+            if job.view is view:
+                job.ended, job.message = "NotStarted", why
+        self._screen.note(why, "bold red")
+        self._check_over()
 
     def see_job(self, kind: str, seen: Unstructured) -> None:
         job = self._jobs.get((kind, seen.metadata.key))
@@ -71,6 +117,7 @@ class Follower:
         job.uid = seen.metadata.uid
         conditions: list[Json] = (seen.raw.get("status") or {}).get("conditions") or []
         job.view.conditions = [c["type"] for c in conditions if c["status"] == "True"]
+        job.view.started |= not _STARTED.isdisjoint(job.view.conditions)
         for condition in conditions:
             self._see_condition(job, condition)
         self._check_over()
@@ -103,8 +150,15 @@ class Follower:
         replica.phase = "Terminating" if pod.metadata.terminating else str(status.get("phase") or "Pending")
         containers: list[Json] = status.get("containerStatuses") or []
         replica.pods[pod.metadata.uid] = sum(c.get("restartCount", 0) for c in containers)
-        replica.detail = _waiting(containers + (status.get("initContainerStatuses") or []))
+        everyone = containers + (status.get("initContainerStatuses") or [])
+        replica.detail = _waiting(everyone)
+        self._pods[pod.metadata.name] = replica
+        if any(container.get("containerID") for container in everyone):
+            job.view.started = True
+            replica.warning = ""
         for container in containers:
+            if self._is_past(container):
+                continue
             self._see_exit(replica, container)
             self._open_log(pod, replica, container, sidecar=len(containers) > 1)
 
@@ -118,6 +172,11 @@ class Follower:
         name = "-".join(filter(None, (labels[_ROLE], labels.get(_INDEX))))
         return job, job.view.replica(f"{job.key.name}/{name}" if len(self._jobs) > 1 else name)
 
+    def _is_past(self, container: Json) -> bool:
+        """It ended in an earlier session with the same data."""
+        ended = (container.get("state") or {}).get("terminated")
+        return bool(ended and parse_timestamp(ended["finishedAt"]) < self._begun)
+
     def _see_exit(self, replica: Replica, container: Json) -> None:
         ended = (container.get("state") or {}).get("terminated") or (container.get("lastState") or {}).get("terminated")
         if ended:
@@ -127,6 +186,8 @@ class Follower:
     def _open_log(self, pod: Unstructured, replica: Replica, container: Json, *, sidecar: bool) -> None:
         state = container.get("state") or {}
         instance = (pod.metadata.uid, container["name"], container.get("restartCount", 0))
+        if "terminated" in state:
+            self._ended.add(instance)
         if instance in self._streams or not ("running" in state or "terminated" in state):
             return
         prefix = f"[{container['name']}] " if sidecar else ""
@@ -136,23 +197,25 @@ class Follower:
     async def _copy_log(self, pod: Key, container: str, replica: Replica, prefix: str) -> None:
         """Print the log of one container until it ends; a pod that vanishes takes the rest of its log with it."""
         path = PODS.path(pod.namespace, pod.name, "log")
-        rest = b""
         try:
             stream = await self._client.open(Request("GET", path, {"container": container, "follow": "true"}))
-            async for chunk in stream.chunks():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    self._screen.log(replica, prefix + line.decode(errors="replace"))
+            kept = self._keep_log(pod, container) if self._screen.terminal else None
+            view = LogView(self._screen, replica, prefix, str(kept or "the log of its pod"), self._clock)
+            await view.run(aiter(stream.chunks()))
+            if kept and view.complete:
+                kept.unlink(missing_ok=True)
         except (ApiError, ConnectionError, TimeoutError) as error:
             self._screen.note(f"{replica.name}: its log cannot be read further: {error}")
-        if rest:
-            self._screen.log(replica, prefix + rest.decode(errors="replace"))
 
     def see_warning(self, seen: Unstructured) -> None:
         """A warning about one of the jobs or its pods, once for each reason and text; numbers in it may grow."""
         event = seen.raw
+        if (at := event.get("lastTimestamp")) and parse_timestamp(at) < self._begun:
+            return  # of an earlier run with the same data
         about: Json = event.get("involvedObject") or {}
         name, reason, message = (str(text) for text in (about.get("name"), event.get("reason"), event.get("message")))
+        if (replica := self._pods.get(name)) and replica.phase == "Pending":
+            replica.warning = f"{reason}: {message}"
         told = name, reason, _NUMBERS.sub("", message)
         if told not in self._warned and self._concerns(about, message):
             self._warned.add(told)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+
+from trainop.run.output import Output
 
 _COLOURS = (
     "cyan",
@@ -26,6 +27,7 @@ _COLOURS = (
     "bright_magenta",
 )
 _LEVELS = {"Succeeded": "green", "Running": "green", "Failed": "red", "Restarting": "yellow", "Suspended": "yellow"}
+_WIDEST = 2_000
 KEPT_LINES = 10
 """Log lines of a replica that are shown again when it fails."""
 
@@ -39,6 +41,8 @@ class Replica:
     pods: dict[str, int] = field(default_factory=dict)
     """Each pod that it has had, by UID, and how often containers of it were restarted."""
     detail: str = ""
+    warning: str = ""
+    """The latest warning event about its pod, while that has not started."""
     exit_code: int | None = None
     exit_reason: str = ""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
@@ -57,46 +61,50 @@ class JobView:
     kind: str
     conditions: list[str] = field(default_factory=list)
     replicas: dict[str, Replica] = field(default_factory=dict)
+    started: bool = False
+    """A container of it has run."""
 
     def replica(self, name: str) -> Replica:
         return self.replicas.setdefault(name, Replica(name))
 
 
 class Screen:
-    """Prints to `console`; on a terminal the table lives as long as the `with` block."""
+    """Prints to `output`; on a terminal the table lives as long as the `with` block."""
 
-    def __init__(self, console: Console, jobs: Iterable[JobView]) -> None:
-        self._console = console
+    def __init__(self, output: Output, jobs: Iterable[JobView]) -> None:
+        self._output = output
         self._jobs = list(jobs)
         self._colours: dict[str, str] = {}
-        self._live = Live(console=console, get_renderable=self._table, refresh_per_second=5, transient=True)
-        self._shown = console.is_terminal
+        self.terminal = output.console.is_terminal
 
     def __enter__(self) -> Self:
-        if self._shown:
-            self._live.start()
+        if self.terminal:
+            console = self._output.console
+            self._output.show(Live(console=console, get_renderable=self.table, auto_refresh=False, transient=True))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._shown:
-            self._live.stop()
+        self._output.hide()
 
-    def log(self, replica: Replica, line: str) -> None:
-        """One line that a replica printed."""
-        replica.tail.append(line)
-        colour = self._colours.setdefault(replica.name, _COLOURS[len(self._colours) % len(_COLOURS)])
-        self._console.print(Text.assemble((f"{replica.name:<10} ", colour), Text.from_ansi(line)), soft_wrap=True)
+    async def log(self, replica: Replica, prefix: str, block: bytes) -> None:
+        """Whole lines that a replica printed; returns when they are out. A file or pipe gets them as they are."""
+        lines = block.decode(errors="replace").removesuffix("\n").split("\n")
+        if self.terminal:
+            colour = self._colours.setdefault(replica.name, _COLOURS[len(self._colours) % len(_COLOURS)])
+            self._output.print(Text("\n").join(_shown(replica.name, colour, prefix + line) for line in lines))
+        else:
+            start = f"{replica.name:<10} {prefix}"
+            self._output.write(start + f"\n{start}".join(lines) + "\n")
+        await self._output.drained()
 
     def note(self, text: str, style: str = "dim") -> None:
         """One line of our own."""
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        self._output.print(Text(text, style=style))
 
     def condition(self, job: JobView, kind: str, message: str) -> None:
         """A condition became true."""
         style = _LEVELS.get(kind, "")
-        self._console.print(
-            f"[bold]{escape(job.name)}[/] [{style or 'bold'}]{kind}[/] {escape(message)}", soft_wrap=True
-        )
+        self._output.print(Text.assemble((job.name, "bold"), " ", (kind, style or "bold"), " ", message))
 
     def failure(self, job: JobView) -> None:
         """Which replica failed, with its exit code and last lines."""
@@ -107,8 +115,19 @@ class Screen:
                 for line in replica.tail or ("(it printed nothing)",):
                     self.note(f"  {line}", "")
 
-    def _table(self) -> Group:
+    def table(self) -> Group:
         return Group(*(_job_table(job) for job in self._jobs))
+
+
+def shorten(line: str) -> str:
+    """As much of a line as helps a person."""
+    return line if len(line) <= _WIDEST else f"{line[:_WIDEST]} … (the line goes on)"
+
+
+def _shown(name: str, colour: str, line: str) -> Text:
+    """Colours of the line stay; whatever else it would do to the terminal does not."""
+    line = shorten(line)
+    return Text.assemble((f"{name:<10} ", colour), Text.from_ansi(line) if "\x1b" in line or "\r" in line else line)
 
 
 def _job_table(job: JobView) -> Group:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import click
 from rich.console import Console
+from rich.text import Text
 
 from trainop.engine.crd import crd
 from trainop.engine.framework import Framework
+from trainop.local import private
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.logs import configure_logs
 from trainop.operator import FRAMEWORKS, build
@@ -18,29 +24,51 @@ from trainop.run.apply import apply, install
 from trainop.run.check import jobs_among
 from trainop.run.documents import Document, read
 from trainop.run.follow import Followed, Follower
+from trainop.run.interrupts import Interrupts
+from trainop.run.keeping import kept_logs
+from trainop.run.output import Output
+from trainop.run.rerun import clear_finished
 from trainop.run.screen import JobView, Screen
+from trainop.run.starting import DEFAULT_TIMEOUT
 from trainop.runtime.cache import Cache
 from trainop.settings import LogSettings, Settings
 
 
-async def run_files(paths: Sequence[Path], options: ClusterOptions, console: Console, *, keep: bool) -> int:
-    """The exit code of `trainop run`. Raises `BadInputError` for files that make no sense, before anything starts."""
+async def run_files(
+    paths: Sequence[Path],
+    options: ClusterOptions,
+    console: Console,
+    *,
+    keep: bool = False,
+    start_timeout: float = DEFAULT_TIMEOUT,
+    interrupts: Interrupts | None = None,
+) -> int:
+    """The exit code of `trainop run`. Raises `BadInputError` for files that make no sense, before anything starts.
+
+    `start_timeout` in seconds: a job of which no container has run by then counts as failed; 0 waits for ever.
+    """
     documents = read(paths)
     jobs = jobs_among(documents)
-    async with _cluster(options) as cluster, _operator(cluster):
-        await apply(cluster.client, documents)
-        code = await _follow(cluster, jobs, console)
-        if keep:
-            console.print(f"The cluster stays up until Ctrl-C.\nexport KUBECONFIG={cluster.kubeconfig}", soft_wrap=True)
-            await asyncio.Event().wait()
+    stops = interrupts or Interrupts()
+    async with Output(console, stops.lose_output) as output, _cluster(options, stops) as cluster:
+        await clear_finished(cluster.client, jobs, lambda line: output.print(Text(line)))
+        async with _operator(cluster):
+            await apply(cluster.client, documents)
+            code = await _follow(cluster, jobs, output, options.directory, start_timeout)
+            if keep:
+                output.print(Text(f"The cluster stays up until Ctrl-C.\n{_export(cluster)}"))
+                await asyncio.Event().wait()
     return code
 
 
-async def run_cluster(options: ClusterOptions, console: Console, *, with_operator: bool) -> int:
+async def run_cluster(
+    options: ClusterOptions, console: Console, *, with_operator: bool, interrupts: Interrupts | None = None
+) -> int:
     """Serves until it is cancelled."""
-    async with _cluster(options) as cluster:
-        console.print(f"# API server {cluster.url}, pods have {_NETWORKS[cluster.node.network]}", soft_wrap=True)
-        console.print(f"export KUBECONFIG={cluster.kubeconfig}", soft_wrap=True)
+    stops = interrupts or Interrupts()
+    async with Output(console, stops.lose_output) as output, _cluster(options, stops) as cluster:
+        output.print(Text(f"# API server {cluster.url}, pods have {_NETWORKS[cluster.node.network]}"))
+        output.print(Text(_export(cluster)))
         if with_operator:
             async with _operator(cluster):
                 await asyncio.Event().wait()
@@ -54,11 +82,28 @@ _NETWORKS = {
 }
 
 
+def _export(cluster: LocalCluster) -> str:
+    """For a shell, in whatever folder."""
+    return f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}"
+
+
+def _say(line: str) -> None:
+    """On stderr, where people see it though the output goes to a file; without waiting for one who does not read."""
+
+    def print_line() -> None:
+        with suppress(OSError, ValueError):
+            click.echo(f"trainop: {line}", err=True)
+
+    if sys.stderr is not None:
+        threading.Thread(target=print_line, daemon=True).start()
+
+
 @asynccontextmanager
-async def _cluster(options: ClusterOptions) -> AsyncIterator[LocalCluster]:
+async def _cluster(options: ClusterOptions, interrupts: Interrupts) -> AsyncIterator[LocalCluster]:
     """A cluster whose log, and that of the operator in it, is a file beside its data."""
-    cluster = LocalCluster(options)
-    with (cluster.directory / "trainop.log").open("a", encoding="utf-8") as log:
+    cluster = LocalCluster(options, say=_say)
+    interrupts.on_hurry = cluster.hurry
+    with private.open_text(cluster.directory / "trainop.log") as log:
         configure_logs(LogSettings(level="info"), log)
         async with cluster:
             yield cluster
@@ -78,11 +123,20 @@ async def _operator(cluster: LocalCluster) -> AsyncIterator[None]:
         await running
 
 
-async def _follow(cluster: LocalCluster, jobs: Sequence[tuple[Document, Framework]], console: Console) -> int:
+async def _follow(
+    cluster: LocalCluster,
+    jobs: Sequence[tuple[Document, Framework]],
+    output: Output,
+    data: Path | None,
+    start_timeout: float,
+) -> int:
     followed = [Followed(f.resource, d.key, JobView(d.key.name, d.kind)) for d, f in jobs]
     cache = Cache(cluster.client)
-    with Screen(console, [job.view for job in followed]) as screen:
-        follower = Follower(cluster.client, cache, followed, screen)
+    with (
+        kept_logs(cluster.directory / "logs" if data else None, cluster.node.log_file) as logs,
+        Screen(output, [job.view for job in followed]) as screen,
+    ):
+        follower = Follower(cluster.client, cache, followed, screen, keep_log=logs.keep, start_timeout=start_timeout)
         watching = asyncio.create_task(cache.run())
         try:
             await follower.run()

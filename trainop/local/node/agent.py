@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from trainop.local import private
 from trainop.local.node import registration
 from trainop.local.node.addresses import AddressBook
 from trainop.local.node.bridge import HUB_ADDRESS, NETWORK
@@ -70,6 +71,7 @@ class Node:
         self._options = options or NodeOptions()
         self._machine: Machine | None = None
         self._ready = asyncio.Event()
+        self._roster: Roster | None = None
         self._logs = LogShelf(self._directory)
         self._cache = Cache(client, clock=self._clock)
         self._pods = self._cache.informer(PODS, decode_unstructured, indices={"namespace": by_namespace})
@@ -101,7 +103,7 @@ class Node:
         await self._ready.wait()
 
     async def run(self) -> None:
-        """Registers the Node, binds and runs pods; when cancelled ends every pod's processes, then returns.
+        """Registers the Node, binds and runs pods; when cancelled kills every pod's processes, then returns.
 
         Raises `SandboxError` as `prepare` does, and if what starts processes has ended.
         """
@@ -123,7 +125,7 @@ class Node:
         host_ip = HUB_ADDRESS if machine.network == "namespaces" else "127.0.0.1"
         node = registration.node_object(self.name, machine.network, machine.why, host_ip, self._clock.now())
         await insist(lambda: registration.register(self._client, node), self._clock)
-        roster = Roster(kit, self.name, host_ip, book, scheduler)
+        roster = self._roster = Roster(kit, self.name, host_ip, book, scheduler)
         roster.open(tasks)
         if machine.network == "namespaces":
             await self._serve_network(machine, tasks)
@@ -157,6 +159,7 @@ class Node:
             tasks.create_task(gateway.serve(listening), name=f"gateway {port}")
 
     def _make_kit(self, machine: Machine, recorder: Recorder, book: AddressBook) -> Kit:
+        private.make_folder(self._directory)
         shims = self._directory / "bin"
         registration.write_shims(shims)
         loopback = LoopbackNames(self._names, book)
@@ -180,6 +183,26 @@ class Node:
     def _publish_ready_addresses(self) -> None:
         text = ready_addresses(self._pods.store.list())
         (self._directory / "ready-addresses").write_text(text)
+
+    def begin_stop(self) -> tuple[int, float]:
+        """Ends pods as a node that shuts down does, and starts no more: how many run, their longest grace period."""
+        return self._roster.close() if self._roster is not None else (0, 0.0)
+
+    def kill_pods(self) -> None:
+        """Takes from pods that are being stopped what is left of their grace period."""
+        if self._roster is not None:
+            self._roster.kill()
+
+    async def pods_ended(self) -> None:
+        """After `begin_stop`: returns when nothing of a pod runs and their statuses say so."""
+        if self._roster is not None:
+            await self._roster.ended()
+
+    def log_file(self, namespace: str, pod: str, container: str) -> Path | None:
+        """The file of the latest run, as long as the pod is there: see `logs`."""
+        found = self._pods.store.get(Key(namespace, pod))
+        log_file = self._logs.find(found.raw["metadata"], container, previous=False) if found else None
+        return log_file.path if log_file else None
 
     def open_log(
         self,

@@ -74,6 +74,7 @@ class LogCollector:
         self._on_loss = on_loss
         self._loop = asyncio.get_running_loop()
         self._partial: dict[int, bytes] = {}
+        """By reading end, stdout first: what is held back of a line that has not ended."""
         self._size = self._lost = self._unchecked = 0
         self._files: list[int] = []
         self.done: asyncio.Future[None] = self._loop.create_future()
@@ -115,8 +116,15 @@ class LogCollector:
             with suppress(OSError):  # the user has used up what the kernel grants: a smaller pipe does as well
                 fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _CHUNK)
         self._partial[reader] = b""
-        self._loop.add_reader(reader, self._read, reader)
+        self._loop.add_reader(reader, self._read_in_order, reader)
         return writer
+
+    def _read_in_order(self, reader: int) -> None:
+        """An error comes after what was printed before it, which is in the other pipe by now: one read takes all."""
+        for earlier in list(self._partial):
+            self._read(earlier)
+            if earlier == reader:
+                return
 
     def _read(self, reader: int) -> int:
         """How many bytes there were."""

@@ -20,6 +20,8 @@ from trainop.runtime.errors import ApiError
 from trainop.runtime.objects import Json
 
 GRACE = 30
+SHUTDOWN = ("Terminated", "Pod was terminated in response to imminent node shutdown.")
+"""kubelet `pkg/kubelet/nodeshutdown`: reason and message, also of the condition DisruptionTarget."""
 DEADLINE = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
 
 
@@ -59,6 +61,7 @@ class Pod:
             sandbox=self._sandbox,
             final=self._final,
             failure=self._failure,
+            disrupted=self._failure == SHUTDOWN,
             started=self._started,
             address=self.here.pod_ip,
             host_address=self.here.host_ip,
@@ -85,7 +88,7 @@ class Pod:
                     deadline = tasks.create_task(self._keep_deadline())
                     if await self._initialize(tasks):
                         await self._run_containers()
-                    self._stop_sidecars.set(self._stop.grace if self._stop.is_set else self._grace)
+                    self._stop_sidecars.set(self._stop.grace if self._stop.is_set else self.grace)
                     deadline.cancel()
         finally:
             self._kill()
@@ -116,7 +119,8 @@ class Pod:
         return str(self.pod["metadata"].get("namespace", ""))
 
     @property
-    def _grace(self) -> float:
+    def grace(self) -> float:
+        """Seconds between SIGTERM and SIGKILL."""
         return float(self.pod["spec"].get("terminationGracePeriodSeconds", GRACE))
 
     def _kill(self) -> None:
@@ -178,7 +182,7 @@ class Pod:
         seconds = self.pod["spec"].get("activeDeadlineSeconds")
         if seconds is not None:
             await self._kit.clock.sleep(seconds)
-            self.stop(self._grace, DEADLINE)
+            self.stop(self.grace, DEADLINE)
 
     async def _close(self) -> None:
         self._sandbox = False

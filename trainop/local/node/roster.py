@@ -38,6 +38,7 @@ class Roster:
         self._scheduler = scheduler
         self._tasks: asyncio.TaskGroup | None = None
         self._workers: dict[str, PodWorker] = {}
+        self._closing = False
         self._busy: set[str] = set()
         """UIDs of pods that are being bound, failed or let go without a worker."""
         self.on_change: Callable[[], None] = lambda: None
@@ -68,12 +69,32 @@ class Roster:
             if worker.shows(reference, namespace):
                 self._spawn(worker.refresh())
 
+    def close(self) -> tuple[int, float]:
+        """Begins the end of all pods, and starts no more: how many run, and their longest grace period."""
+        self._closing = True
+        running = [worker for worker in self._workers.values() if not worker.final]
+        for worker in running:
+            worker.shut_down(worker.grace)
+        return len(running), max((worker.grace for worker in running), default=0.0)
+
+    def kill(self) -> None:
+        """Ends at once what `close` left its grace period."""
+        for worker in self._workers.values():
+            worker.shut_down(0)
+
+    async def ended(self) -> None:
+        """Returns when nothing runs and every last status is written."""
+        for worker in list(self._workers.values()):
+            await worker.ended.wait()
+
     def _look(self, pod: Json, *, initial: bool) -> None:
         meta, spec = pod["metadata"], pod["spec"]
         finished = (pod.get("status") or {}).get("phase") in _FINISHED
         worker = self._workers.get(meta["uid"])
         if worker is not None:
             worker.update(pod)
+        elif self._closing:
+            return
         elif not spec.get("nodeName"):
             if not (finished or meta.get("deletionTimestamp") or spec.get("schedulingGates")):
                 self._spawn_once(meta["uid"], self._bind(pod))

@@ -85,6 +85,8 @@ class PodState:
     sandbox: bool = False
     final: bool = False
     failure: tuple[str, str] | None = None
+    disrupted: bool = False
+    """The node ended it for reasons of its own."""
     started: datetime | None = None
     address: str = ""
     host_address: str = ""
@@ -191,6 +193,7 @@ def _render(state: Waiting | Running | Terminated) -> Json:
             }
 
 
+_DISRUPTED = "TerminationByKubelet"
 _OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
@@ -207,6 +210,9 @@ def _conditions(pod: Json, state: PodState, word: Phase, now: datetime) -> list[
         "PodScheduled": None,
     }
     own = [_condition(type_, found[type_], present.get(type_), word, now) for type_ in _OWN_CONDITIONS]
+    if state.disrupted and "DisruptionTarget" not in present and state.failure:
+        message = state.failure[1]
+        own.append(_condition("DisruptionTarget", None, None, word, now) | {"reason": _DISRUPTED, "message": message})
     return own + [one for type_, one in present.items() if type_ not in _OWN_CONDITIONS]
 
 

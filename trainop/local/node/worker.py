@@ -9,7 +9,7 @@ import structlog
 
 from trainop.local.node.environment import Reference, Surroundings
 from trainop.local.node.kit import Kit
-from trainop.local.node.pod import GRACE, Pod
+from trainop.local.node.pod import GRACE, SHUTDOWN, Pod
 from trainop.local.node.status import pod_status
 from trainop.local.node.volumes import volume_references
 from trainop.runtime.clock import Clock
@@ -66,6 +66,8 @@ class PodWorker:
         self._changed = asyncio.Event()
         self._leaving = asyncio.Event()
         self._gone = False
+        self.ended = asyncio.Event()
+        """Nothing of it runs, and its last status is written."""
         self._pod = Pod(kit, pod, here, self._changed.set)
         self._references = volume_references(pod)
         self.update(pod)
@@ -85,6 +87,20 @@ class PodWorker:
         self._leaving.set()
         self._changed.set()
 
+    @property
+    def final(self) -> bool:
+        """Nothing of it runs or will run."""
+        return self._pod.final
+
+    @property
+    def grace(self) -> float:
+        """Seconds that its processes get when the node stops."""
+        return self._pod.grace
+
+    def shut_down(self, grace: float) -> None:
+        """Ends it because the node stops; once more with a shorter grace hastens it."""
+        self._pod.stop(grace, SHUTDOWN)
+
     def shows(self, reference: Reference, namespace: str) -> bool:
         """Whether a volume of the pod shows this object."""
         return reference in self._references and self._pod.pod["metadata"].get("namespace") == namespace
@@ -96,6 +112,7 @@ class PodWorker:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write_statuses())
             await self._pod.run()
+        self.ended.set()
         await self._leaving.wait()
         if not self._gone:
             await complete_deletion(self._kit, self._pod.pod)
