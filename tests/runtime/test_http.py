@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from aiohttp import web
+from aiohttp.http_writer import StreamWriter
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -573,3 +574,24 @@ async def test_paths_and_queries_arrive_as_they_were_meant(path: str, query: dic
     async with serving(answer) as server, transport_of(server) as transport:
         await transport.send(Request("GET", path, query, timeout=5))
     assert seen == [asked]
+
+
+@pytest.mark.parametrize("size", [0, 1, 128 * 1024, 128 * 1024 + 1, 3_000_000])
+async def test_a_body_of_any_size_arrives_as_it_is(size: int, monkeypatch: pytest.MonkeyPatch):
+    """Large ones piece by piece, so that the event loop gets its turn in between."""
+    pieces = []
+    write = StreamWriter.write
+
+    async def spy(self: StreamWriter, chunk: Any, **how: Any) -> None:
+        pieces.append(len(chunk))
+        await write(self, chunk, **how)
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        return web.json_response({"equal": await request.content.read() == body})
+
+    body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    async with serving(answer) as server, transport_of(server) as transport:
+        monkeypatch.setattr(StreamWriter, "write", spy)
+        response = await transport.send(Request("POST", "/api/v1/pods", body=body))
+    assert json.loads(response.body) == {"equal": True}
+    assert max(pieces, default=0) <= 128 * 1024

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 from prometheus_client import Counter
 
+from trainop.controllers.bodies import Bodies
 from trainop.controllers.companions import CompanionWriter, Verdict
 from trainop.controllers.refusal import Refusal, classify
 from trainop.controllers.report import Reporter
@@ -129,6 +130,7 @@ class Applier:
         expectations: Expectations,
         report: Reporter,
         *,
+        bodies: Bodies | None = None,
         most: int = MOST_PER_PASS,
     ) -> None:
         self._framework = framework
@@ -136,6 +138,7 @@ class Applier:
         self._expectations = expectations
         self._report = report
         self._companions = CompanionWriter(framework, client, expectations, report)
+        self._bodies = bodies or Bodies()
         self._most = most
 
     async def carry_out(self, job: Unstructured, actions: Sequence[Action]) -> Outcome:
@@ -218,8 +221,8 @@ class Applier:
         self._expectations.expect_create(uid, child.resource, key)
         created_uid = None
         try:
-            manifest = msgspec.Raw(encode())
-            answer = await self._client.create(child.resource, manifest, namespace=key.namespace, metadata_only=True)
+            async with self._bodies.made(encode) as body:
+                answer = await self._client.create(child.resource, body, namespace=key.namespace, metadata_only=True)
             created_uid = str(answer["metadata"]["uid"])
             self._count_created(child)
             log.debug("child created", resource=str(child.resource), child=key.name)

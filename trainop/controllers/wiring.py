@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from trainop.controllers.apply import Applier
+from trainop.controllers.bodies import Bodies
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.doubts import Doubts
 from trainop.controllers.families import Registry
@@ -44,6 +45,7 @@ class Ground:
     workers: int = 1
     pod_events: bool = False
     families: Registry = field(default_factory=Registry)
+    bodies: Bodies = field(default_factory=Bodies)
 
 
 class ObserveDeleted:
@@ -124,7 +126,7 @@ def build_controller(framework: Framework, ground: Ground, recorder: EventRecord
         writes=writes,
         doubts=doubts,
         report=report,
-        applier=Applier(framework, ground.client, expectations, report),
+        applier=Applier(framework, ground.client, expectations, report, bodies=ground.bodies),
         options=ground.options,
         clock=ground.clock,
         rng=ground.rng,

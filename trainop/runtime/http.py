@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import aiohttp
 import structlog
 from aiohttp.abc import AbstractResolver, AbstractStreamWriter
-from aiohttp.payload import BytesPayload
+from aiohttp.payload import Payload
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
@@ -26,6 +26,8 @@ from trainop.runtime.transport import NotConnectedError, Request, Response
 
 RELOAD_INTERVAL = 60.0
 DRAIN = 60.0
+PIECE = 128 * 1024
+"""Bytes of a body that are handed to the kernel at once."""
 
 TROUBLE = (aiohttp.ClientError, OSError)
 """What goes wrong between us and the server."""
@@ -167,23 +169,35 @@ class HttpTransport:
             self._pool = None
 
 
-class _Body(BytesPayload):
+class _Body(Payload):
     """The body of a request, also an empty one, that asks the gate in the very step that hands the bytes to the kernel.
 
-    aiohttp holds the headers back until then, and calls this once more if it sends again on another connection.
+    aiohttp holds the headers back until then, and calls this once more if it sends again on another connection. A large
+    body goes piece by piece, so that it is not encrypted and buffered as a whole while nothing else can run.
     """
+
+    _value: bytes
 
     def __init__(self, request: Request) -> None:
         super().__init__(request.body, content_type=request.content_type)
+        self._size = len(request.body)
         self._gate = request.gate
         self.sent = False
 
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return self._value.decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await self.write_with_length(writer, None)
+
+    async def write_with_length(self, writer: AbstractStreamWriter, _content_length: int | None) -> None:
         self.sent = False
         if self._gate is not None:
             self._gate()
         self.sent = True
-        await super().write_with_length(writer, content_length)
+        await writer.write(self._value[:PIECE])
+        for start in range(PIECE, len(self._value), PIECE):
+            await writer.write(self._value[start : start + PIECE])
 
 
 async def _body_of(response: aiohttp.ClientResponse, limit: int) -> bytes:
