@@ -30,6 +30,7 @@ from trainop.runtime.authorize import Authorizer, require_permission
 from trainop.runtime.cache import Cache
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock, SystemClock
+from trainop.runtime.descriptors import raise_descriptor_limit
 from trainop.runtime.http import HttpTransport
 from trainop.runtime.leader import LeaderElector, Timing
 from trainop.runtime.manager import Manager
@@ -197,6 +198,7 @@ def _address(flag: str, text: str) -> Address | None:
 def run(settings: Settings) -> int:
     """Runs the operator as a process of its own until a signal stops it; returns the exit code. Raises `StartError`."""
     configure_logs(settings.logs)
+    raise_descriptor_limit()
     enabled_frameworks(settings.schemes)  # before anything else: a wrong flag is told even without a cluster
     metrics = JobMetrics(depth_by_priority=settings.depth_by_priority)
     try:

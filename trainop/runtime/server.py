@@ -17,8 +17,16 @@ from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from trainop.runtime.listener import Listener, listen, note_use
+
 Check: TypeAlias = Callable[[], None] | Callable[[], Awaitable[None]]
 """Returns if all is well, raises `UnhealthyError` (or `OSError`) with the reason if not."""
+
+CONNECTIONS = 64
+"""Enough for a probe or some scrapers at a time."""
+
+_LIMITS = {"access_log": None, "keepalive_timeout": 100.0, "max_headers": 64, "max_field_size": 32 * 1024}
+"""Headers of 2 MiB at most; the listener closes idle connections before aiohttp would."""
 
 log = structlog.get_logger(__name__)
 
@@ -113,47 +121,58 @@ async def _failure(check: Check) -> str | None:
 
 class HttpServer:
     """Serves an aiohttp application on one address; disabled if that is None. Over TLS if a context is given, whose
-    certificate may be exchanged while it runs.
+    certificate may be exchanged while it runs. At most `connections` are open at a time (see `listener.py`).
 
-    `bind` makes it listen and raises `BindError`; `run` serves until cancelled, then lets open requests end.
+    `bind` makes it listen and raises `BindError`, also if another server of ours has that port; `run` serves until
+    cancelled, then lets open requests end.
     """
 
     def __init__(
-        self, name: str, address: Address | None, application: web.Application, tls: ssl.SSLContext | None = None
+        self,
+        name: str,
+        address: Address | None,
+        application: web.Application,
+        tls: ssl.SSLContext | None = None,
+        *,
+        connections: int = CONNECTIONS,
     ) -> None:
         self.name = name
         self.address = address
         self._tls = tls
-        self._runner = web.AppRunner(
-            application,
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=5.0,
-            keepalive_timeout=90.0,
-            max_field_size=1 << 20,
-        )
+        self._connections = connections
+        self._listener: Listener | None = None
+        application.middlewares.insert(0, note_use)
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=5.0)
 
     async def bind(self) -> None:
         if self.address is None:
             return
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, *self.address, ssl_context=self._tls).start()
+            sockets = listen(*self.address)
         except OSError as error:
             await self._runner.cleanup()
             where = f"{self.address.host or ''}:{self.address.port}"
             raise BindError(f"cannot listen on {where} for {self.name}: {error.strerror or error}") from error
+        assert self._runner.server is not None  # noqa: S101  # it was set up
+        self._listener = Listener(self.name, self._runner.server, sockets, self._tls, self._connections, **_LIMITS)
         log.info("listening", server=self.name, port=self.port)
 
     @property
     def port(self) -> int | None:
         """The port listened on, which the system chooses if port 0 was asked for; None before `bind`."""
-        return self._runner.addresses[0][1] if self._runner.addresses else None
+        return self._listener.sockets[0].getsockname()[1] if self._listener else None
 
     async def run(self) -> None:
         try:
-            await _for_ever()
+            if self._listener is None:
+                await _for_ever()
+            else:
+                await self._listener.run()
         finally:
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
             await self._runner.cleanup()
 
 

@@ -34,6 +34,10 @@ ANY_ADDRESS = Address(None, PORT)
 MAX_BODY = 7 * 1024 * 1024
 """Bytes; the largest object that etcd takes, twice, and then some."""
 
+CONNECTIONS = 128
+BODY_WITHIN = 10.0
+"""Seconds in which the body of a review has to be there."""
+
 DEFAULT_TIMEOUT = 10.0
 MARGIN = 0.5
 """Seconds before the API server's deadline at which it is answered."""
@@ -61,7 +65,7 @@ class WebhookServer:
         self._metrics = metrics or Metrics()
         self._clock = clock or SystemClock()
         self._application = web.Application(client_max_size=MAX_BODY)
-        self._server = HttpServer("webhooks", address, self._application, certificate.context)
+        self._server = HttpServer("webhooks", address, self._application, certificate.context, connections=CONNECTIONS)
         self._paths: set[str] = set()
 
     def register(self, path: str, handler: Handler) -> None:
@@ -166,7 +170,10 @@ async def _read(request: web.Request) -> tuple[Verdict | None, bytes]:
     """The body, or why it is none."""
     content_type = request.headers.get("Content-Type", "")
     try:
-        body = await request.read()
+        async with asyncio.timeout(BODY_WITHIN):
+            body = await request.read()
+    except TimeoutError:
+        return refuse(408, f"request body did not come within {BODY_WITHIN:.0f} s"), b""
     except web.HTTPRequestEntityTooLarge:
         return refuse(413, f"request entity is too large; limit is {MAX_BODY} bytes"), b""
     if body and content_type != "application/json":

@@ -1,0 +1,259 @@
+"""Whoever connects to our own ports without asking, or asks without end, keeps nobody else from them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from e2e.cluster.daemons import free_ports
+from tests.runtime.test_server import fetch, make_certificate, make_health, serving
+from trainop.local.api.server import ApiServer
+from trainop.runtime import listener
+from trainop.runtime.client import Client
+from trainop.runtime.metrics import Metrics
+from trainop.runtime.resource import LEASES
+from trainop.runtime.server import Address, BindError, HttpServer, health_application, metrics_application
+
+SERVER = Address("127.0.0.1", 0)
+ROOT = Path(__file__).parent.parent.parent
+IDLE = 1_300
+
+
+async def idle_connection(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+def open_descriptors(process: int) -> list[int]:
+    return [int(path.name) for path in Path(f"/proc/{process}/fd").iterdir()]
+
+
+async def until(condition: Callable[[], Awaitable[bool]], within: float = 30.0) -> None:
+    async with asyncio.timeout(within):
+        while not await condition():  # noqa: ASYNC110  # of another process
+            await asyncio.sleep(0.05)
+
+
+async def test_the_connection_that_was_idle_longest_makes_room():
+    server = HttpServer("metrics", SERVER, metrics_application(Metrics().registry), connections=5)
+    async with serving(server) as url:
+        assert server.port
+        opened = [await idle_connection(server.port) for _ in range(20)]
+        assert (await fetch(url + "/metrics"))[0] == 200
+        for reader, _ in opened[:15]:
+            assert await reader.read() == b"", "closed by the server"
+        for _, writer in opened:
+            writer.close()
+
+
+async def test_connections_in_use_are_not_closed_and_a_new_one_is_refused():
+    busy, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def wait(_: web.Request) -> web.Response:
+        busy.release()
+        await go_on.wait()
+        return web.Response(text="done")
+
+    application = web.Application()
+    application.router.add_get("/", wait)
+    server = HttpServer("slow", SERVER, application, connections=4)
+    async with serving(server) as url:
+        asking = [asyncio.create_task(fetch(url)) for _ in range(4)]
+        for _ in asking:
+            await busy.acquire()
+        with pytest.raises((aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)):
+            await fetch(url)
+        go_on.set()
+        assert [status for status, _, _ in await asyncio.gather(*asking)] == [200] * 4
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "], ids=["nothing", "half"])
+async def test_headers_that_do_not_come_are_not_waited_for(sent: bytes, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listener, "HEAD_WITHIN", 0.3)
+    server, _, _ = make_health()
+    async with serving(server) as url:
+        assert server.port
+        reader, writer = await idle_connection(server.port)
+        writer.write(sent)
+
+        async def trickle() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    writer.write(b"x" if sent else b"")
+                    await writer.drain()
+                    await asyncio.sleep(0.02)
+
+        slow_loris = asyncio.create_task(trickle())
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+        slow_loris.cancel()
+        writer.close()
+        assert (await fetch(url + "/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize("more", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "], ids=["nothing", "half"])
+async def test_a_connection_that_was_used_is_closed_when_it_is_idle(more: bytes, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listener, "IDLE_AT_MOST", 0.3)
+    server, _, _ = make_health()
+    async with serving(server):
+        assert server.port
+        reader, writer = await idle_connection(server.port)
+        for _ in range(2):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert await reader.readexactly(2) == b"ok"
+        writer.write(more)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+
+
+async def test_an_answer_that_nobody_reads_does_not_stay(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listener, "IDLE_AT_MOST", 0.3)
+
+    async def much(_: web.Request) -> web.Response:
+        return web.Response(body=bytes(64 * 1024 * 1024))
+
+    application = web.Application()
+    application.router.add_get("/", much)
+    server = HttpServer("much", SERVER, application)
+    async with serving(server):
+        assert server.port
+        _, writer = await idle_connection(server.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert server._listener is not None
+        connections = server._listener
+
+        async def none_open() -> bool:
+            return not connections.open
+
+        await until(lambda: asyncio.sleep(0, bool(connections.open)))
+        await until(none_open)
+        writer.close()
+
+
+async def test_a_handshake_that_is_never_made_makes_room(tmp_path: Path):
+    tls = make_certificate(tmp_path)
+    server = HttpServer("metrics", SERVER, metrics_application(Metrics().registry), tls, connections=5)
+    async with serving(server):
+        assert server.port
+        opened = [await idle_connection(server.port) for _ in range(20)]
+        async with aiohttp.ClientSession() as session:
+            url = f"https://127.0.0.1:{server.port}/metrics"
+            async with session.get(url, ssl=False) as response:
+                assert response.status == 200
+        for _, writer in opened:
+            writer.close()
+
+
+async def test_one_port_for_both_is_an_error_of_the_second():
+    """One listener for both would have one cap for both, and scrapers could starve probes."""
+    probes = HttpServer("health probes", SERVER, health_application())
+    async with serving(probes):
+        assert probes.port
+        server = HttpServer("metrics", Address("127.0.0.1", probes.port), metrics_application(Metrics().registry))
+        with pytest.raises(BindError, match=r"cannot listen on .* for metrics: .*in use"):
+            await server.bind()
+
+
+async def test_without_descriptors_the_server_neither_spins_nor_ends(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listener, "PAUSE", 0.2)
+    server, _, _ = make_health()
+    async with serving(server) as url:
+        assert server.port
+        waiting = socket.socket()
+        waiting.setblocking(False)
+        loop = asyncio.get_running_loop()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = max(open_descriptors(os.getpid()))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used - 1, hard))  # below what is open: nothing more can be opened
+        try:
+            await loop.sock_connect(waiting, ("127.0.0.1", server.port))
+            before, began = time.process_time(), time.monotonic()
+            await asyncio.sleep(1.0)
+            used_up = (time.process_time() - before) / (time.monotonic() - began)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert used_up < 0.5, "no hot loop"
+        assert (await fetch(url + "/healthz"))[0] == 200
+        waiting.close()
+
+
+@contextlib.asynccontextmanager
+async def operator(
+    tmp_path: Path, api: ApiServer, metrics: int, probes: int
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process of its own that may open 256 files, 64 before it asks for more."""
+    await api.serve(token="secret")
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(api.kubeconfig("secret")))
+    flags = (
+        f"--kubeconfig={kubeconfig}",
+        f"--metrics-bind-address=127.0.0.1:{metrics}",
+        f"--health-probe-bind-address=127.0.0.1:{probes}",
+        "--leader-elect",
+        "--leader-election-namespace=default",
+    )
+    limits = ("prlimit", "--nofile=64:256")
+    with (tmp_path / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *limits, sys.executable, "-m", "trainop", "operator", *flags, cwd=ROOT, stdout=log, stderr=log
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+        await api.close()
+
+
+async def test_thirteen_hundred_idle_connections_take_neither_probes_nor_requests_away(tmp_path: Path):
+    api = ApiServer()
+    metrics, probes = free_ports(2)
+    client = Client(api.transport())
+    idle: list[socket.socket] = []
+
+    async def is_well() -> bool:
+        try:
+            return (await fetch(f"http://127.0.0.1:{probes}/healthz"))[:2] == (200, "ok")
+        except aiohttp.ClientError:
+            return False
+
+    async def renewed() -> str:
+        leases = (await client.list(LEASES, "default")).items
+        return str(leases[0]["spec"]["renewTime"]) if leases else ""
+
+    async with operator(tmp_path, api, metrics, probes) as process:
+        await until(is_well, 60)
+        await until(lambda: _differs(renewed, ""), 60)
+        try:
+            for number in range(IDLE):
+                idle.append(socket.create_connection(("127.0.0.1", metrics), timeout=30))
+                if number % 100 == 0:
+                    assert await is_well(), f"with {number} idle connections"
+            before = await renewed()
+            await until(lambda: _differs(renewed, before))
+            for _ in range(10):
+                assert await is_well()
+            assert (await fetch(f"http://127.0.0.1:{metrics}/metrics"))[0] == 200
+            assert len(open_descriptors(process.pid)) < 128
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (256, 256)
+        finally:
+            for connection in idle:
+                connection.close()
+
+
+async def _differs(ask: Callable[[], Awaitable[str]], before: str) -> bool:
+    return await ask() != before
