@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import shutil
-import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -58,7 +57,8 @@ class LocalCluster:
         self._parts: list[asyncio.Task[None]] = []
         self._hurry = asyncio.Event()
         self.directory = _own_directory(self._options.directory)
-        self.api = _open_api(self.directory / _OBJECTS if self._options.directory else None)
+        self._lock = _take_lock(self.directory)
+        self.api = self._open_api(self.directory / _OBJECTS if self._options.directory else None)
         self.client = Client(self.api.transport())
         node = NodeOptions(network=self._options.network)
         self.node = Node(self.client, NODE_NAME, self.directory / "node", options=node)
@@ -128,16 +128,22 @@ class LocalCluster:
     @contextmanager
     def _directory_of_our_own(self) -> Iterator[None]:
         """In use by no other cluster while we use it, and gone afterwards unless it is to be kept."""
-        lock = private.open_file(self.directory / _LOCK, os.O_RDWR)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
-        except BlockingIOError as error:
-            raise OSError(f"{self.directory} is in use by another cluster") from error
         finally:
-            os.close(lock)
+            os.close(self._lock)
             if self._options.directory is None:
                 shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _open_api(self, objects: Path | None) -> ApiServer:
+        if objects is None:
+            return ApiServer()
+        try:
+            os.close(private.open_file(objects, os.O_RDWR))  # what SQLite opens beside it gets the same mode
+            return ApiServer(persist=objects)
+        except OSError:
+            os.close(self._lock)
+            raise
 
     async def _serve(self, token: str) -> str:
         try:
@@ -166,14 +172,15 @@ def _own_directory(wanted: Path | None) -> Path:
     return directory
 
 
-def _open_api(objects: Path | None) -> ApiServer:
-    if objects is None:
-        return ApiServer()
-    os.close(private.open_file(objects, os.O_RDWR))  # what SQLite opens beside it gets the same mode
+def _take_lock(directory: Path) -> int:
+    """The descriptor that holds it: before anything else there is touched."""
+    lock = private.open_file(directory / _LOCK, os.O_RDWR)
     try:
-        return ApiServer(persist=objects)
-    except sqlite3.Error as error:
-        raise OSError(f"{objects} cannot be used: {error}") from error
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise OSError(f"{directory} is in use by another cluster") from error
+    return lock
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -11,7 +11,6 @@ import asyncio
 import io
 import os
 import signal
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -116,7 +115,7 @@ async def _attend(session: Coroutine[Any, Any, int], interrupts: Interrupts) -> 
         if interrupts.why:
             click.echo(f"trainop: {interrupts.why}", err=True)
         return interrupts.code
-    except (OSError, sqlite3.Error, BaseExceptionGroup) as error:
+    except (OSError, BaseExceptionGroup) as error:
         click.echo(f"trainop: {'; '.join(_sentences(error))}", err=True)
         return interrupts.code or 1
 
@@ -127,8 +126,6 @@ def _sentences(error: BaseException) -> Iterator[str]:
         case BaseExceptionGroup():
             for inner in error.exceptions:
                 yield from _sentences(inner)
-        case sqlite3.Error():
-            yield f"the cluster's objects cannot be kept: {error}"
         case OSError():
             yield str(error)
         case _:
