@@ -16,6 +16,7 @@ from tests.engine.builders import manifest_of
 from trainop.engine.crd import crd
 from trainop.engine.model import CreatePod, CreateService, Snapshot
 from trainop.engine.plan import plan
+from trainop.engine.readings import READINGS, Effect
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects import Unstructured
 
@@ -71,3 +72,18 @@ def test_files_that_a_page_names_are_there(page: Path):
     for name in named:
         pattern = re.sub(r"<\w+>", "*", name).rstrip("/")
         assert list(ROOT.glob(pattern)), f"{page.name} names {name}"
+
+
+def test_the_page_of_wrong_fields_has_the_table_that_is_followed():
+    text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    rows = [
+        tuple(cell.strip() for cell in line.split("|")[1:4]) for line in text.splitlines() if line.startswith("| `")
+    ]
+    assert rows == [
+        (
+            f"`{row.path}`" + (f" ({', '.join(row.types)})" if row.types else ""),
+            row.taken_as,
+            "no" if row.effect is Effect.NONE else row.effect.value,
+        )
+        for row in READINGS
+    ]

@@ -36,6 +36,7 @@ def shell_with_job(**options: Any) -> Shell:
 def pod(name: str = "j-worker-0", *, uid: str = "p1", owner: str | None = None, **metadata: Any) -> Json:
     owners = [owner_reference("kubeflow.org/v1", "PyTorchJob", "j", owner)] if owner else []
     facts = {"name": name, "namespace": "ns", "uid": uid, "labels": LABELS, "ownerReferences": owners}
+    facts["creationTimestamp"] = "2026-01-01T00:00:00Z"
     return {"metadata": facts | metadata, "spec": {}, "status": {"phase": "Running"}}
 
 

@@ -9,14 +9,17 @@ from tests.engine.builders import (
     make_job,
     make_pod,
     make_service,
+    names,
     plan_for,
     see,
     stamp,
     status_of,
+    told,
+    written,
 )
 from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.claim import Claimed, claim
-from trainop.engine.model import Adopt, DeletePod, Pod, Release
+from trainop.engine.model import Adopt, CreatePod, DeletePod, Event, Pod, Release
 from trainop.engine.parse import parse
 from trainop.runtime.objects import Json
 
@@ -78,6 +81,80 @@ def test_an_orphan_is_adopted_and_counts():
     )
     assert made.status is not None
     assert made.status["replicaStatuses"]["Worker"]["active"] == 1
+
+
+BORN = stamp(-60)
+
+
+@pytest.mark.parametrize(
+    ("fields", "adopted"),
+    [
+        ({}, True),
+        ({"creationTimestamp": BORN}, True),
+        ({"creationTimestamp": stamp(-61)}, False),
+        ({"creationTimestamp": None}, False),
+        ({"name": "planted"}, False),
+        ({"name": "j-worker-00", "labels": labels("worker", "00")}, False),
+        ({"name": "j-worker-x", "labels": labels("worker", "x")}, False),
+        ({"name": "j-other-0", "labels": labels("other", 0)}, False),
+        ({"name": "j-master-0"}, False),
+    ],
+)
+@pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
+def test_only_what_the_job_may_have_made_is_adopted_and_counted(phase: str, fields: Json, adopted: bool):
+    """Everybody who may create pods can write labels: nothing else decides about the job, whatever becomes of it."""
+    job = make_job(None, 1, policy="Never", status=status_of(CREATED))
+    job["metadata"]["creationTimestamp"] = BORN
+    pod = make_pod(phase=phase, owner=None, **fields)
+    service = make_service(owner=None, **fields)
+    made = plan_for(job, [pod], [service])
+    assert [type(action) for action in made.actions if isinstance(action, Adopt)] == [Adopt] * 2 * adopted
+    assert bool(written(made)["replicaStatuses"]["Worker"].keys() - {"selector"}) is adopted
+    assert names(made, DeletePod) == []
+    unexpected = [notice.event for notice in made.notices if notice.event.reason.startswith("Unexpected")]
+    assert len(unexpected) == 2 * (not adopted)
+    assert all(pod.metadata.name in event.message for event in unexpected)
+
+
+def test_what_others_own_and_does_not_bear_our_labels_is_not_named():
+    assert claimed(make_pod(ownerReferences=STRANGER, labels=OTHER_LABELS)).strangers == []
+
+
+@pytest.mark.parametrize("name", ["j-master-0", "planted"])
+def test_a_pod_that_waited_for_the_job_ends_nothing(name: str):
+    """It bears all labels of the master, and has succeeded."""
+    job = make_job(1, None)
+    job["metadata"]["creationTimestamp"] = BORN
+    planted = make_pod("master", phase="Succeeded", exit_code=0, owner=None, name=name, creationTimestamp=stamp(-90))
+    made = plan_for(job, [planted], [])
+    assert [type_ for type_, _, _ in told(made.status)] == ["Created"]
+    assert names(made, CreatePod) == ([] if name == "j-master-0" else ["j-master-0"])
+
+
+def test_a_pod_with_the_jobs_owner_reference_and_another_name_counts_for_nothing():
+    """Whoever knows the job's UID can write that too; the pod is the job's then, and goes."""
+    planted = make_pod("master", phase="Succeeded", exit_code=0, name="planted", creationTimestamp=stamp(-1))
+    made = plan_for(make_job(1, None), [planted], [])
+    assert [type_ for type_, _, _ in told(made.status)] == ["Created"]
+    assert names(made, DeletePod) == ["planted"]
+    assert names(made, CreatePod) == ["j-master-0"]
+
+
+def test_one_warning_names_ten_strangers_and_stays_the_same_while_more_come():
+    def warning(count: int) -> list[Event]:
+        planted = [
+            make_pod(owner=None, name=f"p{number:04}", uid=str(number), creationTimestamp=stamp(number - 10_000))
+            for number in range(count)
+        ]
+        made = plan_for(make_job(None, 1), planted, [])
+        return [notice.event for notice in made.notices]
+
+    (event,) = warning(2)
+    text = "Not made for PyTorchJob j, so ignored although they have its labels"
+    assert event == Event("Warning", "UnexpectedPods", f"{text}: p0000, p0001")
+    (first,) = warning(11)
+    assert first.message == f"{text}: {', '.join(f'p{number:04}' for number in range(10))} and others"
+    assert warning(500) == [first]
 
 
 def test_an_orphan_is_adopted_before_it_is_deleted():

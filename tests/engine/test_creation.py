@@ -251,13 +251,20 @@ def test_roles_removed_from_the_spec_leave_nothing_behind():
     assert list(written(made)["replicaStatuses"]) == ["Master"]
 
 
-def test_of_two_pods_for_one_index_the_older_stays():
-    first = make_pod(uid="b")
-    second = make_pod(uid="a", name="other", creationTimestamp=stamp(-10))
-    third = make_pod(uid="c", name="third", creationTimestamp=stamp(5))
-    made = plan_for(make_job(None, 1, status=status_of(CREATED)), [first, second, third])
-    assert {action.uid for action in made.actions if isinstance(action, DeletePod)} == {"b", "c"}
+def test_of_the_pods_for_one_index_only_that_of_its_name_counts():
+    """Others of the job's own go, whatever their age; the operator never made them."""
+    right = make_pod(uid="b")
+    older = make_pod(uid="a", name="other", phase="Succeeded", creationTimestamp=stamp(-10))
+    gone = make_pod(uid="d", name="fourth", phase="Failed", dying=True)
+    renamed = make_service(name="other")
+    services = [make_service(), renamed]
+    made = plan_for(make_job(None, 1, policy="Never", status=status_of(CREATED)), [right, older, gone], services)
+    assert [action.uid for action in made.actions if isinstance(action, DeletePod)] == ["a"]
+    assert names(made, DeleteService) == ["other"]
     assert written(made)["replicaStatuses"]["Worker"]["active"] == 1
+    made = plan_for(make_job(None, 1, status=status_of(CREATED)), [older], [renamed])
+    assert told(made.status)[-1][0] == "Created"
+    assert names(made, CreatePod) == names(made, CreateService) == ["j-worker-0"]
 
 
 @pytest.mark.parametrize(("index", "beyond"), [(2, True), (3, True), (1, False)])

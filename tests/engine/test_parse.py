@@ -256,15 +256,22 @@ def test_names_that_are_too_long():
     )
 
 
-def test_unknown_clean_pod_policies_and_the_empty_one_act_as_all():
-    for policy in ("", "Sometimes", 7):
-        assert read(make_job(run={"cleanPodPolicy": policy})).run_policy.clean_pod_policy == "All"
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [(None, "None"), ("", "All"), ("Sometimes", "None"), (7, "None"), ("running", "Running"), ("ALL", "All")],
+)
+def test_clean_pod_policies(policy: object, expected: str):
+    assert read(make_job(run={"cleanPodPolicy": policy})).run_policy.clean_pod_policy == expected
 
 
 def test_unreadable_limits_do_not_limit():
-    run = {"ttlSecondsAfterFinished": -1, "activeDeadlineSeconds": -1, "backoffLimit": "x"}
+    run = {"ttlSecondsAfterFinished": "x", "activeDeadlineSeconds": -1, "backoffLimit": "x"}
     policy = read(make_job(run=run)).run_policy
     assert (policy.ttl, policy.active_deadline, policy.backoff_limit) == (None, None, None)
+
+
+def test_a_time_to_live_below_0_is_0_as_upstream():
+    assert read(make_job(run={"ttlSecondsAfterFinished": -5})).run_policy.ttl == 0
 
 
 def test_a_second_container_of_the_name_changes_no_ports():

@@ -326,8 +326,9 @@ def test_somebody_elses_object_of_our_name_is_told_of():
     foreign = [{"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "x", "controller": True}]
     made = plan_for(make_job(1, 1), [make_pod(ownerReferences=foreign)])
     assert names(made, CreatePod) == ["j-master-0"]
-    assert [notice.event.reason for notice in made.notices] == ["FailedCreateService", "FailedCreatePod"]
-    assert made.notices[1].event.message == (
+    told_of = [notice.event.reason for notice in made.notices]
+    assert told_of == ["UnexpectedPods", "UnexpectedServices", "FailedCreateService", "FailedCreatePod"]
+    assert made.notices[3].event.message == (
         "Error creating: Pod j-worker-0 already exists and does not belong to PyTorchJob j"
     )
     assert made.again_in == 30

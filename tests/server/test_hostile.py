@@ -21,7 +21,7 @@ from tests.server.kinds import KindWorld
 from tests.server.process import Operator
 from tests.server.world import MERGE, Json
 from trainop.engine.framework import Framework
-from trainop.engine.parse import MOST_REPLICAS
+from trainop.engine.job import MOST_REPLICAS
 from trainop.operator import FRAMEWORKS
 
 Spoil: TypeAlias = Callable[[Json, str], None]

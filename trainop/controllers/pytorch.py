@@ -35,12 +35,20 @@ AUTOSCALER = CompanionKind(HORIZONTAL_POD_AUTOSCALERS, lasting=False)
 
 def check(job: Job, fields: Fields) -> None:
     """The rules that only a PyTorchJob has."""
-    processes = fields.text("spec.nprocPerNode", job.spec.get("nprocPerNode"))
-    if re.fullmatch("-[0-9]+|[+-]?0+", processes):
-        fields.invalid("spec.nprocPerNode", processes, "must be auto, cpu, gpu or a number from 1")
+    processes = _read_processes(job, fields)
     elastic = check_elastic(job, fields, PYTORCH.replica_specs)
     if elastic is not None and elastic.processes is not None and processes:
         fields.forbidden("spec.elasticPolicy.nProcPerNode", "must not be used with spec.nprocPerNode")
+
+
+def _read_processes(job: Job, fields: Fields) -> str:
+    """`spec.nprocPerNode`, empty if not given; what is wrong is `auto`."""
+    at, given = "spec.nprocPerNode", job.spec.get("nprocPerNode")
+    processes = fields.text(at, given)
+    if re.fullmatch("-[0-9]+|[+-]?0+", processes):
+        fields.invalid(at, processes, "must be auto, cpu, gpu or a number from 1")
+        return "auto"
+    return processes or ("auto" if given else "")
 
 
 def environment(job: Job, _options: Options) -> Environment:
@@ -90,9 +98,9 @@ def _rendezvous(job: Job, elastic: Elastic) -> list[Json]:
 
 def _processes_per_node(job: Job, elastic: Elastic | None) -> str | None:
     """`spec.nprocPerNode`, whose default is `auto` unless the elastic policy has its own."""
-    given = job.spec.get("nprocPerNode")
+    given = _read_processes(job, Fields())
     if given:
-        return str(given)
+        return given
     return "auto" if elastic is None or elastic.processes is None else None
 
 

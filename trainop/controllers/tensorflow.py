@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainop.controllers.tf_config import PORT, PORT_NAME, PS, SHARED, companions, environment, mounts
-from trainop.engine.fields import Fields
+from trainop.engine.fields import Fields, find_word
 from trainop.engine.framework import GROUP, QUALIFIED_TEXTS, Framework, Progress, Replicas, Tally
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import MASTER, WORKER, follow, leader
@@ -35,7 +35,7 @@ def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
     """The chief decides. Without one the workers do: all of them have to succeed, or by default the first."""
     chief = leader(job, CHIEF, MASTER, WORKER)
     found = follow(chief, tallies)
-    if chief is None or chief.type != WORKER or job.spec.get("successPolicy") == ALL_WORKERS:
+    if chief is None or chief.type != WORKER or find_word(job.spec.get("successPolicy"), (ALL_WORKERS,)):
         return found
     succeeded = found.succeeded or tallies[WORKER].first_completed
     return Progress(running=found.running and not succeeded, succeeded=succeeded)
@@ -43,7 +43,7 @@ def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
 
 def tolerates(job: Job, role: Role) -> bool:
     """Dynamic workers may fail."""
-    return role.type == WORKER and bool(job.spec.get("enableDynamicWorker"))
+    return role.type == WORKER and job.spec.get("enableDynamicWorker") is True
 
 
 TENSORFLOW = Framework(

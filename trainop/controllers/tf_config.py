@@ -30,7 +30,7 @@ def environment(job: Job, options: Options) -> Environment:
     """TF_CONFIG, unless the job is a single replica (`tensorflow.go`)."""
     if job.replicas == 1:
         return lambda _role, _index: ()
-    config = _sparse(job, options) if job.spec.get("enableDynamicWorker") else _dense(job, options)
+    config = _sparse(job, options) if job.spec.get("enableDynamicWorker") is True else _dense(job, options)
     return lambda role, index: [variable("TF_CONFIG", config(role, index))]
 
 
@@ -89,7 +89,7 @@ def _compact(value: object) -> str:
 
 def _is_large(job: Job, options: Options) -> bool:
     """The cluster would not fit into the environment of a process (Linux: 128 KiB for one variable)."""
-    if job.spec.get("enableDynamicWorker"):
+    if job.spec.get("enableDynamicWorker") is True:
         return False
     size = 0
     for role in job.roles:

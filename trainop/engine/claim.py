@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Generic, TypeVar
 
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selector
 from trainop.engine.job import Job
+from trainop.engine.manifests import child_name
 from trainop.engine.model import Adopt, Pod, Release, Service, Snapshot
+from trainop.engine.slots import read_place
+from trainop.runtime.clock import read_time
 from trainop.runtime.objects import Metadata
+
+MOST_NAMED = 10
+"""Objects that an event names."""
 
 ChildT = TypeVar("ChildT", Pod, Service)
 
@@ -27,6 +34,8 @@ class Claimed(Generic[ChildT]):
     """By name: not ours, but terminating or a predecessor's, so that the name will be free in a while."""
     foreign: dict[str, ChildT] = field(default_factory=dict)
     """By name: not ours, and here to stay."""
+    strangers: list[Metadata] = field(default_factory=list)
+    """Those of them that have the job's labels nevertheless."""
 
 
 @dataclass(slots=True)
@@ -60,7 +69,7 @@ def _claim(
             else:
                 claimed.claims.append(Release(kind, metadata.name, metadata.uid))
                 claimed.foreign[metadata.name] = child
-        elif owner is None and matches and not metadata.terminating:
+        elif owner is None and matches and not metadata.terminating and _may_adopt(job, metadata):
             claimed.claims.append(Adopt(kind, metadata.name, metadata.uid))
             claimed.orphans.add(metadata.uid)
             claimed.ours.append(child)
@@ -68,7 +77,32 @@ def _claim(
             claimed.leaving[metadata.name] = child
         else:
             claimed.foreign[metadata.name] = child
+            if matches:
+                claimed.strangers.append(metadata)
     return claimed
+
+
+def _may_adopt(job: Job, orphan: Metadata) -> bool:
+    """Only what the job itself may have made and lost: it has the name of its slot, and is no older than the job.
+
+    Labels alone prove nothing, as everybody who may create pods can write them: a pod that waits for a job yet to be
+    created would become its master, and end it. What cannot be told apart is a pod that somebody makes under the name
+    of a slot while the job is there (or within the same second): whoever may create pods in a namespace can take a slot
+    before the operator does, with or without the owner reference. Only RBAC and admission policies prevent that.
+    """
+    label, index = read_place(orphan.labels)
+    role = next((role for role in job.roles if role.label == label), None)
+    if role is None or index is None or orphan.name != child_name(job.name, role, index):
+        return False
+    born, job_born = read_time(orphan.creation_timestamp), read_time(job.metadata.creation_timestamp)
+    return job_born is None or (born is not None and born >= job_born)
+
+
+def name_some(objects: Iterable[Metadata]) -> str:
+    """The names of the oldest of them: a text that stays the same while more come."""
+    oldest = nsmallest(MOST_NAMED + 1, ((each.creation_timestamp or "", each.name) for each in objects))
+    names = ", ".join(name for _, name in oldest[:MOST_NAMED])
+    return f"{names} and others" if len(oldest) > MOST_NAMED else names
 
 
 def _is_predecessors(framework: Framework, job: Job, metadata: Metadata) -> bool:

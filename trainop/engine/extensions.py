@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainop.engine.fields import Fields
+from trainop.engine.fields import Fields, find_word
 
 ANNOTATION_PREFIX = "trainop.kubeflow.org/"
 """Annotations and not fields: typed clients drop spec fields that they do not know."""
@@ -26,7 +26,7 @@ MOST_RESTARTS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """The annotations as read; a wrong value counts as not given."""
+    """The annotations as read; a wrong value counts as not given, unless only its case is wrong."""
 
     restart_scope: str = "pod"
     service_mode: str | None = None
@@ -47,7 +47,7 @@ def _read_choice(fields: Fields, annotations: Mapping[str, str], name: str, supp
     if value is None or value in supported:
         return value
     fields.unsupported(_path(name), value, supported)
-    return None
+    return find_word(value, supported)
 
 
 def _read_limit(fields: Fields, annotations: Mapping[str, str], name: str) -> int | None:

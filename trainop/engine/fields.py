@@ -155,14 +155,25 @@ class Fields:
             return value
         return None
 
-    def choice(self, path: str, value: object, supported: tuple[str, ...], default: str) -> str:
-        """One of `supported`; absent, null and unknown are `default`, the last of them an error."""
-        if value is None or value == "":
+    def choice(
+        self, path: str, value: object, supported: tuple[str, ...], default: str, *, empty: str | None = None
+    ) -> str:
+        """One of `supported`; absent, null and unknown are `default`, the last of them an error. An empty text is
+        `empty`, or the default too. A word in wrong case is an error, and that word."""
+        if value is None:
             return default
+        if value == "":
+            return default if empty is None else empty
         if isinstance(value, str) and value in supported:
             return value
         self.unsupported(path, value, supported)
-        return default
+        return find_word(value, supported) or default
+
+
+def find_word(value: object, supported: tuple[str, ...]) -> str | None:
+    """The one of `supported` that the value spells, whatever its case."""
+    folded = value.casefold() if isinstance(value, str) else None
+    return next((word for word in supported if word.casefold() == folded), None)
 
 
 def _quote(value: object) -> str:

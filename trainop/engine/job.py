@@ -11,6 +11,11 @@ from trainop.engine.extensions import Extensions
 from trainop.engine.fields import FieldError
 from trainop.runtime.objects import Json, Metadata
 
+MOST_REPLICAS = 100_000
+"""Of a job: about what the largest clusters hold; beyond it a typing error must not cost the operator its memory."""
+UNKNOWN_REPLICAS = MOST_REPLICAS + 1
+"""Of a role whose number cannot be read: no pod is beyond it, and no number of pods is all of them."""
+
 
 class Port(msgspec.Struct, frozen=True, gc=False):
     """A container port; `name` and `protocol` are empty where the user left them out."""
@@ -33,6 +38,8 @@ class Role:
     """The raw pod template, never mutated."""
     ports: tuple[Port, ...] = ()
     """Ports of the container that the framework names, the default port included."""
+    makeable: bool = True
+    """Pods can be made from the template."""
 
     @property
     def label(self) -> str:
@@ -56,7 +63,7 @@ class RunPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one pass knows of the job itself. With `errors` the rest is the best reading there is."""
+    """What one pass knows of the job itself. With `errors` the rest is the best reading there is (`readings`)."""
 
     metadata: Metadata
     spec: Json
@@ -67,6 +74,8 @@ class Job:
     errors: tuple[FieldError, ...] = ()
     more_errors: int = 0
     """Roles that the kind does not have, beside those in `errors`: there may be as many as etcd can hold."""
+    readable: bool = True
+    """It is known which pods the job is to have."""
 
     @property
     def name(self) -> str:

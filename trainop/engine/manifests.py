@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -74,7 +75,7 @@ class Manifests:
     def overlong(self) -> str:
         """Why no program could start in the pods: what replicas are told is too much for a variable, or for a request.
         Empty if not."""
-        for role in self._job.roles:
+        for role in filter(attrgetter("makeable"), self._job.roles):
             entries = self._environment(role, max(role.replicas, 1) - 1)
             for entry in entries:
                 size = len(entry["name"]) + len("=") + _size(entry.get("value", ""))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -17,8 +16,9 @@ import msgspec
 from trainop.engine.extensions import read_extensions
 from trainop.engine.fields import Fields
 from trainop.engine.framework import Framework, Replicas
-from trainop.engine.job import Job, Port, Role, RunPolicy
+from trainop.engine.job import MOST_REPLICAS, UNKNOWN_REPLICAS, Job, Port, Role, RunPolicy
 from trainop.engine.manifests import child_name
+from trainop.engine.readings import weigh
 from trainop.runtime.objects import Json, Unstructured
 
 OURS = "kubeflow.org/training-operator"
@@ -29,8 +29,6 @@ NAME = "metadata.name"
 LONGEST_LABEL = 63
 MOST_UNKNOWN = 20
 """Roles that the kind does not have; more of them are only counted."""
-MOST_REPLICAS = 100_000
-"""Of a job: about what the largest clusters hold; beyond it a typing error must not cost the operator its memory."""
 
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NOT_DNS_1035 = (
@@ -56,11 +54,11 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
     extensions = read_extensions(fields, raw.metadata.annotations)
     job = Job(raw.metadata, spec, roles, run_policy, extensions)
     _check_name(fields, job)
-    if job.replicas > MOST_REPLICAS:
+    if job.replicas > MOST_REPLICAS and all(role.replicas != UNKNOWN_REPLICAS for role in roles):
         at = f"spec.{framework.replica_specs}"
         fields.forbidden(at, f"all roles together must have no more than {MOST_REPLICAS} replicas, not {job.replicas}")
     framework.rules(job, fields)
-    return replace(job, errors=fields.errors, more_errors=fields.more) if fields.errors else job
+    return weigh(framework.replica_specs, job, fields.errors, fields.more) if fields.errors else job
 
 
 def _run_policy_of(raw: Json) -> Json:
@@ -76,7 +74,7 @@ def _read_run_policy(fields: Fields, raw: object) -> RunPolicy:
         fields.choice(f"{at}.managedBy", policy["managedBy"], MANAGERS, OURS)
     return RunPolicy(
         clean_pod_policy=_read_clean_pod_policy(fields, f"{at}.cleanPodPolicy", policy.get("cleanPodPolicy")),
-        ttl=fields.integer(f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished"), least=0),
+        ttl=_read_ttl(fields, f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished")),
         active_deadline=fields.integer(
             f"{at}.activeDeadlineSeconds", policy.get("activeDeadlineSeconds"), least=0, most=2**63 - 1
         ),
@@ -86,10 +84,15 @@ def _read_run_policy(fields: Fields, raw: object) -> RunPolicy:
 
 
 def _read_clean_pod_policy(fields: Fields, path: str, value: object) -> str:
-    """Empty and unknown values act as All, as upstream; the unknown are an error besides."""
-    if value is None:
-        return "None"
-    return fields.choice(path, value, CLEAN_POD_POLICIES, "All")
+    """An empty text acts as All, as upstream; unknown ones, which upstream takes for All too, keep what there is."""
+    return fields.choice(path, value, CLEAN_POD_POLICIES, "None", empty="All")
+
+
+def _read_ttl(fields: Fields, path: str, value: object) -> int | None:
+    """Below 0 is an error, and acts as 0, as upstream."""
+    ttl = fields.integer(path, value, least=0)
+    negative = isinstance(value, int) and value < 0
+    return 0 if negative else ttl
 
 
 def _read_roles(framework: Framework, fields: Fields, spec: Json) -> Iterator[Role]:
@@ -130,10 +133,11 @@ def _match_keys(framework: Framework, fields: Fields, at: str, raw: Json) -> dic
 
 def _read_role(framework: Framework, fields: Fields, at: str, type_: str, raw: object) -> Role:
     entry = fields.mapping(at, raw)
+    replicas = _read_replicas(fields, f"{at}.replicas", entry.get("replicas"), framework.roles[type_])
     template = fields.mapping(f"{at}.template", entry.get("template"))
     return Role(
         type=type_,
-        replicas=_read_replicas(fields, f"{at}.replicas", entry.get("replicas"), framework.roles[type_]),
+        replicas=replicas if isinstance(raw, dict) else UNKNOWN_REPLICAS,
         restart_policy=fields.choice(
             f"{at}.restartPolicy", entry.get("restartPolicy"), RESTART_POLICIES, framework.restart_policy
         ),
@@ -143,15 +147,17 @@ def _read_role(framework: Framework, fields: Fields, at: str, type_: str, raw: o
 
 
 def _read_replicas(fields: Fields, path: str, value: object, limits: Replicas) -> int:
-    """Not given is 1; beside the kind's limits nothing below 0 ever counts."""
+    """Not given is 1. Beside the kind's limits, the nearest that they allow counts; nobody knows how many are meant by
+    what is no such number at all."""
     count = fields.integer(path, value, least=None if limits.least else 0, most=MOST_REPLICAS)
     if count is None:
-        return 1
+        return 1 if value is None else UNKNOWN_REPLICAS
     if limits.most is not None and not limits.least <= count <= limits.most:
         fields.forbidden(path, f"must be {limits.most}")
-    elif count < limits.least:
+        return limits.most
+    if count < limits.least:
         fields.forbidden(path, f"must be at least {limits.least}")
-    return max(count, 0)
+    return max(count, limits.least)
 
 
 def _read_template(framework: Framework, fields: Fields, at: str, template: Json) -> tuple[Port, ...]:
@@ -219,7 +225,8 @@ def _check_name(fields: Fields, job: Job) -> None:
     if wrong:
         fields.invalid(at, name, f"should match: {','.join(wrong)}")
         return
-    longest = max((child_name(name, role, max(role.replicas, 1) - 1) for role in job.roles), key=len, default="")
+    known = [role for role in job.roles if role.replicas != UNKNOWN_REPLICAS]
+    longest = max((child_name(name, role, max(role.replicas, 1) - 1) for role in known), key=len, default="")
     if len(longest) > LONGEST_LABEL:
         excess = len(longest) - LONGEST_LABEL
         fields.invalid(

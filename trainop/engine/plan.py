@@ -7,21 +7,22 @@ created until they are what the spec says.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from trainop.engine.claim import claim
+from trainop.engine.claim import claim, name_some
 from trainop.engine.cleanup import sweep
 from trainop.engine.companions import tend
 from trainop.engine.draft import Draft
 from trainop.engine.failures import Fatality, Findings, examine
-from trainop.engine.fields import FORBIDDEN, sentence
+from trainop.engine.fields import sentence
 from trainop.engine.framework import Framework, Progress, Tally
 from trainop.engine.ledger import RESTARTS, Ledger
 from trainop.engine.limits import DEADLINE, ended_abruptly, exceeded, seconds_to_deadline, seconds_to_live
 from trainop.engine.model import DeleteJob, Plan, Snapshot
-from trainop.engine.parse import NAME, ignored, parse
+from trainop.engine.parse import ignored, parse
 from trainop.engine.replicas import fill, remove_surplus
-from trainop.engine.restarts import count_fresh, restart
+from trainop.engine.restarts import count_fresh, restart, restartable
 from trainop.engine.slots import Arrangement, Line, arrange, find_surplus
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.symptoms import Stuck, notice_symptoms
@@ -63,7 +64,12 @@ def _draft(framework: Framework, seen: Snapshot) -> Draft:
 
 def _why_never(draft: Draft) -> str:
     """What keeps the job from ever running; empty if nothing does."""
-    return sentence(draft.job.errors, draft.job.more_errors) if draft.job.errors else draft.manifests.overlong
+    return _why_wrong(draft) or draft.manifests.overlong
+
+
+def _why_wrong(draft: Draft) -> str:
+    """What validation says of the job; empty if nothing."""
+    return sentence(draft.job.errors, draft.job.more_errors) if draft.job.errors else ""
 
 
 def _note_creation(draft: Draft) -> None:
@@ -195,24 +201,6 @@ def _resume(draft: Draft) -> None:
         draft.annotations[RESTARTS] = None
 
 
-def _stand_still(draft: Draft) -> Plan:
-    """The spec of a job that has begun was edited into one that cannot be followed: its pods go on as they are. Where
-    only a number is not allowed, or makes names too long, their success is still the job's. Its deadline holds."""
-    job = draft.job
-    identity = f"validation/{job.metadata.generation}"
-    draft.warn(identity, draft.reason(VALIDATION), _validation_text(draft, sentence(job.errors, job.more_errors)))
-    if all(error.type == FORBIDDEN or error.path == NAME for error in job.errors):
-        lines = arrange(job, draft.children.pods.ours).lines
-        progress = draft.framework.progress(job, _count(draft, lines))
-        if progress.succeeded:
-            return _succeed(draft, progress)
-    left = seconds_to_deadline(job, draft.status, draft.seen.now)
-    if left is not None and left <= 0:
-        return _fail_at_limit(draft, DEADLINE)
-    draft.look_again(left)
-    return draft.plan()
-
-
 def _look_at_dying(draft: Draft) -> None:
     stuck = Stuck(draft.seen.now, draft.seen.options)
     for pod in draft.children.pods.ours:
@@ -235,7 +223,10 @@ def _proceed(draft: Draft) -> Plan:
         if draft.children.pods.ours:
             return _await_departure(draft)
         _resume(draft)
-    following = _stand_still(draft) if draft.job.errors else _advance(draft)
+    if draft.job.errors:
+        identity = f"validation/{draft.job.metadata.generation}"
+        draft.warn(identity, draft.reason(VALIDATION), _validation_text(draft, _why_wrong(draft)))
+    following = _advance(draft)
     return replace(following, status_first=True) if resumed else following
 
 
@@ -246,16 +237,17 @@ def _advance(draft: Draft) -> Plan:
         status.start()
     arrangement = arrange(job, pods)
     lines = arrangement.lines
-    tallies = _count(draft, lines)
+    tallies = {line.role.type: line.tally(framework.container) for line in lines}
     status.record(framework, job, tallies)
     _notice(draft, arrangement)
-    progress = framework.progress(job, tallies)
+    progress = _read_progress(draft, arrangement, tallies)
     if progress.succeeded:
         return _succeed(draft, progress)
 
     stored = {} if RESTARTS in draft.annotations else job.metadata.annotations
     ledger = Ledger(job.metadata.uid, stored)
     findings = examine(framework, job, lines, pods, ledger)
+    findings.restarts = restartable(job, findings.restarts)
     _count_failed_pods(draft, findings, ledger)
     fresh = count_fresh(job, findings, ledger)
     limit = exceeded(job, lines, findings, ledger, fresh)
@@ -267,10 +259,11 @@ def _advance(draft: Draft) -> Plan:
     if findings.fatalities:
         return _fail_because(draft, findings.fatalities[0], progress)
 
-    tend(draft, active=True)
-    restart(draft, lines, findings, ledger, fresh)
-    remove_surplus(draft, arrangement, ledger)
-    fill(draft, lines, findings, ledger)
+    if job.readable:
+        tend(draft, active=True)
+        restart(draft, lines, findings, ledger, fresh)
+        remove_surplus(draft, arrangement, ledger)
+        fill(draft, lines, findings, ledger)
     if progress.running and not findings.restarts and not _restart_pending(draft, lines):
         _set_running(draft)
     if ledger.touched:
@@ -279,8 +272,12 @@ def _advance(draft: Draft) -> Plan:
     return draft.plan()
 
 
-def _count(draft: Draft, lines: list[Line]) -> dict[str, Tally]:
-    return {line.role.type: line.tally(draft.framework.container) for line in lines}
+def _read_progress(draft: Draft, arrangement: Arrangement, tallies: Mapping[str, Tally]) -> Progress:
+    """What the pods say of the job. Nothing while the pods of a role that an edit has taken away, or misspelt, might be
+    those that decide."""
+    if draft.job.errors and arrangement.strays:
+        return Progress(running=False, succeeded=False)
+    return draft.framework.progress(draft.job, tallies)
 
 
 def _count_failed_pods(draft: Draft, findings: Findings, ledger: Ledger) -> None:
@@ -304,6 +301,11 @@ def _set_running(draft: Draft) -> None:
 
 def _notice(draft: Draft, arrangement: Arrangement) -> None:
     draft.notices += notice_symptoms(draft.framework, draft.children.pods.ours)
-    for pod in arrangement.unreadable:
-        text = f"Pod {pod.metadata.name} is ignored: its labels replica-type and replica-index tell no replica"
-        draft.warn(f"labels/{pod.metadata.uid}", "InvalidReplicaLabels", text)
+    if unreadable := arrangement.unreadable:
+        named = name_some(pod.metadata for pod in unreadable)
+        text = f"Ignored because their labels replica-type and replica-index tell no replica: {named}"
+        draft.warn("labels", "InvalidReplicaLabels", text)
+    for claimed, kind in ((draft.children.pods, "Pod"), (draft.children.services, "Service")):
+        if claimed.strangers:
+            text = f"Not made for {draft.framework.kind} {draft.job.name}, so ignored although they have its labels"
+            draft.warn(f"strangers/{kind}", f"Unexpected{kind}s", f"{text}: {name_some(claimed.strangers)}")

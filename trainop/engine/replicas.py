@@ -26,8 +26,10 @@ LEFT_AGAIN_AFTER = 30.0
 
 
 def remove_surplus(draft: Draft, arrangement: Arrangement, ledger: Ledger) -> None:
-    """Delete what the spec does not ask for (any more): higher indices, duplicates, whole roles."""
-    surplus = (*(pod for line in arrangement.lines for pod in line.surplus), *arrangement.strays)
+    """Delete what the spec does not ask for (any more): higher indices, whole roles, and what has no slot's name. Roles
+    stay while the spec has errors: one that is missing may be misspelt."""
+    strays = () if draft.job.errors else arrangement.strays
+    surplus = (*(pod for line in arrangement.lines for pod in line.surplus), *strays)
     for pod in surplus[:MOST_PER_PLAN]:
         ledger.settle(pod.metadata.uid)
         draft.actions.append(delete_pod(pod))
@@ -39,6 +41,8 @@ def fill(draft: Draft, lines: Sequence[Line], findings: Findings, ledger: Ledger
     busy = going(draft.job, lines, findings)
     for line in lines:
         role = line.role
+        if not role.makeable:
+            continue
         services = _free(draft, role, "Service", _lacking_services(draft, role, present[role.label]))
         pods = _free(draft, role, "Pod", _due(draft, line, busy, ledger))
         if pods and draft.manifests.overlong:  # scaled too far: those that run go on
@@ -77,16 +81,17 @@ def _due(draft: Draft, line: Line, busy: set[str], ledger: Ledger) -> Iterator[i
 
 def _sort_services(draft: Draft, lines: Iterable[Line]) -> dict[str, set[int]]:
     """Role label -> indices that have a service."""
-    replicas = {line.role.label: line.role.replicas for line in lines}
-    present: dict[str, set[int]] = {label: set() for label in replicas}
+    roles = {line.role.label: line.role for line in lines}
+    present: dict[str, set[int]] = {label: set() for label in roles}
     for service in draft.children.services.ours:
         metadata = service.metadata
         label, index = read_place(metadata.labels)
-        if index is None:
+        if index is None or label is None:
             continue
-        if label is not None and index < replicas.get(label, 0):
+        role = roles.get(label)
+        if role is not None and index < role.replicas and metadata.name == child_name(draft.job.name, role, index):
             present[label].add(index)
-        elif not metadata.terminating:
+        elif not metadata.terminating and (role is not None or not draft.job.errors):
             draft.actions.append(DeleteService(metadata.name, metadata.uid))
     return present
 

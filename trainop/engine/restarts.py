@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from trainop.engine.cleanup import delete_pod
 from trainop.engine.draft import Draft
-from trainop.engine.failures import Findings
+from trainop.engine.failures import Findings, Restart
 from trainop.engine.job import Job
 from trainop.engine.ledger import Ledger
 from trainop.engine.model import Pod
@@ -20,6 +20,12 @@ from trainop.engine.status import RESTARTING
 from trainop.runtime.clock import read_time
 
 WHOLE_JOB = "*"
+
+
+def restartable(job: Job, restarts: Sequence[Restart]) -> list[Restart]:
+    """Those that can be followed by new pods: a failed pod stays as long as its successor cannot be made."""
+    held = {circle(job, role.type) for role in job.roles if not (role.makeable and job.readable)}
+    return [restart for restart in restarts if circle(job, restart.role.type) not in held]
 
 
 class Fresh(NamedTuple):

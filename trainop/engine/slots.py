@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from trainop.engine.framework import REPLICA_INDEX, REPLICA_TYPE, Tally
 from trainop.engine.job import Job, Role
+from trainop.engine.manifests import child_name
 from trainop.engine.model import Pod
 from trainop.runtime.objects import HasMetadata
 
@@ -22,7 +23,7 @@ class Line:
     dying: dict[int, Pod] = field(default_factory=dict)
     """Index -> a terminating pod that still has the slot's name."""
     surplus: list[Pod] = field(default_factory=list)
-    """Living pods beyond `replicas`, and all but the oldest of one index."""
+    """Living pods beyond `replicas`, and those that have another name than their slot: they never count."""
 
     def vacancies(self) -> Iterator[int]:
         """Indices that no pod occupies, not even a terminating one."""
@@ -74,7 +75,7 @@ class Arrangement:
 
 
 def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
-    """Sort the job's own pods into slots; of two for one slot the older keeps it."""
+    """Sort the job's own pods into slots, by labels and name."""
     lines = {role.label: Line(role) for role in job.roles}
     arrangement = Arrangement(list(lines.values()))
     for pod in pods:
@@ -85,7 +86,7 @@ def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
             if not pod.metadata.terminating:
                 arrangement.strays.append(pod)
         else:
-            _place(line, index, pod)
+            _place(line, index, pod, child_name(job.name, line.role, index))
     return arrangement
 
 
@@ -109,20 +110,13 @@ def _parse_index(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
 
 
-def _place(line: Line, index: int, pod: Pod) -> None:
-    if pod.metadata.terminating:
-        if index < line.role.replicas:
-            line.dying[index] = pod
-        return
-    if index >= line.role.replicas:
-        line.surplus.append(pod)
-        return
-    rival = line.holders.setdefault(index, pod)
-    if rival is not pod:
-        older, younger = sorted((rival, pod), key=_age)
-        line.holders[index] = older
-        line.surplus.append(younger)
-
-
-def _age(pod: Pod) -> tuple[str, str]:
-    return (pod.metadata.creation_timestamp or "", pod.metadata.name)
+def _place(line: Line, index: int, pod: Pod, name: str) -> None:
+    """`name` is that of the slot; a namespace has one living pod of it."""
+    is_in_slot = index < line.role.replicas and pod.metadata.name == name
+    if not pod.metadata.terminating:
+        if is_in_slot:
+            line.holders[index] = pod
+        else:
+            line.surplus.append(pod)
+    elif is_in_slot:
+        line.dying[index] = pod

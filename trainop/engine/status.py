@@ -110,8 +110,10 @@ class Status:
     # Counters ---------------------------------------------------------------------------------------------------------
 
     def record(self, framework: Framework, job: Job, tallies: Mapping[str, Tally]) -> None:
-        """Write replicaStatuses anew; entries of roles that left the spec go."""
-        self._fields["replicaStatuses"] = {
+        """Write replicaStatuses anew; entries of roles that left the spec go, unless it cannot be read."""
+        stored = self._fields.get("replicaStatuses")
+        kept = stored if isinstance(stored, dict) and not job.readable else {}
+        self._fields["replicaStatuses"] = kept | {
             type_: _counters(tally) | ({"selector": selector_text(framework, job, type_)} if framework.scale else {})
             for type_, tally in tallies.items()
         }
