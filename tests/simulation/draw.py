@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tests.simulation import intruders
 from tests.simulation.facts import Slot
 from tests.simulation.script import (
     BACKOFF,
@@ -36,6 +37,15 @@ LEASES = ((15.0, 10.0, 2.0), *[(20.0, 15.0, 5.0)] * 3)
 """The usual one now and then: renewals take time and show little."""
 OF_USERS = {Scene.SUCCESSOR, Scene.PAUSE}
 """Of which the end shows that there was an encore."""
+EDITS: tuple[Json, ...] = (
+    {"metadata": {"annotations": {RESTART_SCOPE: "Job"}}},
+    {"metadata": {"annotations": {RESTART_SCOPE: "all"}}},
+    {"metadata": {"annotations": {SERVICE_MODE: "Replica"}}},
+    {"spec": {"runPolicy": {"cleanPodPolicy": "running"}}},
+    {"spec": {"runPolicy": {"cleanPodPolicy": "Succeeded"}}},
+    {"spec": {"runPolicy": {"backoffLimit": -1}}},
+)
+"""Each makes the job one that validation refuses."""
 PROPAGATIONS = ("Background", "Foreground")
 
 
@@ -54,6 +64,14 @@ def draw_script(seed: int) -> Script:
     delicate = orderly and any(job.delicate for job in jobs)
     chaos = [*_draw_chaos(rng, theme, steps, calm_at, replicas, lease[0], delicate)]
     chaos += SCENES[scene](rng, steps, calm_at, replicas, lease[0])
+    if not orderly:
+        chaos += _draw_intrusions(rng, theme, steps, calm_at)
+        chaos += [
+            Step(rng.uniform(0, calm_at), "evict")
+            for job in jobs
+            for _ in range(int(job.annotations.get(INFRA_RESTART_LIMIT, "50")) + 1)
+            if int(job.annotations.get(INFRA_RESTART_LIMIT, "50")) < 50
+        ]
     return Script(
         seed=str(seed),
         jobs=jobs,
@@ -192,14 +210,17 @@ def _draw_steps(
         return
     if scene is Scene.SUCCESSOR:
         at = min(at + rng.uniform(0.8, 3), until)
-        yield from _draw_step(rng, job, at, "recreate", until)
+        yield from _draw_step(rng, job, at, "recreate", until, orderly)
     for _ in range(rng.randint(0, theme.most_deeds)):
         at = rng.uniform(at, until)
-        yield from _draw_step(rng, job, at, _weighed(rng, theme.deeds), until)
+        yield from _draw_step(rng, job, at, _weighed(rng, theme.deeds), until, orderly)
 
 
-def _draw_step(rng: random.Random, job: JobPlan, at: float, act: str, until: float) -> Iterator[Step]:
-    if act == "scale":
+def _draw_step(rng: random.Random, job: JobPlan, at: float, act: str, until: float, orderly: bool) -> Iterator[Step]:
+    if act == "edit":
+        if not orderly:
+            yield Step(at, "edit", job.name, rng.choice(EDITS))
+    elif act == "scale":
         free = [role for role in job.spec[job.framework.replica_specs] if job.framework.roles[role].most is None]
         if free:
             yield Step(at, "scale", job.name, (rng.choice(free), rng.randint(1, 3)))
@@ -233,6 +254,15 @@ def _draw_chaos(
         for _ in range(rng.randint(1, 2)):
             at = rng.uniform(0, until) if rng.random() < 0.5 else rng.choice(moments) + rng.uniform(-0.2, 0.5)
             yield Step(max(0.0, at), act, f"op{rng.randint(1, replicas)}", _draw_value(rng, act, lease))
+
+
+def _draw_intrusions(rng: random.Random, theme: Theme, steps: list[Step], until: float) -> Iterator[Step]:
+    """Pods are planted before their job is there, or at any time."""
+    if rng.random() < theme.intruders:
+        created = [step.at for step in steps if step.act == "create"]
+        for act in rng.choices(sorted(intruders.ACTS), k=rng.randint(1, 2)):
+            early = act == "plant" and rng.random() < 0.6
+            yield Step(max(0.0, rng.choice(created) - rng.uniform(0.1, 3)) if early else rng.uniform(0, until), act)
 
 
 def _draw_value(rng: random.Random, act: str, lease: float) -> Any:

@@ -20,9 +20,15 @@ Slot = tuple[str, int]
 
 def slot_of(pod: Json) -> Slot | None:
     labels = pod["metadata"].get("labels") or {}
-    if REPLICA_TYPE not in labels or JOB_NAME not in labels:
+    if REPLICA_TYPE not in labels or JOB_NAME not in labels or not labels.get(REPLICA_INDEX, "").isdecimal():
         return None
     return labels[REPLICA_TYPE], int(labels[REPLICA_INDEX])
+
+
+def is_misplaced(pod: Json, owner: Json) -> bool:
+    """It does not have the name of its slot."""
+    place = slot_of(pod)
+    return place is None or pod["metadata"]["name"] != f"{owner['name']}-{place[0]}-{place[1]}"
 
 
 def owner_of(value: Json) -> Json | None:

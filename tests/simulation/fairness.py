@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.simulation import intruders
 from tests.simulation.fate import OF_PODS
 from tests.simulation.loop import EPOCH
 from tests.simulation.weather import FAIR
@@ -26,7 +27,7 @@ class Fairness:
         self._world = world
         script = world.script
         self.exact = not script.jumps
-        only_pods = all(step.act in OF_PODS - {"vanish unseen"} for step in script.chaos)
+        only_pods = all(step.act in (OF_PODS | intruders.ACTS) - {"vanish unseen"} for step in script.chaos)
         self._fair = only_pods and not world.is_killed and replace(script.weather, latency=FAIR.latency) == FAIR
 
     def now(self) -> float:

@@ -6,13 +6,14 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.simulation import intruders
 from tests.simulation.replica import Replica
 from tests.simulation.script import Step
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-OF_PODS = {"evict", "vanish", "vanish unseen", "delete pod", "node"}
+OF_PODS = {"evict", "preempt", "vanish", "vanish unseen", "delete pod", "node"}
 BREAKDOWNS = {"outage", "no quorum", "no admission"}
 
 
@@ -24,8 +25,12 @@ class Fate:
         """The `number`th stroke of the script."""
         world = self._world
         rng = random.Random(f"{world.script.seed}/chaos/{number}")
-        if step.act in OF_PODS:
-            if not world.nodes.strike(step.act, rng, step.value or 0.0):
+        if step.act in OF_PODS | intruders.ACTS:
+            if step.act in OF_PODS:
+                found = world.nodes.strike(step.act, rng, step.value or 0.0)
+            else:
+                found = intruders.intrude(world, step.act, rng, world.nodes.at_work())
+            if not found:
                 if world.loop.time() + 2.0 < world.script.calm_at:
                     world.loop.outside(2.0, self.strike, number, step)
             elif step.act == "vanish unseen":

@@ -16,6 +16,7 @@ from tests.simulation.facts import (
     essence,
     facts_of,
     finished,
+    is_misplaced,
     is_true,
     message_of,
     owner_of,
@@ -25,7 +26,7 @@ from tests.simulation.facts import (
     slot_of,
     terminating,
 )
-from trainop.engine.extensions import RESTART_SCOPE
+from trainop.engine.extensions import RESTART_SCOPE, SCOPES
 from trainop.engine.framework import Framework
 from trainop.engine.ledger import Ledger
 from trainop.engine.limits import DEADLINE as DEADLINE_TEXT
@@ -246,7 +247,8 @@ class Judge:
         uid = self._made.get((process, path, owner["uid"]))
         table = request.path.rsplit("/", 1)[-1]
         found = self._world.store.get(table, (body["metadata"].get("namespace") or "ns", name))
-        if uid is not None and found is not None and found.uid == uid:
+        taken = found is not None and (owner_of(found.value) != owner or is_misplaced(found.value, owner))  # by others
+        if uid is not None and found is not None and found.uid == uid and not taken:
             self.accuse("reads its own writes", f"{process} creates {name} again, which it has created and which lives")
         if table != "pods":
             return
@@ -301,7 +303,7 @@ class Judge:
         for facts in (now, *self._knew(process, owner["uid"])):
             if facts.suspended or facts.paused or place is None or facts.replicas.get(place[0], 0) <= place[1]:
                 return
-        if now.finished or self._is_double(pod, owner["uid"]):
+        if now.finished or is_misplaced(pod, owner) or self._is_double(pod, owner["uid"]):
             return
         settled = Ledger(owner["uid"], job["metadata"].get("annotations") or {}).settled(pod["metadata"]["uid"])
         if phase(pod) != "Failed" and not (settled and _scope(job) != "pod"):
@@ -334,4 +336,5 @@ class Judge:
 
 def _scope(job: Json) -> str:
     """What of the job restarts together."""
-    return str((job["metadata"].get("annotations") or {}).get(RESTART_SCOPE, "pod"))
+    scope = str((job["metadata"].get("annotations") or {}).get(RESTART_SCOPE, "pod")).lower()
+    return scope if scope in SCOPES else "pod"

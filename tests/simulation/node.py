@@ -46,6 +46,8 @@ class Nodes:
         uid = change.new.uid
         if change.old is None or change.old.uid != uid:
             self._later(self._rng.uniform(0.02, 1.0), self._start, change.key, uid)
+        elif owner_of(change.new.value) and not owner_of(change.old.value):
+            self._later(self._rng.uniform(0.2, 6), self._progress, change.key, uid)
         elif terminating(change.new.value) and not terminating(change.old.value):
             grace = (0.05, 2.0) if self._rng.random() < 0.85 else (6.0, 9.0)
             self._later(self._rng.uniform(*grace), self._terminate, change.key, uid)
@@ -112,8 +114,8 @@ class Nodes:
             self._end_alone(plan, place, stored)
 
     def _end_alone(self, plan: JobPlan, place: Slot, stored: Stored) -> None:
-        if plan.goal == SUCCEED:
-            self.end(stored, "Succeeded", code=0)
+        if plan.goal == SUCCEED:  # now and then the exit code is not reported
+            self.end(stored, "Succeeded", code=0 if self._rng.random() < 0.9 else None)
         elif plan.goal == FAIL and plan.culprit == place:
             self.end(stored, "Failed", code=1)
 
@@ -167,8 +169,10 @@ class Nodes:
 
     # The end of a pod -------------------------------------------------------------------------------------------------
 
-    def end(self, stored: Stored, last: str, *, code: int | None, reason: str = "") -> None:
+    def end(self, stored: Stored, last: str, *, code: int | None, reason: str = "", preempted: bool = False) -> None:
         status: Json = {"phase": last}
+        if preempted:
+            status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
         if reason:
             status |= {"reason": reason, "containerStatuses": []}
         elif code is not None:
@@ -212,6 +216,8 @@ class Nodes:
         match act:
             case "evict":
                 self.end(stored, "Failed", code=None, reason="Evicted")
+            case "preempt":
+                self.end(stored, "Failed", code=rng.choice((0, 1, 143)), preempted=True)
             case "vanish" | "vanish unseen":
                 self._world.observer.loses(stored.uid)
                 self._remove(stored)

@@ -160,7 +160,8 @@ class Replica:
     @property
     def waits(self) -> bool:
         """For its own writes to show, which may take five minutes if they came and went unseen."""
-        return any(len(controller._reconciler._expectations) for controller in self._controllers)
+        owners = (controller._reconciler._expectations._owners.values() for controller in self._controllers)
+        return any(left.creates or left.deletes for each in owners for left in each)
 
     def has_due(self, within: float) -> bool:
         """Something in its queues is worked on, or will be in so many seconds. Who does not lead has no work."""

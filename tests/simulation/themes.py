@@ -16,7 +16,7 @@ GOALS: Weights = {SUCCEED: 6, FAIL: 2, BACKOFF: 3, DEADLINE: 2, RUN: 4, FOREIGN:
 DEEDS: Weights = {"suspend": 1, "resume": 1, "pause": 1, "scale": 2, "annotate": 1, "recreate": 2, "delete": 1}
 OPERATOR = ("kill", "stop", "freeze", "lag", "lag", "jump")
 SERVER = ("cut", "compact", "outage", "no quorum", "no admission")
-LOSSES = ("evict", "delete pod", "vanish", "vanish", "vanish unseen", "node")
+LOSSES = ("evict", "preempt", "delete pod", "vanish", "vanish", "vanish unseen", "node")
 REQUESTS = ("slow", "refused", "reset", "lost", "hang", "throttled", "broken", "conflict")
 WATCHES = ("late", "cut", "mute", "twice", "expired", "error", "bookmark")
 
@@ -59,6 +59,8 @@ class Theme:
     """Seconds until all is well, or from when pods may end."""
     pair: float = 0.4
     """How often there are two replicas."""
+    intruders: float = 0.0
+    """How often somebody lays hands on pods, unless the script is orderly."""
     scene: Scene | None = None
     """None if it is drawn, too."""
 
@@ -166,6 +168,7 @@ THEMES: tuple[Theme, ...] = (
         orderly=0.1,
         lasts=(25, 40),
         pair=0.1,
+        intruders=0.0,
         scene=Scene.NONE,
     ),
 )

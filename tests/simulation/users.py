@@ -76,4 +76,6 @@ def _patch(plan: JobPlan, step: Step) -> Json:
         case "scale":
             role, count = step.value
             return {"spec": {plan.framework.replica_specs: {role: {"replicas": count}}}}
+        case "edit":
+            return dict(step.value)
     return {"metadata": {"annotations": {"note": f"{step.at:.3f}"}}}

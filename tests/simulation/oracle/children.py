@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tests.simulation.oracle.kinds import LABELS, Job, Json, Slot, slot_of
 from tests.simulation.oracle.variables import variables_in, variables_of
@@ -14,6 +14,18 @@ RESTART_POLICIES = {"ExitCode": "Never"}
 def name_of(job: Job, slot: Slot) -> str:
     """The name of the slot's pod, and of its service."""
     return f"{job.name}-{slot[0]}-{slot[1]}".replace("/", "-")
+
+
+def is_in_place(job: Job, pod: Json) -> bool:
+    """The pod has the labels and the name of a slot that the spec asks for."""
+    slot, labels = slot_of(pod), pod["metadata"].get("labels") or {}
+    if slot is None or not job.has(slot) or pod["metadata"]["name"] != name_of(job, slot):
+        return False
+    return is_selected(job, labels)
+
+
+def is_selected(job: Job, labels: Mapping[str, str]) -> bool:
+    return labels.get(LABELS + "job-name") == job.name and labels.get(LABELS + "operator-name") == job.kind.controller
 
 
 def labels_of(job: Job, slot: Slot) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from tests.simulation.oracle.children import labels_of, name_of
+from tests.simulation.oracle.children import is_selected, labels_of, name_of
 from tests.simulation.oracle.history import Pod, Record
 from tests.simulation.oracle.kinds import LABELS, Json
 from tests.simulation.oracle.losses import BACKOFF, DEADLINE, INFRA, too_late
@@ -30,8 +30,17 @@ class Duty(NamedTuple):
     subject: str
 
 
-def duties_of(record: Record, taken: Collection[str] = ()) -> Iterator[Duty]:
-    """What the operator has to do now; `taken` are names of pods that are not the job's."""
+class Others(NamedTuple):
+    """Pods that are not the job's."""
+
+    names: Collection[str] = ()
+    """Of all of them: these names are taken."""
+    orphans: Collection[str] = ()
+    """Of those that the job may adopt."""
+
+
+def duties_of(record: Record, others: Others) -> Iterator[Duty]:
+    """What the operator has to do now."""
     job = record.job
     if record.gone or job.terminating or job.foreign:
         return
@@ -51,30 +60,38 @@ def duties_of(record: Record, taken: Collection[str] = ()) -> Iterator[Duty]:
     elif text := too_late(record):
         yield Duty(f"fail, as it {text}", job.name)
     else:
-        yield from _active(record, taken)
+        yield from _active(record, others)
 
 
-def _active(record: Record, taken: Collection[str]) -> Iterator[Duty]:
-    """Every slot has its pod, which has not failed; there is no other. Of pods that restart together none is due before
-    all have gone."""
-    job, living = record.job, record.living()
-    held = {pod.slot for pod in record.there()}
-    for pod in living:
-        if record.surplus(pod):
+def _active(record: Record, others: Others) -> Iterator[Duty]:
+    """Every slot has its pod, which has not failed; there is no other."""
+    job, in_place = record.job, record.in_place()
+    for pod in record.living():
+        if not is_selected(job, pod.value["metadata"].get("labels") or {}):
+            yield Duty("release", pod.name)
+        elif pod not in in_place and pod.slot:
             yield Duty("remove as too many", pod.name)
-        elif pod.phase == "Failed":
+        elif pod in in_place and pod.phase == "Failed":
             yield Duty("restart, or fail because of", pod.name)
-    going = [pod.slot for pod in record.there() if not pod.living and pod.slot]
-    for slot in job.slots():
-        waits = (job.scope == "job" and going) or (job.scope == "role" and slot[0] in {role for role, _ in going})
-        if slot not in held and name_of(job, slot) not in taken and not waits:
-            yield Duty("make", name_of(job, slot))
+    yield from (Duty("adopt", name) for name in others.orphans)
+    yield from _missing(record, {*others.names, *(pod.name for pod in record.there())})
     if (job.status.get("replicaStatuses") or {}) != (wanted := tallies_of(record)):
         yield Duty(f"count {wanted}", job.name)
-    first = [pod for pod in living if pod.slot and pod.phase == "Running" and job.role_of(pod.slot) == job.deciding]
-    full = {pod.slot for pod in living} >= set(job.slots())
-    if first and full and not job.is_true("Running"):
+    living = {pod.slot: pod for pod in in_place if pod.living}
+    first = [pod for slot, pod in living.items() if slot and job.role_of(slot) == job.deciding]
+    runs = any(pod.phase == "Running" for pod in first)
+    if runs and set(living) >= set(job.slots()) and not job.is_true("Running"):
         yield Duty("say that it runs", job.name)
+
+
+def _missing(record: Record, names: Collection[str]) -> Iterator[Duty]:
+    """Of pods that restart together none is due before all have gone."""
+    job = record.job
+    going = {pod.slot[0] for pod in record.there() if not pod.living and pod.slot}
+    for slot in job.slots():
+        waits = going if job.scope == "job" else going & {slot[0]} if job.scope == "role" else ()
+        if name_of(job, slot) not in names and not waits:
+            yield Duty("make", name_of(job, slot))
 
 
 def tallies_of(record: Record) -> dict[str, Json]:
@@ -82,10 +99,8 @@ def tallies_of(record: Record) -> dict[str, Json]:
     nowhere."""
     job = record.job
     tallies: dict[str, Json] = {role: {} for role in job.roles}
-    held = {pod.slot for pod in record.living()}
-    for pod in record.there():
-        counts_on = pod.living or (pod.phase == "Succeeded" and pod.slot not in held)
-        if counts_on and pod.slot and job.has(pod.slot) and (name := COUNTERS.get(pod.phase)):
+    for pod in record.in_place():
+        if pod.slot and (pod.living or pod.phase == "Succeeded") and (name := COUNTERS.get(pod.phase)):
             counts = tallies[job.role_of(pod.slot)]
             counts[name] = counts.get(name, 0) + 1
     if job.kind.scale:
@@ -98,7 +113,10 @@ def tallies_of(record: Record) -> dict[str, Json]:
 
 def keeps(record: Record, pod: Pod) -> bool:
     """The clean-up of the finished job leaves the pod (job-engine §2.4, D8)."""
-    policy = record.job.policy.get("cleanPodPolicy", "None")
+    policy = record.job.clean_pod_policy
+    is_scaled_away = pod.slot is not None and not record.job.has(pod.slot)
+    if is_scaled_away and pod.phase in {"Running", "Pending"}:
+        return False
     if policy == "None" and not stopped_by_limit(record):
         return True
     return policy in {"None", "Running"} and pod.phase not in {"Running", "Pending"}

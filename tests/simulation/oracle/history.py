@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tests.simulation.oracle.children import is_in_place
 from tests.simulation.oracle.kinds import Job, Json, Slot, is_terminating, phase_of, slot_of
 
 RETRYABLE = 128
@@ -82,8 +83,6 @@ class Record:
     versions: list[tuple[float, Job]] = field(default_factory=list)
     """Since when it had which spec."""
     pods: dict[str, Pod] = field(default_factory=dict)
-    began: bool = False
-    """It has had a pod."""
     resumed_at: float = 0.0
     """When a user last set `suspend` to false."""
     counted_from: float = 0.0
@@ -103,8 +102,9 @@ class Record:
     def living(self) -> list[Pod]:
         return [pod for pod in self.pods.values() if pod.living]
 
-    def surplus(self, pod: Pod) -> bool:
-        return not self.job.has(pod.slot)
+    def in_place(self) -> list[Pod]:
+        """Those that have a slot, also while they are being deleted."""
+        return [pod for pod in self.there() if is_in_place(self.job, pod.value)]
 
     def since(self, moment: float) -> Iterator[Job]:
         """The versions of the spec that were current at `moment` or later."""
@@ -129,7 +129,6 @@ class Record:
     def add(self, now: float, value: Json) -> Pod:
         uid = value["metadata"]["uid"]
         pod = self.pods[uid] = Pod(uid, value["metadata"]["name"], slot_of(value), now, value)
-        self.began = True
         self.update(now, pod, value)
         return pod
 

@@ -118,7 +118,17 @@ class Job:
 
     @property
     def scope(self) -> str:
-        return self.extension("restart-scope", "pod")
+        return _find_word(self.extension("restart-scope"), ("pod", "role", "job"), "pod")
+
+    @property
+    def clean_pod_policy(self) -> str:
+        given = self.policy.get("cleanPodPolicy")
+        return "All" if given == "" else _find_word(given or "", ("None", "Running", "All"), "None")
+
+    @property
+    def backoff_limit(self) -> int | None:
+        limit = self.policy.get("backoffLimit")
+        return limit if limit is not None and limit >= 0 else None
 
     @property
     def suspended(self) -> bool:
@@ -155,7 +165,8 @@ class Job:
 
     def serves(self, slot: Slot) -> bool:
         """The slot has a service of its own (design 8, docs/annotations.md)."""
-        if self.extension("service-mode", "replica") == "replica" or self.kind_name in {"TFJob", "MXJob"}:
+        mode = _find_word(self.extension("service-mode"), ("replica", "leader"), "replica")
+        if mode == "replica" or self.kind_name in {"TFJob", "MXJob"}:
             return True
         if self.kind_name == "PaddleJob":
             return slot == ("master" if "Master" in self.roles else "worker", 0)
@@ -177,6 +188,11 @@ class Job:
     def message(self, type_: str) -> str:
         found = self.find(type_)
         return str(found["message"]) if found else ""
+
+
+def _find_word(given: str, words: tuple[str, ...], default: str) -> str:
+    """The best reading of a word in wrong case, and of an unknown one (design 5)."""
+    return next((word for word in words if word.lower() == given.lower()), default)
 
 
 def slot_of(child: Json) -> Slot | None:

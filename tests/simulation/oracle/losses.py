@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from tests.simulation.oracle.children import is_in_place
 from tests.simulation.oracle.history import Pod, Record
 from tests.simulation.oracle.kinds import Job
 
@@ -20,7 +21,7 @@ DEADLINE = "Job {} has failed because it was active longer than specified deadli
 def limits_of(job: Job) -> tuple[int | None, int | None]:
     """backoffLimit and infra-restart-limit."""
     infra = job.extension("infra-restart-limit")
-    return job.policy.get("backoffLimit"), int(infra) if infra else None
+    return job.backoff_limit, int(infra) if infra else None
 
 
 def count_restart(record: Record, pod: Pod, known: list[Job]) -> None:
@@ -28,7 +29,7 @@ def count_restart(record: Record, pod: Pod, known: list[Job]) -> None:
     job = record.job
     if pod.phase != "Failed" or pod.ended_at is None or job.finished or job.scope != "pod" or not pod.retryable(job):
         return
-    if any(each.suspended or each.is_true("Suspended") or not each.has(pod.slot) for each in known):
+    if any(each.suspended or each.is_true("Suspended") or not is_in_place(each, pod.value) for each in known):
         return
     if pod.disrupted:
         record.disruptions += 1

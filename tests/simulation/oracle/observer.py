@@ -11,11 +11,12 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from tests.simulation.oracle.children import (
+    is_in_place,
     name_of,
     pod_differences,
     service_differences,
 )
-from tests.simulation.oracle.duties import Duty, bound, duties_of, keeps
+from tests.simulation.oracle.duties import Duty, Others, bound, duties_of, keeps
 from tests.simulation.oracle.history import Pod, Record
 from tests.simulation.oracle.kinds import KINDS, Job, Json, is_terminating, owner_uid
 from tests.simulation.oracle.losses import count_restart, overcounted, undercounted
@@ -168,9 +169,8 @@ class Observer:
         pod = record.add(now, new)
         if pod.slot is None or pod.name != name_of(record.job, pod.slot):
             self._accuse(record.job, "adoption", [f"adopted {pod.name}, labelled as {pod.slot}"])
-        born = [value["metadata"]["creationTimestamp"] for value in (new, record.job.value)]
-        if born[0] < born[1]:
-            self._accuse(record.job, "adoption", [f"adopted {pod.name} of {born[0]}, the job is of {born[1]}"])
+        if not _is_young(record.job, new):
+            self._accuse(record.job, "adoption", [f"adopted {pod.name}, which is older than the job"])
 
     def _on_removed(self, now: float, value: Json) -> None:
         record = self._records.get(owner_uid(value))
@@ -194,7 +194,7 @@ class Observer:
 
     def _may_delete(self, now: float, record: Record, pod: Pod, known: list[Job]) -> bool:
         job = record.job
-        if any(each.suspended or each.is_true("Suspended") or not each.has(pod.slot) for each in known):
+        if any(each.suspended or each.is_true("Suspended") or not is_in_place(each, pod.value) for each in known):
             return True
         if job.finished:
             fresh = pod.ended_at is not None and pod.ended_at > now - self._window
@@ -224,17 +224,19 @@ class Observer:
         """Accuses of what took too long."""
         now, fair_since = self._setting.now(), self._setting.fair_since()
         before = self._duties.get(record.job.uid, {})
-        present = duties_of(record, self._others_names(record))
+        present = duties_of(record, self._others(record))
         after = self._duties[record.job.uid] = {duty: before.get(duty, now) for duty in present}
         for duty, since in before.items():
             late = now - max(since, fair_since)
             if duty not in after and late > bound(record, duty):
                 self._accuse(record.job, "in good time", [f"took {late:.1f} s to {duty.what} {duty.subject}"])
 
-    def _others_names(self, record: Record) -> set[str]:
-        """Names of pods that are not the job's."""
-        pods = self._objects("pods").values()
-        return {stored.key[1] for stored in pods if owner_uid(stored.value) != record.job.uid}
+    def _others(self, record: Record) -> Others:
+        job = record.job
+        strangers = [stored.value for stored in self._objects("pods").values() if owner_uid(stored.value) != job.uid]
+        orphans = [pod for pod in strangers if not owner_uid(pod) and not is_terminating(pod)]
+        names = [pod["metadata"]["name"] for pod in orphans if is_in_place(job, pod) and _is_young(job, pod)]
+        return Others({pod["metadata"]["name"] for pod in strangers}, names)
 
     # At rest ----------------------------------------------------------------------------------------------------------
 
@@ -243,8 +245,7 @@ class Observer:
         for record in self._records.values():
             if record.gone or record.job.terminating:
                 continue
-            taken = self._others_names(record)
-            left = duties_of(record, taken)
+            left = duties_of(record, self._others(record))
             job = record.job
             self._accuse(job, "nothing forgotten", (f"has to {duty.what} {duty.subject}" for duty in left))
             if job.foreign:
@@ -264,7 +265,7 @@ class Observer:
         found = {service["metadata"]["name"] for service in services}
         if job.finished:
             kept = {pod.name for pod in record.living()}
-            if job.policy.get("cleanPodPolicy", "None") != "None" and not found <= kept:
+            if job.clean_pod_policy != "None" and not found <= kept:
                 yield f"{sorted(found - kept)} are left without a pod"
             return
         wanted = {name_of(job, slot) for slot in job.slots() if job.serves(slot) and not job.suspended}
@@ -283,6 +284,12 @@ class Observer:
     def _accuse(self, job: Job, rule: str, faults: Iterable[str]) -> None:
         for fault in faults:
             self._setting.accuse(rule, f"{job.kind_name} {job.name}: {fault}")
+
+
+def _is_young(job: Job, pod: Json) -> bool:
+    """No older than the job; both times are of the same form, in whole seconds."""
+    born, job_born = (str(value["metadata"]["creationTimestamp"]) for value in (pod, job.value))
+    return born >= job_born
 
 
 def _least(answers: Iterable[Iterator[str]]) -> list[str]:

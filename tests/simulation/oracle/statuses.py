@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from tests.simulation.oracle.children import is_in_place
 from tests.simulation.oracle.history import Pod, Record
 from tests.simulation.oracle.kinds import Job, Json
 from tests.simulation.oracle.losses import BACKOFF, DEADLINE, INFRA, too_early
@@ -144,7 +145,7 @@ def has_succeeded(record: Record, pods: list[Pod] | None = None) -> bool:
     job, role = record.job, record.job.deciding
     if pods is None:
         pods = [pod for pod in record.pods.values() if pod.there or (pod.gone_at or 0.0) >= record.counted_from]
-    done = [pod for pod in pods if pod.phase == "Succeeded" and pod.slot]
+    done = [pod for pod in pods if pod.phase == "Succeeded" and is_in_place(job, pod.value)]
     if not role or not job.replicas(role):
         return False
     first_decides = job.kind_name == "TFJob" and role == "Worker" and job.spec.get("successPolicy") != "AllWorkers"
@@ -163,7 +164,7 @@ def _blame(record: Record) -> Iterator[str]:
             yield "failed at a deadline that it does not have"
         return
     if "failed validation" in text:
-        if record.began:
+        if job.status.get("startTime"):
             yield f"had begun and failed: {text}"
         return
     failed = [pod for pod in record.pods.values() if _is_fatal(record, pod)]

@@ -1,0 +1,71 @@
+"""Those who lay hands on pods that are not theirs: labels change, owners go, and pods with the labels of a job appear.
+
+Never in an orderly script.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.simulation.oracle.kinds import KINDS, LABELS, Json
+from tests.simulation.script import NAMESPACE, JobPlan
+from tests.simulation.wire import at_once
+from trainop.local.api.store import Stored
+from trainop.runtime.resource import PODS
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+ACTS = {"disown", "relabel", "plant"}
+
+
+def intrude(world: World, act: str, rng: random.Random, living: list[Stored]) -> bool:
+    """False if there is nothing to lay hands on yet."""
+    if act == "plant":
+        _plant(world, rng.choice(world.script.jobs), rng)
+        return True
+    if not living:
+        return False
+    stored = rng.choice(living)
+    value = msgspec.json.decode(stored.body, type=dict)
+    metadata = value["metadata"]
+    if act == "disown":
+        del metadata["ownerReferences"]
+    else:
+        label = LABELS + rng.choice(("job-name", "operator-name", "replica-index"))
+        metadata["labels"][label] = rng.choice(("0", "1", "7", "x"))
+    world.note("intruder", f"{act} {stored.key[1]} {metadata['labels']}")
+    _put(world, value)
+    return True
+
+
+def _put(world: World, value: Json) -> None:
+    world.happened += 1
+    world.store.put(str(PODS), (NAMESPACE, value["metadata"]["name"]), value)
+
+
+def _plant(world: World, plan: JobPlan, rng: random.Random) -> None:
+    """A pod with the labels of one of the job's slots, under the name of that or another one, which has ended."""
+    role, spec = rng.choice(list(plan.spec[plan.framework.replica_specs].items()))
+    index = rng.randrange(spec["replicas"] + 1)
+    name = f"{plan.name}-{role.lower()}-{index}"
+    if rng.random() < 0.4 or world.store.get(str(PODS), (NAMESPACE, name)):
+        name = f"stranger-{rng.randrange(1_000_000)}"
+    labels = {
+        "operator-name": KINDS[plan.kind].controller,
+        "job-name": plan.name,
+        "replica-type": role.lower(),
+        "replica-index": str(index),
+    }
+    world.note("intruder", f"plant {name} as {role} {index}")
+    metadata = {"name": name, "labels": {LABELS + key: each for key, each in labels.items()}}
+    containers = [{"name": plan.framework.container, "image": "img"}]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
+    made = at_once(world.users.client.create(PODS, pod, namespace=NAMESPACE))
+    code = rng.choice((0, 0, 1))
+    ended = {"name": plan.framework.container, "restartCount": 0, "state": {"terminated": {"exitCode": code}}}
+    made["status"] |= {"phase": "Failed" if code else "Succeeded", "containerStatuses": [ended]}
+    _put(world, made)
