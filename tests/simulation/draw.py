@@ -180,7 +180,7 @@ def _annotated(rng: random.Random, plan: JobPlan, orderly: bool) -> JobPlan:
     """With the annotations that change what the operator does. Where what is lost to faults would decide about the
     end, it makes the job delicate."""
     annotations, delicate = {}, plan.delicate
-    if rng.random() < 0.4:
+    if rng.random() < 0.5:
         annotations[RESTART_SCOPE] = scope = rng.choice(SCOPES)
         if scope != "pod" and plan.goal == BACKOFF:
             delicate = True  # a pod that fails together with one that is lost does not count
