@@ -36,7 +36,7 @@ def intrude(world: World, act: str, rng: random.Random, living: list[Stored]) ->
         del metadata["ownerReferences"]
     else:
         label = LABELS + rng.choice(("job-name", "operator-name", "replica-index"))
-        metadata["labels"][label] = rng.choice(("0", "1", "7", "x"))
+        metadata["labels"][label] = rng.choice("017")
     world.note("intruder", f"{act} {stored.key[1]} {metadata['labels']}")
     _put(world, value)
     return True

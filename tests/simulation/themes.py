@@ -39,7 +39,7 @@ class Theme:
 
     name: str
     goals: Weights = field(default_factory=lambda: GOALS)
-    deeds: Weights = field(default_factory=lambda: DEEDS)
+    deeds: Weights = field(default_factory=lambda: DEEDS | {"edit": 1})
     """What users do to their jobs."""
     most_deeds: int = 4
     plain: float = 0.1
@@ -59,7 +59,7 @@ class Theme:
     """Seconds until all is well, or from when pods may end."""
     pair: float = 0.4
     """How often there are two replicas."""
-    intruders: float = 0.0
+    intruders: float = 0.15
     """How often somebody lays hands on pods, unless the script is orderly."""
     scene: Scene | None = None
     """None if it is drawn, too."""
@@ -158,7 +158,7 @@ THEMES: tuple[Theme, ...] = (
     Theme(
         "fair",
         goals={SUCCEED: 8, FAIL: 2, BACKOFF: 3, DEADLINE: 1, RUN: 4},
-        deeds=DEEDS | {"scale": 4, "delete": 0},
+        deeds=DEEDS | {"scale": 4, "delete": 0, "edit": 2},
         weather=(),
         kinds=(0,),
         acts=(),
@@ -168,7 +168,7 @@ THEMES: tuple[Theme, ...] = (
         orderly=0.1,
         lasts=(25, 40),
         pair=0.1,
-        intruders=0.0,
+        intruders=0.5,
         scene=Scene.NONE,
     ),
 )
