@@ -229,6 +229,22 @@ async def test_what_a_full_disk_refuses_is_counted_in_the_log(tmp_path: Path, mo
     assert len(said) == 1
 
 
+async def test_the_last_words_on_a_full_disk_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = RunLog(tmp_path / "0.log")
+    collector = LogCollector(log, Ticks())
+    out, err = collector.open()
+    monkeypatch.setattr("trainop.local.node.logs._RESERVE", 2**62)
+    monkeypatch.setattr("trainop.local.node.logs._RESERVED_PART", 1)
+    os.write(out, b"1234567\n" * 1000)
+    os.write(err, b"the error\n")
+    os.close(out)
+    os.close(err)
+    await asyncio.wait_for(collector.done, 5)
+    gap, *lines = log.path.read_text().splitlines()
+    assert lines == ["1234567"] * (len(lines) - 1) + ["the error"]
+    assert gap == f"[{8 * (1000 - len(lines) + 1)} bytes of this log are missing: the disk was full]"
+
+
 async def test_a_log_is_for_its_owner_and_no_link_is_followed(tmp_path: Path) -> None:
     folder = tmp_path / "main"
     folder.mkdir(mode=0o755)

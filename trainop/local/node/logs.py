@@ -30,6 +30,8 @@ _LONGEST_LINE = 16 * 1024
 _MOST_AT_CLOSE = 8 * 1024 * 1024
 """Read at most from a pipe that somebody goes on writing to."""
 _CHECK_EVERY = 16 * 1024 * 1024
+_LAST_WORDS = 4096
+_GAP = b"[%d bytes of this log are missing: the disk was full]\n"
 _RESERVE, _RESERVED_PART = 64 * 1024 * 1024, 20
 """Of the disk these bytes, or a twentieth if that is less, are left free for the store and for everybody else."""
 
@@ -76,6 +78,8 @@ class LogCollector:
         self._partial: dict[int, bytes] = {}
         """By reading end, stdout first: what is held back of a line that has not ended."""
         self._size = self._lost = self._unchecked = 0
+        self._last = b""
+        """The end of what was lost."""
         self._files: list[int] = []
         self.done: asyncio.Future[None] = self._loop.create_future()
         private.make_folder(log.path.parent)
@@ -151,6 +155,10 @@ class LogCollector:
             self._finish()
 
     def _finish(self) -> None:
+        if self._lost:  # last words are worth a part of the reserve
+            whole = self._last.partition(b"\n")[2] or self._last
+            with suppress(OSError):
+                self._write(_GAP % (self._lost - len(whole)) + whole)
         for fd in self._files:
             os.close(fd)
         self._files.clear()
@@ -163,7 +171,7 @@ class LogCollector:
         if not block:
             return
         before = self._size
-        gap = b"[%d bytes of this log are missing: the disk was full]\n" % self._lost if self._lost else b""
+        gap = _GAP % self._lost if self._lost else b""
         try:
             self._check_room(len(block))
             self._write(gap + block)
@@ -171,8 +179,9 @@ class LogCollector:
             if not self._lost:
                 self._on_loss(f"{self._log.path}: {error.strerror or error}")
             self._lost += len(block) - max(0, self._size - before - len(gap))
+            self._last = (self._last + block)[-_LAST_WORDS:]
         else:
-            self._lost = 0
+            self._lost, self._last = 0, b""
         self._log.announce()
 
     def _write(self, data: bytes) -> None:
@@ -192,6 +201,6 @@ class LogCollector:
         disk = os.fstatvfs(self._files[0])
         whole, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
         reserve = min(_RESERVE, whole // _RESERVED_PART)
-        if free < reserve + coming:
+        if free < reserve * (2 if self._lost else 1) + coming:
             raise OSError("the disk is full but for a reserve")
         self._unchecked = min(_CHECK_EVERY, (free - reserve) // 2)
