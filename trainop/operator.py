@@ -32,6 +32,7 @@ from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.descriptors import raise_descriptor_limit
 from trainop.runtime.http import HttpTransport
+from trainop.runtime.identity import CredentialsCheck
 from trainop.runtime.leader import LeaderElector, Timing
 from trainop.runtime.manager import Manager
 from trainop.runtime.ratelimit import TokenBucket
@@ -221,6 +222,8 @@ def _calm_collector() -> None:
 async def _serve(settings: Settings, transport: HttpTransport, metrics: JobMetrics) -> int:
     manager = build(settings, transport, host=transport.host, metrics=metrics)
     manager.add(StallWatch(), "stall watch")
+    asking = Client(transport, host=transport.host, metrics=metrics, urgent=True)
+    manager.ready.add("credentials", CredentialsCheck(asking, transport.refused).check)
     try:
         return await manager.run()
     finally:

@@ -17,8 +17,10 @@ import yaml
 from tests.patience import PATIENCE
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.auth import ClusterConfig, ConfigError, load_config
+from trainop.runtime.cluster import Credentials, Proof
 from trainop.runtime.credentials import TokenFile
 from trainop.runtime.proxy import proxy_for
+from trainop.runtime.tls import Material, read_material
 from trainop.runtime.transport import NotConnectedError
 
 
@@ -132,7 +134,7 @@ async def test_fields_of_cluster_and_user(tmp_path: Path):
         ),
         HTTPS_PROXY="http://ignored",
     )
-    assert (config.ca, config.client_certificate, config.client_key) == (b"pem", b"pem", b"pem")
+    assert read_material(config, None) == Material(b"pem", b"pem", b"pem")
     assert (config.insecure, config.tls_server_name, config.proxy) == (True, "other", "http://proxy:3128")
     assert config.headers == (("impersonate-user", "boss"), ("impersonate-group", "g"), ("impersonate-group", "h"))
     assert "pem" not in repr(config.client_key) or "client_key" not in repr(config)
@@ -218,7 +220,7 @@ async def test_token_file_is_read_again(tmp_path: Path):
     write(path, "three")
     assert await token() == "three"
     write(path, "four")
-    assert tokens.refused()
+    assert tokens.refused(await tokens.proof())
     assert await token() == "four", "a refused token is read again at once"
 
 
@@ -258,7 +260,7 @@ async def test_exec_plugin_is_run_when_needed(tmp_path: Path):
     assert credentials is not None
     for _ in range(2):
         assert (await credentials.proof()).headers == {"authorization": "Bearer p1-https://api:6443"}
-    assert credentials.refused()
+    assert credentials.refused(await credentials.proof())
     assert (await credentials.proof()).headers == {"authorization": "Bearer p2-https://api:6443"}
 
 
@@ -282,6 +284,57 @@ async def test_exec_plugin_is_run_once_for_all_who_wait(tmp_path: Path):
     assert config.credentials is not None
     proofs = await asyncio.gather(*[config.credentials.proof() for _ in range(5)])
     assert {proof.headers["authorization"] for proof in proofs} == {"Bearer p1-https://api:6443"}
+
+
+async def refuse_all(credentials: Credentials, shown: list[Proof]) -> set[str]:
+    """Each request that met a 401 with what it had shown asks for something else."""
+
+    async def again(proof: Proof) -> str:
+        if credentials.refused(proof):
+            proof = await credentials.proof()
+        return proof.headers["authorization"][7:9]
+
+    return set(await asyncio.gather(*[again(proof) for proof in shown]))
+
+
+async def test_exec_plugin_is_run_once_for_sixty_requests_that_were_refused(tmp_path: Path):
+    config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": plugin(tmp_path)}))), environ={})
+    credentials = config.credentials
+    assert credentials is not None
+    old = await credentials.proof()
+    assert await refuse_all(credentials, [old] * 30) == {"p2"}
+    assert await refuse_all(credentials, [old] * 30) == {"p2"}, "also those whose 401 came later"
+    assert await refuse_all(credentials, [await credentials.proof()] * 60) == {"p2"}, "not at once again"
+    assert (tmp_path / "runs").read_text() == "2"
+
+
+async def test_exec_plugin_that_fails_is_not_run_for_each_who_waits(tmp_path: Path):
+    runs = tmp_path / "runs"
+    spec = {"command": "sh", "args": ["-c", f"echo >> {runs}; exit 1"], "interactiveMode": "Never"}
+    config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
+    assert config.credentials is not None
+    outcomes = await asyncio.gather(*[config.credentials.proof() for _ in range(60)], return_exceptions=True)
+    assert all(isinstance(outcome, NotConnectedError) for outcome in outcomes)
+    assert runs.read_text() == "\n"
+
+
+@virtual_time
+async def test_token_in_the_kubeconfig_is_read_again(tmp_path: Path):
+    path = write(tmp_path / "config", kubeconfig({"token": "one"}))
+    credentials = load_config(str(path), clock=VirtualClock(), environ={}).credentials
+    assert credentials is not None
+
+    async def token() -> str:
+        return (await credentials.proof()).headers["authorization"].removeprefix("Bearer ")
+
+    assert await token() == "one"
+    write(path, kubeconfig({"token": "two"}))
+    assert await token() == "one"
+    await asyncio.sleep(50)
+    assert await token() == "two"
+    write(path, kubeconfig({"token": "three"}, server="https://other:6443"))
+    await asyncio.sleep(50)
+    assert await token() == "two", "what another server accepts is not shown to this one"
 
 
 async def test_exec_plugin_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -370,7 +423,7 @@ async def test_auth_provider_is_left_to_the_library(tmp_path: Path):
     credentials = load(tmp_path, kubeconfig(oidc(**{"id-token": token}))).credentials
     assert credentials is not None
     assert (await credentials.proof()).headers == {"authorization": f"Bearer {token}"}
-    assert credentials.refused()
+    assert credentials.refused(await credentials.proof())
 
 
 async def test_auth_provider_that_fails_says_why(tmp_path: Path):

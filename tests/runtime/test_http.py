@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import datetime as dt
 import json
@@ -22,10 +23,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.runtime.virtual_time import VirtualClock
-from trainop.runtime.auth import ClusterConfig, ConfigError
+from trainop.runtime.auth import ClusterConfig, ConfigError, load_config
+from trainop.runtime.client import Client
 from trainop.runtime.cluster import Pem, Proof
 from trainop.runtime.credentials import StaticCredentials, TokenFile
 from trainop.runtime.http import HttpStream, HttpTransport
+from trainop.runtime.identity import CredentialsCheck
+from trainop.runtime.server import UnhealthyError
 from trainop.runtime.transport import NotConnectedError, Request
 
 Answer: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -356,6 +360,66 @@ async def test_client_certificate_shows_who_we_are(tmp_path: Path, in_files: boo
         ) as transport,
     ):
         assert (await transport.send(GET)).body == b"operator"
+
+
+async def test_a_certificate_renewed_inside_the_kubeconfig_is_shown(tmp_path: Path):
+    """At once after a 401, and for all requests at the same time."""
+    authority = Authority.make()
+    path, clock = tmp_path / "kubeconfig", SteppedClock()
+
+    def text(data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
+    async def known(request: web.BaseRequest) -> web.Response:
+        shown = (await whoami(request)).text
+        return web.Response(text=shown, status=200 if shown == "renewed" else 401)
+
+    async with serving(known, server_context(tmp_path, authority)) as server:
+
+        def renew(name: str) -> None:
+            certificate, key = authority.issue(name)
+            cluster = {"server": server, "certificate-authority-data": text(authority.pem), "tls-server-name": "api"}
+            user = {"client-certificate-data": text(certificate), "client-key-data": text(key)}
+            context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+            clusters, users = [{"name": "c", "cluster": cluster}], [{"name": "u", "user": user}]
+            content = {"current-context": "x", "contexts": [context], "clusters": clusters, "users": users}
+            path.write_text(json.dumps(content))
+
+        renew("expired")
+        transport = HttpTransport(load_config(str(path), clock=clock, environ={}), clock=clock)
+        ready = CredentialsCheck(Client(transport, urgent=True), transport.refused, clock).check
+        await ready()
+        assert (await transport.send(GET)).status == 401
+        with pytest.raises(UnhealthyError, match="401 Unauthorized"):
+            await ready()
+        renew("renewed")
+        clock.seconds += 5
+        answers = await asyncio.gather(*[transport.send(GET) for _ in range(20)])
+        assert {(answer.status, answer.body) for answer in answers} == {(200, b"renewed")}
+        await ready()
+        await transport.close()
+
+
+async def test_readiness_asks_by_itself_whether_the_server_knows_us_again():
+    status, asked, clock = 401, 0, SteppedClock()
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.json_response({}, status=status)
+
+    async with serving(answer) as server, transport_of(server, clock) as transport:
+        ready = CredentialsCheck(Client(transport, urgent=True), transport.refused, clock).check
+        await ready()
+        assert asked == 0, "only after a 401"
+        await transport.send(GET)
+        for _ in range(50):
+            with pytest.raises(UnhealthyError):
+                await ready()
+        assert asked == 2, "not more often because somebody asks us more often"
+        status = 403
+        clock.seconds += 5
+        await ready()
 
 
 async def test_server_is_verified_unless_told_not_to(tmp_path: Path):

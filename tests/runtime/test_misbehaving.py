@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import pytest
+from aiohttp import web
 
 from tests.runtime.scripted import (
     HANG,
@@ -33,9 +35,11 @@ from tests.runtime.scripted import (
     status,
     verb_of,
 )
+from tests.runtime.test_http import serving, transport_of
 from tests.runtime.test_informer import DECODE
 from tests.runtime.virtual_time import VirtualClock, run_virtual
 from trainop.runtime.client import Client
+from trainop.runtime.credentials import StaticCredentials
 from trainop.runtime.informer import Informer
 from trainop.runtime.paging import EndlessListError
 from trainop.runtime.resource import PODS
@@ -255,3 +259,84 @@ def test_a_list_that_is_read_at_once_ends(name: str):
         assert server.asked <= 4
 
     run_virtual(scenario())
+
+
+BOMB = gzip.compress(bytes(64 * 1024 * 1024))
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+ELSEWHERE = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: %s/stolen\r\nContent-Length: 0\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """What the server sends to each request; `repeated` again and again until it is hung up on. The outcome is the
+    status, or the error, of a GET that may take a second."""
+
+    sent: bytes
+    outcome: int | type[Exception]
+    repeated: bytes = b""
+    holds: bool = False
+    """Keeps the connection open and silent after that."""
+
+
+WIRE = {
+    "closes at once": Bytes(b"", ConnectionError),
+    "says nothing": Bytes(b"", TimeoutError, holds=True),
+    "is no HTTP": Bytes(b"SSH-2.0-OpenSSH_9.6\r\n", ConnectionError),
+    "sends garbage": Bytes(b"\x00\xff\xfe" * 1000, ConnectionError),
+    "sends a status that is none": Bytes(b"HTTP/1.1 abc OK\r\n\r\n", ConnectionError),
+    "ends within the headers": Bytes(HEAD, ConnectionError),
+    "sends headers without end": Bytes(HEAD, TimeoutError, repeated=b"X-Flood: 1\r\n"),
+    "sends one header without end": Bytes(HEAD + b"X-Flood: ", ConnectionError, repeated=b"x" * 4096),
+    "sends 1xx without end": Bytes(b"", TimeoutError, repeated=b"HTTP/1.1 102 Processing\r\n\r\n"),
+    "ends within the body": Bytes(HEAD + b"Content-Length: 10\r\n\r\n{}", ConnectionError),
+    "is silent within the body": Bytes(HEAD + b"Content-Length: 10\r\n\r\n{}", TimeoutError, holds=True),
+    "sends chunks of garbage": Bytes(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n", ConnectionError),
+    "ends within a chunk": Bytes(HEAD + b"Transfer-Encoding: chunked\r\n\r\n8\r\n{}", ConnectionError),
+    "sends a body without end": Bytes(HEAD + b"\r\n", ConnectionError, repeated=b" " * 65536),
+    "speaks HTTP/1.0 and closes": Bytes(b"HTTP/1.0 200 OK\r\n\r\n{}", 200),
+    "sends a bomb": Bytes(HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB, 200),
+    "redirects elsewhere": Bytes(ELSEWHERE, 307),
+}
+
+
+@pytest.mark.parametrize("name", WIRE)
+async def test_what_the_transport_does(name: str):
+    case, stolen = WIRE[name], []
+    connections = 0
+
+    async def steal(request: web.BaseRequest) -> web.Response:
+        stolen.append(request.headers)
+        return web.Response()
+
+    async def misbehave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with contextlib.suppress(OSError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(case.sent.replace(b"%s", elsewhere.encode()) if case.sent is ELSEWHERE else case.sent)
+            await writer.drain()
+            while case.repeated and not writer.is_closing():
+                writer.write(case.repeated)
+                await writer.drain()
+            if case.holds:
+                await reader.read()
+        writer.close()
+
+    listener = await asyncio.start_server(misbehave, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    credentials = StaticCredentials.token("secret")
+    async with (
+        serving(steal) as elsewhere,
+        listener,
+        transport_of(f"http://127.0.0.1:{port}", credentials=credentials) as transport,
+    ):
+        request = Request("GET", "/x", timeout=1, max_answer=1024 * 1024)
+        if isinstance(case.outcome, int):
+            response = await transport.send(request)
+            assert response.status == case.outcome
+            assert len(response.body) <= len(BOMB), "not unpacked"
+        else:
+            with pytest.raises(case.outcome):
+                await transport.send(request)
+    assert connections <= 2, "aiohttp repeats a GET once that was cut off before any answer"
+    assert stolen == []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-Pem: TypeAlias = bytes | Path
-"""PEM text, or the file that holds it and may change."""
+Pem: TypeAlias = bytes | Path | Callable[[], bytes]
+"""PEM text, the file that holds it and may change, or a function that reads it now (and raises `OSError` or
+`ConfigError`)."""
 
 
 class ConfigError(Exception):
@@ -31,8 +32,9 @@ class Credentials(Protocol):
         """Cached while it holds; raises `NotConnectedError` if none can be had now."""
         ...
 
-    def refused(self) -> bool:
-        """The server answered 401: forgets what is cached; true if asking again may give something else."""
+    def refused(self, proof: Proof) -> bool:
+        """The server answered 401 to `proof`, which is forgotten if it is still the one in use; true if asking again
+        may give something else."""
         ...
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from trainop.runtime.clock import Clock, parse_timestamp
 from trainop.runtime.cluster import Proof
+from trainop.runtime.credentials import SharedCredentials
 from trainop.runtime.objects import Json
 from trainop.runtime.transport import NotConnectedError
 
@@ -64,27 +65,14 @@ class _ExecCredential(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(_ExecCredential).decode
 
 
-class ExecCredentials:
+class ExecCredentials(SharedCredentials):
     """Runs the program when it must, one run at a time, and keeps the answer until shortly before it expires."""
 
     def __init__(self, plugin: ExecPlugin, clock: Clock) -> None:
+        super().__init__(clock)
         self._plugin = plugin
-        self._clock = clock
-        self._proof: Proof | None = None
-        self._until = float("-inf")
-        self._running = asyncio.Lock()
 
-    async def proof(self) -> Proof:
-        async with self._running:
-            if self._proof is None or self._clock.monotonic() >= self._until:
-                self._proof = await self._fetch()
-            return self._proof
-
-    def refused(self) -> bool:
-        self._until = float("-inf")
-        return True
-
-    async def _fetch(self) -> Proof:
+    async def fetch(self) -> tuple[Proof, float]:
         try:
             status = _decode(await self._run()).status
             lifetime = self._lifetime(status)
@@ -92,10 +80,9 @@ class ExecCredentials:
             raise NotConnectedError(f"exec plugin {self._plugin.command}: not an ExecCredential: {error}") from error
         if not (status.token or status.client_certificate_data):
             raise NotConnectedError(f"exec plugin {self._plugin.command}: neither token nor certificate in its answer")
-        self._until = self._clock.monotonic() + lifetime
         headers = {"authorization": f"Bearer {status.token}"} if status.token else {}
         certificate, key = status.client_certificate_data.encode(), status.client_key_data.encode()
-        return Proof(headers, certificate or None, key or None)
+        return Proof(headers, certificate or None, key or None), lifetime
 
     def _lifetime(self, status: _Status) -> float:
         """Seconds from now, so that a jump of the wall clock does not matter later."""

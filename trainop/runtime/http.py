@@ -25,6 +25,7 @@ from trainop.runtime.tls import Material, read_material, tls_context
 from trainop.runtime.transport import NotConnectedError, Request, Response
 
 RELOAD_INTERVAL = 60.0
+RELOAD_AFTER_REFUSAL = 5.0
 DRAIN = 60.0
 PIECE = 128 * 1024
 """Bytes of a body that are handed to the kernel at once."""
@@ -58,6 +59,7 @@ class HttpTransport:
         self._retired: list[tuple[float, Pool]] = []
         self._checked_at = self._clock.monotonic()
         self._changing = asyncio.Lock()
+        self._refused = False
         try:
             self._adopt(read_material(config, None))
         except OSError as error:
@@ -68,6 +70,10 @@ class HttpTransport:
         """`host:port` of the server, as metrics label it."""
         parts = urlsplit(self._config.server)
         return parts.netloc if parts.port else f"{parts.netloc}:{443 if parts.scheme == 'https' else 80}"
+
+    def refused(self) -> bool:
+        """The last answer was a 401, although credentials were renewed before."""
+        return self._refused
 
     async def send(self, request: Request) -> Response:
         try:
@@ -94,16 +100,29 @@ class HttpTransport:
 
     async def _begin(self, request: Request, *, streams: bool) -> aiohttp.ClientResponse:
         """The response up to its body; credentials that were refused are renewed once."""
-        response = await self._ask(request, streams)
         credentials = self._config.credentials
-        if response.status == 401 and credentials is not None and credentials.refused():
+        proof = await credentials.proof() if credentials else None
+        shown = self._material
+        response = await self._ask(request, streams, proof)
+        if response.status == 401 and await self._renewed(proof, shown):
             response.release()
-            response = await self._ask(request, streams)
+            response = await self._ask(request, streams, await credentials.proof() if credentials else None)
+        self._refused = response.status == 401
         return response
 
-    async def _ask(self, request: Request, streams: bool) -> aiohttp.ClientResponse:
+    async def _renewed(self, proof: Proof | None, shown: Material | None) -> bool:
+        """After a 401: whether there may be something else to show. Certificates are read again at once, once for all
+        requests that were refused, and not again within the next seconds."""
+        if self._clock.monotonic() - self._checked_at >= RELOAD_AFTER_REFUSAL:
+            async with self._changing:
+                if self._clock.monotonic() - self._checked_at >= RELOAD_AFTER_REFUSAL:
+                    await self._reload(proof)
+        credentials = self._config.credentials
+        again = credentials is not None and proof is not None and credentials.refused(proof)
+        return again or self._material is not shown
+
+    async def _ask(self, request: Request, streams: bool, proof: Proof | None) -> aiohttp.ClientResponse:
         config = self._config
-        proof = await config.credentials.proof() if config.credentials else None
         pool = await self._current_pool(proof)
         session = pool.watches if streams else pool.urgent if request.urgent else pool.requests
         headers = CIMultiDict({"accept": request.accept, **request.headers})

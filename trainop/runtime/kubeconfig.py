@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import msgspec
 
 from trainop.runtime.clock import Clock
 from trainop.runtime.cluster import ClusterConfig, ConfigError, Credentials, Pem
-from trainop.runtime.credentials import LibraryCredentials, StaticCredentials, TokenFile
+from trainop.runtime.credentials import LibraryCredentials, StaticCredentials, TokenFile, TokenText
 from trainop.runtime.execplugin import ExecCredentials, ExecPlugin
 from trainop.runtime.objects import Json
 from trainop.runtime.proxy import proxy_for
@@ -30,16 +31,22 @@ class Entry(NamedTuple):
     file: Path
     value: Json
 
-    def pem(self, data: str, file: str, what: str) -> Pem | None:
-        """Inline base64 or a file; inline wins."""
+    def pem(self, data: str, file: str, what: str, again: Callable[[], Entry]) -> Pem | None:
+        """Inline base64, which `again` reads anew, or a file; inline wins."""
         if self.value.get(data):
-            try:
-                return base64.b64decode(self.value[data], validate=True)
-            except (binascii.Error, TypeError, ValueError) as error:
-                raise ConfigError(f"{self.file}: {data} of {what} is not base64: {error}") from error
+            self.inline(data, what)
+            return lambda: again().inline(data, what)
         if self.value.get(file):
             return self.path(file, what)
         return None
+
+    def inline(self, data: str, what: str) -> bytes:
+        if not self.value.get(data):
+            raise ConfigError(f"{self.file}: {data} of {what} is gone; it was there before")
+        try:
+            return base64.b64decode(self.value[data], validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise ConfigError(f"{self.file}: {data} of {what} is not base64: {error}") from error
 
     def path(self, field: str, what: str) -> Path:
         path = self.file.parent / str(self.value[field])
@@ -57,9 +64,14 @@ class Kubeconfig:
     clusters: Mapping[str, Entry]
     users: Mapping[str, Entry]
     contexts: Mapping[str, Entry]
+    files: Sequence[Path] = ()
 
     def config(self, clock: Clock, environ: Mapping[str, str], context: str | None = None) -> ClusterConfig:
-        """The cluster and user of `context` (default: the current one); raises `ConfigError`."""
+        """The cluster and user of `context` (default: the current one); raises `ConfigError`.
+
+        Tokens and certificates are read again from the same entries of the same files while they are in use; whatever
+        else changes there, such as the current context, takes effect after a restart.
+        """
         name = context or self.current
         known = ", ".join(self.contexts) or "none"
         if not name:
@@ -75,12 +87,14 @@ class Kubeconfig:
         proxy = cluster.value.get("proxy-url") or proxy_for(server, environ)
         if proxy and urlsplit(proxy).scheme not in ("http", "https"):
             raise ConfigError(f"{cluster.file}: proxy {proxy!r} of {where}: only http:// and https:// proxies work")
+        cluster_again = functools.partial(_read_again, self.files, name, server, "cluster")
+        user_again = functools.partial(_read_again, self.files, name, server, "user")
         return ClusterConfig(
             server=server,
-            credentials=_credentials(user, who, name, _cluster_info(cluster), clock),
-            ca=cluster.pem("certificate-authority-data", "certificate-authority", where),
-            client_certificate=user.pem("client-certificate-data", "client-certificate", who),
-            client_key=user.pem("client-key-data", "client-key", who),
+            credentials=_credentials(user, who, name, _cluster_info(cluster), clock, again=user_again),
+            ca=cluster.pem("certificate-authority-data", "certificate-authority", where, cluster_again),
+            client_certificate=user.pem("client-certificate-data", "client-certificate", who, user_again),
+            client_key=user.pem("client-key-data", "client-key", who, user_again),
             insecure=bool(cluster.value.get("insecure-skip-tls-verify")),
             tls_server_name=cluster.value.get("tls-server-name") or None,
             proxy=proxy or None,
@@ -115,7 +129,21 @@ def read(files: Sequence[Path]) -> Kubeconfig:
         for kind, entries in merged.items():
             for name, value in _entries(file, content, kind):
                 entries.setdefault(name, Entry(file.absolute(), value))
-    return Kubeconfig(files[0], current, merged["clusters"], merged["users"], merged["contexts"])
+    return Kubeconfig(files[0], current, merged["clusters"], merged["users"], merged["contexts"], tuple(files))
+
+
+def _read_again(files: Sequence[Path], context: str, server: str, kind: str) -> Entry:
+    """The cluster or user of `context` as it is now; raises `ConfigError`, also if that is another server by now,
+    which must not get to see the credentials of this one, nor this one those of the other."""
+    config = read(files)
+    if context not in config.contexts:
+        raise ConfigError(f"{config.file}: context {context!r} does not exist any more")
+    chosen = config.contexts[context]
+    cluster = config._named(config.clusters, chosen, context, "cluster")  # noqa: SLF001  # of this module
+    now = config._server(cluster, str(chosen.value["cluster"]))  # noqa: SLF001
+    if now != server:
+        raise ConfigError(f"{cluster.file}: the server was {server} and is {now} now; restart to use it")
+    return cluster if kind == "cluster" else config._named(config.users, chosen, context, "user")  # noqa: SLF001
 
 
 def _parse(file: Path) -> Json:
@@ -153,11 +181,13 @@ def _entries(file: Path, content: Json, kind: str) -> list[tuple[str, Json]]:
     return found
 
 
-def _credentials(user: Entry, who: str, context: str, cluster: Json, clock: Clock) -> Credentials | None:
+def _credentials(
+    user: Entry, who: str, context: str, cluster: Json, clock: Clock, *, again: Callable[[], Entry]
+) -> Credentials | None:
     """Token before token file before password before exec before auth-provider, as in client-go."""
     value = user.value
     if value.get("token"):
-        return StaticCredentials.token(str(value["token"]))
+        return TokenText(lambda: str(again().value.get("token") or ""), str(user.file), clock)
     if value.get("tokenFile"):
         return TokenFile(user.path("tokenFile", who), clock)
     if value.get("username"):

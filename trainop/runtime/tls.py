@@ -30,6 +30,8 @@ def read_material(config: ClusterConfig, proof: Proof | None) -> Material:
 
 
 def _bytes(pem: Pem | None) -> bytes | None:
+    if callable(pem):
+        return pem()
     if not isinstance(pem, Path):
         return pem
     content = pem.read_bytes()
