@@ -20,10 +20,12 @@ from trainop.controllers.observe import decode_pod, decode_service
 from trainop.engine.crd import crd
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
-from trainop.engine.model import CreatePod, Plan, Pod, Service, Snapshot
+from trainop.engine.model import CreatePod, Event, Plan, Pod, Service, Snapshot
 from trainop.engine.plan import plan
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.decoding import ObjectDecoder
+from trainop.runtime.errors import DecodeError
+from trainop.runtime.objects import Json, Unstructured, decode_unstructured
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -240,3 +242,52 @@ def test_the_schema_of_a_kind_names_its_own_fields(kind: str):
     spec = crd(FRAMEWORKS[kind])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert set(OWN_FIELDS.get(kind, {})) <= set(spec["properties"])
     assert spec["required"] == [FRAMEWORKS[kind].replica_specs, *(["jobMode"] if kind == "MXJob" else [])]
+
+
+def unreadable(kind: str, status: Json | None = None, *, outside: bool = False) -> Unstructured:
+    """What remains of a job whose first container has something too deep in it; or also its spec, and first."""
+    body = make(kind, name="deep") | {"status": status or {}}
+    body["metadata"] |= {"resourceVersion": "5"}
+    deep = msgspec.Raw(b'{"a":' * 2_000 + b"1" + b"}" * 2_000)
+    role = next(iter(body["spec"][FRAMEWORKS[kind].replica_specs].values()))
+    role["template"]["spec"]["containers"][0]["unknown"] = deep
+    if outside:
+        body["spec"] = {"elasticPolicy": {"unknown": deep}, **body["spec"]}
+    with pytest.raises(DecodeError) as caught:
+        ObjectDecoder(FRAMEWORKS[kind].resource, decode_unstructured)(msgspec.json.encode(body))
+    assert caught.value.remains is not None
+    return caught.value.remains
+
+
+@every_kind
+def test_a_job_that_cannot_be_read_fails_and_says_where(kind: str):
+    made = plan(FRAMEWORKS[kind], Snapshot(unreadable(kind), (), (), NOW))
+    conditions = (made.status or {})["conditions"]
+    assert [(each["type"], each["status"]) for each in conditions] == [("Created", "True"), ("Failed", "True")]
+    assert conditions[-1]["reason"] == f"{kind}FailedValidation"
+    assert conditions[-1]["message"].startswith(
+        f"{kind} failed validation because spec.{FRAMEWORKS[kind].replica_specs}."
+    )
+    assert "must not be nested more than 200 levels deep" in conditions[-1]["message"]
+    warnings = [each for each in made.transitions if isinstance(each, Event) and each.type == "Warning"]
+    assert [each.reason for each in warnings] == [f"{kind}FailedValidation"]
+    assert made.actions == ()
+
+
+@every_kind
+def test_a_finished_job_that_cannot_be_read_is_left_as_it_is(kind: str):
+    done = {"type": "Succeeded", "status": "True", "reason": f"{kind}Succeeded", "message": "m"}
+    made = plan(FRAMEWORKS[kind], Snapshot(unreadable(kind, {"conditions": [done]}), (), (), NOW))
+    assert (made.status, made.actions, made.transitions, made.notices) == (None, (), (), ())
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@every_kind
+def test_a_begun_job_that_cannot_be_read_any_more_keeps_its_pods(kind: str, outside: bool):
+    """Its template is not known, so that no pod is made; those that run go on."""
+    running = {"type": "Running", "status": "True", "reason": f"{kind}Running", "message": "m"}
+    status = {"startTime": "2025-06-01T11:59:00Z", "conditions": [running]}
+    made = plan(FRAMEWORKS[kind], Snapshot(unreadable(kind, status, outside=outside), (), (), NOW))
+    assert made.actions == ()
+    assert [notice.event.reason for notice in made.notices] == [f"{kind}FailedValidation"]
+    assert all(each["type"] != "Failed" for each in (made.status or {}).get("conditions", ()))

@@ -162,9 +162,9 @@ def json_response(value: Any, code: int = 200) -> Response:
     return Response(code, {}, msgspec.json.encode(value))
 
 
-def page(*objects: Json, version: int | str = 10, token: str = "") -> Response:
+def page(*objects: Json, version: int | str = 10, token: str = "", kind: str = "Pod") -> Response:
     metadata = {"resourceVersion": str(version), "continue": token}
-    return json_response({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": list(objects)})
+    return json_response({"kind": f"{kind}List", "apiVersion": "v1", "metadata": metadata, "items": list(objects)})
 
 
 NO_STREAMED_LISTS = refusal(422, "Invalid")
@@ -172,7 +172,8 @@ TOO_LARGE = refusal(504, "Timeout", "ResourceVersionTooLarge")
 
 
 class RecordingHandler:
-    """Notes each call as a short line: `+a@1` (`+a@1!` when initial), `~a@2`, `-a` (`-a?`: its end was not seen)."""
+    """Notes each call as a short line: `+a@1` (`+a@1!` when initial), `~a@2`, `-a` (`-a?`: its end was not seen,
+    `-a??`: only its key is known)."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -185,7 +186,10 @@ class RecordingHandler:
         self.calls.append(f"~{new.metadata.name}@{new.metadata.resource_version}")
 
     def delete(self, obj: HasMetadata | None, key: Key, final_state_unknown: bool) -> None:
-        assert obj is not None
+        if obj is None:
+            assert final_state_unknown
+            self.calls.append(f"-{key.name}??")
+            return
         assert obj.metadata.key == key
         self.calls.append(f"-{key.name}{'?' if final_state_unknown else ''}")
 

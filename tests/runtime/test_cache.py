@@ -105,7 +105,9 @@ async def test_namespaces_are_for_namespaced_kinds():
 @pytest.mark.case("runtime-18", "a")
 @virtual_time
 async def test_kinds_of_a_group_ask_discovery_together():
-    cache, transport = cache_of(json_response({"resources": [{"name": "tfjobs"}]}), holding("a"), refusal(404))
+    cache, transport = cache_of(
+        json_response({"kind": "APIResourceList", "resources": [{"name": "tfjobs"}]}), holding("a"), refusal(404)
+    )
     jobs = cache.informer(JOBS, DECODE, optional=True)
     tfjobs = cache.informer(TFJOBS, DECODE, optional=True)
     async with running(cache):

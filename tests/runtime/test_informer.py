@@ -667,11 +667,13 @@ async def test_undecodable_object_hides_no_other():
     bad = {"metadata": {"name": "bad", "namespace": "ns", "labels": 5}}
     known = pod("a", 4)
     known["metadata"]["generation"] = "x"
-    scene = listed(watch(event("MODIFIED", bad)), page(bad, known, pod("b", 6), version=30))
+    scene = listed(watch(event("MODIFIED", bad), ERROR_410), page(bad, known, pod("b", 6), version=30))
     await scene.play()
     assert scene.transport.verbs()[2:] == ["watch@10", "list", "watch@30"]
-    assert scene.handler.calls == [*FIRST, "~b@6"]
+    assert scene.handler.calls == [*FIRST, "-bad??", "-bad??", "-a?", "~b@6"]
     assert scene.metrics.drops == ["undecodable"] * 3
+    assert scene.names == ["b"]
+    assert {str(key) for key in scene.informer.store.unreadable} == {"ns/bad", "ns/a"}
 
 
 @virtual_time

@@ -14,7 +14,6 @@ from trainop.runtime.objects import (
     decode_unstructured,
     owner_reference,
 )
-from trainop.runtime.watchevents import key_of
 
 DECODE = msgspec.json.Decoder(PartialObject).decode
 OWNER = owner_reference("kubeflow.org/v1", "PyTorchJob", "job", "u1")
@@ -81,16 +80,3 @@ def test_words_for_objects():
     named = Unstructured({"kind": "PyTorchJob", "metadata": {"name": "a", "namespace": "ns"}})
     assert repr(named) == "<PyTorchJob ns/a>"
     assert repr(Unstructured({"metadata": {"name": "n"}})) == "<object n>"
-
-
-@pytest.mark.parametrize(
-    ("raw", "key"),
-    [
-        (b'{"metadata": {"name": "a", "namespace": "ns", "labels": 5}}', Key("ns", "a")),
-        (b'{"metadata": {"name": "n"}}', Key("", "n")),
-        (b'{"metadata": {"namespace": "ns"}}', None),
-        (b'{"metadata": 5}', None),
-    ],
-)
-def test_the_key_of_what_cannot_be_decoded(raw: bytes, key: Key | None):
-    assert key_of(msgspec.Raw(raw)) == key

@@ -58,7 +58,8 @@ class Server(ScriptedTransport):
 
     async def send(self, request: Request) -> Response:
         self._note(request)
-        return page(version=2)
+        kinds = {resource.path(): resource.kind for resource in (PODS, SERVICES, CONFIG_MAPS)}
+        return page(version=2, kind=kinds[request.path])
 
     async def open(self, request: Request) -> Streamed:
         self._note(request)
@@ -340,10 +341,10 @@ async def test_a_kind_that_comes_back_begins_with_a_list(capsys: pytest.CaptureF
     scene = Scene(
         job_group("pytorchjobs"),
         NO_STREAMED_LISTS,
-        page(pod("a", 3), version=10),
+        page(pod("a", 3), version=10, kind="PyTorchJob"),
         refusal(404),
         job_group("pytorchjobs"),
-        page(pod("a", 3), pod("b", 4), version=20),
+        page(pod("a", 3), pod("b", 4), version=20, kind="PyTorchJob"),
         watch(HANG),
         resource=JOBS,
         optional=True,
@@ -374,8 +375,9 @@ async def test_discovery_answers_hold_for_a_second_and_others_than_refusals_say_
         job_group(),
         *[refusal(500)] * 5,
         refusal(401),
-        json_response({}),
+        json_response({"kind": "APIResourceList", "resources": None}),
         refusal(404),
+        json_response({}),
     ]
     transport, clock = ScriptedTransport(*answers, Response(200, {}, b"<html>")), VirtualClock()
     discovery = Discovery(Client(transport, clock=clock, rng=random.Random(1)), clock)
@@ -391,8 +393,9 @@ async def test_discovery_answers_hold_for_a_second_and_others_than_refusals_say_
     for _ in ("nothing", "not found"):
         assert not await discovery.serves(JOBS)
         await asyncio.sleep(2)
-    with pytest.raises(ConnectionError, match="answers nonsense"):
-        await discovery.serves(JOBS)
+    for _ in ("an empty object", "a page of HTML"):
+        with pytest.raises(ConnectionError, match="answers nonsense"):
+            await discovery.serves(JOBS)
 
 
 @virtual_time

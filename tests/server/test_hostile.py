@@ -6,6 +6,8 @@ traceback, and serves the jobs beside it.
 
 from __future__ import annotations
 
+import http.client
+import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 from hypothesis import Phase, given, settings
 
+from e2e.cluster.api import TIMEOUT
 from e2e.cluster.controlplane import ControlPlane
 from tests.controllers.test_hostile import spoilt_jobs
 from tests.patience import PATIENCE
@@ -367,3 +370,80 @@ def test_no_edit_of_a_running_job_can_harm_it(stage: KindWorld, operator: Operat
     assert stage.is_now("Running")
     assert len(stage.warnings_about("j")) == (answer.status == 200)
     assert "Traceback" not in operator.text()[before:]
+
+
+DEPTHS = {"where CPython ends": 980, "beyond": 2_000, "as the API server takes": 9_000}
+HELD = b'"held here"'
+
+
+def exchange(stage: KindWorld, method: str, path: str, body: bytes = b"") -> tuple[int, str]:
+    """The answer as text, since decoders would give up on it."""
+    connection = http.client.HTTPSConnection(stage.api.host, stage.api.port, timeout=TIMEOUT, context=stage.api.context)
+    try:
+        connection.request(method, path.format(namespace=stage.namespace), body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def create_deep(stage: KindWorld, name: str, levels: int) -> None:
+    """Deep where any field of a container is kept."""
+    job = sane(stage, name)
+    container(unknownField="held here")(job, stage.framework.replica_specs)
+    inner = b'{"a":[' * (levels // 2) + b"1" + b"]}" * (levels // 2)
+    text = json.dumps(job).encode()
+    assert HELD in text
+    status, answer = exchange(stage, "POST", stage.jobs, text.replace(HELD, inner))
+    assert status == 201, answer[:500]
+
+
+def status_of(stage: KindWorld, name: str) -> Json:
+    """Of a job that is too deep to be decoded: the last field that an API server writes."""
+    _, text = exchange(stage, "GET", f"{stage.jobs}/{name}")
+    _, found, status = text.strip().rpartition('"status":{')
+    decoded: Json = json.loads("{" + status[:-1]) if found else {}
+    return decoded
+
+
+def test_a_job_that_is_too_deep_stops_no_other(stage: KindWorld, operator: Operator):
+    """Its reader ends at 1,000 levels, its API server at 10,000."""
+    framework, process = stage.framework, operator.process
+    names = {levels: f"deep{levels}" for levels in DEPTHS.values()}
+    for levels, name in names.items():
+        create_deep(stage, name, levels)
+    stage.ask("POST", stage.jobs, sane(stage, "neighbour"))
+    stage.wait(lambda: stage.pods_of("neighbour"), "pods of the job beside them")
+
+    def judged() -> bool:
+        return all(is_refused(stage, name) for name in names.values())
+
+    stage.wait(judged, "a word on each of them")
+    for again in ("", "after a restart"):
+        if again:
+            operator.end()
+            operator.start()
+            process = operator.process
+            stage.ask("POST", stage.jobs, sane(stage, "late"))
+            stage.wait(lambda: stage.pods_of("late"), "pods of a job that came later")
+        calm = reconciles(operator, stage)
+        time.sleep(1)
+        assert reconciles(operator, stage) - calm <= 3, "the operator is not at rest"
+        assert judged()
+        assert operator.process is process
+        assert operator.running
+    for name in names.values():
+        assert stage.pods_of(name) == {}
+        assert [event["reason"] for event in stage.warnings_about(name)] == [f"{framework.kind}FailedValidation"]
+        (event,) = stage.warnings_about(name)
+        assert f"spec.{framework.replica_specs}." in event["message"]
+        assert "must not be nested more than 200 levels deep" in event["message"]
+
+
+def is_refused(stage: KindWorld, name: str) -> bool:
+    conditions = status_of(stage, name).get("conditions") or []
+    shown = [(each["type"], each["reason"]) for each in conditions if each["status"] == "True"]
+    return shown == [
+        ("Created", f"{stage.framework.kind}Created"),
+        ("Failed", f"{stage.framework.kind}FailedValidation"),
+    ]

@@ -13,6 +13,7 @@ from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selecto
 from trainop.engine.model import Options, Pod, Service, Snapshot
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock
+from trainop.runtime.errors import DecodeError
 from trainop.runtime.informer import Informer
 from trainop.runtime.objects import HasMetadata, Key, Metadata, Unstructured
 from trainop.runtime.resource import PODS, SERVICES, Resource
@@ -53,7 +54,13 @@ class View:
     companions: Mapping[Resource, Informer[Unstructured]]
 
     def job(self, key: Key) -> Unstructured | None:
-        return self.jobs.store.get(key)
+        """The job, or what remains of one that cannot be read whole: that has a `fault`."""
+        job = self.jobs.store.get(key)
+        error = self.unreadable(key) if job is None else None
+        return error.remains if error else job
+
+    def unreadable(self, key: Key) -> DecodeError | None:
+        return self.jobs.store.unreadable.get(key)
 
     def look(self, resource: Resource, key: Key) -> Metadata | None:
         """What is cached of a child (`trainop.runtime.expectations.Look`)."""

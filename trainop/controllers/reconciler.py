@@ -76,6 +76,8 @@ class JobReconciler:
         job = self._view.job(key)
         self._remember(key, job)
         if job is None:
+            if error := self._view.unreadable(key):
+                self._report.unreadable(key, error)
             return DONE
         wait = self._writes.seconds_until_live(job)
         if wait:

@@ -12,7 +12,9 @@ from prometheus_client import Counter
 from trainop.controllers.counters import JobMetrics
 from trainop.engine.framework import Framework
 from trainop.engine.model import Count, Event, Notice
-from trainop.runtime.objects import Unstructured
+from trainop.engine.plan import VALIDATION
+from trainop.runtime.errors import DecodeError
+from trainop.runtime.objects import Key, Metadata, Unstructured
 from trainop.runtime.recorder import ObjectReference
 
 MOST_NOTICES = 512
@@ -96,6 +98,12 @@ class Reporter:
             if len(told) > MOST_NOTICES:
                 told.popitem(last=False)
             self.tell(job, notice.event)
+
+    def unreadable(self, key: Key, error: DecodeError) -> None:
+        """Tells that a job cannot be read, not even its UID and version, once for each fault."""
+        nameless = Unstructured({}, Metadata(name=key.name, namespace=key.namespace))
+        text = f"{self._framework.kind} failed validation because {error.fault}"
+        self.notices(nameless, [Notice(str(key), Event("Warning", f"{self._framework.kind}{VALIDATION}", text))])
 
     def forget(self, uid: str) -> None:
         self._told.pop(uid, None)

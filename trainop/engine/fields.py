@@ -80,6 +80,10 @@ class Fields:
     def invalid(self, path: str, value: object, detail: str) -> None:
         self._add(path, INVALID, detail, _quote(value))
 
+    def unreadable(self, path: str, detail: str) -> None:
+        """A value that cannot be shown."""
+        self._errors.append(FieldError(path, INVALID, detail))
+
     def duplicate(self, path: str, value: object, detail: str) -> None:
         self._add(path, DUPLICATE, detail, _quote(value))
 

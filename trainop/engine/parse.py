@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -48,6 +49,8 @@ def ignored(job: Unstructured) -> bool:
 def parse(framework: Framework, raw: Unstructured) -> Job:
     """Read a job of any content; what is wrong with it is in its `errors`."""
     fields = Fields()
+    if raw.fault is not None:
+        fields.unreadable(raw.fault.path or "job", raw.fault.detail)
     spec = fields.mapping("spec", raw.raw.get("spec"))
     run_policy = _read_run_policy(fields, spec.get("runPolicy"))
     roles = tuple(_read_roles(framework, fields, spec))
@@ -58,7 +61,11 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
         at = f"spec.{framework.replica_specs}"
         fields.forbidden(at, f"all roles together must have no more than {MOST_REPLICAS} replicas, not {job.replicas}")
     framework.rules(job, fields)
-    return weigh(framework.replica_specs, job, fields.errors, fields.more) if fields.errors else job
+    if not fields.errors:
+        return job
+    weighed = weigh(framework.replica_specs, job, fields.errors, fields.more)
+    # What could not be read may be anywhere: the fault names one place, and there may be others.
+    return replace(weighed, readable=False) if raw.fault is not None else weighed
 
 
 def _run_policy_of(raw: Json) -> Json:

@@ -12,14 +12,16 @@ import platform
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
+import structlog
 
 import trainop
 from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.errors import GoneError, api_error
-from trainop.runtime.objects import Json
+from trainop.runtime.decoding import ObjectDecoder, check_depth, read
+from trainop.runtime.errors import DecodeError, GoneError
+from trainop.runtime.objects import Json, decode_complete
 from trainop.runtime.paging import Pages
 from trainop.runtime.recovery import Recovery
 from trainop.runtime.resource import Resource
@@ -29,6 +31,9 @@ from trainop.runtime.transport import Request, Response, Stream, Transport
 __all__ = ["Client", "Limiter", "Listing", "Page", "PatchKind", "RequestMetrics"]
 
 D = TypeVar("D")
+
+_Jsons: TypeAlias = list[Json]
+_Errors: TypeAlias = list[DecodeError]
 
 USER_AGENT = f"trainop/{trainop.__version__} ({platform.system().lower()}/{platform.machine()})"
 
@@ -58,10 +63,12 @@ class PatchKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A whole list; every item carries `apiVersion` and `kind`, which API servers leave out in lists."""
+    """A whole list; every item carries `apiVersion` and `kind`, which API servers leave out in lists. `unreadable` are
+    the items that could not be decoded."""
 
     items: list[Json]
     resource_version: str
+    unreadable: Sequence[DecodeError] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,7 @@ class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _List(msgspec.Struct, frozen=True):
+    kind: str = ""
     metadata: _ListMeta = _ListMeta()
     items: list[msgspec.Raw] | None = None
 
@@ -100,6 +108,8 @@ _decode_object = msgspec.json.Decoder(Json).decode
 _decode_identity: Callable[[bytes], Any] = msgspec.json.Decoder(_Identified).decode
 _decode_list = msgspec.json.Decoder(_List).decode
 _encode = msgspec.json.Encoder().encode
+
+log = structlog.get_logger(__name__)
 
 
 class Client:
@@ -142,7 +152,7 @@ class Client:
         return self._sender.recovery
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
-        return self._json(await self.request(Request("GET", resource.path(namespace, name))))
+        return await self._json(resource, await self.request(Request("GET", resource.path(namespace, name))))
 
     async def list(
         self,
@@ -163,14 +173,15 @@ class Client:
 
     async def _pages(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> Listing:
         items: list[Json] = []
+        unreadable: list[DecodeError] = []
         seen: set[int] = set()
         pages, token = Pages(), ""
         while True:
             request = list_request(resource, namespace, query, token)
-            page = self._page(await self.request(request))
-            items += await self._decode_items(resource, page)
+            page = await self._page(resource, await self.request(request))
+            await self._decode_items(resource, page, items, unreadable)
             if not page.token:
-                return Listing(items, page.resource_version)
+                return Listing(items, page.resource_version, unreadable)
             known = len(seen)
             seen.update(hash(bytes(raw)) for raw in page.items)
             pages.follow(page.token, grew=len(seen) > known)
@@ -186,7 +197,8 @@ class Client:
         accept: str = JSON,
     ) -> Page:
         """One page of a list, asked for once: who pages knows when to try again."""
-        return self._page(await self._sender.attempt(list_request(resource, namespace, query, token, accept)))
+        request = list_request(resource, namespace, query, token, accept)
+        return await self._page(resource, await self._sender.attempt(request))
 
     async def create(
         self,
@@ -203,14 +215,14 @@ class Client:
         if place is None and not isinstance(body, msgspec.Raw):
             place = (body.get("metadata") or {}).get("namespace")
         request = self._write("POST", resource.path(place), body, metadata_only=metadata_only)
-        return self._answer(await self.request(request), metadata_only=metadata_only)
+        return await self._answer(resource, await self.request(request), metadata_only=metadata_only)
 
     async def replace(self, resource: Resource, body: Json, *, subresource: str | None = None) -> Json:
         """Writes the whole object; with `metadata.resourceVersion` in `body` only over that version."""
         metadata = body["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
         repeatable = bool(metadata.get("resourceVersion"))
-        return self._json(await self.request(self._write("PUT", path, body), repeatable=repeatable))
+        return await self._json(resource, await self.request(self._write("PUT", path, body), repeatable=repeatable))
 
     async def patch(
         self,
@@ -229,7 +241,7 @@ class Client:
         query = {"force": "true"} if force else {}
         request = self._write("PATCH", path, patch, query, kind.value, metadata_only=metadata_only)
         answer = await self.request(request, repeatable=kind is PatchKind.APPLY or _names_version(patch))
-        return self._answer(answer, metadata_only=metadata_only)
+        return await self._answer(resource, answer, metadata_only=metadata_only)
 
     async def delete(
         self,
@@ -280,36 +292,47 @@ class Client:
         """A response that streams; raises `ApiError` unless it begins with 2xx. One attempt."""
         return await self._sender.open(request)
 
-    def _page(self, response: Response) -> Page:
-        decoded = self._decode(_decode_list, response)
-        return Page(decoded.items or [], decoded.metadata.resource_version, decoded.metadata.token, len(response.body))
+    async def _page(self, resource: Resource, response: Response) -> Page:
+        """Whatever is not a list of this kind at a version must not pass for an empty one."""
+        decoded = await self._decode(_decode_list, response)
+        version = decoded.metadata.resource_version
+        if decoded.kind not in {resource.list_kind or f"{resource.kind}List", "PartialObjectMetadataList"}:
+            raise DecodeError("kind", f"{decoded.kind[:64]!r} is no list of them", resource=str(resource))
+        if not version:
+            raise DecodeError("metadata.resourceVersion", "a list must have one", resource=str(resource))
+        return Page(decoded.items or [], version, decoded.metadata.token, len(response.body))
 
-    def _json(self, response: Response) -> Json:
-        return self._decode(_decode_object, response)
+    async def _json(self, resource: Resource, response: Response) -> Json:
+        return check_depth(resource, response.body, await self._decode(_decode_object, response))
 
-    def _answer(self, response: Response, *, metadata_only: bool) -> Json:
-        return self._decode(_decode_identity if metadata_only else _decode_object, response)
+    async def _answer(self, resource: Resource, response: Response, *, metadata_only: bool) -> Json:
+        if metadata_only:
+            return cast("Json", await self._decode(_decode_identity, response))
+        return await self._json(resource, response)
 
-    def _decode(self, decode: Callable[[bytes], D], response: Response) -> D:
+    async def _decode(self, decode: Callable[[bytes], D], response: Response) -> D:
         began = self._clock.monotonic()
         try:
-            return decode(response.body)
-        except msgspec.MsgspecError as error:
+            return await read(decode, response.body)
+        except DecodeError as error:
             # A success whose body is no JSON comes from something that is not an API server, such as a login page.
-            raise api_error(response.status, response.body) from error
+            raise DecodeError("", f"{error.detail}: {response.body[:200]!r}") from error
         finally:
             self._metrics.decoded(self._clock.monotonic() - began)
 
-    async def _decode_items(self, resource: Resource, page: Page) -> Sequence[Json]:
+    async def _decode_items(self, resource: Resource, page: Page, items: _Jsons, unreadable: _Errors) -> None:
         known = {"apiVersion": resource.api_version, "kind": resource.kind}
-        items, decoded = [], 0
+        decode, decoded = ObjectDecoder(resource, decode_complete, anonymous=True), 0
         for raw in page.items:
-            items.append(known | _decode_object(raw))
+            try:
+                items.append(known | decode(raw).raw)
+            except DecodeError as error:
+                log.warning("item of a list cannot be read", error=str(error))
+                unreadable.append(error)
             decoded += page.size // len(page.items)
             if decoded >= SLICE:
                 decoded = 0
                 await asyncio.sleep(0)
-        return items
 
     def _write(
         self,

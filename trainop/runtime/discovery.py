@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import msgspec
 
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock
-from trainop.runtime.errors import ApiError, NotFoundError
+from trainop.runtime.decoding import read
+from trainop.runtime.errors import ApiError, DecodeError, NotFoundError
 from trainop.runtime.resource import Resource
 from trainop.runtime.transport import Request
 
@@ -21,7 +23,8 @@ class _Served(msgspec.Struct, frozen=True):
 
 
 class _ResourceList(msgspec.Struct, frozen=True):
-    resources: tuple[_Served, ...] = ()
+    kind: Literal["APIResourceList"]
+    resources: tuple[_Served, ...] | None = None
 
 
 _decode = msgspec.json.Decoder(_ResourceList).decode
@@ -61,6 +64,7 @@ class Discovery:
         except NotFoundError:
             return frozenset()
         try:
-            return frozenset(served.name for served in _decode(response.body).resources)
-        except msgspec.MsgspecError as error:
+            served = (await read(_decode, response.body)).resources or ()
+            return frozenset(resource.name for resource in served)
+        except DecodeError as error:
             raise ConnectionError(f"discovery of {resource.api_version} answers nonsense: {error}") from error

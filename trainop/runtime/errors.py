@@ -8,7 +8,8 @@
     ├── InvalidError             422: validation refused the object
     ├── ForbiddenError           403
     ├── UnauthorizedError        401
-    └── TooManyRequestsError     429
+    ├── TooManyRequestsError     429
+    └── DecodeError              an answer, or an object in it, that cannot be read
 
 Connections that fail raise the built-in `ConnectionError` and `TimeoutError` (see `transport.py`).
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from trainop.runtime.objects import Json
+from trainop.runtime.objects import Json, Key, Unstructured
 from trainop.runtime.texts import cut
 
 MAX_RETRY_AFTER = 60.0
@@ -42,7 +43,8 @@ class ApiError(Exception):
     @property
     def causes(self) -> list[dict[str, Any]]:
         """`details.causes[]`: what is wrong with which field."""
-        return (self.status.get("details") or {}).get("causes") or []
+        causes = _mapping(self.status.get("details")).get("causes")
+        return [cause for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []
 
     @property
     def too_large_resource_version(self) -> bool:
@@ -88,6 +90,33 @@ class UnauthorizedError(ApiError): ...
 class TooManyRequestsError(ApiError): ...
 
 
+MAX_DETAIL = 512
+"""Bytes of a `DecodeError` that come from what could not be read."""
+
+
+class DecodeError(ApiError):
+    """An answer of the API server, or one object in it, cannot be read: `detail` says what is wrong at `path`, which
+    may be empty. `key` names the object if its name can be read. `remains` is all that can be read of it, if that
+    includes name, UID and resourceVersion: as JSON, with null where it is too deep and no metadata of a wrong type."""
+
+    def __init__(self, path: str, detail: str, *, resource: str = "", key: Key | None = None) -> None:
+        self.path = cut(path, MAX_DETAIL)
+        self.detail = cut(detail, MAX_DETAIL)
+        self.resource = resource
+        self.key = key
+        self.remains: Unstructured | None = None
+        about = " ".join(str(part) for part in (resource, key) if part) or "the answer"
+        super().__init__(200, "DecodeError", f"{about} cannot be read: {self.fault}", {})
+
+    @property
+    def fault(self) -> str:
+        """What is wrong, and where."""
+        return f"{self.path}: {self.detail}" if self.path else self.detail
+
+
+UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError)
+"""What decoding any bytes may raise: they are no JSON, too deep, or no UTF-8."""
+
 _BY_CODE: dict[int, type[ApiError]] = {
     401: UnauthorizedError,
     403: ForbiddenError,
@@ -103,16 +132,21 @@ def api_error(code: int, body: bytes, retry_after: float | None = None) -> ApiEr
     """The error for a response of status `code`; a body that is not a `metav1.Status` becomes its message."""
     try:
         status = msgspec.json.decode(body, type=dict)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         status = {"message": body[:1024].decode(errors="replace")}
     return error_of_status(status, code, retry_after)
 
 
 def error_of_status(status: Json, code: int = 500, retry_after: float | None = None) -> ApiError:
     """The error for a `metav1.Status` object, such as the object of a watch's ERROR event."""
-    code = status.get("code") if isinstance(status.get("code"), int) else code  # type: ignore[assignment]  # isinstance tells
+    given = status.get("code")
+    code = given if isinstance(given, int) else code
     reason = str(status.get("reason") or "")
     kind = AlreadyExistsError if reason == "AlreadyExists" else _BY_CODE.get(code, ApiError)
-    details = status.get("details")
-    after = retry_after if retry_after is not None else (details or {}).get("retryAfterSeconds")
-    return kind(code, reason, str(status.get("message") or ""), status, after)
+    if retry_after is None:
+        retry_after = _mapping(status.get("details")).get("retryAfterSeconds")
+    return kind(code, reason, str(status.get("message") or ""), status, retry_after)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -23,9 +23,11 @@ class GuardedStore(Store[T]):
     """A `Store` that looks at an object again before it lets go of it, and at all of them when asked
     (client-go `tools/cache/mutation_detector.go`)."""
 
-    def __init__(self, indices: Mapping[str, Index[T]] | None = None) -> None:
+    def __init__(
+        self, indices: Mapping[str, Index[T]] | None = None, *, index_failed: Callable[[], None] = lambda: None
+    ) -> None:
         self._received: dict[Key, bytes] = {}
-        super().__init__(indices)
+        super().__init__(indices, index_failed=index_failed)
 
     def verify(self) -> None:
         """Raises `MutationError` if any object has changed since it was stored."""

@@ -12,6 +12,7 @@ import structlog
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.discovery import Discovery
+from trainop.runtime.errors import DecodeError
 from trainop.runtime.guard import GuardedStore
 from trainop.runtime.measured import InformerMetrics, Unmeasured
 from trainop.runtime.objects import Decoder, HasMetadata, Key
@@ -33,18 +34,6 @@ RESYNC_JITTER = 0.1
 RESYNC_SLICE = 500
 """Objects that handlers are told of before the event loop gets its turn."""
 
-HANDLER_FAULTS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What a handler with a mistake raises: one bad object must not keep all others from being seen."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -60,7 +49,8 @@ class Handler(Protocol[T_contra]):
         ...
 
     def delete(self, obj: T_contra | None, key: Key, final_state_unknown: bool) -> None:
-        """`obj` is the last state known; `final_state_unknown` tells that the deletion itself was not seen."""
+        """`obj` is the last state known; `final_state_unknown` tells that the deletion itself was not seen, or that the
+        object is there and cannot be read (`Store.unreadable`)."""
         ...
 
 
@@ -89,10 +79,10 @@ class Informer(Generic[T]):
         `metadata_only`: `decode` gets objects without spec and status, which saves memory. `guarded`: for tests, a
         mutated object ends the process."""
         self.resource = resource
-        self.store: Store[T] = GuardedStore(indices) if guarded else Store(indices)
         self.optional = optional
         self._clock = clock or SystemClock()
         self._metrics = metrics or Unmeasured()
+        self.store: Store[T] = (GuardedStore if guarded else Store)(indices, index_failed=self._count_failure)
         self._discovery = discovery or Discovery(client, self._clock)
         self._handlers: list[Handler[T]] = []
         self._served: bool | None = None
@@ -122,6 +112,8 @@ class Informer(Generic[T]):
         self._handlers.append(handler)
         for obj in self.store.list():
             self._call(handler, Change(obj.metadata.key, None, obj), initial=True)
+        for key in tuple(self.store.unreadable):
+            self._call(handler, Change(key, None, None, final_state_unknown=True), initial=True)
 
     def covers(self, namespace: str) -> bool:
         """Whether objects of this namespace would be in the store; of cluster-scoped kinds the namespace is empty."""
@@ -206,8 +198,18 @@ class Informer(Generic[T]):
             return
         self._publish(changes, initial)
 
+    def reject(self, key: Key, error: DecodeError, *, listing: bool) -> None:
+        before = self.store.unreadable.get(key)
+        changes = self.store.reject(key, error, any_version=listing)
+        if changes and (before is None or str(before) != str(error)):
+            log.warning("object cannot be decoded", resource=str(self.resource), key=str(key), error=str(error))
+        self._publish(changes or (), initial=False)
+
     def remove(self, obj: T) -> None:
         self._publish(self.store.remove(obj), initial=False)
+
+    def forget(self, key: Key) -> None:
+        self._publish(self.store.forget(key), initial=False)
 
     def listed(self, keep: Collection[Key], scope: Scope) -> None:
         self._publish(self.store.prune(keep, scope.covers), initial=False)
@@ -232,9 +234,13 @@ class Informer(Generic[T]):
     def _call(self, handler: Handler[T], change: Change[T], initial: bool) -> None:
         try:
             _tell(handler, change, initial)
-        except HANDLER_FAULTS:
-            self._metrics.handler_failed(str(self.resource))
+        # A mapper or predicate that fails for one object must not keep others, or other handlers, from being told.
+        except Exception:
+            self._count_failure()
             log.exception("handler failed", resource=str(self.resource), key=str(change.key))
+
+    def _count_failure(self) -> None:
+        self._metrics.handler_failed(str(self.resource))
 
 
 def _tell(handler: Handler[T], change: Change[T], initial: bool) -> None:

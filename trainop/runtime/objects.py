@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from sys import intern
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    from trainop.runtime.errors import DecodeError
 
 Json: TypeAlias = dict[str, Any]
 """A JSON object as the API server speaks it."""
@@ -100,7 +103,7 @@ T_co = TypeVar("T_co", bound=HasMetadata, covariant=True)
 
 
 class Decoder(Protocol[T_co]):
-    """Turns the JSON bytes of one object into what the cache holds; raises `msgspec.MsgspecError` on bad input."""
+    """Turns the JSON bytes of one object into what the cache holds. Whatever it raises becomes a `DecodeError`."""
 
     def __call__(self, raw: bytes, /) -> T_co: ...
 
@@ -112,12 +115,14 @@ class PartialObject(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unstructured:
-    """An object with all its fields: `raw` is the JSON value as received, to be read and never mutated."""
+    """An object with all its fields: `raw` is the JSON value as received, to be read and never mutated. `fault` is set
+    on what remains of an object that cannot be read whole."""
 
-    __slots__ = ("metadata", "raw")
+    __slots__ = ("fault", "metadata", "raw")
 
-    def __init__(self, raw: Json, metadata: Metadata | None = None) -> None:
+    def __init__(self, raw: Json, metadata: Metadata | None = None, fault: DecodeError | None = None) -> None:
         self.raw = raw
+        self.fault = fault
         self.metadata = metadata or msgspec.convert(raw.get("metadata") or {}, Metadata)
 
     def __repr__(self) -> str:
@@ -139,13 +144,18 @@ def decode_unstructured(raw: bytes) -> Unstructured:
     """The same without what doubles an object's size and only API servers and kubectl read: `managedFields` and the
     configuration that was last applied. So patch what you read here, and never replace it."""
     value = _decode_json(raw)
+    strip(value)
+    return Unstructured(value)
+
+
+def strip(value: Json) -> None:
+    """Takes out what `decode_unstructured` does not keep."""
     metadata = value.get("metadata")
     if isinstance(metadata, dict):
         metadata.pop("managedFields", None)
         annotations = metadata.get("annotations")
-        if annotations:
+        if isinstance(annotations, dict):
             annotations.pop(LAST_APPLIED, None)
-    return Unstructured(value)
 
 
 def owner_reference(api_version: str, kind: str, name: str, uid: str) -> Json:

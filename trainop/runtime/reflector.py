@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Collection
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import structlog
@@ -15,12 +14,14 @@ import structlog
 from trainop.runtime.client import JSON, METADATA_OBJECT, PAGE_SIZE, Client
 from trainop.runtime.clock import Clock
 from trainop.runtime.connection import Connection, OversizedLineError
-from trainop.runtime.errors import ApiError, error_of_status
+from trainop.runtime.decoding import ObjectDecoder, read
+from trainop.runtime.errors import ApiError, DecodeError, error_of_status
 from trainop.runtime.measured import InformerMetrics
-from trainop.runtime.objects import Decoder, HasMetadata, Key
+from trainop.runtime.objects import Decoder, HasMetadata, Json, Key, PartialObject
 from trainop.runtime.paging import Pages
 from trainop.runtime.resource import Resource
 from trainop.runtime.scope import Scope
+from trainop.runtime.sink import Sink
 from trainop.runtime.store import is_older
 from trainop.runtime.transport import Request
 from trainop.runtime.watcher import (
@@ -37,7 +38,7 @@ from trainop.runtime.watcher import (
     cause_of_silence,
     step,
 )
-from trainop.runtime.watchevents import WatchEvent, decode_event, decode_partial, decode_status, key_of
+from trainop.runtime.watchevents import WatchEvent, decode_event, decode_partial, decode_status
 
 OPEN_TIMEOUT = 30.0
 STREAMED_LIST_PATIENCE = 60.0
@@ -58,20 +59,8 @@ END_OF_LIST = "k8s.io/initial-events-end"
 METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 
 T = TypeVar("T", bound=HasMetadata)
-T_contra = TypeVar("T_contra", bound=HasMetadata, contravariant=True)
 
 log = structlog.get_logger(__name__)
-
-
-class Sink(Protocol[T_contra]):
-    """Where objects go. `listing`: the object is part of a list, which is true whatever was known before."""
-
-    def put(self, obj: T_contra, *, listing: bool, initial: bool) -> None: ...
-    def remove(self, obj: T_contra) -> None: ...
-
-    def listed(self, keep: Collection[Key], scope: Scope) -> None:
-        """A list is complete: nothing but `keep` exists in what `scope` covers."""
-        ...
 
 
 class Reflector(Generic[T]):
@@ -92,7 +81,7 @@ class Reflector(Generic[T]):
     ) -> None:
         self._client = client
         self._resource = resource
-        self._decode = decode
+        self._decode = ObjectDecoder(resource, decode)
         self._sink = sink
         self._scope = scope
         self._metadata_only = metadata_only
@@ -250,7 +239,7 @@ class Reflector(Generic[T]):
         arrived, events = self._clock.monotonic(), 0
         outcome: Listed | Ended | None = None
         while connection.lines and outcome is None:
-            outcome = self._take(connection, connection.lines.popleft())
+            outcome = await self._take(connection, connection.lines.popleft())
             events += 1
             await self._breathe()
         self._metrics.received(self._name, events, self._clock.monotonic() - arrived)
@@ -259,32 +248,40 @@ class Reflector(Generic[T]):
             await self._disconnect()
         return outcome
 
-    def _take(self, connection: Connection, line: bytes) -> Listed | Ended | None:
+    async def _take(self, connection: Connection, line: bytes) -> Listed | Ended | None:
         if not line.strip():
             return None
         try:
-            event = decode_event(line)
+            event = await read(decode_event, line)
             match event.type:
                 case "ADDED" | "MODIFIED" | "DELETED":
                     self._apply(connection, event)
                 case "BOOKMARK":
-                    return self._mark(connection, event.object)
+                    return self._mark(connection, await read(decode_partial, event.object))
                 case "ERROR":
-                    return self._refused(connection, event.object)
+                    return self._refused(connection, await read(decode_status, event.object))
                 case _:
                     log.warning("event of unknown type", resource=self._name, type=event.type)
-        except msgspec.MsgspecError as error:
-            self._metrics.dropped(self._name, "undecodable")
-            log.warning("watch line cannot be decoded", resource=self._name, error=str(error), line=line[:200])
+        except DecodeError as error:
+            self._drop("watch line cannot be decoded", error, line=line[:200])
             return self._ended(connection, Cause.UNREADABLE)
         return None
 
     def _apply(self, connection: Connection, event: WatchEvent) -> None:
+        """Raises `DecodeError` for an object of which not even the name can be read: only a new list tells which."""
         connection.fruitful = True
         if self._listing and event.type != "DELETED":
             self._put_listed(event.object)
             return
-        obj = self._decode(event.object)
+        try:
+            obj = self._decode(event.object)
+        except DecodeError as error:
+            if error.key is None:
+                raise
+            self._reject(error, error.key, gone=event.type == "DELETED")
+            if error.remains is not None:
+                connection.version = error.remains.metadata.resource_version
+            return
         if event.type == "DELETED":
             self._seen.discard(obj.metadata.key)
             self._sink.remove(obj)
@@ -292,15 +289,27 @@ class Reflector(Generic[T]):
             self._sink.put(obj, listing=False, initial=False)
         connection.version = obj.metadata.resource_version or connection.version
 
-    def _mark(self, connection: Connection, raw: msgspec.Raw) -> Listed | Ended | None:
+    def _reject(self, error: DecodeError, key: Key, *, gone: bool = False, listing: bool = False) -> None:
+        self._metrics.dropped(self._name, "undecodable")
+        if gone:
+            self._seen.discard(key)
+            self._sink.forget(key)
+            return
+        if listing:
+            self._seen.add(key)
+        self._sink.reject(key, error, listing=listing)
+
+    def _mark(self, connection: Connection, mark: PartialObject) -> Listed | Ended | None:
         """A bookmark: the version advances; one of them ends a streamed list."""
-        metadata = decode_partial(raw).metadata
+        metadata = mark.metadata
         version = metadata.resource_version
         connection.fruitful = True
         connection.patience = STREAMED_LIST_PATIENCE if self._listing else BOOKMARK_PATIENCE
         if self._listing:
             if metadata.annotations.get(END_OF_LIST) != "true":
                 return None
+            if not version:
+                return self._ended(connection, Cause.UNREADABLE)
             connection.version = version
             connection.patience, connection.lifetime = BOOKMARK_PATIENCE, math.inf
             self._end_list()
@@ -310,25 +319,28 @@ class Reflector(Generic[T]):
         connection.version = version or connection.version
         return None
 
-    def _refused(self, connection: Connection, raw: msgspec.Raw) -> Ended:
-        error = error_of_status(decode_status(raw))
+    def _refused(self, connection: Connection, status: Json) -> Ended:
+        error = error_of_status(status)
         cause = cause_of(error, in_stream=True)
         log.info("watch ended with an error", resource=self._name, cause=cause.value, error=str(error))
         return Ended(cause, connection.version, connection.fruitful, float(error.retry_after or 0))
 
     def _put_listed(self, raw: msgspec.Raw) -> None:
-        """An object of a list; one that cannot be decoded leaves what is cached of it, and all others, untouched."""
+        """An object of a list; one that cannot be decoded keeps no other from being stored."""
         try:
             obj = self._decode(raw)
-        except msgspec.MsgspecError as error:
-            self._metrics.dropped(self._name, "undecodable")
-            key = key_of(raw)
-            log.warning("object cannot be decoded", resource=self._name, key=str(key), error=str(error))
-            if key is not None:
-                self._seen.add(key)
+        except DecodeError as error:
+            if error.key is not None:
+                self._reject(error, error.key, listing=True)
+            else:
+                self._drop("object cannot be decoded", error)
             return
         self._seen.add(obj.metadata.key)
         self._sink.put(obj, listing=True, initial=self._initial)
+
+    def _drop(self, what: str, error: DecodeError, **about: object) -> None:
+        self._metrics.dropped(self._name, "undecodable")
+        log.warning(what, resource=self._name, error=str(error), **about)
 
     def _begin_list(self) -> None:
         self._listing = True

@@ -14,6 +14,8 @@ class Resource:
     plural: str
     kind: str
     namespaced: bool = True
+    list_kind: str = ""
+    """What the server calls a list of these, if that is not the kind with `List` (`spec.names.listKind` of a CRD)."""
 
     @property
     def api_version(self) -> str:

@@ -2,6 +2,10 @@
 
 An object is known by its key. The version that is cached already changes nothing, an older one is refused, and another
 UID under the same key is a deletion followed by an addition.
+
+An object that cannot be decoded is not in the store, and neither is its last version that could be: that is no longer
+true, and would pass for the truth until the object changes. What is wrong with it is in `unreadable`. To handlers it
+has gone, with an unknown final state, so that whatever depends on it is looked at.
 """
 
 from __future__ import annotations
@@ -11,21 +15,21 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import structlog
 
+from trainop.runtime.errors import DecodeError
 from trainop.runtime.objects import HasMetadata, Key
+from trainop.runtime.texts import cut
 
 T = TypeVar("T", bound=HasMetadata)
 
 Index: TypeAlias = Callable[[T], Iterable[str]]
 """The values under which an object is found: a pure function, called again to take the object out."""
 
-INDEX_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""How a function meets an object of a shape that it did not expect."""
-
 log = structlog.get_logger(__name__)
 
 
 class Change(NamedTuple, Generic[T]):
-    """`old` is None for an addition, `new` for a deletion; a deletion that nobody saw has `final_state_unknown`."""
+    """`old` is None for an addition, `new` for a deletion; a deletion that nobody saw has `final_state_unknown`. Both
+    are None for an object that cannot be read, and was not readable before."""
 
     key: Key
     old: T | None
@@ -65,8 +69,13 @@ def is_older(version: str, than: str) -> bool:
 class Store(Generic[T]):
     """Read it freely, never mutate what it returns; only its informer writes."""
 
-    def __init__(self, indices: Mapping[str, Index[T]] | None = None) -> None:
+    def __init__(
+        self, indices: Mapping[str, Index[T]] | None = None, *, index_failed: Callable[[], None] = lambda: None
+    ) -> None:
+        """`index_failed` is called for each object that an index raises an exception for."""
+        self._index_failed = index_failed
         self._objects: dict[Key, T] = {}
+        self._unreadable: dict[Key, DecodeError] = {}
         self._indices: dict[str, Index[T]] = {}
         self._buckets: dict[str, dict[str, dict[Key, None]]] = {}
         for name, index in (indices or {}).items():
@@ -86,6 +95,11 @@ class Store(Generic[T]):
         if namespace is None:
             return list(self._objects.values())
         return [obj for key, obj in self._objects.items() if key.namespace == namespace]
+
+    @property
+    def unreadable(self) -> Mapping[Key, DecodeError]:
+        """The objects that exist and cannot be decoded as they are now."""
+        return self._unreadable
 
     def keys(self) -> Collection[Key]:
         return self._objects.keys()
@@ -110,27 +124,24 @@ class Store(Generic[T]):
 
         `any_version` takes older versions too: what a list says is true, even after a restored backup.
         """
-        key = obj.metadata.key
+        key, after = obj.metadata.key, obj.metadata
         old = self._objects.get(key)
-        if old is None:
-            self._set(key, None, obj)
-            return [Change(key, None, obj)]
-        before, after = old.metadata, obj.metadata
-        if before.uid == after.uid:
-            if before.resource_version == after.resource_version:
-                return []
-            if not any_version and is_older(after.resource_version, before.resource_version):
-                return None
-            self._set(key, old, obj)
-            return [Change(key, old, obj)]
-        if not any_version and is_older(after.resource_version, before.resource_version):
+        same = old is not None and old.metadata.uid == after.uid
+        if old is not None and same and old.metadata.resource_version == after.resource_version:
+            return []
+        if not any_version and is_older(after.resource_version, self._version(key)):
             return None
+        self._unreadable.pop(key, None)
         self._set(key, old, obj)
+        if old is None or same:
+            return [Change(key, old, obj)]
         return [Change(key, old, None, final_state_unknown=True), Change(key, None, obj)]
 
     def remove(self, final: T) -> Sequence[Change[T]]:
         """Takes out the object whose last state is `final`; nothing happens if another UID has its place."""
         key = final.metadata.key
+        if key in self._unreadable:
+            return self.forget(key)
         old = self._objects.get(key)
         if old is None or old.metadata.uid != final.metadata.uid:
             return []
@@ -146,7 +157,34 @@ class Store(Generic[T]):
         ]
         for key, obj in gone:
             self._set(key, obj, None)
-        return [Change(key, obj, None, final_state_unknown=True) for key, obj in gone]
+        lost = [key for key in self._unreadable if key not in keep and (covers is None or covers(key.namespace))]
+        changes: list[Change[T]] = [Change(key, obj, None, final_state_unknown=True) for key, obj in gone]
+        return changes + [change for key in lost for change in self.forget(key)]
+
+    def reject(self, key: Key, error: DecodeError, *, any_version: bool = False) -> Sequence[Change[T]] | None:
+        """Notes that the object of this key cannot be decoded; None if what is known of it is newer."""
+        known, version = self._version(key), _version_of(error)
+        if key in self._unreadable and version and version == known:
+            return []
+        if not any_version and is_older(version, known):
+            return None
+        error.__traceback__ = error.__context__ = error.__cause__ = None  # they hold the bytes
+        self._unreadable[key] = error
+        old = self._objects.get(key)
+        if old is not None:
+            self._set(key, old, None)
+        return [Change(key, old, None, final_state_unknown=True)]
+
+    def forget(self, key: Key) -> Sequence[Change[T]]:
+        """The object of this key has gone; nothing happens if it could be read."""
+        if self._unreadable.pop(key, None) is None:
+            return []
+        return [Change(key, None, None, final_state_unknown=True)]
+
+    def _version(self, key: Key) -> str:
+        """The resourceVersion that is known of this object; empty if none is."""
+        obj = self._objects.get(key)
+        return obj.metadata.resource_version if obj is not None else _version_of(self._unreadable.get(key))
 
     def _set(self, key: Key, old: T | None, new: T | None) -> None:
         for name in self._indices:
@@ -175,6 +213,12 @@ class Store(Generic[T]):
     def _values(self, name: str, obj: T) -> tuple[str, ...]:
         try:
             return tuple(self._indices[name](obj))
-        except INDEX_FAULTS as error:
-            log.warning("index failed", index=name, key=str(obj.metadata.key), error=repr(error))
+        # An index that fails for one object must not keep it, or any other, out of the store.
+        except Exception as error:  # noqa: BLE001
+            self._index_failed()
+            log.warning("index failed", index=name, key=str(obj.metadata.key), error=cut(repr(error)))
             return ()
+
+
+def _version_of(error: DecodeError | None) -> str:
+    return error.remains.metadata.resource_version if error is not None and error.remains is not None else ""

@@ -17,7 +17,7 @@ import enum
 import random
 from dataclasses import dataclass, replace
 
-from trainop.runtime.errors import ApiError
+from trainop.runtime.errors import ApiError, DecodeError
 
 FIRST_BACKOFF = 0.8
 MAX_BACKOFF = 30.0
@@ -321,6 +321,8 @@ def cause_of_silence(*, fruitful: bool, seconds: float) -> Cause:
 
 def cause_of(error: Exception, *, in_stream: bool = False) -> Cause:
     """The cause that an `ApiError`, `ConnectionError` or `TimeoutError` stands for; `in_stream`: of an ERROR event."""
+    if isinstance(error, DecodeError):
+        return Cause.UNREADABLE
     if isinstance(error, ApiError):
         return _cause_of_refusal(error, in_stream)
     if isinstance(error, TimeoutError | ConnectionError):

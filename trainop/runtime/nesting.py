@@ -1,0 +1,97 @@
+"""How deep JSON is nested, found without recursion, so that no depth is too much.
+
+Decoders, encoders, `==` and most walks over a value recurse, also over what they skip. CPython ends that with a
+`RecursionError` at 1,000 levels, less what the stack holds already. API servers accept 10,000.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+MAX_DEPTH = 200
+"""Levels of an object that is kept as JSON, the object itself included. A pod template has some 15, a CRD 100; code
+that takes four stack frames per level still works."""
+
+SLICE = 5_000
+"""Brackets, a few milliseconds, between two chances for the event loop."""
+
+PATH_LEVELS = 8
+"""So much of a path is told."""
+
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_FLAT = rb'(?:[^][{}"]++|' + _STRING + rb")*+"
+_BRACKET = re.compile(rb'(?:[^][{}"]++|' + _STRING + rb"|[\[{]" + _FLAT + rb"[\]}])*+(?:([\[{])|[\]}])", re.DOTALL)
+"""Up to the next bracket of a container that holds other containers. Nothing is given back, so the time is linear."""
+
+
+def prune_in_slices(raw: bytes, levels: int) -> Iterator[bytes | None]:
+    """Replaces by null what is nested deeper than `levels`, or `levels` + 1. Takes any bytes, in linear time: some
+    0.2 µs per bracket. Gives None every few milliseconds, and the result at last."""
+    pieces: list[bytes] = []
+    depth = kept = 0
+    matches = _BRACKET.scanner(raw).match  # type: ignore[attr-defined]  # typeshed does not list it
+    for number, found in enumerate(iter(matches, None)):
+        if found.lastindex:
+            if depth == levels:
+                pieces += raw[kept : found.end() - 1], b"null"
+            depth += 1
+        else:
+            depth -= 1
+            if depth == levels:
+                kept = found.end()
+        if number % SLICE == SLICE - 1:
+            yield None
+    if depth <= levels:
+        pieces.append(raw[kept:])
+    yield b"".join(pieces)
+
+
+def prune(raw: bytes, levels: int) -> bytes:
+    """The same in one go."""
+    return b"".join(piece for piece in prune_in_slices(raw, levels) if piece is not None)
+
+
+def is_deep(raw: bytes, value: Any) -> bool:
+    """Whether `value`, decoded from `raw`, is nested deeper than `MAX_DEPTH`; mostly the number of brackets tells."""
+    if raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH:
+        return False
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _values(outer) if isinstance(inner, dict | list)]
+    return bool(level)
+
+
+def prune_value(value: Any) -> str:
+    """Makes whatever is deeper than `MAX_DEPTH` null, in place; the beginning of the path to one such place, such as
+    `spec.template.a.b[0]`, or nothing if there is none."""
+    where = ""
+    level: list[tuple[Any, str]] = [(value, "")]
+    for depth in range(1, MAX_DEPTH + 1):
+        following = []
+        for outer, path in level:
+            for name, inner in _items(outer):
+                if not isinstance(inner, dict | list):
+                    continue
+                if depth == MAX_DEPTH:
+                    outer[name] = None
+                    where = where or path
+                else:
+                    following.append((inner, _extend(path, name) if depth <= PATH_LEVELS else path))
+        level = following
+    return where and f"{where}..."
+
+
+def _values(container: Any) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
+
+
+def _items(container: Any) -> Iterable[tuple[Any, Any]]:
+    return list(container.items()) if isinstance(container, dict) else enumerate(container)
+
+
+def _extend(path: str, name: Any) -> str:
+    if isinstance(name, int):
+        return f"{path}[{name}]"
+    return f"{path}.{name[:64]}" if path else name[:64]
