@@ -638,4 +638,36 @@ DRY_RUN = [
     row("an unknown kind of dry run", Call("POST", f"{MAPS}?dryRun=Some", config_map(), 422, {"reason": "Invalid"})),
 ]
 
-ROWS: list[Row] = [*PATCHES, *SERVER_SIDE_APPLY, *SUBRESOURCES, *SCHEMAS, *DRY_RUN]
+TOO_MUCH = [
+    row(
+        "a body over three MiB",
+        Call("POST", MAPS, config_map(data={"a": "x" * (3 * 1024 * 1024)}), 413, {"reason": "RequestEntityTooLarge"}),
+    ),
+    row(
+        "a patch of too many operations",
+        MADE,
+        patch(
+            f"{MAPS}/a",
+            [{"op": "test", "path": "/data/a", "value": "1"}] * 10_001,
+            JSON_PATCH,
+            413,
+            of={"message": Text("The allowed maximum operations in a JSON patch is 10000, got 10001")},
+        ),
+    ),
+    row(
+        "levels beyond any limit",
+        Call(
+            "POST",
+            WIDGETS,
+            '{"apiVersion":"conformance.trainop.dev/v1","kind":"Widget","metadata":{"name":"w"},"spec":{"free":'
+            + '{"a":' * 20_000
+            + "1"
+            + "}" * 20_002,
+            400,
+        ),
+    ),
+    row("a version that no number holds", Call("GET", f"{MAPS}?resourceVersion={'9' * 30}", None, 400)),
+    row("options of a deletion that are mistyped", MADE, Call("DELETE", f"{MAPS}/a?gracePeriodSeconds=x", None, 400)),
+]
+
+ROWS: list[Row] = [*PATCHES, *SERVER_SIDE_APPLY, *SUBRESOURCES, *SCHEMAS, *DRY_RUN, *TOO_MUCH]

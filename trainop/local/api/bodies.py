@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from trainop.local.api import core_types, protobuf, refusal
+from trainop.local.api import bounds, core_types, protobuf, refusal
 from trainop.local.api.complaints import forbidden, unsupported, wrong
 from trainop.local.api.kinds import Kind
 from trainop.local.api.refusal import Refusal, bad_request
@@ -79,6 +79,8 @@ def decode(request: Request, what: str) -> Json:
         word = {list: "array", str: "string", bool: "bool"}.get(type(value), "number")
         target = r'struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }'
         raise _unrecognized(what, f"json: cannot unmarshal {word} into Go value of type {target}", request.body)
+    if bounds.may_be_deep(request.body):
+        bounds.check_value(value)
     return value
 
 
@@ -120,8 +122,13 @@ _JsonYaml.yaml_implicit_resolvers = {
 
 
 def load_yaml(body: bytes) -> Any:
-    """The value; raises `yaml.YAMLError`."""
-    return yaml.load(body, Loader=_JsonYaml)  # noqa: S506 - a subclass of SafeLoader
+    """The value; raises `yaml.YAMLError`. JSON, which most clients send as YAML, is read a hundred times faster."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError):
+        value = yaml.load(body, Loader=_JsonYaml)  # noqa: S506 - a subclass of SafeLoader
+    bounds.check_value(value)
+    return value
 
 
 def _unrecognized(what: str, why: str, body: bytes) -> Refusal:

@@ -10,13 +10,13 @@ from trainop.local.api.events import EVENTS_V1, to_core_event, to_events_v1
 from trainop.local.api.inert import (
     ConfigMapStrategy,
     EventStrategy,
-    InertStrategy,
     LeaseStrategy,
     NodeStrategy,
     RbacStrategy,
     SecretStrategy,
     ServiceAccountStrategy,
     VolumeClaimStrategy,
+    WebhookStrategy,
 )
 from trainop.local.api.kinds import Kind, Strategy, builtin
 from trainop.local.api.namespaces import NamespaceStrategy
@@ -144,12 +144,12 @@ def _inert() -> list[Kind]:
             Resource(
                 admission, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", namespaced=False
             ),
-            strategy=InertStrategy(generation=True),
+            strategy=WebhookStrategy(),
         ),
         builtin(
             Resource(
                 admission, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", namespaced=False
             ),
-            strategy=InertStrategy(generation=True),
+            strategy=WebhookStrategy(),
         ),
     ]

@@ -12,9 +12,9 @@ from trainop.local.api import bodies, refusal
 from trainop.local.api.backend import Backend
 from trainop.local.api.complaints import unsupported
 from trainop.local.api.kinds import Kind
-from trainop.local.api.lists import ListOptions, list_page, select
+from trainop.local.api.lists import ListOptions, list_page, parse_int, select
 from trainop.local.api.namespaces import IMMORTAL
-from trainop.local.api.refusal import Refusal
+from trainop.local.api.refusal import Refusal, bad_request
 from trainop.local.api.route import Route
 from trainop.local.api.store import Stored
 from trainop.local.api.writes import copy, gone
@@ -42,16 +42,18 @@ class DeleteOptions:
         query = request.query
         grace = body.get("gracePeriodSeconds")
         if grace is None and query.get("gracePeriodSeconds"):
-            grace = int(query["gracePeriodSeconds"])
+            grace = parse_int(query["gracePeriodSeconds"])
         propagation = body.get("propagationPolicy") or query.get("propagationPolicy") or ""
         orphan = body.get("orphanDependents")
         if not propagation and orphan is not None:
             propagation = "Orphan" if orphan else "Background"
-        if propagation not in {"", "Background", "Foreground", "Orphan"}:
+        if propagation not in ("", "Background", "Foreground", "Orphan"):
             supported = ["Foreground", "Background", "Orphan", "nil"]
             wrong = unsupported("propagationPolicy", propagation, supported)
             raise refusal.invalid("meta.k8s.io", "DeleteOptions", "", [wrong])
         preconditions = body.get("preconditions") or {}
+        if not isinstance(preconditions, dict) or isinstance(grace, bool) or not isinstance(grace, int | None):
+            raise bad_request('DeleteOptions in version "v1" cannot be handled as a DeleteOptions: mistyped field')
         return cls(
             dry_run=bool(body.get("dryRun") or query.get("dryRun")),
             grace=grace,

@@ -41,6 +41,18 @@ class RbacStrategy(Strategy):
         return path_segment(name)
 
 
+class WebhookStrategy(InertStrategy):
+    """Admission webhooks are not called: a configuration of some would be obeyed by every cluster but this one."""
+
+    def __init__(self) -> None:
+        super().__init__(generation=True)
+
+    def validate(self, value: Json) -> list[FieldError]:
+        if not value.get("webhooks"):
+            return []
+        return [forbidden("webhooks", "this cluster calls no admission webhooks; try them on a kube-apiserver")]
+
+
 class ServiceAccountStrategy(Strategy):
     returns_deleted = True
 

@@ -122,6 +122,9 @@ def parse_version(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         message = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
         raise bad_request(f"invalid resource version: {message}")
+    if len(text) > 20:  # of the largest number of 64 bits
+        message = f'resourceVersion: Invalid value: "{text[:40]}": strconv.ParseUint: value out of range'
+        raise bad_request(f"invalid resource version: {message}")
     return int(text)
 
 

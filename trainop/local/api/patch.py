@@ -45,7 +45,7 @@ def json_patch(value: Any, operations: Any) -> Any:
 
 def _apply_operation(value: Any, operation: dict[str, Any]) -> Any:
     name, path = operation.get("op"), operation.get("path")
-    if name not in _OPERATIONS:
+    if not isinstance(name, str) or name not in _OPERATIONS:
         raise PatchError(f"Unexpected kind: {name or 'unknown'}")
     if not isinstance(path, str):
         raise PatchError("patch operation missing path field")

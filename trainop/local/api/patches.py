@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from trainop.local.api import apply, bodies, refusal
+from trainop.local.api import apply, bodies, bounds, refusal
 from trainop.local.api.backend import Backend
 from trainop.local.api.bodies import WriteOptions
 from trainop.local.api.complaints import wrong
@@ -20,6 +20,8 @@ from trainop.local.api.writes import Writer, Written, copy, headed
 from trainop.runtime.objects import Json
 from trainop.runtime.transport import Request
 
+_OPERATIONS = 10_000
+"""Of a JSON patch, as in the API server."""
 _JSON = "application/json-patch+json"
 _MERGE = "application/merge-patch+json"
 _STRATEGIC = "application/strategic-merge-patch+json"
@@ -146,11 +148,13 @@ def patched(kind: Kind, current: Json, media: str, body: bytes) -> Json:
         patch: Any = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise _undecodable(bodies.go_error(body, str(error))) from error
+    if bounds.may_be_deep(body):
+        bounds.check_value(patch)
     try:
         if media == _JSON:
             if not isinstance(patch, list):
                 raise _undecodable(f"{_word(patch)} into Go value of type []handlers.jsonPatchOp")
-            value = json_patch(current, patch)
+            value = _operated(current, patch)
         elif not isinstance(patch, dict):
             raise _undecodable(f"{_word(patch)} into Go value of type map[string]interface {{}}")
         elif media == _MERGE:
@@ -164,6 +168,15 @@ def patched(kind: Kind, current: Json, media: str, body: bytes) -> Json:
     if not isinstance(value, dict):
         raise bad_request("the patched value is not an object")
     return copy(value)
+
+
+def _operated(current: Json, operations: list[Any]) -> Any:
+    if len(operations) > _OPERATIONS:
+        said = f"The allowed maximum operations in a JSON patch is {_OPERATIONS}, got {len(operations)}"
+        raise Refusal(413, "RequestEntityTooLarge", said, {})
+    value = json_patch(current, operations)
+    bounds.check_value(value)
+    return value
 
 
 def _undecodable(why: str) -> Refusal:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from trainop.local.api import discovery, refusal
+from trainop.local.api import bounds, discovery, refusal
 from trainop.local.api.backend import Backend
 from trainop.local.api.deletes import Deleter
 from trainop.local.api.lists import ListOptions, list_page, parse_version, select
@@ -64,7 +64,12 @@ class Router:
     async def answer(self, request: Request) -> Response | Stream:
         """A Response, or for watches and logs a Stream."""
         try:
+            bounds.check_body(request.body)
             return await self._answer(request)
+        except RecursionError:
+            return respond(bounds.too_deep())
+        except UnicodeError as error:
+            return respond(refusal.bad_request(f"text that is not valid in UTF-8: {error}"))
         except Refusal as refused:
             return respond(refused)
         except NoSuchPathError:
