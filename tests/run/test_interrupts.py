@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import pty
 import shlex
 import signal
 import ssl
@@ -95,6 +96,22 @@ def test_pods_may_save_what_they_have_when_it_is_interrupted(tmp_path: Path, num
     assert process.returncode == 128 + number
     assert errors == "trainop: stopping 1 pod, up to 30 s; Ctrl-C again to kill\n"
     assert (tmp_path / "checkpoint").read_text() == "saved\n"
+
+
+def test_a_closed_terminal_leaves_nothing_behind(tmp_path: Path):
+    """Neither pods, nor what a flood would have kept."""
+    path = write(tmp_path, SAVES.format(tmp_path / "checkpoint"))
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["TMPDIR"] = str(tmp_path)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        os.execv(sys.executable, [sys.executable, "-m", "trainop", "run", str(path)])  # noqa: S606  # in a terminal
+    seen = b""
+    while b"up" not in seen:
+        seen += os.read(terminal, 4096)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGHUP
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["checkpoint", "job.yaml"]
 
 
 def test_a_second_signal_kills(tmp_path: Path):

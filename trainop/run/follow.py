@@ -97,8 +97,10 @@ class Follower:
             if ended := [stream for run, stream in self._streams.items() if run in self._ended]:
                 await asyncio.wait(ended)
         finally:
-            for task in (watching, *self._streams.values()):
+            tasks = {watching, *self._streams.values()}
+            for task in tasks:
                 task.cancel()
+            await asyncio.wait(tasks)
 
     def _open_jobs(self) -> list[JobView]:
         return [job.view for job in self._jobs.values() if not job.ended]
@@ -197,15 +199,16 @@ class Follower:
     async def _copy_log(self, pod: Key, container: str, replica: Replica, prefix: str) -> None:
         """Print the log of one container until it ends; a pod that vanishes takes the rest of its log with it."""
         path = PODS.path(pod.namespace, pod.name, "log")
+        kept = self._keep_log(pod, container) if self._screen.terminal else None
+        view = LogView(self._screen, replica, prefix, str(kept or "the log of its pod"), self._clock)
         try:
             stream = await self._client.open(Request("GET", path, {"container": container, "follow": "true"}))
-            kept = self._keep_log(pod, container) if self._screen.terminal else None
-            view = LogView(self._screen, replica, prefix, str(kept or "the log of its pod"), self._clock)
             await view.run(aiter(stream.chunks()))
-            if kept and view.complete:
-                kept.unlink(missing_ok=True)
         except (ApiError, ConnectionError, TimeoutError) as error:
             self._screen.note(f"{replica.name}: its log cannot be read further: {error}")
+        finally:
+            if kept and view.complete:
+                kept.unlink(missing_ok=True)
 
     def see_warning(self, seen: Unstructured) -> None:
         """A warning about one of the jobs or its pods, once for each reason and text; numbers in it may grow."""
