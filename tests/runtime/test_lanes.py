@@ -18,7 +18,7 @@ from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.operator import build
 from trainop.runtime.client import Client
 from trainop.runtime.cluster import Proof
-from trainop.runtime.http import HttpTransport
+from trainop.runtime.http import PIECE, HttpTransport
 from trainop.runtime.leader import LeaderElector, NotLeaderError, Timing
 from trainop.runtime.objects import Json
 from trainop.runtime.pool import MAX_REQUESTS
@@ -202,6 +202,35 @@ async def test_not_one_byte_of_a_refused_write_is_sent():
         with pytest.raises(NotLeaderError):
             await Client(transport, gate=gate).create(PODS, POD)
     assert bytes(received) == b""
+
+
+async def test_a_large_write_is_not_completed_once_another_may_lead():
+    asked = 0
+
+    def gate() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 2:
+            raise NotLeaderError("another may lead")
+
+    ended = asyncio.Event()
+    received = bytearray()
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            while more := await reader.read(65536):
+                received.extend(more)
+        writer.close()
+        ended.set()
+
+    listener = await asyncio.start_server(receive, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    body = b"x" * (4 * PIECE)
+    async with listener, transport_of(f"http://127.0.0.1:{port}") as transport:
+        with pytest.raises(NotLeaderError):
+            await transport.send(Request("POST", "/x", body=body, timeout=5, gate=gate))
+        await ended.wait()
+    assert received.count(b"x") < 3 * PIECE, "of four pieces"
 
 
 class LeaseServer:

@@ -211,11 +211,10 @@ class _Body(Payload):
 
     async def write_with_length(self, writer: AbstractStreamWriter, _content_length: int | None) -> None:
         self.sent = False
-        if self._gate is not None:
-            self._gate()
-        self.sent = True
-        await writer.write(self._value[:PIECE])
-        for start in range(PIECE, len(self._value), PIECE):
+        for start in range(0, max(1, len(self._value)), PIECE):
+            if self._gate is not None:
+                self._gate()  # a body that is not complete has no effect
+            self.sent = start + PIECE >= len(self._value)
             await writer.write(self._value[start : start + PIECE])
 
 

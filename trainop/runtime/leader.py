@@ -4,12 +4,12 @@ Numbers, records and order of requests are those of client-go `tools/leaderelect
 count from the last renewal on the monotonic clock, that several leases can be held together, that writes are refused
 once the renew deadline has passed, and that a lease is given back only after all work has ended.
 
-`LeaderElector.gate` is asked in the step that hands a write to the kernel, after all waiting, and again for each copy
-of it. What this cannot prevent: a write that was handed over before the deadline may arrive later. The kernel repeats
-it for up to 30 s while the network is down, the part of a body that did not fit into the socket buffer follows when a
-stopped process is continued, and the API server may hold a request in its queues and webhooks until the request's
-`timeout` (30 s). Such a late write is harmless only by its content: names that are the same for every leader,
-`resourceVersion` in updates, UIDs in deletions.
+`LeaderElector.gate` is asked in the step that hands a write to the kernel, after all waiting, and again for each piece
+of a large body and each copy of a write. What this cannot prevent: a write that was handed over before the deadline
+may arrive later. The kernel repeats it for up to 30 s while the network is down, up to 128 KiB may wait in the process
+for room in the socket buffer and follow when it is continued, and the API server may hold a request in its queues and
+webhooks until the request's `timeout` (30 s). Such a late write is harmless only by its content: names that are the
+same for every leader, `resourceVersion` in updates, UIDs in deletions.
 """
 
 from __future__ import annotations
