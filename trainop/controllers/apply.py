@@ -33,6 +33,7 @@ from trainop.engine.model import (
     Release,
 )
 from trainop.runtime.client import Client, PatchKind
+from trainop.runtime.decoding import read_object
 from trainop.runtime.errors import AlreadyExistsError, ApiError, ConflictError, InvalidError, NotFoundError
 from trainop.runtime.expectations import Expectations
 from trainop.runtime.objects import Json, Key, Metadata, Unstructured, owner_reference
@@ -322,7 +323,7 @@ class Applier:
             found = await self._client.get(self._framework.resource, key.name, key.namespace)
         except _FAULTS as error:
             return f"can't recheck DeletionTimestamp: {error}"
-        live = Unstructured(found).metadata
+        live = read_object(self._framework.resource, found).metadata
         if live.uid != job.metadata.uid:
             return f"original Job {key} is gone: got uid {live.uid}, wanted {job.metadata.uid}"
         if live.terminating:

@@ -12,6 +12,7 @@ from collections.abc import Collection
 import structlog
 
 from trainop.runtime.client import Client
+from trainop.runtime.decoding import read_object
 from trainop.runtime.errors import NotFoundError
 from trainop.runtime.objects import Metadata, Unstructured
 from trainop.runtime.resource import Resource
@@ -66,7 +67,7 @@ class Doubts:
             found = await self._client.get(self._resource, metadata.name, metadata.namespace)
         except NotFoundError:
             return False
-        live = Unstructured(found).metadata
+        live = read_object(self._resource, found).metadata
         if (live.uid, live.resource_version) != (metadata.uid, metadata.resource_version):
             log.debug("job has changed or is gone, the cache does not show it yet")
             return False

@@ -18,6 +18,7 @@ from trainop.engine import plan as engine
 from trainop.engine.model import Apply, CreatePod, CreateService, DeletePod, Options, Plan, Snapshot
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock
+from trainop.runtime.decoding import read_object
 from trainop.runtime.errors import ApiError, ConflictError, InvalidError, NotFoundError
 from trainop.runtime.expectations import Expectations
 from trainop.runtime.objects import Key, Unstructured
@@ -116,7 +117,8 @@ class JobReconciler:
         key = cached.metadata.key
         log.warning("cache lags behind, reading the job itself")
         try:
-            job = Unstructured(await self._client.get(self._framework.resource, key.name, key.namespace))
+            found = await self._client.get(self._framework.resource, key.name, key.namespace)
+            job = read_object(self._framework.resource, found)
         except NotFoundError:
             return None
         if job.metadata.uid != cached.metadata.uid:
