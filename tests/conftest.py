@@ -22,7 +22,12 @@ from tests.cases import CaseError, Ledger, read_cases, read_floor, write_floor
 from tests.needs import find_kubectl, need_built
 
 # a busy machine is no failure, and CI is to say the same about the same commit
-hypothesis.settings.register_profile("house", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.register_profile(
+    "house",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+)
 hypothesis.settings.load_profile("house")
 
 LEDGER = pytest.StashKey[Ledger]()

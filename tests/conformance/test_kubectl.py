@@ -15,6 +15,7 @@ import pytest
 
 from tests.conformance.client import Backend, Call
 from tests.needs import KUBECTLS, need_program
+from tests.patience import PATIENCE
 from trainop.runtime.objects import Json
 
 NAMESPACES = itertools.count(1)
@@ -151,7 +152,7 @@ def take(lines: Sequence[Line], program: str, backend: Backend, folder: Path) ->
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE,
         )
         said = f"{line.command}\n{done.stdout}{done.stderr}"
         assert (done.returncode != 0) == line.fails, said

@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-PATIENCE = 60.0
+from tests.patience import PATIENCE
+
 SAVES = "trap 'echo saved > {0}; exit 0' TERM; echo up; while :; do sleep 0.1; done"
 """Ends as a trainer does that keeps a checkpoint."""
 DEAF = "trap '' TERM; echo up; while :; do sleep 0.1; done"

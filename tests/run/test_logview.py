@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from rich.console import Console
 
+from tests.patience import PATIENCE
 from trainop.run.logview import LogView
 from trainop.run.output import Output
 from trainop.run.screen import Replica, Screen
@@ -31,7 +32,7 @@ async def view(chunks: AsyncIterator[bytes], *, terminal: bool, clock: Stopped |
     console = Console(file=out, force_terminal=terminal, color_system=None, width=100)
     async with Output(console) as output:
         log = LogView(Screen(output, []), replica, "", "/data/0.log", clock or Stopped())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await log.run(chunks)
     return out.getvalue(), replica
 
@@ -84,7 +85,7 @@ async def test_a_flood_that_pauses_shows_where_it_stands():
     out = Watched(lambda text: "300000" in text, seen)
     async with Output(Console(file=out, force_terminal=True, color_system=None, width=100)) as output:
         log = LogView(Screen(output, []), Replica("worker-0"), "", "/data/0.log", Stopped())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await log.run(flood())
     assert out.getvalue().splitlines()[-1] == "worker-0   300000"
 
@@ -141,6 +142,6 @@ async def test_a_reader_who_is_slow_holds_up_the_log_and_not_the_loop():
             await asyncio.sleep(0)  # the loop turns
         assert not running.done()
         reading.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await running
     assert out.getvalue().count("\n") == 1000

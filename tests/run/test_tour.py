@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.needs import KUBECTLS, need_program
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-STARTED = 60.0
 
 
 def tour() -> list[list[str]]:
@@ -45,7 +45,7 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Iterator[dict[str, s
     with out.open("w") as file:
         process = subprocess.Popen(command.split(), cwd=ROOT, env=environment, stdout=file, stderr=file)
     try:
-        end = time.monotonic() + STARTED
+        end = time.monotonic() + PATIENCE
         while (found := re.search(r"^export KUBECONFIG=(.+)$", out.read_text(), re.MULTILINE)) is None:
             assert process.poll() is None, out.read_text()
             assert time.monotonic() < end, out.read_text()
@@ -54,7 +54,7 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Iterator[dict[str, s
         assert process.poll() is None, out.read_text()
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        process.wait(PATIENCE)
 
 
 def read_until(process: subprocess.Popen[str], pattern: str) -> None:

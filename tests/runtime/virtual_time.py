@@ -1,7 +1,7 @@
 """An event loop whose time jumps: a test of ten minutes takes milliseconds, and always the same way.
 
-Whenever nothing is ready to run, the loop's time jumps to the next timer. Real sockets and threads do not take part:
-time does not wait for them.
+Whenever nothing is ready to run, the loop's time jumps to the next timer. It waits for what runs in the loop's
+executor, however long that really takes, but not for real sockets and other threads.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import asyncio
 import functools
 import selectors
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
+
+from tests.patience import PATIENCE
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-PATIENCE = 5.0
-"""Real seconds to wait for a thread when there is nothing else to wait for."""
 
 
 class DeadlockError(RuntimeError):
@@ -29,15 +30,17 @@ class _JumpingSelector(selectors.DefaultSelector):
     """Instead of waiting for a timer it moves the time there."""
 
     now = 0.0
+    threads = 0
+    """Calls that run in the executor."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events: list[tuple[selectors.SelectorKey, int]] = super().select(0)
         if events or timeout == 0:
             return events
-        if timeout is None:
+        if timeout is None or self.threads:
             events = super().select(PATIENCE)
             if not events:
-                raise DeadlockError("nothing is ready and no timer is set")
+                raise DeadlockError("nothing is ready, no timer is set, and no thread ends")
             return events
         self.now += timeout
         return events
@@ -52,6 +55,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def run_in_executor(  # type: ignore[override]  # typed with generics of its own
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
+        self._jumping.threads += 1
+        future.add_done_callback(self._count_end)
+        return future
+
+    def _count_end(self, _: asyncio.Future[Any]) -> None:
+        self._jumping.threads -= 1
 
     def advance(self, seconds: float) -> None:
         """Lets time pass without a turn of the loop: the process stalls."""

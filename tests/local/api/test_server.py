@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.local.api.support import DEFINITIONS, PODS, Api, definition, pod, task
+from tests.patience import PATIENCE
 from trainop.local.api.server import ApiServer
 
 BEARER = {"Authorization": "Bearer secret"}
@@ -192,7 +193,7 @@ async def test_kubectl_feels_at_home(tmp_path: Path, kubectl: str):
 
     def run(*arguments: str) -> str:
         command = [kubectl, "--kubeconfig", str(config), "--cache-dir", str(tmp_path / "cache"), *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
 
