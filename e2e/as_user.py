@@ -30,10 +30,15 @@ mount --bind "$3" /mnt/packages
 mkdir /mnt/home/checkout /mnt/home/tmp
 tar -C "$5" --exclude=./.git --exclude=./.venv --exclude=__pycache__ --exclude='./.*_cache' -cf - . |
     tar -C /mnt/home/checkout -xf -
-chown -R "$user:$user" /mnt/home
 cd /mnt/home/checkout
-shift 5
-exec setpriv --reuid="$user" --regid="$user" --clear-groups -- "$@"
+python=$6
+"$python" -m venv --without-pip .venv
+printf '%s\n' /mnt/home/checkout /mnt/packages > "$(echo .venv/lib/python*/site-packages)/here.pth"
+printf '#!%s\nfrom trainop.cli import main\nmain()\n' "$PWD/.venv/bin/python" > .venv/bin/trainop
+chmod +x .venv/bin/trainop
+chown -R "$user:$user" /mnt/home
+shift 6
+exec setpriv --reuid="$user" --regid="$user" --clear-groups -- .venv/bin/python "$@"
 """
 
 
@@ -48,8 +53,7 @@ def environment() -> dict[str, str]:
     return {
         "HOME": "/mnt/home",
         "LD_LIBRARY_PATH": "/mnt/python/lib",
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": "/mnt/home/checkout:/mnt/packages",
+        "PATH": "/mnt/home/checkout/.venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
         "TMPDIR": "/mnt/home/tmp",
         "TRAINOP_TESTENV": "/mnt/testenv",
     }
