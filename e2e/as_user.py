@@ -9,6 +9,7 @@ lie in root's home, as they are shown elsewhere in a mount namespace. The copy g
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import sysconfig
 from pathlib import Path
@@ -30,29 +31,35 @@ mount --bind "$3" /mnt/packages
 mkdir /mnt/home/checkout /mnt/home/tmp
 tar -C "$5" --exclude=./.git --exclude=./.venv --exclude=__pycache__ --exclude='./.*_cache' -cf - . |
     tar -C /mnt/home/checkout -xf -
+if [ -n "$6" ]; then
+    mount -t tmpfs none "$6"
+    chmod 0755 "$6"
+    mkdir -p "$2"
+    mount --bind /mnt/python "$2"
+fi
 cd /mnt/home/checkout
-python=$6
-"$python" -m venv --without-pip .venv
+"$7" -m venv --without-pip .venv
 printf '%s\n' /mnt/home/checkout /mnt/packages > "$(echo .venv/lib/python*/site-packages)/here.pth"
 printf '#!%s\nfrom trainop.cli import main\nmain()\n' "$PWD/.venv/bin/python" > .venv/bin/trainop
 chmod +x .venv/bin/trainop
 chown -R "$user:$user" /mnt/home
-shift 6
+shift 7
 exec setpriv --reuid="$user" --regid="$user" --clear-groups -- .venv/bin/python "$@"
 """
 
 
 def command(*arguments: str) -> list[str]:
     """What runs this Python with these arguments so; root has to start it, with `environment()`."""
-    python = f"/mnt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    places = [sys.base_prefix, sysconfig.get_path("purelib"), str(cache()), str(ROOT)]
-    return ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", str(USER), *places, python, *arguments]
+    prefix = Path(sys.base_prefix)
+    python = prefix / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    closed = next((str(place) for place in reversed(prefix.parents) if not place.stat().st_mode & stat.S_IXOTH), "")
+    places = [prefix, sysconfig.get_path("purelib"), cache(), ROOT, closed, python]
+    return ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", str(USER), *map(str, places), *arguments]
 
 
 def environment() -> dict[str, str]:
     return {
         "HOME": "/mnt/home",
-        "LD_LIBRARY_PATH": "/mnt/python/lib",
         "PATH": "/mnt/home/checkout/.venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
         "TMPDIR": "/mnt/home/tmp",
         "TRAINOP_TESTENV": "/mnt/testenv",
