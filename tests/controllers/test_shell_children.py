@@ -325,6 +325,119 @@ async def test_restarts_that_the_job_cannot_keep_account_of_fail_it_in_the_serve
     assert not shell.client.names("patch merge", JOBS)
 
 
+REFUSALS = {
+    "policy": api_error(422, "Invalid", "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"),
+    "limits": api_error(403, "Forbidden", 'pods "j-worker-0" is forbidden: minimum cpu usage per Container is 1'),
+    "security": api_error(403, "Forbidden", 'pods "j-worker-0" is forbidden: violates PodSecurity "restricted:latest"'),
+    "priority": api_error(403, "Forbidden", 'pods "j-worker-0" is forbidden: no PriorityClass with name x was found'),
+}
+
+
+async def lose(shell: Shell, *names: str) -> None:
+    """Pods that run are deleted by somebody else."""
+    await shell.settle()
+    for name in shell.pods():
+        shell.set_phase(name, "Running")
+    await shell.clock.sleep(60)
+    await shell.settle()
+    for name in names:
+        del shell.client.objects[PODS, Key("ns", name)]
+    shell.show()
+    shell.client.calls.clear()
+    shell.events.clear()
+
+
+@pytest.mark.parametrize("words", REFUSALS)
+@virtual_time
+async def test_a_refused_replacement_ends_nothing_and_is_tried_again_ever_later(words: str) -> None:
+    shell = shell_with_job()
+    await lose(shell, "j-worker-0", "j-worker-1")
+    shell.client.fail("create", PODS, REFUSALS[words], name="j-worker-0", times=3)
+    started = shell.clock.monotonic()
+    tries: list[float] = []
+    while "j-worker-0" not in shell.pods() and len(tries) < 50:
+        before = len(shell.client.names("create", PODS))
+        result = await shell.look()
+        if "j-worker-0" in shell.client.names("create", PODS)[before:]:
+            tries.append(shell.clock.monotonic() - started)
+        assert result.requeue_after is not None
+        shell.show()
+        await shell.look()  # whatever else wakes it
+        await shell.clock.sleep(result.requeue_after)
+        shell.show()
+    pauses = [later - sooner for sooner, later in itertools.pairwise(tries)]
+    assert len(pauses) == 3
+    assert 50 <= pauses[0] < pauses[1] < pauses[2] < 300
+    assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1"], "the other was made, the master ran on"
+    assert shell.client.names("create", PODS).count("j-worker-1") == 1
+    assert shell.events.of("FailedCreatePod") == [f"Error creating: {REFUSALS[words]}"], "told once"
+    assert "Failed" not in dict(shell.conditions())
+    assert shell.client.names("delete", PODS) == []
+
+
+@virtual_time
+async def test_of_many_refused_pods_a_few_are_tried_and_the_others_a_second_later() -> None:
+    shell = Shell()
+    shell.client.put(JOBS, pytorch_job(workers=12))
+    await lose(shell, *(f"j-worker-{index}" for index in range(12)))
+    for index in range(8):
+        shell.client.fail("create", PODS, REFUSALS["policy"], name=f"j-worker-{index}", times=100)
+    result = await shell.look()
+    assert len(shell.client.names("create", PODS)) < 8
+    assert result.requeue_after == pytest.approx(1.0)
+    for _ in range(20):
+        shell.show()
+        result = await shell.look()
+        await shell.clock.sleep(1)
+    assert shell.pods() == ["j-master-0", *sorted(f"j-worker-{index}" for index in range(8, 12))]
+    tried = shell.client.names("create", PODS)
+    assert len(tried) == len(set(tried)) == 12, "each once within twenty seconds"
+    assert len(shell.events.of("FailedCreatePod")) == 1
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"replicaStatuses": {"Worker": {"active": 1}}},
+        {"replicaStatuses": {"Worker": {"failed": 1}}},
+        {"conditions": [{"type": "Running", "status": "False", "reason": "PyTorchJobSuspended"}]},
+        {"conditions": [{"type": "Restarting", "status": "True", "reason": "PyTorchJobRestarting"}]},
+        {"annotation": '{"job":"job-uid","disruptions":1}'},
+        {},
+        {"startTime": "2026-01-01T00:00:00Z"},
+        {"annotation": '{"job":"other","disruptions":1}'},
+    ],
+)
+@virtual_time
+async def test_that_a_job_has_had_pods_is_known_also_after_a_restart_of_the_operator(status: Json) -> None:
+    """`startTime` is no proof: a quota may have kept the first pod from being made."""
+    job = pytorch_job()
+    note = status.pop("annotation", None)
+    job["metadata"]["annotations"] = {"trainop.kubeflow.org/restarts": note} if note else {}
+    shell = Shell()
+    shell.client.put(JOBS, job | {"status": status})
+    shell.show()
+    shell.client.fail("create", PODS, REFUSALS["policy"], times=100)
+    await shell.look()
+    had_pods = status.keys() - {"startTime"} or (note is not None and "job-uid" in note)
+    assert ("Failed" in dict(shell.conditions())) is not bool(had_pods)
+
+
+@virtual_time
+async def test_a_policy_that_refuses_the_jobs_annotations_ends_nothing() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    failed = shell.client.objects[PODS, Key("ns", "j-worker-0")]
+    shell.client.put(PODS, failed | {"status": {"phase": "Failed"}})
+    shell.show()
+    shell.client.fail("patch merge", JOBS, REFUSALS["policy"])
+    with pytest.raises(ReconcileError, match="denied request"):
+        await shell.look()
+    await shell.settle()
+    assert shell.conditions()[-1] == ("Restarting", "True")
+    assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1"]
+
+
 @virtual_time
 async def test_a_used_up_quota_is_told_and_tried_again_ever_later() -> None:
     shell = shell_with_job()
@@ -351,7 +464,7 @@ async def test_a_service_that_the_server_refuses_is_told_once_and_the_pods_run_a
         shell.show()
         result = await shell.look()
         assert result.requeue_after
-        assert result.requeue_after > 60
+        assert result.requeue_after > 50
     assert len(shell.pods()) == 3
     told = shell.events.of("FailedCreateService")
     assert set(told) == {"Error creating: must be no more than 63 characters"}

@@ -9,8 +9,9 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.planting import bug, patch
-from trainop.controllers.apply import Applier, Outcome
+from trainop.controllers.apply import Applier
 from trainop.controllers.doubts import Doubts
+from trainop.controllers.outcome import Outcome
 from trainop.controllers.ownwrites import OwnWrites
 from trainop.controllers.reconciler import JobReconciler
 from trainop.engine import plan as engine

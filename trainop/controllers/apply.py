@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -13,8 +12,10 @@ import structlog
 from prometheus_client import Counter
 
 from trainop.controllers.bodies import Bodies
-from trainop.controllers.companions import CompanionWriter, Verdict
+from trainop.controllers.companions import CompanionWriter
+from trainop.controllers.outcome import Outcome
 from trainop.controllers.refusal import Refusal, classify
+from trainop.controllers.refused import Refused
 from trainop.controllers.report import Reporter
 from trainop.engine.framework import OPERATOR_NAME, Framework
 from trainop.engine.model import (
@@ -62,41 +63,6 @@ class AdoptionError(ReconcileError):
     """An orphan could not be adopted."""
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What a pass has to know of its actions."""
-
-    errors: list[Exception] = field(default_factory=list)
-    """Failures to be retried with back-off."""
-    refused: str | None = None
-    """Why the API server refuses the pod template: retrying cannot help."""
-    over_quota: bool = False
-    again_in: float | None = None
-    unfinished: bool = False
-    """As much as one pass may do: more is probably left."""
-
-    @property
-    def troubled(self) -> bool:
-        return bool(self.errors) or self.refused is not None or self.over_quota
-
-    def wait(self, seconds: float) -> None:
-        self.again_in = seconds if self.again_in is None else min(self.again_in, seconds)
-
-    def note(self, verdict: Verdict) -> None:
-        self.refused = self.refused or verdict.refused
-        if verdict.error is not None:
-            self.errors.append(verdict.error)
-        if verdict.again_in is not None:
-            self.wait(verdict.again_in)
-
-    def merge(self, other: Outcome) -> None:
-        self.errors += other.errors
-        self.refused = self.refused or other.refused
-        self.over_quota |= other.over_quota
-        if other.again_in is not None:
-            self.wait(other.again_in)
-
-
 _Create = CreatePod | CreateService
 
 
@@ -142,30 +108,30 @@ class Applier:
         self._bodies = bodies or Bodies()
         self._most = most
 
-    async def carry_out(self, job: Unstructured, actions: Sequence[Action]) -> Outcome:
+    async def carry_out(self, job: Unstructured, actions: Sequence[Action], *, begun: bool = False) -> Outcome:
         """Neighbours of one class are carried out together, the groups one after another as the plan has them, but for
         pods and services, which are made side by side. What fails keeps no other group from being carried out, but for
-        a refused template, which ends it all."""
-        outcome = Outcome(unfinished=len(actions) >= self._most)
+        a refused template, which ends it all unless the job has `begun`."""
+        outcome = Outcome(begun=begun, unfinished=len(actions) >= self._most)
         for kind, neighbours in itertools.groupby(actions[: self._most], _kind_of_group):
             group = list(neighbours)
             if kind is Adopt and (reason := await self._why_not_adopt(job)):
                 outcome.errors += [_why_not(job, orphan, reason) for orphan in group if isinstance(orphan, Adopt)]
                 continue
             if kind is _Create:
-                outcome.merge(await self._create_all(job, group))
+                outcome.merge(await self._create_all(job, group, begun))
             else:
-                outcome.merge(await self._carry_out_together(job, group, MOST_AT_ONCE))
+                outcome.merge(await self._carry_out_together(job, group, MOST_AT_ONCE, begun))
             if outcome.refused is not None:
                 break
         return outcome
 
-    async def _create_all(self, job: Unstructured, actions: Sequence[Action]) -> Outcome:
+    async def _create_all(self, job: Unstructured, actions: Sequence[Action], begun: bool) -> Outcome:
         """Neither waits for the other: what a pod needs of its service, it needs once it runs."""
         outcome = Outcome()
         async with asyncio.TaskGroup() as tasks:
             made = [
-                tasks.create_task(self._carry_out_together(job, group, 1))
+                tasks.create_task(self._carry_out_together(job, group, 1, begun))
                 for kind in (CreateService, CreatePod)
                 if (group := [action for action in actions if isinstance(action, kind)])
             ]
@@ -173,10 +139,12 @@ class Applier:
             outcome.merge(task.result())
         return outcome
 
-    async def _carry_out_together(self, job: Unstructured, actions: Sequence[Action], width: int) -> Outcome:
+    async def _carry_out_together(
+        self, job: Unstructured, actions: Sequence[Action], width: int, begun: bool
+    ) -> Outcome:
         """At first `width` at once, and one more after each success: what fails for one mostly fails for all, and is
-        then tried once. After a failure no more are begun."""
-        outcome = Outcome()
+        then tried once. After a failure no more are begun, or after some refusals in a row."""
+        outcome = Outcome(begun=begun)
         todo = iter(actions)
 
         async def work() -> None:
@@ -205,7 +173,7 @@ class Applier:
             case DeleteService(name, uid):
                 await self._delete(job, _child(job, SERVICES, name), uid, outcome)
             case Apply():
-                outcome.note(await self._companions.apply(job, action))
+                outcome.note(action, await self._companions.apply(job, action))
             case Delete(resource, name, uid):
                 await self._delete(job, _child(job, resource, name), uid, outcome)
             case Adopt():
@@ -225,6 +193,7 @@ class Applier:
             async with self._bodies.made(encode) as body:
                 answer = await self._client.create(child.resource, body, namespace=key.namespace, metadata_only=True)
             created_uid = str(answer["metadata"]["uid"])
+            outcome.streak = 0
             self._count_created(child)
             log.debug("child created", resource=str(child.resource), child=key.name)
             self._report.tell_child(job, f"SuccessfulCreate{child.kind}", f"Created {child.word}: {key.name}")
@@ -275,10 +244,10 @@ class Applier:
             return
         if child.resource == SERVICES:
             self._report.metrics.services_failed.inc()
-            if refusal is Refusal.TEMPLATE:  # a name too long for a Service: the job can do without
-                self._notice_failure(job, child, error)
-                outcome.wait(LOOK_AGAIN_AFTER * 10)
-                return
+        if refusal is Refusal.TEMPLATE and (outcome.begun or child.resource == SERVICES):
+            # A job can do without a service, whose name may be too long; and one that has begun goes on with its pods.
+            outcome.hold(Refused(child.kind, child.key.name, str(error).replace(child.key.name, "*")))
+            return
         self._report.tell(job, _failed_to_create(child, error))
         if refusal is Refusal.QUOTA:
             outcome.over_quota = True

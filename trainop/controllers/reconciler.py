@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from dataclasses import replace
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from trainop.controllers.apply import Applier, Outcome
+from trainop.controllers.apply import Applier
 from trainop.controllers.doubts import Doubts
 from trainop.controllers.observe import View, observe_live
+from trainop.controllers.outcome import Outcome
 from trainop.controllers.ownwrites import OwnWrites
+from trainop.controllers.refused import Refusals
 from trainop.controllers.report import Reporter
 from trainop.engine import plan as engine
-from trainop.engine.model import Apply, CreatePod, CreateService, DeletePod, Options, Plan, Snapshot
+from trainop.engine.model import Apply, CreatePod, CreateService, DeletePod, Event, Options, Plan, Snapshot
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock
 from trainop.runtime.decoding import read_object
@@ -31,6 +34,9 @@ SOONEST = 0.01
 GONE_AGAIN_AFTER = 5.0
 """Seconds until the next look at a job that is gone, or has changed, although the cache does not show it. Its event
 wakes the key before that; nothing depends on it."""
+
+_TOO_LONG = "Too long"
+"""In the API server's words about annotations of more than 256 KiB."""
 
 SHOWN_SOON = 0.02
 """Seconds that caches are given to show what an unfinished pass has written, before they are asked again."""
@@ -71,6 +77,7 @@ class JobReconciler:
         self._clock = clock
         self._uids: dict[Key, str] = {}
         self._unfinished: set[str] = set()
+        self._refusals = Refusals(clock, rng)
         self._quota_delays: ExponentialLimiter[str] = ExponentialLimiter(clock, rng, base=1.0, cap=60.0)
 
     async def reconcile(self, key: Key) -> Result:
@@ -110,6 +117,7 @@ class JobReconciler:
         self._doubts.forget(uid)
         self._report.forget(uid)
         self._quota_delays.forget(uid)
+        self._refusals.forget(uid)
 
     async def _read_live(self, cached: Unstructured) -> Unstructured | None:
         """The job as it is now; None if it is gone. One that has its name now is left until the cache shows it: known
@@ -146,6 +154,7 @@ class JobReconciler:
         if _creates(plan) and not await self._doubts.confirm(job):
             return Result(requeue_after=_earliest(GONE_AGAIN_AFTER, plan.again_in))
         self._doubts.expect(job, [action.uid for action in plan.actions if isinstance(action, DeletePod)])
+        plan, held_for = self._hold_back(job, plan)
         try:
             refused, version = await self._annotate(job, plan, version)
             outcome = Outcome(refused=refused) if refused else await self._act_and_tell(job, plan, version)
@@ -154,7 +163,24 @@ class JobReconciler:
         except NotFoundError:  # only writes of the job itself raise it
             return Result(requeue_after=GONE_AGAIN_AFTER)
         self._report.notices(job, plan.notices)
+        self._tell_refusals(job, outcome)
+        if held_for is not None:
+            outcome.wait(held_for)
         return self._result(job, plan, outcome)
+
+    def _hold_back(self, job: Unstructured, plan: Plan) -> tuple[Plan, float | None]:
+        """The plan without what the API server refused a moment ago, and the seconds until that is tried again."""
+        actions, wait = self._refusals.allow(job.metadata.uid, plan.actions)
+        return (plan, None) if actions is plan.actions else (replace(plan, actions=tuple(actions)), wait)
+
+    def _tell_refusals(self, job: Unstructured, outcome: Outcome) -> None:
+        """One event for each reason, however many children it keeps from being made and however often."""
+        fresh, wait = self._refusals.note(job.metadata.uid, outcome.held)
+        for each in fresh:
+            text = f"Error creating: {each.text.replace('*', each.name)}"
+            self._report.tell(job, Event("Warning", f"FailedCreate{each.kind}", text))
+        if wait is not None:
+            outcome.wait(wait)
 
     async def _annotate(self, job: Unstructured, plan: Plan, version: str) -> tuple[str | None, str]:
         """Why the API server refuses the annotations, which takes no retry to find out again: restarts of more pods
@@ -164,6 +190,8 @@ class JobReconciler:
         try:
             return None, await self._writes.annotate(job, plan.annotations, version)
         except InvalidError as error:
+            if plan.begun and _TOO_LONG not in str(error):  # an admission policy, which may change
+                raise ReconcileError(f"the API server refuses the job's annotations: {error}") from error
             return f"its restarts cannot be noted: {error}", version
 
     async def _act_and_tell(self, job: Unstructured, plan: Plan, version: str) -> Outcome:
@@ -171,15 +199,15 @@ class JobReconciler:
         for both."""
         if plan.status_first:
             await self._write_status(job, plan, version)
-            return await self._applier.carry_out(job, plan.actions)
+            return await self._applier.carry_out(job, plan.actions, begun=plan.begun)
         if plan.status is not None and _only_deletes(plan):
             async with asyncio.TaskGroup() as tasks:
-                acting = tasks.create_task(self._applier.carry_out(job, plan.actions))
+                acting = tasks.create_task(self._applier.carry_out(job, plan.actions, begun=plan.begun))
                 telling = tasks.create_task(_fault_of(self._write_status(job, plan, version)))
             if fault := telling.result():
                 raise fault
             return acting.result()
-        outcome = await self._applier.carry_out(job, plan.actions)
+        outcome = await self._applier.carry_out(job, plan.actions, begun=plan.begun)
         if outcome.refused is None:
             await self._write_status(job, plan, version)
         return outcome

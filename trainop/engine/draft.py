@@ -7,6 +7,7 @@ from functools import cached_property
 from trainop.engine.claim import Children
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job
+from trainop.engine.ledger import Ledger
 from trainop.engine.manifests import Manifests
 from trainop.engine.model import (
     Action,
@@ -18,7 +19,7 @@ from trainop.engine.model import (
     Plan,
     Snapshot,
 )
-from trainop.engine.status import Status
+from trainop.engine.status import RESTARTING, RUNNING, Status
 
 FOREIGN_AGAIN_AFTER = 30.0
 """Seconds until the next look at a name that somebody else's object occupies."""
@@ -70,6 +71,14 @@ class Draft:
         if seconds is not None:
             self._again_in = max(0.0, seconds if self._again_in is None else min(self._again_in, seconds))
 
+    def _had_pods(self) -> bool:
+        """Whether the job, as it is stored, remembers pods that are not there any more. `startTime` alone is no proof:
+        a quota may hold up the first pod. Of pods that never ran nothing remains, but then nothing is lost either."""
+        stored = Status(self.seen.job.raw.get("status"), self.seen.now)
+        if stored.find(RUNNING) or stored.find(RESTARTING) or stored.counts_pods:
+            return True
+        return Ledger(self.job.metadata.uid, self.job.metadata.annotations).used
+
     def plan(self, *, status_first: bool = False) -> Plan:
         """An orphan is adopted before anything else happens to it: its deletion is left to the next pass."""
         orphans = self.children.pods.orphans | self.children.services.orphans
@@ -85,5 +94,6 @@ class Draft:
             actions=tuple(actions),
             transitions=tuple(self._transitions),
             notices=tuple(self.notices),
+            begun=bool(self.children.pods.ours) or self._had_pods(),
             again_in=self._again_in,
         )

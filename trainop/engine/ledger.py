@@ -65,6 +65,11 @@ class Ledger:
         self._rounds = dict(_read_rounds(stored.get("rounds")))
         self.touched = False
 
+    @property
+    def used(self) -> bool:
+        """Whether any pod of the job has been restarted or lost."""
+        return bool(self.failures or self.disruptions or self._settled or self._lost or self._rounds)
+
     def settled(self, pod_uid: str) -> bool:
         """The pod is counted already, or deleted by ourselves: its end means nothing new."""
         return bool(self._settled) and _digest(pod_uid) in self._settled

@@ -118,6 +118,13 @@ class Status:
             for type_, tally in tallies.items()
         }
 
+    @property
+    def counts_pods(self) -> bool:
+        """Whether replicaStatuses count any pod."""
+        stored = self._fields.get("replicaStatuses")
+        entries = stored.values() if isinstance(stored, dict) else ()
+        return any(isinstance(entry, dict) and entry.keys() & {"active", "succeeded", "failed"} for entry in entries)
+
     def retire_active(self, *, into: str | None = None) -> None:
         """No replica is active any more; those that were count as `into` (`succeeded`), or nowhere."""
         stored = self._fields.get("replicaStatuses")
