@@ -24,6 +24,7 @@ from trainop.runtime.informer import Informer
 from trainop.runtime.objects import Json, Key, decode_unstructured
 from trainop.runtime.reconcile import Result
 from trainop.runtime.recorder import ObjectReference
+from trainop.runtime.recovery import Recovery
 from trainop.runtime.resource import HORIZONTAL_POD_AUTOSCALERS, PODS, SERVICES, Resource
 
 JOBS = PYTORCH.resource
@@ -50,6 +51,11 @@ class DictClient(Client):
         self.calls: list[Call] = []
         self.faults: list[Callable[[Call], Exception | None]] = []
         self.version = 100
+        self.recovery_ = Recovery()
+
+    @property
+    def recovery(self) -> Recovery:
+        return self.recovery_
 
     def fail(self, verb: str, resource: Resource, error: Exception, *, name: str = "", times: int = 1) -> None:
         """The next `times` such requests are answered with `error`."""

@@ -14,8 +14,10 @@ from trainop.controllers.doubts import REMEMBERED
 from trainop.controllers.ownwrites import merge_patch_between
 from trainop.controllers.reconciler import GONE_AGAIN_AFTER
 from trainop.controllers.report import MOST_NOTICES
+from trainop.controllers.steady import SteadyTime
 from trainop.engine import plan as engine
 from trainop.engine.model import Count, CreatePod, DeletePod, Event, Notice, Plan, Snapshot
+from trainop.runtime.clock import timestamp
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects import Json, Key, Unstructured
 from trainop.runtime.reconcile import DONE, Result
@@ -741,3 +743,129 @@ async def test_anothers_write_of_the_status_that_we_could_not_write_is_news() ->
     shell.client.put(JOBS, shell.job() | {"status": sent[0]["status"]})
     shell.show(JOBS)
     assert await shell.woken()
+
+
+# Time -----------------------------------------------------------------------------------------------------------------
+
+HOUR = 3600.0
+
+
+def restart_operator(shell: Shell) -> Shell:
+    """A new process that finds what is there."""
+    fresh = Shell()
+    fresh.client.objects, fresh.client.version = shell.client.objects, shell.client.version
+    fresh.clock = shell.clock
+    fresh.reconciler._time = SteadyTime(shell.clock)
+    fresh.show()
+    return fresh
+
+
+@pytest.mark.parametrize("step", [-HOUR, -20.0, 20.0, HOUR])
+@virtual_time
+async def test_a_clock_that_is_set_moves_no_deadline(step: float) -> None:
+    shell = shell_with_job(pytorch_job(runPolicy={"activeDeadlineSeconds": 15, "ttlSecondsAfterFinished": 30}))
+    await shell.settle()
+    await shell.clock.sleep(5)
+    shell.clock.jump(step)
+    assert (await shell.settle()).requeue_after == pytest.approx(10, abs=1)
+    await shell.clock.sleep(9)
+    await shell.settle()
+    assert "Failed" not in dict(shell.conditions())
+    await shell.clock.sleep(2)
+    await shell.settle()
+    assert dict(shell.conditions())["Failed"] == "True"
+    shell.clock.jump(step)
+    await shell.clock.sleep(25)
+    await shell.settle()
+    assert (JOBS, KEY) in shell.client.objects
+    await shell.clock.sleep(6)
+    await shell.settle()
+    assert (JOBS, KEY) not in shell.client.objects, "the time to live likewise"
+
+
+@virtual_time
+async def test_a_clock_that_is_set_ends_no_back_off() -> None:
+    shell = shell_with_job(pytorch_job(workers=1))
+    for _ in range(4):
+        await shell.settle()
+        while "j-worker-0" not in shell.pods():
+            await shell.clock.sleep(1)
+            await shell.settle()
+        born = {"creationTimestamp": timestamp(shell.clock.now())}
+        shell.client.put(PODS, merge(shell.client.objects[PODS, Key("ns", "j-worker-0")], {"metadata": born}))
+        await shell.clock.sleep(1)
+        shell.set_phase("j-worker-0", "Failed")
+    await shell.settle()
+    shell.clock.jump(-HOUR)
+    await shell.settle()
+    assert "j-worker-0" not in shell.pods(), "the fourth round waits for 4 s"
+    await shell.clock.sleep(2)
+    shell.clock.jump(2 * HOUR)
+    await shell.settle()
+    assert "j-worker-0" not in shell.pods()
+    await shell.clock.sleep(3)
+    await shell.settle()
+    assert "j-worker-0" in shell.pods()
+
+
+@virtual_time
+async def test_times_are_those_of_the_clock_as_it_is_when_a_job_starts_or_is_resumed() -> None:
+    shell = shell_with_job(pytorch_job(runPolicy={"suspend": True, "activeDeadlineSeconds": 15}))
+    await shell.settle()
+    shell.clock.jump(HOUR)
+    shell.client.put(JOBS, merge(shell.job(), {"spec": {"runPolicy": {"suspend": False}}}))
+    await shell.settle()
+    assert shell.job()["status"]["startTime"] == timestamp(shell.clock.now())
+    await shell.clock.sleep(5)
+    assert (await shell.settle()).requeue_after == pytest.approx(10, abs=1)
+
+
+@virtual_time
+async def test_after_a_restart_of_the_operator_the_wall_clock_is_all_there_is() -> None:
+    shell = shell_with_job(pytorch_job(runPolicy={"activeDeadlineSeconds": 15}))
+    await shell.settle()
+    shell.clock.jump(-5)
+    shell = restart_operator(shell)
+    assert (await shell.settle()).requeue_after == pytest.approx(20, abs=1)
+    shell.clock.jump(HOUR)
+    assert (await shell.settle()).requeue_after == pytest.approx(20, abs=1), "from then on it is not"
+
+
+@virtual_time
+async def test_a_deadline_does_not_wait_for_children_that_the_cache_does_not_show() -> None:
+    shell = shell_with_job(pytorch_job(runPolicy={"activeDeadlineSeconds": 15}))
+    await shell.look()
+    shell.show(JOBS)
+    result = await shell.look()
+    assert result.requeue_after == pytest.approx(15, abs=1), "not five minutes"
+    await shell.clock.sleep(16)
+    await shell.look()
+    assert dict(shell.conditions())["Failed"] == "True"
+    assert shell.pods() == []
+
+
+@virtual_time
+async def test_a_deadline_does_not_wait_for_a_back_off() -> None:
+    shell = shell_with_job(pytorch_job(runPolicy={"activeDeadlineSeconds": 15}))
+    await shell.settle()
+    await shell.clock.sleep(5)
+    assert shell.reconciler.seconds_to_due(KEY) == pytest.approx(10, abs=1)
+    controller = shell.controller
+    while await shell.woken():
+        pass
+    for _ in range(14):
+        delay = controller._put_off(KEY)
+    assert delay <= 11, "fourteen failures in a row are a minute otherwise"
+    await shell.clock.sleep(11)
+    assert await shell.woken()
+
+
+@virtual_time
+async def test_in_an_outage_no_back_off_grows() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    shell.client.recovery.failed()
+    controller = shell.controller
+    assert max(controller._put_off(KEY) for _ in range(30)) <= 2
+    shell.client.recovery.succeeded()
+    assert controller._put_off(KEY) < 0.1, "the first failure since"

@@ -4,6 +4,7 @@ import pytest
 
 from tests.engine.builders import (
     CREATED,
+    NOW,
     RUNNING,
     at,
     condition,
@@ -18,8 +19,9 @@ from tests.engine.builders import (
     written,
 )
 from tests.engine.world import World
+from trainop.engine.limits import is_under_way, seconds_to_due
 from trainop.engine.model import Count, CreatePod, DeleteJob, DeletePod, DeleteService, Event, Plan, Pod
-from trainop.runtime.objects import Json
+from trainop.runtime.objects import Json, Unstructured
 
 BACKOFF = "Job j has failed because it has reached the specified backoff limit"
 DEADLINE = "Job j has failed because it was active longer than specified deadline"
@@ -260,3 +262,22 @@ def test_active_replicas_of_a_succeeded_job_count_as_succeeded():
 def test_active_counters_without_succeeded_become_succeeded():
     status = status_of(SUCCEEDED, replicaStatuses={"Worker": {"active": 3, "succeeded": "x"}})
     assert written(plan_for(make_job(status=status)))["replicaStatuses"] == {"Worker": {"succeeded": 3}}
+
+
+@pytest.mark.parametrize(
+    ("run", "status", "due", "under_way"),
+    [
+        ({}, status_of(CREATED), None, True),
+        ({"activeDeadlineSeconds": 60}, status_of(CREATED, start=-20), 40, True),
+        ({"activeDeadlineSeconds": 60}, status_of(CREATED, start=None), None, False),
+        ({"activeDeadlineSeconds": 60, "suspend": True}, status_of(CREATED, start=-20), None, False),
+        ({"activeDeadlineSeconds": 60}, status_of(condition("Suspended"), start=-20), 40, False),
+        ({"ttlSecondsAfterFinished": 30}, status_of(SUCCEEDED, completionTime=stamp(-10)), 20, True),
+        ({"activeDeadlineSeconds": 60}, status_of(SUCCEEDED, completionTime=stamp(-10)), None, True),
+        ("x", "y", None, False),
+    ],
+)
+def test_when_a_job_has_to_be_looked_at_in_any_case(run: Json, status: Json, due: float | None, under_way: bool):
+    job = Unstructured(make_job(spec={"runPolicy": run}, status=status))
+    assert seconds_to_due(job, NOW) == due
+    assert is_under_way(job, NOW) is under_way

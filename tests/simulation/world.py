@@ -199,7 +199,9 @@ class World:
             if self.script.jumps and due_at(job):
                 continue
             framework = self.framework_of(job["kind"])
-            seen = at_once(observe_live(self.users.client, framework, Unstructured(job), self.clock, self._options))
+            seen = at_once(
+                observe_live(self.users.client, framework, Unstructured(job), self.clock.now(), self._options)
+            )
             left = engine.plan(framework, seen)
             actions = [action for action in left.actions if not self._is_taken(action)]
             if left.annotations or actions or left.status:

@@ -12,7 +12,6 @@ import msgspec
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selector
 from trainop.engine.model import Options, Pod, Service, Snapshot
 from trainop.runtime.client import Client
-from trainop.runtime.clock import Clock
 from trainop.runtime.errors import DecodeError
 from trainop.runtime.informer import Informer
 from trainop.runtime.objects import HasMetadata, Key, Metadata, Unstructured
@@ -89,7 +88,7 @@ class View:
 
 
 async def observe_live(
-    client: Client, framework: Framework, job: Unstructured, clock: Clock, options: Options
+    client: Client, framework: Framework, job: Unstructured, now: datetime, options: Options
 ) -> Snapshot:
     """The children that the job's selector matches, from the API server itself: for caches that missed something."""
     text = ",".join(f"{label}={value}" for label, value in selector(framework, job.metadata.name).items())
@@ -100,7 +99,7 @@ async def observe_live(
         listing = await client.list(kind.resource, job.metadata.namespace, label_selector=text)
         companions[kind.resource] = tuple(Unstructured(item) for item in listing.items)
     pods_seen, services_seen = _convert(pods.items, Pod), _convert(services.items, Service)
-    return Snapshot(job, pods_seen, services_seen, clock.now(), options, companions)
+    return Snapshot(job, pods_seen, services_seen, now, options, companions)
 
 
 def _convert(items: Sequence[object], kind: type[T]) -> tuple[T, ...]:

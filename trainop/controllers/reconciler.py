@@ -17,7 +17,9 @@ from trainop.controllers.outcome import Outcome
 from trainop.controllers.ownwrites import OwnWrites
 from trainop.controllers.refused import Refusals
 from trainop.controllers.report import Reporter
+from trainop.controllers.steady import SteadyTime
 from trainop.engine import plan as engine
+from trainop.engine.limits import seconds_to_due
 from trainop.engine.model import Apply, CreatePod, CreateService, DeletePod, Event, Options, Plan, Snapshot
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock
@@ -74,7 +76,7 @@ class JobReconciler:
         self._report = report
         self._applier = applier
         self._options = options
-        self._clock = clock
+        self._time = SteadyTime(clock)
         self._uids: dict[Key, str] = {}
         self._unfinished: set[str] = set()
         self._refusals = Refusals(clock, rng)
@@ -101,6 +103,11 @@ class JobReconciler:
                 log.debug("job changed meanwhile")
                 return Result(requeue=True)
 
+    def seconds_to_due(self, key: Key) -> float | None:
+        """Until a deadline or time to live of the job, as far as the cache shows it."""
+        job = self._view.job(key)
+        return None if job is None else seconds_to_due(job, self._time.now(job))
+
     def _remember(self, key: Key, job: Unstructured | None) -> None:
         """Forget what was known of the job that had this name before."""
         uid = self._uids.get(key)
@@ -118,6 +125,7 @@ class JobReconciler:
         self._report.forget(uid)
         self._quota_delays.forget(uid)
         self._refusals.forget(uid)
+        self._time.forget(uid)
 
     async def _read_live(self, cached: Unstructured) -> Unstructured | None:
         """The job as it is now; None if it is gone. One that has its name now is left until the cache shows it: known
@@ -136,14 +144,17 @@ class JobReconciler:
 
     async def _pursue(self, job: Unstructured) -> Result:
         uid = job.metadata.uid
+        now = self._time.now(job)
         if self._expectations.satisfied(uid, self._view.look):
-            seen = self._view.snapshot(job, self._clock.now(), self._options)
+            seen = self._view.snapshot(job, now, self._options)
         else:
-            wait = self._expectations.expires_in(uid)
-            if wait is not None and wait > 0:
-                return Result(requeue_after=min(wait, SHOWN_SOON) if uid in self._unfinished else wait)
-            log.warning("own writes never showed, listing children", missing=self._expectations.expire(uid))
-            seen = await observe_live(self._client, self._framework, job, self._clock, self._options)
+            wait, due = self._expectations.expires_in(uid), seconds_to_due(job, now)
+            if wait is None or wait <= 0:
+                log.warning("own writes never showed, listing children", missing=self._expectations.expire(uid))
+            elif due is None or due > 0:
+                wait = min(wait, SHOWN_SOON) if uid in self._unfinished else wait
+                return Result(requeue_after=_earliest(wait, due))
+            seen = await observe_live(self._client, self._framework, job, now, self._options)
         return await self._carry_out(seen, engine.plan(self._framework, seen), job.metadata.resource_version)
 
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:

@@ -140,6 +140,8 @@ def build_controller(framework: Framework, ground: Ground, recorder: EventRecord
         metrics=ground.metrics,
         group=framework.resource.group,
         kind=framework.kind,
+        recovery=ground.client.recovery,
+        due=reconciler.seconds_to_due,
     )
     controller.watch(view.jobs, EnqueueObject(), News(writes), pace=JobPace())
     _watch_children(controller, view, ground, ObserveDeleted(expectations, doubts))

@@ -8,10 +8,12 @@ from datetime import datetime
 from trainop.engine.failures import Findings
 from trainop.engine.job import Job
 from trainop.engine.ledger import Ledger
+from trainop.engine.parse import read_run_policy
 from trainop.engine.restarts import Fresh
 from trainop.engine.slots import Line
-from trainop.engine.status import FAILED, SUCCEEDED, Status
+from trainop.engine.status import FAILED, SUCCEEDED, SUSPENDED, Status
 from trainop.runtime.clock import read_time
+from trainop.runtime.objects import Unstructured
 
 BACKOFF = "Job {} has failed because it has reached the specified backoff limit"
 INFRA = "Job {} has failed because it has reached the specified infra restart limit"
@@ -70,6 +72,21 @@ def seconds_to_live(job: Job, status: Status, now: datetime) -> float | None:
         return None
     end = status.completion_time or _finished_at(status) or now
     return job.run_policy.ttl - (now - end).total_seconds()
+
+
+def seconds_to_due(raw: Unstructured, now: datetime) -> float | None:
+    """Until the next moment that the job itself sets: its deadline, or after its end its time to live. None without."""
+    job = Job(raw.metadata, {}, run_policy=read_run_policy(raw))
+    status = Status(raw.raw.get("status"), now)
+    if job.run_policy.suspend:
+        return None
+    return seconds_to_live(job, status, now) if status.finished else seconds_to_deadline(job, status, now)
+
+
+def is_under_way(raw: Unstructured, now: datetime) -> bool:
+    """Whether time counts for the job: it has started, and is not suspended."""
+    status = Status(raw.raw.get("status"), now)
+    return status.start_time is not None and not status.is_true(SUSPENDED) and not read_run_policy(raw).suspend
 
 
 def _finished_at(status: Status) -> datetime | None:

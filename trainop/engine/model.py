@@ -265,7 +265,7 @@ class Plan:
     actions: tuple[Action, ...] = ()
     transitions: tuple[Event | Count, ...] = ()
     notices: tuple[Notice, ...] = ()
-    begun: bool = False
+    begun: bool = field(default=False, compare=False)
     """The job has had pods: what the API server refuses does not end it."""
     again_in: float | None = None
     """Seconds until the next look is due even if nothing happens: a deadline, a time to live."""

@@ -68,6 +68,11 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
     return replace(weighed, readable=False) if raw.fault is not None else weighed
 
 
+def read_run_policy(raw: Unstructured) -> RunPolicy:
+    """That alone, without checking it."""
+    return _read_run_policy(Fields(), _run_policy_of(raw.raw))
+
+
 def _run_policy_of(raw: Json) -> Json:
     spec = raw.get("spec")
     policy = spec.get("runPolicy") if isinstance(spec, dict) else None

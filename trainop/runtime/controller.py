@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -22,6 +22,7 @@ from trainop.runtime.metrics import ControllerMetrics, Metrics
 from trainop.runtime.objects import HasMetadata, Key
 from trainop.runtime.ratelimit import ExponentialLimiter, RateLimiter, RetryLimiter
 from trainop.runtime.reconcile import ReconcileError, Reconciler, Result, TerminalError
+from trainop.runtime.recovery import Recovery
 from trainop.runtime.texts import cut, join_some
 from trainop.runtime.watch import Enqueue, Mapper, Pace, Predicate
 from trainop.runtime.workqueue import QueueShutDownError, WorkQueue
@@ -36,6 +37,9 @@ STUCK_AFTER = 10.0
 """Seconds that a reconcile has to end once it was cancelled."""
 
 MAX_OUTAGE = 60.0
+OUTAGE_RETRY = 2.0
+"""Seconds until the next try of a reconcile that failed while no server answered: that says nothing about its object,
+so no back-off grows by it, and all is tried soon once the server is back."""
 OUTAGE_POLL = 0.1
 """Seconds for which a reconcile waits for its sources in an outage, and between looks."""
 
@@ -57,7 +61,10 @@ class Source(Protocol[T_co]):
 
 class Controller:
     """`name` labels metrics and logs. Log lines of a reconcile carry `controller`, `namespace`, `name` and
-    `reconcile_id`, those of the reconciler too, by way of structlog's context variables."""
+    `reconcile_id`, those of the reconciler too, by way of structlog's context variables.
+
+    With the client's `recovery` an outage lets no back-off grow. `due` answers the seconds until an object has to be
+    looked at in any case, such as a deadline of its own: no back-off is waited for beyond that."""
 
     def __init__(
         self,
@@ -72,6 +79,8 @@ class Controller:
         reconcile_timeout: float = 120.0,
         group: str = "",
         kind: str = "",
+        recovery: Recovery | None = None,
+        due: Callable[[Key], float | None] | None = None,
     ) -> None:
         if workers < 1:
             raise ValueError(f"controller {name} needs at least one worker, not {workers}")
@@ -85,6 +94,8 @@ class Controller:
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()  # noqa: S311  # jitter and names of log lines, no secrets
         self._timeout = reconcile_timeout
+        self._recovery = recovery
+        self._due = due
         metrics = metrics or Metrics()
         self._metrics: ControllerMetrics = metrics.controller(name)
         self._metrics.max_concurrent.set(workers)
@@ -214,12 +225,25 @@ class Controller:
 
     def _retry(self, key: Key, error: Exception) -> None:
         self._count_error()
-        delay = round(self.queue.add_rate_limited(key), 3)
+        delay = round(self._put_off(key), 3)
         if _is_expected(error):
             log.warning("reconcile failed", error=describe(error), retry_in=delay)
         else:
             self._metrics.panics.inc()
             log.error("reconcile raised", error=describe(error), retry_in=delay, exc_info=error)
+
+    def _put_off(self, key: Key) -> float:
+        """Until the next try at the latest; returns the seconds."""
+        if self._recovery is not None and not self._recovery.well:
+            delay = OUTAGE_RETRY * self._rng.uniform(0.5, 1.0)
+            self.queue.add_after(key, delay)
+        else:
+            delay = self.queue.add_rate_limited(key)
+        due = self._due(key) if self._due is not None else None
+        if due is None or not 0 < due < delay:
+            return delay
+        self.queue.add_after(key, due)  # of two delays the shorter holds
+        return due
 
     def _count_error(self) -> None:
         self._metrics.results["error"].inc()

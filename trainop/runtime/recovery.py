@@ -14,6 +14,11 @@ class Recovery:
         self._well = asyncio.Event()
         self._well.set()
 
+    @property
+    def well(self) -> bool:
+        """The last request that tells was answered."""
+        return self._well.is_set()
+
     def failed(self) -> None:
         """Nothing answered, or only something in front of the server."""
         self._well.clear()
