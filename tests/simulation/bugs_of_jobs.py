@@ -1,4 +1,4 @@
-"""Bugs of what a job becomes: its pods, its services, its status, its limits and its end."""
+"""Bugs of what becomes of a job: its pods, its services, its status, its limits and its end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.planting import bug, patch
-from trainop.controllers import ownwrites
-from trainop.engine import failures, leaders, limits, replicas, restarts, status
+from trainop.controllers.apply import Applier
+from trainop.engine import claim, failures, leaders, limits, replicas, restarts, status
 from trainop.engine import plan as engine
 from trainop.engine.claim import Children
 from trainop.engine.cleanup import sweep
@@ -18,7 +18,7 @@ from trainop.engine.framework import JOB_ROLE, Tally
 from trainop.engine.ledger import RESTARTS
 from trainop.engine.manifests import Manifests
 from trainop.engine.model import DeletePod
-from trainop.engine.slots import Line
+from trainop.engine.slots import Line, read_place
 from trainop.engine.status import Status
 
 # Pods and services ----------------------------------------------------------------------------------------------------
@@ -308,9 +308,43 @@ def time_to_live_from_the_start():
     return patch(Status, "completion_time", property(lambda self: self.start_time))
 
 
-# What wakes the operator ----------------------------------------------------------------------------------------------
+# Whose pods they are --------------------------------------------------------------------------------------------------
 
 
-@bug("Whatever comes with a status of our own is taken for our own echo, a change of the spec by users as well.")
-def change_of_the_spec_taken_for_an_echo():
-    return patch(ownwrites, "_apart_from_status", lambda _: ())
+@bug("An orphan with the labels of a slot is adopted under any name.")
+def orphan_of_another_name_adopted():
+    def by_age(job: Any, orphan: Any) -> bool:
+        return (orphan.creation_timestamp or "") >= (job.metadata.creation_timestamp or "")
+
+    return patch(claim, "_may_adopt", by_age)
+
+
+@bug("An orphan with the name of a slot is adopted although it is older than the job.")
+def older_orphan_adopted():
+    def by_name(job: Any, orphan: Any) -> bool:
+        return bool(orphan.name == "-".join((job.name, *map(str, read_place(orphan.labels)))))
+
+    return patch(claim, "_may_adopt", by_name)
+
+
+@bug("A pod whose owner reference somebody removed is not adopted again.")
+def orphans_left():
+    return patch(claim, "_may_adopt", lambda *_: False)
+
+
+@bug("A pod that has other labels by now is not released.")
+def labels_of_others_kept():
+    async def keep(*_: Any) -> None:
+        return None
+
+    return patch(Applier, "_release", keep)
+
+
+@bug("A job that has begun fails when an edit makes it one that validation refuses.")
+def edit_fails_a_begun_job():
+    proceed = engine._proceed
+
+    def refuse(draft: Draft) -> Any:
+        return engine._refuse(draft, "of an edit") if draft.job.errors else proceed(draft)
+
+    return patch(engine, "_proceed", refuse)
