@@ -92,8 +92,9 @@ bench: $(READY)  ## ours and the Go operators under load, side by side; 45 minut
 bench-quick: $(READY)  ## the same, small: under five minutes
 	@$(BENCH) quick
 
-bench-runtime: $(READY)  ## the runtime's informer and queue beside plain dictionaries, and whether the limits are kept
+bench-runtime: $(READY)  ## informer and queue beside plain dictionaries, what hostile jobs cost, and whether the limits are kept
 	@$(BENCH).runtime
+	@$(BENCH).hostile
 
 profile: $(READY)  ## where the operator's time and memory go: two flame graphs in e2e/bench/report, a few minutes
 	@$(BENCH).profile s1
