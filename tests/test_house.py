@@ -45,7 +45,7 @@ def test_no_file_and_no_function_outgrows_its_budget():
 BOUNDARIES = {
     "trainop/runtime/controller.py": "a reconcile",
     "trainop/runtime/decoding.py": "the decoding of one object",
-    "trainop/runtime/informer.py": "an event handler: mapper, predicate",
+    "trainop/runtime/handling.py": "an event handler: mapper, predicate",
     "trainop/runtime/store.py": "an event handler: index",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import structlog
 
 from tests.controllers.shell import DictClient
 from trainop.controllers.families import Registry
@@ -71,3 +72,24 @@ def test_a_child_is_told_of_to_its_kind_only(
     pods.put(after, listing=False, initial=False)
     pods.remove(after)
     assert heard == told
+
+
+@pytest.mark.parametrize("fails", ["add", "update", "delete"])
+def test_a_handler_that_raises_keeps_no_other_from_being_told(pods: Informer[PartialObject], fails: str) -> None:
+    class Faulty(Heard):
+        def append(self, call: str, /) -> None:
+            super().append(call)
+            if call == fails:
+                raise KeyError("a mistake")
+
+    registry, heard = Registry(), [Faulty(), Heard(), Faulty(), Heard()]
+    for framework, handler in zip((PYTORCH, PYTORCH, TENSORFLOW, TENSORFLOW), heard, strict=True):
+        registry.family(framework, pods).add_handler(handler)
+    before, moved = child(1, PYTORCH), child(2, TENSORFLOW)
+    with structlog.testing.capture_logs() as logs:
+        pods.put(before, listing=False, initial=False)
+        pods.put(moved, listing=False, initial=False)
+        pods.remove(moved)
+    assert heard == [["add", "update"], ["add", "update"], ["update", "delete"], ["update", "delete"]]
+    assert [entry["event"] for entry in logs] == ["handler failed"], "once an event, however many failed"
+    assert isinstance(logs[0]["exc_info"], ExceptionGroup if fails == "update" else KeyError)

@@ -106,6 +106,20 @@ async def test_an_update_concerns_the_owners_of_both_states_each_once():
     assert added == [("a", 0), ("b", 0), ("c", 0)]
 
 
+@pytest.mark.parametrize("fails", ["old", "new"])
+@virtual_time
+async def test_a_mapper_that_raises_for_one_state_is_asked_for_the_other(fails: str):
+    def names(obj: PartialObject) -> list[Key]:
+        if obj.metadata.name == fails:
+            raise KeyError("a mistake")
+        return [obj.metadata.key]
+
+    handler, added = make_handler(EnqueueMapped(names))
+    with pytest.raises(KeyError):
+        handler.update(make("old"), make("new", version="2"))
+    assert added == [("new" if fails == "old" else "old", 0)]
+
+
 @virtual_time
 async def test_a_mapped_object_adds_what_the_function_names():
     handler, added = make_handler(EnqueueMapped(lambda obj: [Key("ns", "x"), Key("ns", obj.metadata.name)]))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from trainop.engine.framework import OPERATOR_NAME, Framework
+from trainop.runtime.handling import attempt_each
 from trainop.runtime.informer import Handler, Informer
 from trainop.runtime.objects import HasMetadata, Key
 
@@ -14,7 +15,9 @@ T = TypeVar("T", bound=HasMetadata)
 
 
 class Families(Generic[T]):
-    """The one handler of an informer. A child is of the kind that controls it; an orphan of the one its label names."""
+    """The one handler of an informer. A child is of the kind that controls it; an orphan of the one its label names.
+
+    A handler that raises keeps no other from being told."""
 
     def __init__(self, children: Informer[T]) -> None:
         self.children = children
@@ -33,23 +36,18 @@ class Families(Generic[T]):
         return self._handlers.get(owner.kind if owner else metadata.labels.get(OPERATOR_NAME, ""), ())
 
     def add(self, obj: T, initial: bool) -> None:
-        for handler in self._concerned(obj):
-            handler.add(obj, initial)
+        attempt_each(lambda handler: handler.add(obj, initial), self._concerned(obj))
 
     def update(self, old: T, new: T) -> None:
         """Who loses a child has to know it, too."""
         before, after = self._concerned(old), self._concerned(new)
-        for handler in after:
-            handler.update(old, new)
-        if before is not after:
-            for handler in before:
-                handler.update(old, new)
+        concerned = after if before is after else (*after, *before)
+        attempt_each(lambda handler: handler.update(old, new), concerned)
 
     def delete(self, obj: T | None, key: Key, final_state_unknown: bool) -> None:
         """Whose child it was, nobody can tell if only the key is known."""
         if obj is not None:
-            for handler in self._concerned(obj):
-                handler.delete(obj, key, final_state_unknown)
+            attempt_each(lambda handler: handler.delete(obj, key, final_state_unknown), self._concerned(obj))
 
 
 class Family(Generic[T]):

@@ -14,6 +14,7 @@ from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.discovery import Discovery
 from trainop.runtime.errors import DecodeError
 from trainop.runtime.guard import GuardedStore
+from trainop.runtime.handling import attempt
 from trainop.runtime.measured import InformerMetrics, Unmeasured
 from trainop.runtime.objects import Decoder, HasMetadata, Key
 from trainop.runtime.reflector import Reflector
@@ -232,12 +233,10 @@ class Informer(Generic[T]):
                 self._metrics.stored(str(self.resource), len(self.store))
 
     def _call(self, handler: Handler[T], change: Change[T], initial: bool) -> None:
-        try:
-            _tell(handler, change, initial)
-        # A mapper or predicate that fails for one object must not keep others, or other handlers, from being told.
-        except Exception:
+        error = attempt(lambda told: _tell(told, change, initial), handler)
+        if error is not None:
             self._count_failure()
-            log.exception("handler failed", resource=str(self.resource), key=str(change.key))
+            log.error("handler failed", resource=str(self.resource), key=str(change.key), exc_info=error)
 
     def _count_failure(self) -> None:
         self._metrics.handler_failed(str(self.resource))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from trainop.runtime.handling import attempt_each
 from trainop.runtime.objects import HasMetadata, Key
 from trainop.runtime.workqueue import LOW_PRIORITY, WorkQueue
 
@@ -154,9 +155,12 @@ class Enqueue(Generic[T]):
 
     def update(self, old: T, new: T) -> None:
         if all(predicate.update(old, new) for predicate in self._predicates):
-            keys = (*self._mapper.keys(old), *self._mapper.keys(new))
-            if keys:  # most events of shared informers concern another controller
-                self._enqueue(keys, self._pace.update(old, new))
+            keys: list[Key] = []
+            try:
+                attempt_each(lambda obj: keys.extend(self._mapper.keys(obj)), (old, new))
+            finally:
+                if keys:  # most events of shared informers concern another controller
+                    self._enqueue(keys, self._pace.update(old, new))
 
     def delete(self, obj: T | None, key: Key, final_state_unknown: bool) -> None:
         if obj is None:
