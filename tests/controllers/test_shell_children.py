@@ -375,6 +375,26 @@ async def test_a_refused_replacement_ends_nothing_and_is_tried_again_ever_later(
     assert shell.client.names("delete", PODS) == []
 
 
+@pytest.mark.parametrize(
+    "edit", [{"annotations": {"try": "1"}}, {"generation": 2}, {"annotations": {"trainop.kubeflow.org/restarts": "{}"}}]
+)
+@virtual_time
+async def test_an_edited_job_tries_what_was_refused_at_once(edit: Json) -> None:
+    """Its own annotation is no edit."""
+    shell = shell_with_job()
+    await lose(shell, "j-worker-0")
+    shell.client.fail("create", PODS, REFUSALS["policy"])
+    await shell.settle()
+    await shell.look()
+    assert shell.client.names("create", PODS) == ["j-worker-0"]
+    job = shell.job()
+    shell.client.put(JOBS, job | {"metadata": job["metadata"] | edit})
+    shell.show()
+    await shell.look()
+    own = "trainop.kubeflow.org/restarts" in edit.get("annotations", {})
+    assert shell.client.names("create", PODS) == ["j-worker-0"] * (1 if own else 2)
+
+
 @virtual_time
 async def test_of_many_refused_pods_a_few_are_tried_and_the_others_a_second_later() -> None:
     shell = Shell()

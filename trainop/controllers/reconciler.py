@@ -181,12 +181,12 @@ class JobReconciler:
 
     def _hold_back(self, job: Unstructured, plan: Plan) -> tuple[Plan, float | None]:
         """The plan without what the API server refused a moment ago, and the seconds until that is tried again."""
-        actions, wait = self._refusals.allow(job.metadata.uid, plan.actions)
+        actions, wait = self._refusals.allow(job.metadata, plan.actions)
         return (plan, None) if actions is plan.actions else (replace(plan, actions=tuple(actions)), wait)
 
     def _tell_refusals(self, job: Unstructured, outcome: Outcome) -> None:
         """One event for each reason, however many children it keeps from being made and however often."""
-        fresh, wait = self._refusals.note(job.metadata.uid, outcome.held)
+        fresh, wait = self._refusals.note(job.metadata, outcome.held)
         for each in fresh:
             text = f"Error creating: {each.text.replace('*', each.name)}"
             self._report.tell(job, Event("Warning", f"FailedCreate{each.kind}", text))

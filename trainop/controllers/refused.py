@@ -1,7 +1,8 @@
 """Children that the API server refused while their job goes on: each is tried again ever later, and told of once.
 
 What refuses one pod (an admission policy, a LimitRange, PodSecurity, a PriorityClass that is still missing) mostly
-refuses its siblings too, and lasts until somebody changes it: minutes, not milliseconds.
+refuses its siblings too, and lasts until somebody changes it: minutes, not milliseconds. Whoever has changed it and
+does not want to wait edits the job: a new spec or annotation of others is tried at once.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainop.engine.ledger import RESTARTS
 from trainop.engine.model import Action, Apply, CreatePod, CreateService
 from trainop.runtime.clock import Clock
+from trainop.runtime.objects import Metadata
 from trainop.runtime.ratelimit import ExponentialLimiter
 
 SOONEST, LATEST = 60.0, 900.0
@@ -36,6 +39,8 @@ class Refused(NamedTuple):
 
 @dataclass(slots=True)
 class _Held:
+    edition: int
+    """Of the job that was refused."""
     until: float = 0.0
     names: set[tuple[str, str]] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
@@ -49,11 +54,14 @@ class Refusals:
         self._delays: ExponentialLimiter[str] = ExponentialLimiter(clock, rng, base=SOONEST, cap=LATEST)
         self._held: dict[str, _Held] = {}
 
-    def allow(self, uid: str, actions: Sequence[Action]) -> tuple[Sequence[Action], float | None]:
+    def allow(self, job: Metadata, actions: Sequence[Action]) -> tuple[Sequence[Action], float | None]:
         """The actions without those that have to wait, and the seconds until these are due."""
-        held = self._held.get(uid)
+        held = self._held.get(job.uid)
         if held is None:
             return actions, None
+        if held.edition != (edition := _edition(job)):
+            held.edition, held.until = edition, 0.0
+            self._delays.forget(job.uid)
         wait = held.until - self._clock.monotonic()
         if wait <= 0:
             held.names.clear()
@@ -61,12 +69,13 @@ class Refusals:
         allowed = [action for action in actions if _place(action) not in held.names]
         return allowed, wait if len(allowed) < len(actions) else None
 
-    def note(self, uid: str, refused: Iterable[Refused]) -> tuple[list[Refused], float | None]:
+    def note(self, job: Metadata, refused: Iterable[Refused]) -> tuple[list[Refused], float | None]:
         """Those whose words are new, and the seconds until all that was refused is due again."""
+        uid = job.uid
         fresh: list[Refused] = []
         wait: float | None = None
         for each in refused:
-            held = self._held.setdefault(uid, _Held())
+            held = self._held.setdefault(uid, _Held(_edition(job)))
             if wait is None:
                 wait = self._delays.delay(uid)
                 held.until = self._clock.monotonic() + wait
@@ -81,6 +90,11 @@ class Refusals:
     def forget(self, uid: str) -> None:
         self._held.pop(uid, None)
         self._delays.forget(uid)
+
+
+def _edition(job: Metadata) -> int:
+    """Changes with the spec and with annotations that are not our own, and not with the status."""
+    return hash((job.generation, frozenset(item for item in job.annotations.items() if item[0] != RESTARTS)))
 
 
 def _place(action: Action) -> tuple[str, str] | None:
