@@ -20,7 +20,7 @@ from trainop.runtime import (
     Resource,
     decode_unstructured,
     load_config,
-    owner_reference,
+    set_controller,
 )
 
 GREETINGS = Resource("example.com", "v1", "greetings", "Greeting")
@@ -38,9 +38,9 @@ class GreetingReconciler:
             return DONE  # its ConfigMap goes with it: the garbage collector follows the owner reference
         text = f"Hello, {greeting.raw['spec']['who']}!"
         if current is None or current.raw.get("data") != {"text": text}:
-            owner = owner_reference(GREETINGS.api_version, GREETINGS.kind, key.name, greeting.metadata.uid)
-            metadata = {"name": key.name, "labels": {"app": "greetings"}, "ownerReferences": [owner]}
+            metadata = {"name": key.name, "namespace": key.namespace, "labels": {"app": "greetings"}}
             wanted = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"text": text}}
+            wanted = set_controller(greeting, GREETINGS, wanted)
             await self.client.patch(CONFIG_MAPS, key.name, key.namespace, wanted, kind=PatchKind.APPLY, force=True)
         if greeting.raw.get("status") != {"text": text}:
             seen = {"resourceVersion": greeting.metadata.resource_version}  # a conflict means: look again
@@ -54,7 +54,7 @@ def build(client):
     reconciler = GreetingReconciler(client, cache)
     controller = Controller("greetings", reconciler, workers=4)
     controller.watch(reconciler.greetings, EnqueueObject())
-    controller.watch(reconciler.maps, EnqueueOwner(GREETINGS.group, GREETINGS.kind))
+    controller.watch(reconciler.maps, EnqueueOwner(GREETINGS))
     manager.add_cache(cache)
     manager.add_controller(controller)
     return manager

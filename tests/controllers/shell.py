@@ -21,9 +21,8 @@ from trainop.runtime.cache import Cache
 from trainop.runtime.client import Client, Listing, PatchKind
 from trainop.runtime.errors import ApiError, error_of_status
 from trainop.runtime.informer import Informer
-from trainop.runtime.objects import Json, Key, decode_unstructured
+from trainop.runtime.objects import Json, Key, ObjectReference, decode_unstructured
 from trainop.runtime.reconcile import Result
-from trainop.runtime.recorder import ObjectReference
 from trainop.runtime.recovery import Recovery
 from trainop.runtime.resource import HORIZONTAL_POD_AUTOSCALERS, PODS, SERVICES, Resource
 

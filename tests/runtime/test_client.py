@@ -37,7 +37,7 @@ from trainop.runtime.errors import (
     UnauthorizedError,
     api_error,
 )
-from trainop.runtime.objects import Json
+from trainop.runtime.objects import Change, Json, changed
 from trainop.runtime.resource import NODES, PODS
 from trainop.runtime.sender import retry_after
 from trainop.runtime.transport import NotConnectedError, Request, Response
@@ -291,6 +291,40 @@ async def test_an_update_that_changes_nothing_writes_nothing_and_one_that_always
     with pytest.raises(ConflictError):
         await update(client, PODS, "a", "ns", lambda obj: {**obj, "spec": {}})
     assert transport.verbs() == ["GET", "PUT"] * 5
+
+
+async def _label(change: Change) -> Json:
+    """What is written of an object with one label."""
+    given = {"metadata": {"name": "a", "labels": {"old": "1"}}}
+    client, transport = client_of(json_response(given), json_response({}))
+    await update(client, PODS, "a", "ns", change)
+    sent: Json = body_of(transport.requests[-1])
+    return sent
+
+
+def test_a_change_gets_a_copy_of_its_own_and_may_return_another_object():
+    given = {"labels": {"old": "1"}}
+
+    def in_place(obj: Json) -> None:
+        obj["labels"]["new"] = "2"
+
+    assert changed(given, in_place) == {"labels": {"old": "1", "new": "2"}}
+    assert changed(given, lambda obj: {"labels": {**obj["labels"], "new": "2"}}) == changed(given, in_place)
+    assert given == {"labels": {"old": "1"}}
+    with pytest.raises(TypeError, match="not str"):
+        changed(given, lambda obj: obj["labels"].setdefault("new", "2"))
+
+
+@virtual_time
+async def test_an_update_takes_a_change_in_place_as_well_as_a_returned_one():
+    def in_place(obj: Json) -> None:
+        obj["metadata"]["labels"]["new"] = "2"
+
+    def returned(obj: Json) -> Json:
+        return {**obj, "metadata": {**obj["metadata"], "labels": {**obj["metadata"]["labels"], "new": "2"}}}
+
+    assert (await _label(in_place))["metadata"]["labels"] == {"old": "1", "new": "2"}
+    assert await _label(returned) == await _label(in_place)
 
 
 @virtual_time

@@ -27,9 +27,9 @@ from trainop.runtime.auth import ClusterConfig, ConfigError, load_config
 from trainop.runtime.client import Client
 from trainop.runtime.cluster import Pem, Proof
 from trainop.runtime.credentials import StaticCredentials, TokenFile
+from trainop.runtime.errors import UnhealthyError
 from trainop.runtime.http import HttpStream, HttpTransport
 from trainop.runtime.identity import CredentialsCheck
-from trainop.runtime.server import UnhealthyError
 from trainop.runtime.transport import NotConnectedError, Request
 
 Answer: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

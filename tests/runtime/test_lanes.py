@@ -18,8 +18,9 @@ from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.operator import build
 from trainop.runtime.client import Client
 from trainop.runtime.cluster import Proof
+from trainop.runtime.errors import NotLeaderError
 from trainop.runtime.http import PIECE, HttpTransport
-from trainop.runtime.leader import LeaderElector, NotLeaderError, Timing
+from trainop.runtime.leader import LeaderElector, Timing
 from trainop.runtime.objects import Json
 from trainop.runtime.pool import MAX_REQUESTS
 from trainop.runtime.resource import PODS

@@ -13,13 +13,19 @@ from typing import Any
 import pytest
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.correlator import ObjectReference
-from trainop.runtime.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
-from trainop.runtime.leader import LeaderElector, LeadershipLostError, NotLeaderError, Timing
+from trainop.runtime.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    LeadershipLostError,
+    NotFoundError,
+    NotLeaderError,
+    UnhealthyError,
+)
+from trainop.runtime.leader import LeaderElector, Timing
 from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Json
+from trainop.runtime.objects import Json, ObjectReference
 from trainop.runtime.resource import Resource
-from trainop.runtime.server import UnhealthyError
 
 
 class Leases:

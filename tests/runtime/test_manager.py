@@ -18,7 +18,8 @@ from tests.patience import PATIENCE
 from tests.runtime.test_leader import Connection, Leases
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.controller import Controller
-from trainop.runtime.leader import LeaderElector, NotLeaderError
+from trainop.runtime.errors import NotLeaderError
+from trainop.runtime.leader import LeaderElector
 from trainop.runtime.manager import Manager
 from trainop.runtime.objects import Key
 from trainop.runtime.reconcile import DONE, Result

@@ -14,11 +14,10 @@ from structlog.testing import capture_logs
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.client import PatchKind
 from trainop.runtime.correlator import Correlator, EventLimits
-from trainop.runtime.errors import ApiError, ForbiddenError, NotFoundError, TooManyRequestsError
-from trainop.runtime.leader import NotLeaderError
+from trainop.runtime.errors import ApiError, ForbiddenError, NotFoundError, NotLeaderError, TooManyRequestsError
 from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Json
-from trainop.runtime.recorder import ObjectReference, Recorder
+from trainop.runtime.objects import Json, ObjectReference
+from trainop.runtime.recorder import Recorder
 from trainop.runtime.resource import EVENTS, Resource
 from trainop.runtime.texts import cut
 

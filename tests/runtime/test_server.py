@@ -18,13 +18,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from trainop.runtime.errors import UnhealthyError
 from trainop.runtime.metrics import Metrics
 from trainop.runtime.server import (
     Address,
     BindError,
     Checks,
     HttpServer,
-    UnhealthyError,
     health_application,
     metrics_application,
     parse_address,

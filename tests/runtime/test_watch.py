@@ -11,6 +11,7 @@ import pytest
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.objects import Key, Metadata, OwnerReference, PartialObject
+from trainop.runtime.resource import PODS, Resource
 from trainop.runtime.watch import Changed, Enqueue, EnqueueMapped, EnqueueObject, EnqueueOwner, Mapper, Matching
 from trainop.runtime.workqueue import WorkQueue
 
@@ -31,7 +32,8 @@ def owner(
     return OwnerReference(api_version, kind, name, uid, controller=controller)
 
 
-OF_JOB = EnqueueOwner("kubeflow.org", "PyTorchJob")
+JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+OF_JOB = EnqueueOwner(JOBS)
 
 
 @pytest.mark.case("runtime-26", "abc")
@@ -54,7 +56,20 @@ def test_owner_is_matched_by_group_kind_and_control(reference: OwnerReference, k
 
 
 def test_core_group_has_no_slash():
-    assert list(EnqueueOwner("", "Pod").keys(make("x", owner("v1", "Pod", "p")))) == [Key("ns", "p")]
+    assert list(EnqueueOwner(PODS).keys(make("x", owner("v1", "Pod", "p")))) == [Key("ns", "p")]
+
+
+def test_a_cluster_scoped_owner_has_no_namespace():
+    fleets = Resource("example.com", "v1", "fleets", "Fleet", namespaced=False)
+    child = make("x", owner("example.com/v1", "Fleet", "f"))
+    assert list(EnqueueOwner(fleets).keys(child)) == [Key("", "f")]
+
+
+def test_owners_that_do_not_control_are_found_on_demand():
+    owners = [owner(name="a"), owner(name="b", controller=False), owner(name="c", controller=None)]
+    child = make("x", *owners, owner(kind="TFJob", name="d", controller=False))
+    assert list(OF_JOB.keys(child)) == [Key("ns", "a")]
+    assert list(EnqueueOwner(JOBS, only_controller=False).keys(child)) == [Key("ns", name) for name in "abc"]
 
 
 class RecordingQueue(WorkQueue[Key]):

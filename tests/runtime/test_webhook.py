@@ -35,12 +35,12 @@ from trainop.runtime.admission import (
     validating_path,
 )
 from trainop.runtime.certificates import issue, make_authority
-from trainop.runtime.errors import InvalidError
+from trainop.runtime.errors import InvalidError, UnhealthyError
 from trainop.runtime.manager import Manager
 from trainop.runtime.metrics import Metrics
 from trainop.runtime.objects import Json
 from trainop.runtime.resource import PODS, Resource
-from trainop.runtime.server import Address, UnhealthyError
+from trainop.runtime.server import Address
 from trainop.runtime.serving import CertificateError, CertificateFolder, ServingCertificate
 from trainop.runtime.webhook import WebhookServer, _Endpoint, seconds_for
 
@@ -273,6 +273,21 @@ async def test_defaults_are_a_patch_against_what_was_sent():
         assert "patch" not in response
         assert (await caller.respond(path, review("DELETE", None, {"spec": {}})))["allowed"]
     assert amend({"a": 1}, {"a": 1}).patch == ()
+
+
+@pytest.mark.parametrize("result", ["none", "argument", "another"])
+def test_defaults_may_be_set_in_place_or_returned(result: str):
+    def default(obj: Json) -> Json | None:
+        if result == "another":
+            return {**obj, "spec": {**obj["spec"], "replicas": 1}}
+        obj["spec"]["replicas"] = 1
+        return obj if result == "argument" else None
+
+    asked = request("CREATE", {"spec": {}}, None)
+    verdict = defaulting(default)(asked)
+    assert isinstance(verdict, Verdict)
+    assert verdict.patch == ({"op": "add", "path": "/spec/replicas", "value": 1},)
+    assert asked.object == {"spec": {}}
 
 
 async def test_dry_runs_are_told_and_paths_are_taken_once():

@@ -14,8 +14,7 @@ from trainop.engine.framework import Framework
 from trainop.engine.model import Count, Event, Notice
 from trainop.engine.plan import VALIDATION
 from trainop.runtime.errors import DecodeError
-from trainop.runtime.objects import Key, Metadata, Unstructured
-from trainop.runtime.recorder import ObjectReference
+from trainop.runtime.objects import Key, Metadata, ObjectReference, Unstructured
 
 MOST_NOTICES = 512
 """Identities remembered per job; with more, the oldest may be told again."""

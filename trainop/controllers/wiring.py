@@ -150,7 +150,7 @@ def build_controller(framework: Framework, ground: Ground, recorder: EventRecord
 
 def _watch_children(controller: Controller, view: View, ground: Ground, observer: ObserveDeleted) -> None:
     framework = view.framework
-    owner = EnqueueJob(framework.controller, EnqueueOwner(framework.resource.group, framework.kind))
+    owner = EnqueueJob(framework.controller, EnqueueOwner(framework.resource))
 
     def watch(children: Informer[T], pace: Pace | None = None) -> None:
         family = ground.families.family(framework, children)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from trainop.runtime.cluster import ClusterConfig, ConfigError
     from trainop.runtime.conflicts import update
     from trainop.runtime.controller import Controller
-    from trainop.runtime.correlator import ObjectReference
     from trainop.runtime.errors import (
         AlreadyExistsError,
         ApiError,
@@ -42,9 +41,12 @@ if TYPE_CHECKING:
         ForbiddenError,
         GoneError,
         InvalidError,
+        LeadershipLostError,
         NotFoundError,
+        NotLeaderError,
         TooManyRequestsError,
         UnauthorizedError,
+        UnhealthyError,
     )
     from trainop.runtime.expectations import Expectations
     from trainop.runtime.http import HttpTransport
@@ -58,9 +60,11 @@ if TYPE_CHECKING:
     from trainop.runtime.manager import Manager
     from trainop.runtime.metrics import Metrics
     from trainop.runtime.objects import (
+        Change,
         Json,
         Key,
         Metadata,
+        ObjectReference,
         OwnerReference,
         PartialObject,
         Unstructured,
@@ -68,6 +72,7 @@ if TYPE_CHECKING:
         decode_unstructured,
         owner_reference,
     )
+    from trainop.runtime.owners import OwnerError, set_controller
     from trainop.runtime.ratelimit import ExponentialLimiter, RetryLimiter, TokenBucket
     from trainop.runtime.reconcile import DONE, ReconcileError, Reconciler, Result, TerminalError
     from trainop.runtime.recorder import Recorder
@@ -103,9 +108,8 @@ _PLACES = {
     "cluster": "ClusterConfig ConfigError",
     "conflicts": "update",
     "controller": "Controller",
-    "correlator": "ObjectReference",
     "errors": "AlreadyExistsError ApiError ConflictError DecodeError ForbiddenError GoneError InvalidError"
-    " NotFoundError TooManyRequestsError UnauthorizedError",
+    " LeadershipLostError NotFoundError NotLeaderError TooManyRequestsError UnauthorizedError UnhealthyError",
     "expectations": "Expectations",
     "http": "HttpTransport",
     "informer": "Handler Informer",
@@ -113,8 +117,9 @@ _PLACES = {
     "leader": "LeaderElector Timing",
     "manager": "Manager",
     "metrics": "Metrics",
-    "objects": "Json Key Metadata OwnerReference PartialObject Unstructured decode_complete decode_unstructured"
-    " owner_reference",
+    "objects": "Change Json Key Metadata ObjectReference OwnerReference PartialObject Unstructured decode_complete"
+    " decode_unstructured owner_reference",
+    "owners": "OwnerError set_controller",
     "ratelimit": "ExponentialLimiter RetryLimiter TokenBucket",
     "reconcile": "DONE ReconcileError Reconciler Result TerminalError",
     "recorder": "Recorder",
@@ -136,19 +141,20 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names.
 __all__ = [
     "ALL_OTHERS", "CONFIG_MAPS", "DONE", "MUTATING_WEBHOOK_CONFIGURATIONS", "NAMESPACES", "NODES", "PODS",
     "SECRETS", "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "AdmissionRequest", "AlreadyExistsError",
-    "ApiError", "Authorizer", "Cache", "CacheError", "CertificateFolder", "CertificateRotation", "Changed",
-    "Client", "Clock", "ClusterConfig", "ConfigError", "Configuration", "ConflictError", "Controller",
+    "ApiError", "Authorizer", "Cache", "CacheError", "CertificateFolder", "CertificateRotation", "Change",
+    "Changed", "Client", "Clock", "ClusterConfig", "ConfigError", "Configuration", "ConflictError", "Controller",
     "DecodeError", "EnqueueMapped", "EnqueueObject", "EnqueueOwner", "Expectations", "ExponentialLimiter",
     "ForbiddenError", "GoneError", "Handler", "HttpServer", "HttpTransport", "Informer", "InvalidError", "Json",
-    "Key", "LeaderElector", "Manager", "Mapper", "Matching", "Metadata", "Metrics", "NotConnectedError",
-    "NotFoundError", "ObjectReference", "OwnerReference", "Pace", "PartialObject", "PatchKind", "Predicate",
-    "ReconcileError", "Reconciler", "Recorder", "Request", "Resource", "Response", "Result", "RetryLimiter",
-    "RotationOptions", "Selector", "ServingCertificate", "StallWatch", "Store", "Stream", "SystemClock",
-    "TerminalError", "Timing", "TokenBucket", "TooManyRequestsError", "Transport", "UnauthorizedError",
-    "Unstructured", "Urgency", "Verdict", "WebhookServer", "WorkQueue", "allow", "amend", "by_controller",
-    "by_label", "by_namespace", "decode_complete", "decode_unstructured", "defaulting", "deny",
-    "health_application", "load_config", "metrics_application", "mutating_path", "owner_reference", "parse_address",
-    "require_permission", "update", "validating", "validating_path",
+    "Key", "LeaderElector", "LeadershipLostError", "Manager", "Mapper", "Matching", "Metadata", "Metrics",
+    "NotConnectedError", "NotFoundError", "NotLeaderError", "ObjectReference", "OwnerError", "OwnerReference",
+    "Pace", "PartialObject", "PatchKind", "Predicate", "ReconcileError", "Reconciler", "Recorder", "Request",
+    "Resource", "Response", "Result", "RetryLimiter", "RotationOptions", "Selector", "ServingCertificate",
+    "StallWatch", "Store", "Stream", "SystemClock", "TerminalError", "Timing", "TokenBucket",
+    "TooManyRequestsError", "Transport", "UnauthorizedError", "UnhealthyError", "Unstructured", "Urgency",
+    "Verdict", "WebhookServer", "WorkQueue", "allow", "amend", "by_controller", "by_label", "by_namespace",
+    "decode_complete", "decode_unstructured", "defaulting", "deny", "health_application", "load_config",
+    "metrics_application", "mutating_path", "owner_reference", "parse_address", "require_permission",
+    "set_controller", "update", "validating", "validating_path",
 ]
 # fmt: on
 

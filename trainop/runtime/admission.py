@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from trainop.runtime.jsonpatch import diff, same
-from trainop.runtime.objects import Json
+from trainop.runtime.objects import Change, Json, changed
 from trainop.runtime.resource import Resource
 
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
@@ -79,9 +79,6 @@ bug, answered with 500."""
 Check: TypeAlias = Callable[[Json, Json | None], Verdict]
 """Judges an object; the second argument is what is stored now, None at creation."""
 
-Default: TypeAlias = Callable[[Json], Json]
-"""An object with its defaults; the argument stays as it was."""
-
 
 class MalformedReviewError(ValueError):
     """The body is no AdmissionReview."""
@@ -128,13 +125,14 @@ def validating(check: Check, deleting: Callable[[Json], Verdict] | None = None) 
     return judge
 
 
-def defaulting(default: Default) -> Handler:
-    """The handler that adds defaults by a JSON patch against the object as it was sent."""
+def defaulting(default: Change) -> Handler:
+    """The handler that adds defaults by a JSON patch against the object as it was sent. `default` gets a copy, and
+    changes it in place (and returns None) or returns an object with the defaults."""
 
     def judge(request: AdmissionRequest) -> Verdict:
         if request.operation not in ("CREATE", "UPDATE") or request.object is None:
             return allow()
-        return amend(request.object, default(request.object))
+        return amend(request.object, changed(request.object, default))
 
     return judge
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-
 from trainop.runtime.client import Client
 from trainop.runtime.errors import ConflictError
 from trainop.runtime.jsonpatch import same
-from trainop.runtime.objects import Json
+from trainop.runtime.objects import Change, Json, changed
 from trainop.runtime.resource import Resource
 
 TRIES = 5
@@ -19,19 +16,20 @@ async def update(
     resource: Resource,
     name: str,
     namespace: str | None,
-    change: Callable[[Json], Json],
+    change: Change,
     *,
     subresource: str | None = None,
 ) -> Json:
-    """The object as it is after `change`, which gets a copy of what the API server has and returns what should be;
-    nothing is written if that is the same. Only `status` is written with `subresource="status"`.
+    """The object as it is after `change`, which gets a copy of what the API server has, and changes it in place (and
+    returns None) or returns what should be. Nothing is written if that is the same, and only `status` is written with
+    `subresource="status"`.
 
     After a conflict both start again, five times in all. Raises `ConflictError` then, which a reconcile may answer with
     `Result(requeue=True)`, and whatever else `Client` raises.
     """
     for remaining in reversed(range(TRIES)):
         current = await client.get(resource, name, namespace)
-        wanted = change(copy.deepcopy(current))
+        wanted = changed(current, change)
         if same(wanted, current):
             return current
         try:

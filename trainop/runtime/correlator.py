@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from trainop.runtime.clock import Clock, timestamp
-from trainop.runtime.objects import Json
+from trainop.runtime.objects import Json, ObjectReference
 from trainop.runtime.ratelimit import TokenBucket
 from trainop.runtime.texts import LONGEST_REASON, cut
 
@@ -22,24 +22,6 @@ V = TypeVar("V")
 
 COMBINED = "(combined from similar events): "
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectReference:
-    """The object that an event is about; `namespace` is empty for cluster-scoped kinds."""
-
-    api_version: str
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-    resource_version: str = ""
-    field_path: str = ""
-
-    @property
-    def identity(self) -> tuple[str, ...]:
-        """The same for all versions of the object."""
-        return (self.api_version, self.kind, self.namespace, self.name, self.uid)
 
 
 @dataclass(frozen=True, slots=True)

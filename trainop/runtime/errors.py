@@ -1,4 +1,4 @@
-"""Errors of the API, as a tree.
+"""Errors of the API, as a tree; and those of leadership and health, which several modules raise.
 
     ApiError                     any refusal by the API server, with its Status
     ├── NotFoundError            404
@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from trainop.runtime.objects import Json, Key, Unstructured
+from trainop.runtime.reconcile import ReconcileError
 from trainop.runtime.texts import cut
 
 MAX_RETRY_AFTER = 60.0
@@ -112,6 +113,18 @@ class DecodeError(ApiError):
     def fault(self) -> str:
         """What is wrong, and where."""
         return f"{self.path}: {self.detail}" if self.path else self.detail
+
+
+class LeadershipLostError(Exception):
+    """Another process may lead from now on."""
+
+
+class NotLeaderError(ReconcileError):
+    """A write was refused before it was sent, since another process may lead."""
+
+
+class UnhealthyError(Exception):
+    """Why a check of liveness or readiness fails; shown to whoever asks for that one check."""
 
 
 UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError)

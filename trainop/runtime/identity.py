@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.errors import ApiError
-from trainop.runtime.server import UnhealthyError
+from trainop.runtime.errors import ApiError, UnhealthyError
 from trainop.runtime.transport import Request
 
 ASK_EVERY = 5.0

@@ -24,13 +24,18 @@ import msgspec
 import structlog
 
 from trainop.runtime.clock import Clock, SystemClock, micro_timestamp
-from trainop.runtime.correlator import ObjectReference
-from trainop.runtime.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from trainop.runtime.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    LeadershipLostError,
+    NotFoundError,
+    NotLeaderError,
+    UnhealthyError,
+)
 from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Json
-from trainop.runtime.reconcile import ReconcileError
+from trainop.runtime.objects import Json, ObjectReference
 from trainop.runtime.resource import LEASES, Resource
-from trainop.runtime.server import UnhealthyError
 
 CALL_TIMEOUT = 5.0
 """Seconds for one request, or less if the renew deadline comes earlier."""
@@ -43,14 +48,6 @@ FAILURES = (ApiError, ConnectionError, TimeoutError)
 MAX_INT32 = 2**31 - 1
 
 log = structlog.get_logger(__name__)
-
-
-class LeadershipLostError(Exception):
-    """Another process may lead from now on."""
-
-
-class NotLeaderError(ReconcileError):
-    """A write was refused before it was sent, since another process may lead."""
 
 
 class LeaseClient(Protocol):

@@ -19,8 +19,8 @@ import structlog
 
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.controller import describe
-from trainop.runtime.leader import LeadershipLostError
-from trainop.runtime.server import BindError, Checks, UnhealthyError
+from trainop.runtime.errors import LeadershipLostError, UnhealthyError
+from trainop.runtime.server import BindError, Checks
 
 LAST_MOMENTS = 5.0
 """Seconds before the end of the grace period at which reconciles that still run are cancelled."""

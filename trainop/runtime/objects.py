@@ -6,6 +6,9 @@ field matters (the jobs) stay raw JSON in `Unstructured`, so that no unknown fie
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -91,6 +94,24 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
         return self.deletion_timestamp is not None
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectReference:
+    """The object that an event is about; `namespace` is empty for cluster-scoped kinds."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str = ""
+    field_path: str = ""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The same for all versions of the object."""
+        return (self.api_version, self.kind, self.namespace, self.name, self.uid)
+
+
 class HasMetadata(Protocol):
     """What every cached object offers."""
 
@@ -156,6 +177,21 @@ def strip(value: Json) -> None:
         annotations = metadata.get("annotations")
         if isinstance(annotations, dict):
             annotations.pop(LAST_APPLIED, None)
+
+
+Change: TypeAlias = Callable[[Json], Json | None]
+"""Changes an object: in place, or by returning another one. It is given a copy of its own."""
+
+
+def changed(obj: Json, change: Change) -> Json:
+    """A copy of `obj` after `change`: what that returned or, if it returned None, what it made of its argument."""
+    own = copy.deepcopy(obj)
+    result: object = change(own)
+    if result is None:
+        return own
+    if not isinstance(result, dict):
+        raise TypeError(f"a change returns an object, or None after a change in place, not {type(result).__name__}")
+    return result
 
 
 def owner_reference(api_version: str, kind: str, name: str, uid: str) -> Json:

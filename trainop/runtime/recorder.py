@@ -13,15 +13,14 @@ import structlog
 
 from trainop.runtime.client import PatchKind
 from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.correlator import Correlator, EventLimits, ObjectReference, Occurrence
-from trainop.runtime.errors import ApiError, NotFoundError
-from trainop.runtime.leader import NotLeaderError
+from trainop.runtime.correlator import Correlator, EventLimits, Occurrence
+from trainop.runtime.errors import ApiError, NotFoundError, NotLeaderError
 from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Json
+from trainop.runtime.objects import Json, ObjectReference
 from trainop.runtime.resource import EVENTS, Resource
 from trainop.runtime.workqueue import WorkQueue
 
-__all__ = ["EventLimits", "ObjectReference", "Recorder"]
+__all__ = ["EventLimits", "Recorder"]
 
 TYPES = frozenset({"Normal", "Warning"})
 WORKERS = 4

@@ -17,6 +17,7 @@ from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from trainop.runtime.errors import UnhealthyError
 from trainop.runtime.listener import Listener, listen, note_use
 
 Check: TypeAlias = Callable[[], None] | Callable[[], Awaitable[None]]
@@ -29,10 +30,6 @@ _LIMITS = {"access_log": None, "keepalive_timeout": 100.0, "max_headers": 64, "m
 """Headers of 2 MiB at most; the listener closes idle connections before aiohttp would."""
 
 log = structlog.get_logger(__name__)
-
-
-class UnhealthyError(Exception):
-    """Why a check fails; shown to who asks for that one check."""
 
 
 class BindError(Exception):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from trainop.runtime.handling import attempt_each
-from trainop.runtime.objects import HasMetadata, Key
+from trainop.runtime.objects import HasMetadata, Key, OwnerReference
+from trainop.runtime.resource import Resource
 from trainop.runtime.workqueue import LOW_PRIORITY, WorkQueue
 
 T = TypeVar("T", bound=HasMetadata)
@@ -36,23 +37,29 @@ class EnqueueObject:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueOwner:
-    """The controlling owner, if it is of this group and kind, in the object's namespace.
+    """The controlling owner, if it is of this resource's group and kind; each owner of it with `only_controller=False`.
 
-    Neither version nor UID is compared: the end of a same-named predecessor's child has to wake the new job that waits
-    for that name (controller-runtime `pkg/handler/enqueue_owner.go`).
+    The owner of a namespaced resource is in the object's namespace. Neither version nor UID is compared: the end of a
+    same-named predecessor's child has to wake the new owner that waits for that name (controller-runtime
+    `pkg/handler/enqueue_owner.go`).
     """
 
-    group: str
-    kind: str
+    resource: Resource
+    only_controller: bool = True
 
     def keys(self, obj: HasMetadata, /) -> Iterable[Key]:
-        owner = obj.metadata.controller
-        if owner is None or owner.kind != self.kind or _group_of(owner.api_version) != self.group:
-            return ()
-        return (Key(obj.metadata.namespace, owner.name),)
+        namespace = obj.metadata.namespace if self.resource.namespaced else ""
+        return [Key(namespace, owner.name) for owner in obj.metadata.owner_references if self._is_meant(owner)]
 
     def keys_of_lost(self, _key: Key, /) -> Iterable[Key]:
-        return ()  # whose child it was, nobody can tell
+        return ()  # the owner of an object that is gone is not known
+
+    def _is_meant(self, owner: OwnerReference) -> bool:
+        return (
+            owner.kind == self.resource.kind
+            and (bool(owner.controller) or not self.only_controller)
+            and _group_of(owner.api_version) == self.resource.group
+        )
 
 
 @dataclass(frozen=True, slots=True)

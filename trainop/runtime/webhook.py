@@ -24,9 +24,9 @@ from trainop.runtime.admission import (
     refuse,
 )
 from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.errors import ApiError
+from trainop.runtime.errors import ApiError, UnhealthyError
 from trainop.runtime.metrics import Metrics
-from trainop.runtime.server import Address, HttpServer, UnhealthyError
+from trainop.runtime.server import Address, HttpServer
 from trainop.runtime.serving import ServingCertificate
 
 PORT = 9443

@@ -16,9 +16,8 @@ from trainop.local.node.logs import RunLog
 from trainop.local.node.sandbox import Machine
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock
-from trainop.runtime.correlator import ObjectReference
 from trainop.runtime.errors import NotFoundError
-from trainop.runtime.objects import Json
+from trainop.runtime.objects import Json, ObjectReference
 from trainop.runtime.recorder import Recorder
 from trainop.runtime.resource import CONFIG_MAPS, SECRETS
 

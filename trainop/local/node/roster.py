@@ -15,8 +15,7 @@ from trainop.local.node.kit import Kit
 from trainop.local.node.status import ContainerState, PodState, Terminated, pod_status
 from trainop.local.node.worker import PodWorker, complete_deletion, insist, write_status
 from trainop.runtime.clock import parse_timestamp
-from trainop.runtime.correlator import ObjectReference
-from trainop.runtime.objects import Json, Key, Unstructured
+from trainop.runtime.objects import Json, Key, ObjectReference, Unstructured
 from trainop.runtime.recorder import Recorder
 from trainop.runtime.resource import PODS
 from trainop.runtime.transport import Request
