@@ -6,17 +6,20 @@ import asyncio
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.runtime.virtual_time import virtual_time
+from trainop.controllers.observe import decode_pod, decode_service
 from trainop.controllers.reconciler import SHOWN_SOON
 from trainop.controllers.refusal import Refusal, classify
 from trainop.engine.model import CreatePod, DeletePod
-from trainop.runtime.errors import ApiError
+from trainop.runtime.decoding import ObjectDecoder
+from trainop.runtime.errors import ApiError, DecodeError
 from trainop.runtime.objects import Json, Key, Unstructured, owner_reference
 from trainop.runtime.reconcile import ReconcileError
-from trainop.runtime.resource import PODS, SERVICES
+from trainop.runtime.resource import PODS, SERVICES, Resource
 
 LABELS = {
     "training.kubeflow.org/operator-name": "pytorchjob-controller",
@@ -783,3 +786,114 @@ async def test_a_pod_that_came_and_went_between_two_looks_was_seen() -> None:
     shell.client.calls.clear()
     await shell.look()
     assert shell.client.names("create", PODS) == ["j-worker-0"], "and is replaced at once"
+
+
+# Children that cannot be read ----------------------------------------------------------------------------------------
+
+GARBLED: list[Json] = [{"phase": 5}, {"containerStatuses": "x"}, {"conditions": [[]]}, {"reason": {}}]
+
+
+def garble(shell: Shell, name: str, **fields: Any) -> Json:
+    """Gives an object fields of a type that nobody expects."""
+    found = shell.client.objects[PODS, Key("ns", name)]
+    return shell.client.put(PODS, found | fields)
+
+
+async def running_job() -> Shell:
+    shell = shell_with_job()
+    await shell.settle()
+    for name in shell.pods():
+        shell.set_phase(name, "Running")
+    await calm_down(shell)
+    assert active_workers(shell) == 2
+    return shell
+
+
+async def calm_down(shell: Shell) -> None:
+    """Passes until a status that could wait is written, too."""
+    await shell.settle()
+    await shell.clock.sleep(10)
+    await shell.settle()
+
+
+def active_workers(shell: Shell) -> int:
+    active: int = shell.job()["status"]["replicaStatuses"]["Worker"].get("active", 0)
+    return active
+
+
+@pytest.mark.parametrize("status", GARBLED)
+@pytest.mark.parametrize("live", [False, True], ids=["cached", "listed"])
+@virtual_time
+async def test_a_pod_whose_status_cannot_be_read_has_its_slot_and_counts_for_nothing(status: Json, live: bool) -> None:
+    shell = await running_job()
+    garble(shell, "j-worker-0", status=status)
+    await wait_in_doubt(shell, live=live)
+    shell.client.calls.clear()
+    for _ in range(3):
+        shell.show()
+        await shell.look()
+        await shell.clock.sleep(10)
+    assert shell.client.names("create", PODS) == shell.client.names("delete", PODS) == []
+    assert active_workers(shell) == 1
+    (message,) = shell.events.of("UnreadablePod")
+    assert message.startswith("Pod j-worker-0 cannot be read: Expected `")
+    shell.set_phase("j-worker-0", "Running")
+    await calm_down(shell)
+    assert active_workers(shell) == 2
+
+
+@virtual_time
+async def test_a_pod_whose_status_cannot_be_read_goes_with_its_job() -> None:
+    shell = await running_job()
+    garble(shell, "j-worker-0", status={"phase": 5})
+    shell.client.put(JOBS, shell.job() | {"spec": shell.job()["spec"] | {"runPolicy": {"suspend": True}}})
+    await shell.settle()
+    assert shell.pods() == []
+
+
+async def wait_in_doubt(shell: Shell, *, live: bool) -> None:
+    """The caches show what there is now; or else the next pass lists, since a write of its own never shows."""
+    shell.show()
+    if live:
+        expectations = shell.reconciler._expectations
+        expectations.expect_create("job-uid", PODS, Key("ns", "lost"))
+        await shell.clock.sleep(301)
+
+
+@pytest.mark.parametrize(("resource", "kind"), [(PODS, "Pod"), (SERVICES, "Service")])
+@pytest.mark.parametrize("live", [False, True], ids=["cached", "listed"])
+@virtual_time
+async def test_nothing_is_made_in_the_place_of_a_child_of_which_only_the_name_can_be_read(
+    resource: Resource, kind: str, live: bool
+) -> None:
+    shell = await running_job()
+    key = Key("ns", "j-worker-0")
+    found = shell.client.objects[resource, key]
+    wrong = shell.client.put(resource, found | {"metadata": found["metadata"] | {"ownerReferences": "x"}})
+    informer, _ = shell._cache_of(resource)
+    with pytest.raises(DecodeError) as caught:
+        ObjectDecoder(resource, decode_pod if resource == PODS else decode_service)(msgspec.json.encode(wrong))
+    informer.reject(key, caught.value, listing=False)
+    if live:
+        shell.reconciler._expectations.expect_create("job-uid", PODS, Key("ns", "lost"))
+        await shell.clock.sleep(301)
+    shell.client.calls.clear()
+    for _ in range(3):
+        assert (await shell.look()).requeue_after is not None, "its end may wake nobody"
+        await shell.clock.sleep(31)
+    assert {call.verb for call in shell.client.calls} <= {"list", "get", "patch status"}
+    fault = "metadata.ownerReferences: Expected `array`, got `str` - at `$.ownerReferences`"
+    assert shell.events.of(f"Unreadable{kind}") == [f"{kind} j-worker-0 cannot be read: {fault}"]
+    del shell.client.objects[resource, key]
+    informer.forget(key)
+    await shell.settle()
+    assert key.name in (shell.pods() if resource == PODS else shell.services())
+
+
+@virtual_time
+async def test_a_child_that_exists_already_and_cannot_be_read_is_an_error_that_is_retried() -> None:
+    shell = shell_with_job()
+    shell.client.put(PODS, pod() | {"metadata": pod()["metadata"] | {"labels": 5}})
+    with pytest.raises(DecodeError):
+        await shell.look()
+    assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1"]

@@ -29,6 +29,7 @@ from trainop.runtime.errors import (
     AlreadyExistsError,
     ApiError,
     ConflictError,
+    DecodeError,
     ForbiddenError,
     GoneError,
     InvalidError,
@@ -515,13 +516,21 @@ async def test_what_is_created_goes_where_it_says_or_where_the_caller_says():
 
 @virtual_time
 async def test_of_an_answer_only_the_metadata_is_asked_for_if_no_more_is_read():
-    client, transport = client_of(*[json_response({})] * 4)
+    client, transport = client_of(*[json_response({"metadata": {"uid": "u", "resourceVersion": "1"}})] * 4)
     await client.create(PODS, {"metadata": {"name": "a"}}, namespace="ns")
     await client.create(PODS, {"metadata": {"name": "a"}}, namespace="ns", metadata_only=True)
     await client.patch(PODS, "a", "ns", {})
     await client.patch(PODS, "a", "ns", {}, metadata_only=True)
     brief = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
     assert [request.accept for request in transport.requests] == ["application/json", brief] * 2
+
+
+@pytest.mark.parametrize("answer", [{}, {"metadata": {}}, {"metadata": {"uid": "u"}}, {"metadata": 5}, [], None])
+@virtual_time
+async def test_an_answer_without_uid_and_version_is_not_taken_for_an_object(answer: Any):
+    client, _ = client_of(json_response(answer))
+    with pytest.raises(DecodeError):
+        await client.patch(PODS, "a", "ns", {}, metadata_only=True)
 
 
 @virtual_time

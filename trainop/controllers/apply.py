@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import msgspec
 import structlog
 from prometheus_client import Counter
 
@@ -37,7 +36,7 @@ from trainop.runtime.client import Client, PatchKind
 from trainop.runtime.decoding import read_object
 from trainop.runtime.errors import AlreadyExistsError, ApiError, ConflictError, InvalidError, NotFoundError
 from trainop.runtime.expectations import Expectations
-from trainop.runtime.objects import Json, Key, Metadata, Unstructured, owner_reference
+from trainop.runtime.objects import Json, Key, Unstructured, owner_reference
 from trainop.runtime.reconcile import ReconcileError
 from trainop.runtime.resource import PODS, SERVICES, Resource
 
@@ -218,13 +217,13 @@ class Applier:
         """The UID of the object that has the name already, if it is the job's and the caches can show it."""
         try:
             found = await self._client.get(child.resource, child.key.name, child.key.namespace)
+            metadata = read_object(child.resource, found).metadata
         except NotFoundError:  # it went away in between
             outcome.wait(1.0)
             return None
         except _FAULTS as fault:
             outcome.errors.append(fault)
             return None
-        metadata = msgspec.convert(found["metadata"], Metadata)
         owner = metadata.controller
         if owner and owner.uid == job.metadata.uid and not metadata.terminating:
             if metadata.labels.get(OPERATOR_NAME) == self._framework.controller:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
-
 from trainop.controllers.refusal import Refusal, classify
 from trainop.controllers.report import Reporter
 from trainop.engine.framework import Framework
 from trainop.engine.model import Apply, Event, Notice
 from trainop.runtime.client import Client, PatchKind
+from trainop.runtime.decoding import read_object
 from trainop.runtime.errors import ApiError, ConflictError, NotFoundError
 from trainop.runtime.expectations import Expectations
-from trainop.runtime.objects import Key, Metadata, Unstructured
+from trainop.runtime.objects import Key, Unstructured
 from trainop.runtime.reconcile import ReconcileError
 
 TAKEN_AGAIN_AFTER = 30.0
@@ -66,7 +65,7 @@ class CompanionWriter:
             found = await self._client.get(action.resource, key.name, key.namespace)
         except NotFoundError:
             return ""
-        metadata = msgspec.convert(found["metadata"], Metadata)
+        metadata = read_object(action.resource, found).metadata
         if metadata.controller is None or metadata.controller.uid != job.metadata.uid:
             owner = f"{self._framework.kind} {job.metadata.name}"
             raise ForeignObjectError(f"{action.resource.kind} {key.name} already exists and does not belong to {owner}")
@@ -81,8 +80,9 @@ class CompanionWriter:
             action.resource, key.name, key.namespace, manifest, kind=PatchKind.APPLY, force=bool(uid)
         )
         if not action.uid:
+            uid_now = read_object(action.resource, answer).metadata.uid
             self._expectations.expect_create(job.metadata.uid, action.resource, key)
-            self._expectations.created(job.metadata.uid, action.resource, key, str(answer["metadata"]["uid"]))
+            self._expectations.created(job.metadata.uid, action.resource, key, uid_now)
 
     def _judge(self, action: Apply, error: Exception) -> Verdict:
         """What pods can do without is tried again later; what they need fails the job."""

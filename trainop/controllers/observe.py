@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selector
-from trainop.engine.model import Options, Pod, Service, Snapshot
-from trainop.runtime.client import Client
-from trainop.runtime.errors import DecodeError
+from trainop.engine.model import ChildMetadata, Options, Pod, Service, Snapshot, UnreadablePod
+from trainop.runtime.client import Client, Listing
+from trainop.runtime.decoding import read_object
+from trainop.runtime.errors import MAX_DETAIL, DecodeError
 from trainop.runtime.informer import Informer
-from trainop.runtime.objects import HasMetadata, Key, Metadata, Unstructured
+from trainop.runtime.objects import HasMetadata, Json, Key, Metadata, Unstructured
 from trainop.runtime.resource import PODS, SERVICES, Resource
 from trainop.runtime.store import Index, Store, by_controller
+from trainop.runtime.texts import cut
 
 T = TypeVar("T", bound=HasMetadata)
 
 CHILD_SELECTOR = OPERATOR_NAME
 """Pods and services are watched only if they carry this label."""
 
-decode_pod: Callable[[bytes], Pod] = msgspec.json.Decoder(Pod).decode
 decode_service: Callable[[bytes], Service] = msgspec.json.Decoder(Service).decode
+
+_decode_whole_pod: Callable[[bytes], Pod] = msgspec.json.Decoder(Pod).decode
+_decode_head: Callable[[bytes], Service] = msgspec.json.Decoder(Service).decode
+
+
+def decode_pod(raw: bytes) -> Pod:
+    """The pod, or an `UnreadablePod` if that is true of its metadata only; raises what msgspec raises."""
+    try:
+        return _decode_whole_pod(raw)
+    except (msgspec.MsgspecError, ValueError) as error:
+        return UnreadablePod(_decode_head(raw).metadata, fault=cut(str(error), MAX_DETAIL))
 
 
 def by_job(child: HasMetadata) -> Iterable[str]:
@@ -63,17 +75,26 @@ class View:
 
     def look(self, resource: Resource, key: Key) -> Metadata | None:
         """What is cached of a child (`trainop.runtime.expectations.Look`)."""
-        child: HasMetadata | None
+        store: Store[Any]
         if resource in self.companions:
-            child = self.companions[resource].store.get(key)
+            store = self.companions[resource].store
         else:
-            child = (self.pods if resource == PODS else self.services).store.get(key)
+            store = (self.pods if resource == PODS else self.services).store
+        child: HasMetadata | None = store.get(key)
+        if child is None and (error := store.unreadable.get(key)):
+            child = error.remains
         return child.metadata if child else None
 
     def snapshot(self, job: Unstructured, now: datetime, options: Options) -> Snapshot:
         pods, services = self._children(self.pods.store, job), self._children(self.services.store, job)
         companions = {resource: self._children(each.store, job) for resource, each in self.companions.items()}
-        return Snapshot(job, pods, services, now, options, companions)
+        namespace = job.metadata.namespace
+        unreadable = {
+            kind: {key.name: error.fault for key, error in store.unreadable.items() if key.namespace == namespace}
+            for kind, store in (("Pod", self.pods.store), ("Service", self.services.store))
+            if store.unreadable
+        }
+        return Snapshot(job, pods, services, now, options, companions, unreadable)
 
     def _children(self, store: Store[T], job: Unstructured) -> tuple[T, ...]:
         """Those that the job's UID controls and those that its selector matches, each once."""
@@ -97,10 +118,32 @@ async def observe_live(
     companions: dict[Resource, tuple[Unstructured, ...]] = {}
     for kind in framework.companion_kinds:
         listing = await client.list(kind.resource, job.metadata.namespace, label_selector=text)
-        companions[kind.resource] = tuple(Unstructured(item) for item in listing.items)
-    pods_seen, services_seen = _convert(pods.items, Pod), _convert(services.items, Service)
-    return Snapshot(job, pods_seen, services_seen, now, options, companions)
+        companions[kind.resource], _ = _convert(kind.resource, listing, Unstructured)
+    pods_seen, pods_not = _convert(PODS, pods, _convert_pod)
+    services_seen, services_not = _convert(SERVICES, services, lambda item: msgspec.convert(item, Service))
+    unreadable = {"Pod": pods_not, "Service": services_not}
+    return Snapshot(job, pods_seen, services_seen, now, options, companions, unreadable)
 
 
-def _convert(items: Sequence[object], kind: type[T]) -> tuple[T, ...]:
-    return tuple(msgspec.convert(item, kind) for item in items)
+def _convert_pod(item: Json) -> Pod:
+    """As `decode_pod`."""
+    try:
+        return msgspec.convert(item, Pod)
+    except msgspec.ValidationError as error:
+        metadata = msgspec.convert(item["metadata"], ChildMetadata)
+        return UnreadablePod(metadata, fault=cut(str(error), MAX_DETAIL))
+
+
+def _convert(
+    resource: Resource, listing: Listing, convert: Callable[[Json], T]
+) -> tuple[tuple[T, ...], dict[str, str]]:
+    """The objects; and the names of those that cannot be read, with what is wrong there."""
+    found: list[T] = []
+    errors = list(listing.unreadable)
+    for item in listing.items:
+        try:
+            read_object(resource, item)
+            found.append(convert(item))
+        except DecodeError as error:
+            errors.append(error)
+    return tuple(found), {error.key.name: error.fault for error in errors if error.key is not None}

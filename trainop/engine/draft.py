@@ -24,6 +24,9 @@ from trainop.engine.status import RESTARTING, RUNNING, Status
 FOREIGN_AGAIN_AFTER = 30.0
 """Seconds until the next look at a name that somebody else's object occupies."""
 
+MOST_UNREADABLE = 20
+"""Children that a plan calls unreadable; the same is mostly wrong with all of them."""
+
 
 class Draft:
     """Gathers what one pass decides, beginning with whose the children are."""
@@ -39,6 +42,7 @@ class Draft:
         self.notices: list[Notice] = []
         self._transitions: list[Event | Count] = []
         self._again_in: float | None = None
+        self._unreadable: set[str] = set()
 
     @cached_property
     def manifests(self) -> Manifests:
@@ -65,6 +69,12 @@ class Draft:
         text = f"{kind} {name} already exists and does not belong to {self.framework.kind} {self.job.name}"
         self.warn(f"foreign/{kind}/{name}", f"FailedCreate{kind}", f"Error creating: {text}")
         self.look_again(FOREIGN_AGAIN_AFTER)
+
+    def tell_unreadable(self, kind: str, name: str, fault: str) -> None:
+        """An object that has the name of a wanted child may be that child."""
+        if len(self._unreadable) < MOST_UNREADABLE:
+            self._unreadable.add(f"{kind} {name}")
+            self.warn(f"unreadable/{kind}/{name}", f"Unreadable{kind}", f"{kind} {name} cannot be read: {fault}")
 
     def look_again(self, seconds: float | None) -> None:
         """At the latest after so many seconds, from now."""

@@ -95,6 +95,14 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         return None
 
 
+class UnreadablePod(Pod, frozen=True, gc=False):
+    """A pod of which only the metadata can be read. It has its slot, is in no phase that counts, and can be deleted."""
+
+    status: PodStatus = PodStatus(phase="Unknown")
+    fault: str = ""
+    """What is wrong with the rest."""
+
+
 class Service(PartialObject, frozen=True, gc=False):
     """Of a service only the metadata matters."""
 
@@ -134,6 +142,9 @@ class Snapshot:
     options: Options = field(default_factory=Options)
     companions: Mapping[Resource, Sequence[Unstructured]] = field(default_factory=dict)
     """Of the kinds that the framework names, with the same condition."""
+    unreadable: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """`Pod` or `Service` -> the names of those in the namespace of which not even the metadata can be read, whoever
+    they belong to -> what is wrong with them."""
 
 
 # What a plan asks for -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from trainop.engine.fields import sentence
 from trainop.engine.framework import Framework, Progress, Tally
 from trainop.engine.ledger import RESTARTS, Ledger
 from trainop.engine.limits import DEADLINE, ended_abruptly, exceeded, seconds_to_deadline, seconds_to_live
-from trainop.engine.model import DeleteJob, Plan, Snapshot
+from trainop.engine.model import DeleteJob, Plan, Snapshot, UnreadablePod
 from trainop.engine.parse import ignored, parse
 from trainop.engine.replicas import fill, remove_surplus
 from trainop.engine.restarts import count_fresh, restart, restartable
@@ -301,6 +301,9 @@ def _set_running(draft: Draft) -> None:
 
 def _notice(draft: Draft, arrangement: Arrangement) -> None:
     draft.notices += notice_symptoms(draft.framework, draft.children.pods.ours)
+    for pod in draft.children.pods.ours:
+        if isinstance(pod, UnreadablePod):
+            draft.tell_unreadable("Pod", pod.metadata.name, pod.fault)
     if unreadable := arrangement.unreadable:
         named = name_some(pod.metadata for pod in unreadable)
         text = f"Ignored because their labels replica-type and replica-index tell no replica: {named}"

@@ -108,12 +108,16 @@ def _lacking_services(draft: Draft, role: Role, present: set[int]) -> Iterator[i
 def _free(draft: Draft, role: Role, kind: str, indices: Iterator[int]) -> list[int]:
     """Those of the `indices` whose names nobody occupies, as many as one plan creates."""
     claimed: Claimed[Pod] | Claimed[Service] = draft.children.pods if kind == "Pod" else draft.children.services
-    if not claimed.leaving and not claimed.foreign:
+    unreadable = draft.seen.unreadable.get(kind, {})
+    if not claimed.leaving and not claimed.foreign and not unreadable:
         return list(islice(indices, MOST_PER_PLAN))
     free: list[int] = []
     for index in islice(indices, MOST_PER_PLAN):
         name = child_name(draft.job.name, role, index)
-        if name in claimed.foreign:
+        if name in unreadable:
+            draft.tell_unreadable(kind, name, unreadable[name])
+            draft.look_again(LEFT_AGAIN_AFTER)  # its end wakes nobody, as nobody knows whose it was
+        elif name in claimed.foreign:
             draft.tell_foreign(kind, name)
         elif name in claimed.leaving:
             draft.look_again(LEFT_AGAIN_AFTER)

@@ -12,7 +12,7 @@ import platform
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypedDict, TypeVar, cast
+from typing import Any, NotRequired, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
 import structlog
@@ -93,14 +93,14 @@ class _List(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-class _Identity(TypedDict, total=False):
-    name: str
-    namespace: str
+class _Identity(TypedDict):
+    name: NotRequired[str]
+    namespace: NotRequired[str]
     uid: str
     resourceVersion: str
 
 
-class _Identified(TypedDict, total=False):
+class _Identified(TypedDict):
     metadata: _Identity
 
 

@@ -50,11 +50,13 @@ async def read(decode: Callable[[bytes], D], piece: bytes | msgspec.Raw) -> D:
 
 
 def read_object(resource: Resource, value: Any) -> Unstructured:
-    """The object that a client answered; raises `DecodeError`."""
+    """The object that a client answered; raises `DecodeError`, with the key if it can be read."""
     try:
         return _identified(Unstructured(value))
     except (msgspec.MsgspecError, AttributeError, _UnidentifiedError) as error:
-        raise DecodeError("", str(error), resource=str(resource)) from error
+        metadata, (path, detail) = _read_metadata(value.get("metadata") if isinstance(value, dict) else None)
+        key = Key(metadata.namespace, metadata.name) if metadata.name else None
+        raise DecodeError(path, detail or str(error), resource=str(resource), key=key) from error
 
 
 def check_depth(resource: Resource, raw: bytes, value: Json) -> Json:
