@@ -147,7 +147,7 @@ def test_bytes_that_are_no_utf_8_are_replaced_in_what_remains():
     ("raw", "key"),
     [
         (b'{"metadata": {"name": "a", "namespace": "ns", "labels": 5}}', Key("ns", "a")),
-        (b'{"metadata": {"name": "n"}}', Key("", "n")),
+        (b'{"metadata": {"name": "n"}}', None),
         (b'{"metadata": {"namespace": "ns", "uid": "u"}}', None),
         (b'{"metadata": 5}', None),
         (b'{"metadata": null}', None),
@@ -352,10 +352,11 @@ async def test_a_late_handler_is_told_of_what_cannot_be_read():
 
 @virtual_time
 async def test_what_has_no_name_asks_for_a_list():
-    """A line may speak of any object, so that only a list tells what is left."""
-    scene = listed(watch(event("ADDED", {"metadata": {"uid": "u"}})), page(pod("a", 3), {"metadata": {}}, version=30))
+    """A line may be about any object, so that only a list shows what is left; but no list that has such an item."""
+    nameless = page(pod("a", 3), {"metadata": {}}, version=20)
+    scene = listed(watch(event("ADDED", {"metadata": {"uid": "u"}})), nameless, page(pod("a", 3), version=30))
     await scene.play()
-    assert scene.transport.verbs()[2:] == ["watch@10", "list", "watch@30"]
+    assert scene.transport.verbs()[2:] == ["watch@10", "list", "list", "watch@30"]
     assert scene.transport.delays()[2] >= 0.8
     assert scene.handler.calls == [*FIRST, "-b?"]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 
 from tests.runtime.scripted import (
     HANG,
@@ -682,6 +683,32 @@ async def test_unreadable_line_lists_again():
     await scene.play()
     assert scene.handler.calls == [*FIRST, "-b?"]
     assert scene.metrics.drops == ["undecodable"]
+
+
+@virtual_time
+async def test_events_of_unknown_type_are_counted_and_logged_once_in_five_minutes():
+    unknown = {"type": "HELLO" * 1000, "object": {}}
+    six_minutes: list[Step] = [bookmark(11), 60.0] * 6
+    with structlog.testing.capture_logs() as logs:
+        scene = listed(watch(*([unknown] * 1000), *six_minutes, *([unknown] * 10), HANG))
+        async with scene.running():
+            await asyncio.sleep(400)
+    found = [entry for entry in logs if entry["event"] == "event of unknown type"]
+    assert scene.metrics.drops == ["unknown"] * 1010
+    assert [(entry["resource"], entry["left_out"], len(entry["type"])) for entry in found] == [
+        ("pods", 0, 64),
+        ("pods", 999, 64),
+    ]
+
+
+@virtual_time
+async def test_unreadable_lines_are_logged_once_in_five_minutes():
+    scene = listed(*[answer for _ in range(20) for answer in (watch(b"<html>\n"), page(pod("a", 3), version=30))])
+    with structlog.testing.capture_logs() as logs:
+        await scene.play()
+    found = [entry for entry in logs if entry["event"] == "watch line cannot be decoded"]
+    assert scene.metrics.drops == ["undecodable"] * 20
+    assert len(found) <= 1 + scene.transport.times[-1] / 300
 
 
 @virtual_time

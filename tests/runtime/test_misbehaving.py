@@ -12,12 +12,14 @@ import contextlib
 import gzip
 import itertools
 import random
+import resource
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from tests.runtime.scripted import (
     HANG,
@@ -28,6 +30,7 @@ from tests.runtime.scripted import (
     added,
     bookmark,
     event,
+    json_response,
     modified,
     page,
     pod,
@@ -41,6 +44,7 @@ from tests.runtime.virtual_time import VirtualClock, run_virtual
 from trainop.runtime.client import Client
 from trainop.runtime.credentials import StaticCredentials
 from trainop.runtime.informer import Informer
+from trainop.runtime.objects import Json
 from trainop.runtime.paging import EndlessListError
 from trainop.runtime.resource import PODS
 from trainop.runtime.transport import Request, Response
@@ -66,6 +70,8 @@ class Behaviour:
     requests: int
     from_the_start: bool = True
     """The informer has never been synced when this begins; otherwise it has one object by then."""
+    lies: bool = False
+    """Nothing in its answers is a list, though it says so."""
 
 
 def always(outcome: Callable[[], Outcome], *, watches: bool | None = None) -> Callable[[Request], Outcome | None]:
@@ -101,6 +107,34 @@ def one_event_and_close(request: Request) -> Outcome | None:
     if verb_of(request) == "stream" or not is_watch(request):
         return None
     return Streamed([modified("a", next(NUMBERS))])
+
+
+LIES = {
+    "nothing": json_response({}),
+    "a Status": json_response(status(200, "") | {"status": "Success", "metadata": {}}),
+    "a list of another kind": page(kind="Service"),
+    "an object": json_response(pod("a", 1)),
+    "a list without a version": page(version=""),
+    "a list with null as its version": json_response({"kind": "PodList", "metadata": {"resourceVersion": None}}),
+    "items without a name": page(pod("", 9)),
+    "items without a UID": page(pod("a", 9) | {"metadata": {"name": "a", "namespace": "ns", "resourceVersion": "9"}}),
+    "items that are no objects": json_response(
+        {"kind": "PodList", "metadata": {"resourceVersion": "10"}, "items": [1, "a", None, []]}
+    ),
+    "an object and items without a name": page(pod("a", 1), pod("", 9)),
+}
+"""Answers with 200 that must not pass for an empty list, or for one without `a`."""
+
+
+def lying(answer: Response) -> Callable[[Request], Outcome | None]:
+    """Also of watches it says that they must begin anew, so that it is asked for a list."""
+    expired = refusal(410, "Expired")
+    return lambda request: {"stream": NO_STREAMED_LISTS, "list": answer}.get(verb_of(request), expired)
+
+
+def lying_in_streams(obj: Json) -> Callable[[Request], Outcome | None]:
+    lie = Streamed([event("ADDED", obj), bookmark(10, end=True), HANG])
+    return lambda request: lie if verb_of(request) == "stream" else refusal(410, "Expired")
 
 
 BUSY_FOR_AN_HOUR = event("ERROR", status(429, "TooManyRequests") | {"details": {"retryAfterSeconds": 3600}})
@@ -149,6 +183,18 @@ INFORMER = {
     **{
         f"asks to wait: {asked[:12]}": Behaviour(asking(asked), BACKED_OFF)
         for asked in ("3600", "9" * 400, "-1", "0", "Fri, 31 Dec 9999 23:59:59 GMT", "soon", "٣٦٠٠", "1e9")
+    },
+    **{f"lists {what}": Behaviour(lying(answer), 3 * BACKED_OFF, lies=True) for what, answer in LIES.items()},
+    **{
+        f"lists {what} after syncing": Behaviour(lying(answer), 3 * BACKED_OFF, from_the_start=False, lies=True)
+        for what, answer in LIES.items()
+    },
+    **{
+        f"streams {what}, {'at the start' if start else 'after syncing'}": Behaviour(
+            lying_in_streams(obj), 3 * BACKED_OFF, from_the_start=start, lies=True
+        )
+        for what, obj in {"a nameless object": pod("", 9), "a Status": status(200, "")}.items()
+        for start in (True, False)
     },
     "asks to wait for an hour with 503": Behaviour(asking("3600", 503), BACKED_OFF),
     **{
@@ -234,6 +280,8 @@ def test_what_an_informer_does(name: str):
         await asyncio.sleep(MISBEHAVES)
         assert not running.done()
         assert 1 <= server.asked <= behaviour.requests
+        if behaviour.lies:
+            assert informer.synced != behaviour.from_the_start, "nothing that it was sent is a list"
         if not behaviour.from_the_start:
             assert [obj.metadata.name for obj in informer.store.list()] == ["a"], "what is cached stays"
         server.misbehave(False)
@@ -276,6 +324,8 @@ class Bytes:
     repeated: bytes = b""
     holds: bool = False
     """Keeps the connection open and silent after that."""
+    at_once: bool = False
+    """The outcome is there long before the time of the request is over."""
 
 
 WIRE = {
@@ -285,9 +335,33 @@ WIRE = {
     "sends garbage": Bytes(b"\x00\xff\xfe" * 1000, ConnectionError),
     "sends a status that is none": Bytes(b"HTTP/1.1 abc OK\r\n\r\n", ConnectionError),
     "ends within the headers": Bytes(HEAD, ConnectionError),
-    "sends headers without end": Bytes(HEAD, TimeoutError, repeated=b"X-Flood: 1\r\n"),
-    "sends one header without end": Bytes(HEAD + b"X-Flood: ", ConnectionError, repeated=b"x" * 4096),
+    "sends headers without end": Bytes(HEAD, ConnectionError, repeated=b"X-Flood: 1\r\n" * 100, at_once=True),
+    "sends large headers without end": Bytes(
+        HEAD, ConnectionError, repeated=b"X-Flood: " + b"x" * 8000 + b"\r\n", at_once=True
+    ),
+    "sends one header without end": Bytes(HEAD + b"X-Flood: ", ConnectionError, repeated=b"x" * 4096, at_once=True),
+    "sends a header's name without end": Bytes(HEAD, ConnectionError, repeated=b"x" * 4096, at_once=True),
+    "sends a header in lines without end": Bytes(
+        HEAD + b"X-Flood: x\r\n", ConnectionError, repeated=b" x\r\n" * 1000, at_once=True
+    ),
+    "sends a reason without end": Bytes(b"HTTP/1.1 200 ", ConnectionError, repeated=b"x" * 4096, at_once=True),
+    "sends a status without end": Bytes(b"HTTP/1.1 2", ConnectionError, repeated=b"0" * 4096, at_once=True),
+    "sends a version without end": Bytes(b"HTTP/1.", ConnectionError, repeated=b"1" * 4096, at_once=True),
+    "sends trailers without end": Bytes(
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", ConnectionError, repeated=b"X-T: 1\r\n" * 100, at_once=True
+    ),
     "sends 1xx without end": Bytes(b"", TimeoutError, repeated=b"HTTP/1.1 102 Processing\r\n\r\n"),
+    "sends large 1xx without end": Bytes(
+        b"", TimeoutError, repeated=b"HTTP/1.1 103 Early Hints\r\n" + b"X-Flood: %s\r\n" % (b"x" * 4000) * 16 + b"\r\n"
+    ),
+    "sends blank lines without end": Bytes(b"", TimeoutError, repeated=b"\r\n" * 1000),
+    "sends the size of a chunk without end": Bytes(
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n", TimeoutError, repeated=b"0" * 4096
+    ),
+    "sends an extension of a chunk without end": Bytes(
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;", TimeoutError, repeated=b"x" * 4096
+    ),
+    "warns a lot": Bytes(HEAD + b'Warning: 299 - "w"\r\n' * 200 + b"Content-Length: 2\r\n\r\n{}", 200),
     "ends within the body": Bytes(HEAD + b"Content-Length: 10\r\n\r\n{}", ConnectionError),
     "is silent within the body": Bytes(HEAD + b"Content-Length: 10\r\n\r\n{}", TimeoutError, holds=True),
     "sends chunks of garbage": Bytes(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n", ConnectionError),
@@ -318,6 +392,7 @@ async def test_what_the_transport_does(name: str):
             while case.repeated and not writer.is_closing():
                 writer.write(case.repeated)
                 await writer.drain()
+                await asyncio.sleep(0)  # `drain` alone gives the other side no turn while there is room
             if case.holds:
                 await reader.read()
         writer.close()
@@ -336,7 +411,11 @@ async def test_what_the_transport_does(name: str):
             assert response.status == case.outcome
             assert len(response.body) <= len(BOMB), "not unpacked"
         else:
+            began, held = asyncio.get_running_loop().time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             with pytest.raises(case.outcome):
-                await transport.send(request)
+                await transport.send(replace(request, timeout=60) if case.at_once else request)
+            took = asyncio.get_running_loop().time() - began
+            assert not case.at_once or took < 50, "it was not the time that ended it"
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held < 64 * 1024, "KiB"
     assert connections <= 2, "aiohttp repeats a GET once that was cut off before any answer"
     assert stolen == []

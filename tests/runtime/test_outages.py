@@ -236,7 +236,7 @@ async def test_what_names_no_version_leaves_the_last_one(nameless: Step):
     scene = listed(watch(added("d", 11), nameless))
     await scene.play()
     assert scene.transport.verbs()[2:] == ["watch@10", "watch@11"]
-    assert scene.metrics.drops == []
+    assert "undecodable" not in scene.metrics.drops
 
 
 @virtual_time

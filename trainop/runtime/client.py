@@ -323,16 +323,18 @@ class Client:
     async def _decode_items(self, resource: Resource, page: Page, items: _Jsons, unreadable: _Errors) -> None:
         known = {"apiVersion": resource.api_version, "kind": resource.kind}
         decode, decoded = ObjectDecoder(resource, decode_complete, anonymous=True), 0
+        known_bad = len(unreadable)
         for raw in page.items:
             try:
                 items.append(known | decode(raw).raw)
             except DecodeError as error:
-                log.warning("item of a list cannot be read", error=str(error))
                 unreadable.append(error)
             decoded += page.size // len(page.items)
             if decoded >= SLICE:
                 decoded = 0
                 await asyncio.sleep(0)
+        if bad := unreadable[known_bad:]:
+            log.warning("items of a list cannot be read", items=len(bad), error=str(bad[0]))
 
     def _write(
         self,

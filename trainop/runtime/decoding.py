@@ -103,9 +103,11 @@ class ObjectDecoder(Generic[T]):
         metadata, wrong = _read_metadata(value.get("metadata"))
         if not isinstance(error, _DeepError):
             path, detail = wrong if wrong[0] else ("", _describe(error))
-        key = Key(metadata.namespace, metadata.name) if metadata.name else None
+        # API servers give each object a UID: what has a name and none is not the object of that name.
+        named = metadata.name and not isinstance(error, _UnidentifiedError)
+        key = Key(metadata.namespace, metadata.name) if named else None
         fault = DecodeError(path, detail, resource=self._resource, key=key)
-        if metadata.name and metadata.uid and metadata.resource_version:
+        if key and metadata.uid and metadata.resource_version:
             fault.remains = Unstructured(value, metadata, fault)
         return fault
 

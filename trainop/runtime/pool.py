@@ -21,6 +21,11 @@ MAX_URGENT = 8
 
 CHUNK = 256 * 1024
 
+MAX_HEADERS = 512
+MAX_HEADER = 8190
+"""Headers of an answer, and bytes of each and of the status line: together they bound the memory of one answer. API
+servers send each warning in a header of its own, of all kinds some 130, and more where webhooks warn."""
+
 SOCKET_OPTIONS = tuple(
     (socket.IPPROTO_TCP, getattr(socket, name), value)
     for name, value in (
@@ -83,6 +88,9 @@ def _session(limit: int, resolver: AbstractResolver) -> aiohttp.ClientSession:
         # A body that is compressed all the same could grow a thousandfold; it is not unpacked, hence not readable.
         auto_decompress=False,
         read_bufsize=CHUNK,
+        max_line_size=MAX_HEADER,
+        max_field_size=MAX_HEADER,
+        max_headers=MAX_HEADERS,
         trust_env=False,
     )
 

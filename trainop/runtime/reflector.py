@@ -21,6 +21,7 @@ from trainop.runtime.objects import Decoder, HasMetadata, Json, Key, PartialObje
 from trainop.runtime.paging import Pages
 from trainop.runtime.resource import Resource
 from trainop.runtime.scope import Scope
+from trainop.runtime.seldom import Seldom
 from trainop.runtime.sink import Sink
 from trainop.runtime.store import is_older
 from trainop.runtime.transport import Request
@@ -97,7 +98,7 @@ class Reflector(Generic[T]):
         self._initial = True
         self._list_began = 0.0
         self._yielded = 0.0
-        self._told: dict[Cause, float] = {}
+        self._seldom = Seldom(clock, LOG_INTERVAL)
         self._streams = True
         self._outage = False
         self._hurried = False
@@ -261,9 +262,11 @@ class Reflector(Generic[T]):
                 case "ERROR":
                     return self._refused(connection, await read(decode_status, event.object))
                 case _:
-                    log.warning("event of unknown type", resource=self._name, type=event.type)
+                    self._metrics.dropped(self._name, "unknown")
+                    self._warn("event of unknown type", type=event.type[:64])
         except DecodeError as error:
-            self._drop("watch line cannot be decoded", error, line=line[:200])
+            self._metrics.dropped(self._name, "undecodable")
+            self._warn("watch line cannot be decoded", error=str(error), line=line[:200])
             return self._ended(connection, Cause.UNREADABLE)
         return None
 
@@ -326,21 +329,17 @@ class Reflector(Generic[T]):
         return Ended(cause, connection.version, connection.fruitful, float(error.retry_after or 0))
 
     def _put_listed(self, raw: msgspec.Raw) -> None:
-        """An object of a list; one that cannot be decoded keeps no other from being stored."""
+        """An object of a list; one that cannot be decoded keeps no other from being stored. Raises `DecodeError` for
+        one without an identity: such a list does not say which objects there are, so nothing may be pruned by it."""
         try:
             obj = self._decode(raw)
         except DecodeError as error:
-            if error.key is not None:
-                self._reject(error, error.key, listing=True)
-            else:
-                self._drop("object cannot be decoded", error)
+            if error.key is None:
+                raise
+            self._reject(error, error.key, listing=True)
             return
         self._seen.add(obj.metadata.key)
         self._sink.put(obj, listing=True, initial=self._initial)
-
-    def _drop(self, what: str, error: DecodeError, **about: object) -> None:
-        self._metrics.dropped(self._name, "undecodable")
-        log.warning(what, resource=self._name, error=str(error), **about)
 
     def _begin_list(self) -> None:
         self._listing = True
@@ -387,14 +386,13 @@ class Reflector(Generic[T]):
             self._metrics.relisted(self._name, ended.cause.value)
 
     def _tell(self, cause: Cause, error: str, action: Action) -> None:
-        """Says what is wrong, the same thing once in five minutes."""
         if action.verb is Verb.STREAM and cause is Cause.REJECTED:
             log.debug("server has no streamed lists", resource=self._name, error=error)
             return
-        now = self._clock.monotonic()
-        last = self._told.get(cause)
-        if last is None or now - last >= LOG_INTERVAL:
-            self._told[cause] = now
-            log.warning(
-                "list or watch failed", resource=self._name, verb=action.verb.value, cause=cause.value, error=error
-            )
+        self._warn("list or watch failed", cause.value, verb=action.verb.value, cause=cause.value, error=error)
+
+    def _warn(self, what: str, kind: str = "", **about: object) -> None:
+        """Logs the same `what` and `kind` once in five minutes."""
+        left_out = self._seldom.count(what + kind)
+        if left_out is not None:
+            log.warning(what, resource=self._name, left_out=left_out, **about)
