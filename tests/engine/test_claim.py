@@ -5,6 +5,7 @@ import pytest
 from tests.engine.builders import (
     CREATED,
     RUNNING,
+    condition,
     labels,
     make_job,
     make_pod,
@@ -19,7 +20,16 @@ from tests.engine.builders import (
 )
 from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.claim import Claimed, claim
-from trainop.engine.model import Adopt, CreatePod, DeletePod, Event, Pod, Release
+from trainop.engine.model import (
+    Adopt,
+    CreatePod,
+    CreateService,
+    DeletePod,
+    DeleteService,
+    Event,
+    Pod,
+    Release,
+)
 from trainop.engine.parse import parse
 from trainop.runtime.objects import Json
 
@@ -73,14 +83,80 @@ def test_what_others_own_and_what_terminates_alone_is_not_ours(fields: Json, whe
 
 
 @pytest.mark.case("job-engine-35", "d")
-def test_an_orphan_is_adopted_and_counts():
-    made = plan_for(make_job(None, 1, status=status_of(CREATED)), [make_pod(owner=None)], [make_service(owner=None)])
+@pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
+def test_an_orphan_is_adopted_and_counts_once_it_is_ours(phase: str):
+    """The API server may refuse the adoption: until it is seen, the pod occupies its name and is not counted."""
+    job = make_job(None, 1, policy="Never", status=status_of(CREATED))
+    fields: Json = {"phase": phase, "exit_code": int(phase == "Failed")}
+    made = plan_for(job, [make_pod(owner=None, **fields)], [make_service(owner=None)])
     assert made.actions == (
         Adopt("Pod", "j-worker-0", "uid-j-worker-0"),
         Adopt("Service", "j-worker-0", "uid-j-worker-0"),
     )
-    assert made.status is not None
-    assert made.status["replicaStatuses"]["Worker"]["active"] == 1
+    assert [type_ for type_, _, _ in told(made.status)] == ["Created"]
+    assert written(made)["replicaStatuses"]["Worker"].keys() == {"selector"}
+    assert made.begun
+    made = plan_for(job, [make_pod(**fields)], [make_service()])
+    assert written(made)["conditions"][-1]["type"] == phase
+    assert {"Running": "active"}.get(phase, phase.lower()) in written(made)["replicaStatuses"]["Worker"]
+
+
+def test_a_resumed_job_waits_for_an_orphan_to_be_adopted_and_gone():
+    job = make_job(None, 1, status=status_of(CREATED, condition("Suspended")))
+    made = plan_for(job, [make_pod(owner=None, phase="Failed")], [])
+    assert made.actions == (Adopt("Pod", "j-worker-0", "uid-j-worker-0"),)
+    assert made.status is None
+
+
+def test_of_a_finished_job_an_orphan_is_adopted_before_its_service_goes():
+    job = make_job(None, 1, status=status_of(CREATED, condition("Succeeded")), run={"cleanPodPolicy": "All"})
+    made = plan_for(job, [make_pod(owner=None)], [make_service()])
+    assert made.actions == (Adopt("Pod", "j-worker-0", "uid-j-worker-0"),)
+
+
+def test_a_restart_that_is_counted_stays_counted_while_its_pod_is_an_orphan():
+    job = make_job(None, 2, status=status_of(CREATED))
+    first = plan_for(job, [make_pod(phase="Failed"), make_pod(index=1)])
+    job["metadata"]["annotations"] = dict(first.annotations)
+    second = plan_for(job, [make_pod(phase="Failed", owner=None), make_pod(index=1, phase="Failed")])
+    job["metadata"]["annotations"] |= dict(second.annotations)
+    third = plan_for(job, [make_pod(phase="Failed"), make_pod(index=1, phase="Failed")])
+    assert third.annotations == {}
+
+
+@pytest.mark.parametrize(
+    ("moved", "deleted"),
+    [(labels("worker", 7), True), (labels("worker", "x"), False), (labels("other", 0), True)],
+)
+def test_the_name_of_an_own_child_with_other_labels_is_free_only_once_it_has_gone(moved: Json, deleted: bool):
+    """Whether it is removed, as it is too many then, or left alone, as nobody knows what it is."""
+    job = make_job(None, 2, status=status_of(CREATED))
+    pods, services = [make_pod(labels=moved), make_pod(index=1)], [make_service(labels=moved), make_service(index=1)]
+    made = plan_for(job, pods, services)
+    assert names(made, CreatePod) == names(made, CreateService) == []
+    assert names(made, DeletePod) == names(made, DeleteService) == ["j-worker-0"] * deleted
+    assert made.again_in == 30
+    made = plan_for(job, [make_pod(labels=moved, dying=True), make_pod(index=1)], services[1:])
+    assert names(made, CreatePod) == []
+    assert names(made, CreateService) == ["j-worker-0"]
+    made = plan_for(job, pods[1:], services[1:])
+    assert names(made, CreatePod) == ["j-worker-0"]
+
+
+def test_the_warning_says_that_a_pod_whose_labels_name_no_replica_is_not_replaced():
+    made = plan_for(make_job(None, 1), [make_pod(labels=labels("worker", "x"))], [])
+    (notice,) = made.notices
+    text = "Not counted and not replaced, as their labels replica-type and replica-index name no replica: j-worker-0"
+    assert notice.event == Event("Warning", "InvalidReplicaLabels", text)
+
+
+@pytest.mark.parametrize("fields", [{"labels": OTHER_LABELS}, {"owner": None}])
+def test_a_job_whose_only_pod_has_lost_its_labels_or_owner_has_begun(fields: Json):
+    """An edit that comes before the first status is written does not fail it."""
+    job = make_job(None, 1, run={"cleanPodPolicy": "sometimes"})
+    made = plan_for(job, [make_pod(**fields)], [])
+    assert "Failed" not in [type_ for type_, _, _ in told(made.status)]
+    assert made.begun
 
 
 BORN = stamp(-60)
@@ -101,7 +177,7 @@ BORN = stamp(-60)
     ],
 )
 @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
-def test_only_what_the_job_may_have_made_is_adopted_and_counted(phase: str, fields: Json, adopted: bool):
+def test_only_what_the_job_may_have_made_is_adopted(phase: str, fields: Json, adopted: bool):
     """Everybody who may create pods can write labels: nothing else decides about the job, whatever becomes of it."""
     job = make_job(None, 1, policy="Never", status=status_of(CREATED))
     job["metadata"]["creationTimestamp"] = BORN
@@ -109,7 +185,7 @@ def test_only_what_the_job_may_have_made_is_adopted_and_counted(phase: str, fiel
     service = make_service(owner=None, **fields)
     made = plan_for(job, [pod], [service])
     assert [type(action) for action in made.actions if isinstance(action, Adopt)] == [Adopt] * 2 * adopted
-    assert bool(written(made)["replicaStatuses"]["Worker"].keys() - {"selector"}) is adopted
+    assert written(made)["replicaStatuses"]["Worker"].keys() == {"selector"}
     assert names(made, DeletePod) == []
     unexpected = [notice.event for notice in made.notices if notice.event.reason.startswith("Unexpected")]
     assert len(unexpected) == 2 * (not adopted)

@@ -35,8 +35,8 @@ def intrude(world: World, act: str, rng: random.Random, living: list[Stored]) ->
     if act == "disown":
         del metadata["ownerReferences"]
     else:
-        label = LABELS + rng.choice(("job-name", "operator-name", "replica-index"))
-        metadata["labels"][label] = rng.choice("017")
+        label = LABELS + rng.choice(("job-name", "operator-name", "replica-type", "replica-index", "replica-index"))
+        metadata["labels"][label] = rng.choice("017x")
     world.note("intruder", f"{act} {stored.key[1]} {metadata['labels']}")
     _put(world, value)
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Generic, TypeVar
@@ -26,16 +26,21 @@ class Claimed(Generic[ChildT]):
     """The objects of one kind, sorted by whose they are."""
 
     ours: list[ChildT] = field(default_factory=list)
-    """Controlled by the job's UID, or about to be adopted."""
-    orphans: set[str] = field(default_factory=set)
-    """UIDs of those about to be adopted: not to be deleted before that is done."""
+    """Controlled by the job's UID."""
     claims: list[Adopt | Release] = field(default_factory=list)
+    adoptees: dict[str, ChildT] = field(default_factory=dict)
+    """By name: orphans about to be adopted. They keep their names, and count only in a later pass, once they are ours:
+    the API server may refuse the adoption."""
     leaving: dict[str, ChildT] = field(default_factory=dict)
     """By name: not ours, but terminating or a predecessor's, so that the name will be free in a while."""
     foreign: dict[str, ChildT] = field(default_factory=dict)
     """By name: not ours, and here to stay."""
     strangers: list[Metadata] = field(default_factory=list)
     """Those of them that have the job's labels nevertheless."""
+
+    def uids(self) -> Iterator[str]:
+        """Of those that are ours, or were and may be again."""
+        return (child.metadata.uid for child in (*self.ours, *self.adoptees.values()))
 
 
 @dataclass(slots=True)
@@ -71,8 +76,7 @@ def _claim(
                 claimed.foreign[metadata.name] = child
         elif owner is None and matches and not metadata.terminating and _may_adopt(job, metadata):
             claimed.claims.append(Adopt(kind, metadata.name, metadata.uid))
-            claimed.orphans.add(metadata.uid)
-            claimed.ours.append(child)
+            claimed.adoptees[metadata.name] = child
         elif metadata.terminating or _is_predecessors(framework, job, metadata):
             claimed.leaving[metadata.name] = child
         else:

@@ -14,8 +14,9 @@ def sweep(
     """Delete what `policy` does not keep: `None` keeps everything, `Running` the pods that have ended and their
     services, `All` nothing. Services go by their own list, so that those of vanished pods do not stay.
 
-    No policy keeps what still runs of the `surplus`, the names of slots that the spec does not have any more."""
-    kept: set[str] = set()
+    No policy keeps what still runs of the `surplus`, the names of slots that the spec does not have any more. What is
+    to be adopted is left to the pass that finds it adopted."""
+    kept = set(children.pods.adoptees)
     for pod in children.pods.ours:
         name = pod.metadata.name
         if policy == "All" or (pod.status.phase in _UNFINISHED and (policy == "Running" or name in surplus)):

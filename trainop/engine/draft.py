@@ -12,8 +12,6 @@ from trainop.engine.manifests import Manifests
 from trainop.engine.model import (
     Action,
     Count,
-    DeletePod,
-    DeleteService,
     Event,
     Notice,
     Plan,
@@ -81,6 +79,12 @@ class Draft:
         if seconds is not None:
             self._again_in = max(0.0, seconds if self._again_in is None else min(self._again_in, seconds))
 
+    @property
+    def has_pods(self) -> bool:
+        """Pods made for the job are there, also if they have lost its labels or its owner reference."""
+        pods = self.children.pods
+        return bool(pods.ours or pods.claims)
+
     def _had_pods(self) -> bool:
         """Whether the job, as it is stored, remembers pods that are not there any more. `startTime` alone is no proof:
         a quota may hold up the first pod. Of pods that never ran nothing remains, but then nothing is lost either."""
@@ -90,20 +94,13 @@ class Draft:
         return Ledger(self.job.metadata.uid, self.job.metadata.annotations).used
 
     def plan(self, *, status_first: bool = False) -> Plan:
-        """An orphan is adopted before anything else happens to it: its deletion is left to the next pass."""
-        orphans = self.children.pods.orphans | self.children.services.orphans
-        actions = [
-            action
-            for action in self.actions
-            if not (isinstance(action, DeletePod | DeleteService) and action.uid in orphans)
-        ]
         return Plan(
             annotations=self.annotations,
             status=self.status.changed(),
             status_first=status_first,
-            actions=tuple(actions),
+            actions=tuple(self.actions),
             transitions=tuple(self._transitions),
             notices=tuple(self.notices),
-            begun=bool(self.children.pods.ours) or self._had_pods(),
+            begun=self.has_pods or self._had_pods(),
             again_in=self._again_in,
         )

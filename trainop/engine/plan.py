@@ -41,7 +41,7 @@ def plan(framework: Framework, seen: Snapshot) -> Plan:
     if status.finished:
         return _tidy_up(draft)
     _note_creation(draft)
-    begun = status.start_time is not None or bool(draft.children.pods.ours)
+    begun = status.start_time is not None or draft.has_pods
     if not begun and (problem := _why_never(draft)):
         return _refuse(draft, problem)
     _look_at_dying(draft)
@@ -220,7 +220,7 @@ def _proceed(draft: Draft) -> Plan:
     """The status of a resumed job goes first: as long as it says Suspended, pods are taken for those from before."""
     resumed = draft.status.is_true(SUSPENDED)
     if resumed:
-        if draft.children.pods.ours:
+        if draft.children.pods.ours or draft.children.pods.adoptees:
             return _await_departure(draft)
         _resume(draft)
     if draft.job.errors:
@@ -267,7 +267,7 @@ def _advance(draft: Draft) -> Plan:
     if progress.running and not findings.restarts and not _restart_pending(draft, lines):
         _set_running(draft)
     if ledger.touched:
-        draft.annotations[RESTARTS] = ledger.text(pod.metadata.uid for pod in pods)
+        draft.annotations[RESTARTS] = ledger.text(draft.children.pods.uids())
     draft.look_again(left)
     return draft.plan()
 
@@ -306,8 +306,8 @@ def _notice(draft: Draft, arrangement: Arrangement) -> None:
             draft.tell_unreadable("Pod", pod.metadata.name, pod.fault)
     if unreadable := arrangement.unreadable:
         named = name_some(pod.metadata for pod in unreadable)
-        text = f"Ignored because their labels replica-type and replica-index tell no replica: {named}"
-        draft.warn("labels", "InvalidReplicaLabels", text)
+        text = "Not counted and not replaced, as their labels replica-type and replica-index name no replica"
+        draft.warn("labels", "InvalidReplicaLabels", f"{text}: {named}")
     for claimed, kind in ((draft.children.pods, "Pod"), (draft.children.services, "Service")):
         if claimed.strangers:
             text = f"Not made for {draft.framework.kind} {draft.job.name}, so ignored although they have its labels"

@@ -106,20 +106,23 @@ def _lacking_services(draft: Draft, role: Role, present: set[int]) -> Iterator[i
 
 
 def _free(draft: Draft, role: Role, kind: str, indices: Iterator[int]) -> list[int]:
-    """Those of the `indices` whose names nobody occupies, as many as one plan creates."""
+    """Those of the `indices` whose names nobody occupies, as many as one plan creates. An own child that somebody has
+    labelled as another replica, or as none, keeps its name until it has gone."""
     claimed: Claimed[Pod] | Claimed[Service] = draft.children.pods if kind == "Pod" else draft.children.services
+    wanted = list(islice(indices, MOST_PER_PLAN))
+    if not wanted:
+        return wanted
+    going = {child.metadata.name for child in claimed.ours} | claimed.leaving.keys() | claimed.adoptees.keys()
     unreadable = draft.seen.unreadable.get(kind, {})
-    if not claimed.leaving and not claimed.foreign and not unreadable:
-        return list(islice(indices, MOST_PER_PLAN))
     free: list[int] = []
-    for index in islice(indices, MOST_PER_PLAN):
+    for index in wanted:
         name = child_name(draft.job.name, role, index)
         if name in unreadable:
             draft.tell_unreadable(kind, name, unreadable[name])
             draft.look_again(LEFT_AGAIN_AFTER)  # its end wakes nobody, as nobody knows whose it was
         elif name in claimed.foreign:
             draft.tell_foreign(kind, name)
-        elif name in claimed.leaving:
+        elif name in going:
             draft.look_again(LEFT_AGAIN_AFTER)
         else:
             free.append(index)

@@ -132,6 +132,14 @@ class Record:
         self.update(now, pod, value)
         return pod
 
+    def take_back(self, now: float, value: Json) -> Pod | None:
+        """A pod that was the job's before is so again; None if it never was."""
+        pod = self.pods.get(value["metadata"]["uid"])
+        if pod is not None:
+            pod.gone_at = None
+            self.update(now, pod, value)
+        return pod
+
     def update(self, now: float, pod: Pod, value: Json) -> None:
         pod.value, pod.slot = value, slot_of(value)
         if is_terminating(value) and pod.leaves_at is None:

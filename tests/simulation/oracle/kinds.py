@@ -111,7 +111,7 @@ class Job:
         return next((role for role in self.roles if role.lower() == slot[0]), slot[0])
 
     def policy_of(self, slot: Slot) -> str:
-        return str(self.roles[self.role_of(slot)].get("restartPolicy") or self.kind.policy)
+        return str(self.roles.get(self.role_of(slot), {}).get("restartPolicy") or self.kind.policy)
 
     def extension(self, name: str, default: str = "") -> str:
         return self.annotations.get(ANNOTATIONS + name, default)

@@ -102,10 +102,7 @@ class Observer:
             return
         job = Job(new)
         if old is None or old["metadata"]["uid"] != job.uid:
-            record = self._records[job.uid] = Record(job, now, [(now, job)], resumed_at=now, counted_from=now)
-            for value in [stored.value for stored in self._objects("pods").values()]:
-                if not owner_uid(value) and self._claimant(value) is record:  # made in the same second
-                    record.add(now, value)
+            self._records[job.uid] = Record(job, now, [(now, job)], resumed_at=now, counted_from=now)
             return
         record = self._records[job.uid]
         before, was_finished = record.job, record.job.finished
@@ -142,13 +139,11 @@ class Observer:
         if new is None:
             self._on_removed(now, old or {})
             return
-        record = self._records.get(owner_uid(new)) if owner_uid(new) else self._claimant(new)
+        record = self._records.get(owner_uid(new))
         if old is not None and owner_uid(old) != owner_uid(new):
             self._on_owner_changed(now, record, old, new)
-        elif record is not None and old is None and owner_uid(new):
+        elif record is not None and old is None:
             self._on_created(now, record, new)
-        elif record is not None and new["metadata"]["uid"] not in record.pods:
-            record.add(now, new)
         elif record is not None and (pod := record.pods.get(new["metadata"]["uid"])) is not None:
             living = pod.living
             record.update(now, pod, new)
@@ -165,32 +160,21 @@ class Observer:
 
     def _on_owner_changed(self, now: float, record: Record | None, old: Json, new: Json) -> None:
         """A pod is adopted, or released: only one that has the name of its slot and is no older than the job may be
-        adopted (design 17)."""
+        adopted (design 17). It counts while it is the job's, and no longer."""
         before = self._records.get(owner_uid(old))
-        if (
-            before is not None
-            and before is not record
-            and (left := before.pods.get(old["metadata"]["uid"])) is not None
-        ):
+        if before is not None and (left := before.pods.get(old["metadata"]["uid"])) is not None:
             left.gone_at = now
-        if record is None or not owner_uid(new):
+        if record is None:
             return
-        pod = record.add(now, new)
+        pod = record.take_back(now, new) or record.add(now, new)
+        pod.taken = pod.uid in self._taken
         if pod.slot is None or pod.name != name_of(record.job, pod.slot):
             self._accuse(record.job, "adoption", [f"adopted {pod.name}, labelled as {pod.slot}"])
         if not _is_young(record.job, new):
             self._accuse(record.job, "adoption", [f"adopted {pod.name}, which is older than the job"])
 
-    def _claimant(self, pod: Json) -> Record | None:
-        """The job that may adopt the orphan. It counts from now on, as it cannot be told from a pod that the job has
-        made and lost: what the operator concludes from it may be written before the adoption is."""
-        for record in self._records.values():
-            if not record.gone and is_in_place(record.job, pod) and _is_young(record.job, pod):
-                return record
-        return None
-
     def _on_removed(self, now: float, value: Json) -> None:
-        record = self._records.get(owner_uid(value)) if owner_uid(value) else self._claimant(value)
+        record = self._records.get(owner_uid(value))
         pod = record.pods.get(value["metadata"]["uid"]) if record else None
         if record is None or pod is None:
             return
