@@ -61,6 +61,19 @@ def test_only_the_boundaries_catch_every_exception():
     assert broad == list(BOUNDARIES)
 
 
+def test_the_runtime_names_no_program():
+    """It is a library: what says who writes is an argument. Its own module names, in imports and docstrings, may."""
+    named = [
+        f"{path.name}:{node.lineno}: {text}"
+        for path in sorted((ROOT / "trainop" / "runtime").rglob("*.py"))
+        for node in nodes(path)
+        if isinstance(node, ast.Constant | ast.Name | ast.Import)
+        for text in [node.id if isinstance(node, ast.Name) else ast.unparse(node)]
+        if "trainop" in text.replace("trainop.runtime", "").lower()
+    ]
+    assert named == []
+
+
 @pytest.mark.parametrize("module", ["kubernetes", "etcd"])
 def test_the_test_cluster_is_pinned_to_the_version_it_says(module: str):
     text = (ROOT / "e2e" / "cluster" / "go" / module / "go.mod").read_text()

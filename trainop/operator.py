@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import platform
 import random
 import secrets
 import uuid
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+import trainop
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.jax import JAX
 from trainop.controllers.mxnet import MXNET
@@ -61,6 +63,13 @@ PLANNED = ("MPIJob", "DIJob")
 
 DEFAULT_BURST = 30
 
+_Client = functools.partial(
+    Client,
+    user_agent=f"trainop/{trainop.__version__} ({platform.system().lower()}/{platform.machine()})",
+    field_manager="trainop",
+)
+"""A client as audit logs and `managedFields` know it."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -99,7 +108,7 @@ def build(
     rng = rng or random.Random(secrets.randbits(64))  # noqa: S311  # jitter and names
     metrics = metrics or JobMetrics()
     connect = functools.partial(
-        Client, transport, clock=clock, rng=rng, metrics=metrics, host=host, limiter=_limiter(settings, clock)
+        _Client, transport, clock=clock, rng=rng, metrics=metrics, host=host, limiter=_limiter(settings, clock)
     )
     reader = connect()
     elector, announcer = _elect(settings, connect, clock, rng, metrics) if settings.leader_elect else (None, None)
@@ -222,7 +231,7 @@ def _calm_collector() -> None:
 async def _serve(settings: Settings, transport: HttpTransport, metrics: JobMetrics) -> int:
     manager = build(settings, transport, host=transport.host, metrics=metrics)
     manager.add(StallWatch(), "stall watch")
-    asking = Client(transport, host=transport.host, metrics=metrics, urgent=True)
+    asking = _Client(transport, host=transport.host, metrics=metrics, urgent=True)
     manager.ready.add("credentials", CredentialsCheck(asking, transport.refused).check)
     try:
         return await manager.run()

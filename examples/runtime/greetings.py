@@ -15,9 +15,11 @@ from trainop.runtime import (
     EnqueueObject,
     EnqueueOwner,
     HttpTransport,
+    Key,
     Manager,
     PatchKind,
     Resource,
+    Result,
     decode_unstructured,
     load_config,
     set_controller,
@@ -27,12 +29,12 @@ GREETINGS = Resource("example.com", "v1", "greetings", "Greeting")
 
 
 class GreetingReconciler:
-    def __init__(self, client, cache):
+    def __init__(self, client: Client, cache: Cache) -> None:
         self.client = client
         self.greetings = cache.informer(GREETINGS, decode_unstructured)
         self.maps = cache.informer(CONFIG_MAPS, decode_unstructured, label_selector="app=greetings")
 
-    async def reconcile(self, key):
+    async def reconcile(self, key: Key) -> Result:
         greeting, current = self.greetings.store.get(key), self.maps.store.get(key)
         if greeting is None or greeting.metadata.terminating:
             return DONE  # its ConfigMap goes with it: the garbage collector follows the owner reference
@@ -49,7 +51,7 @@ class GreetingReconciler:
         return DONE
 
 
-def build(client):
+def build(client: Client) -> Manager:
     cache, manager = Cache(client), Manager()
     reconciler = GreetingReconciler(client, cache)
     controller = Controller("greetings", reconciler, workers=4)
@@ -60,7 +62,7 @@ def build(client):
     return manager
 
 
-async def main():
+async def main() -> int:
     transport = HttpTransport(load_config())
     try:
         return await build(Client(transport)).run()  # SIGTERM: finishes what runs, then 0

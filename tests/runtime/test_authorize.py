@@ -144,4 +144,4 @@ async def test_metrics_are_shown_to_who_may_see_them(
     ):
         assert response.status == status
         body = await response.text()
-        assert body == text if text else "# TYPE trainop_events_written_total counter" in body
+        assert body == text if text else "# TYPE runtime_events_written_total counter" in body

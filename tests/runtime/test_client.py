@@ -185,24 +185,36 @@ def body_of(request: Request) -> Any:
     ("call", "method", "path", "query", "content_type"),
     [
         ("get", "GET", "/api/v1/namespaces/ns/pods/a", {}, None),
-        ("create", "POST", "/api/v1/namespaces/ns/pods", {"fieldManager": "trainop"}, "application/json"),
-        ("replace", "PUT", "/api/v1/namespaces/ns/pods/a", {"fieldManager": "trainop"}, "application/json"),
-        ("merge", "PATCH", "/api/v1/namespaces/ns/pods/a", {"fieldManager": "trainop"}, "application/merge-patch+json"),
+        ("create", "POST", "/api/v1/namespaces/ns/pods", {"fieldManager": "controller"}, "application/json"),
+        ("replace", "PUT", "/api/v1/namespaces/ns/pods/a", {"fieldManager": "controller"}, "application/json"),
+        (
+            "merge",
+            "PATCH",
+            "/api/v1/namespaces/ns/pods/a",
+            {"fieldManager": "controller"},
+            "application/merge-patch+json",
+        ),
         (
             "patch at a version",
             "PATCH",
             "/api/v1/namespaces/ns/pods/a",
-            {"fieldManager": "trainop"},
+            {"fieldManager": "controller"},
             "application/json-patch+json",
         ),
-        ("apply", "PATCH", "/api/v1/namespaces/ns/pods/a", {"fieldManager": "trainop"}, "application/apply-patch+yaml"),
+        (
+            "apply",
+            "PATCH",
+            "/api/v1/namespaces/ns/pods/a",
+            {"fieldManager": "controller"},
+            "application/apply-patch+yaml",
+        ),
         ("delete", "DELETE", "/api/v1/namespaces/ns/pods/a", {}, None),
         ("get node", "GET", "/api/v1/nodes/n", {}, None),
         (
             "force status",
             "PATCH",
             "/api/v1/namespaces/ns/pods/a/status",
-            {"fieldManager": "trainop", "force": "true"},
+            {"fieldManager": "controller", "force": "true"},
             "application/apply-patch+yaml",
         ),
     ],
@@ -217,7 +229,7 @@ async def test_requests_are_as_the_api_wants_them(
     assert (request.method, request.path) == (method, path)
     assert request.query == query | ({"timeout": "30s"} if method != "GET" else {})
     assert request.timeout == 30
-    assert request.headers["user-agent"].startswith("trainop/")
+    assert request.headers["user-agent"].startswith("controller (")
     if content_type:
         assert request.content_type == content_type
 

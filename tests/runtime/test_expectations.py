@@ -164,7 +164,7 @@ async def test_a_lost_event_expires_after_five_minutes_with_the_oldest():
     assert not expectations.satisfied(JOB, cache.look)
     assert expectations.expires_in(JOB) == pytest.approx(0)
     assert expectations.expire(JOB) == ["create pods ns/a", "delete pods ns/b"]
-    assert metrics.registry.get_sample_value("trainop_expectations_expired_total", {"controller": "test"}) == 2
+    assert metrics.registry.get_sample_value("runtime_expectations_expired_total", {"controller": "test"}) == 2
     assert expectations.satisfied(JOB, cache.look)
     assert expectations.expire(JOB) == []
 

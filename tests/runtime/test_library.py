@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
@@ -59,6 +60,15 @@ def test_everything_public_is_documented_and_nothing_else():
                 used.add(node.id)
     assert {"Cache", "Manager", "WebhookServer"} <= used
     assert used - made <= set(trainop.runtime.__all__)
+
+
+def test_types_come_along():
+    """PEP 561. Every file of the package is in the wheel (`packages` in `pyproject.toml`), this one, too."""
+    assert (Path(trainop.runtime.__file__ or "").parent.parent / "py.typed").is_file()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel == {"packages": ["trainop"]}, "nothing is left out of the package"
+    assert "examples/runtime" in project["tool"]["mypy"]["files"], "a program of a user, checked as ours is"
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,79 @@ async def test_parts_start_in_order_and_stop_in_order():
 
 
 @virtual_time
+async def test_what_is_added_while_the_manager_runs_is_started_and_stopped_in_order():
+    world = World()
+    manager, run = world.manager, world.start()
+    await asyncio.sleep(1)
+    late = Calls(world.nothing)
+    controller = Controller("late", late, clock=world.clock)
+    manager.add_controller(controller)
+    manager.add_http(world.part("http"))
+    manager.add_webhooks(world.part("webhooks"))
+    manager.add_cache(world.part("cache"))
+    manager.add(world.part("other"), "other")
+    manager.add_recorder(world.part("recorder"))
+    controller.queue.add(A)
+    await asyncio.sleep(1)
+    assert late.starts == [1]
+    begun = ["http bound", "http runs", "webhooks bound", "webhooks runs", "cache runs", "other runs", "recorder runs"]
+    assert sorted(world.history) == sorted((what, 1) for what in begun)
+    world.history.clear()
+    manager.stop()
+    assert await run == 0
+    assert [what for what, _ in world.history] == [
+        "other ends",
+        "recorder flushed",
+        "recorder ends",
+        "cache ends",
+        "webhooks ends",
+        "http ends",
+    ]
+
+
+@virtual_time
+async def test_a_controller_that_is_added_to_a_standby_waits_for_the_lease():
+    world = World(elect=True)
+    world.server.store("lease", {"holderIdentity": "other", "leaseDurationSeconds": 15})
+    run = world.start()
+    await asyncio.sleep(1)
+    late = Calls(world.nothing)
+    controller = Controller("late", late, clock=world.clock)
+    world.manager.add_controller(controller)
+    controller.queue.add(A)
+    await asyncio.sleep(5)
+    assert late.starts == []
+    await asyncio.sleep(30)
+    assert len(late.starts) == 1
+    world.manager.stop()
+    assert await run == 0
+
+
+@virtual_time
+async def test_nothing_is_added_to_a_manager_that_has_stopped():
+    world = World()
+    run = world.start()
+    await asyncio.sleep(1)
+    world.manager.stop()
+    part = world.part("late")
+    additions: list[Callable[[], None]] = [
+        lambda: world.manager.add_controller(Controller("late", world.reconciler, clock=world.clock)),
+        lambda: world.manager.add_http(part),
+        lambda: world.manager.add_webhooks(part),
+        lambda: world.manager.add_cache(part),
+        lambda: world.manager.add(part, "late"),
+        lambda: world.manager.add_recorder(part),
+    ]
+    for ended in (False, True):
+        for add in additions:
+            with pytest.raises(RuntimeError, match="cannot be added: the manager has been stopped"):
+                add()
+        if not ended:
+            assert await run == 0
+    assert world.history == []
+
+
+@virtual_time
 async def test_controllers_have_names_of_their_own():
     world = World()
     world.manager.add_controller(Controller("other", world.reconciler, clock=world.clock))

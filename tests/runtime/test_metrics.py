@@ -79,7 +79,7 @@ def test_no_created_series_and_no_others_without_our_prefix(metrics: Metrics):
     assert "_created{" not in text
     assert "_created " not in text
     others = {family.name for family in metrics.registry.collect()} - set(CONTRACT)
-    assert {name for name in others if not name.startswith(("trainop_", "process_"))} == set()
+    assert {name for name in others if not name.startswith(("runtime_", "process_"))} == set()
     assert any(name.startswith("process_") for name in others)
     assert 'controller_runtime_reconcile_total{controller="c",result="success"} 0.0\n' in text
 
@@ -116,8 +116,8 @@ def test_buckets_are_upstreams(metrics: Metrics, family: str, count: int, first:
 def test_two_operators_in_one_process_count_apart():
     one, other = Metrics(), Metrics()
     one.events_written.inc()
-    assert one.registry.get_sample_value("trainop_events_written_total") == 1
-    assert other.registry.get_sample_value("trainop_events_written_total") == 0
+    assert one.registry.get_sample_value("runtime_events_written_total") == 1
+    assert other.registry.get_sample_value("runtime_events_written_total") == 0
 
 
 def test_clients_and_informers_can_tell_it_everything(metrics: Metrics):
@@ -145,15 +145,15 @@ def test_clients_and_informers_can_tell_it_everything(metrics: Metrics):
     assert read("rest_client_request_retries_total", {"code": "503", **api}) == 1
     assert read("rest_client_rate_limiter_duration_seconds_sum", api) == 0.5
     assert read("rest_client_dns_resolution_duration_seconds_sum", {"host": "host"}) == 0.1
-    assert read("trainop_client_decode_seconds_sum") == 0.002
-    assert read("trainop_informer_objects", {"resource": "pods"}) == 7
-    assert read("trainop_informer_relists_total", {"resource": "pods", "reason": "expired"}) == 1
-    assert read("trainop_informer_watch_restarts_total", {"resource": "pods", "reason": "closed"}) == 1
-    assert read("trainop_informer_list_duration_seconds_sum", {"resource": "pods"}) == 0.3
-    assert read("trainop_informer_events_total", {"resource": "pods"}) == 12
-    assert read("trainop_informer_lag_seconds_count", {"resource": "pods"}) == 1
-    assert read("trainop_informer_dropped_total", {"resource": "pods", "reason": "stale"}) == 1
-    assert read("trainop_informer_handler_errors_total", {"resource": "pods"}) == 1
+    assert read("runtime_client_decode_seconds_sum") == 0.002
+    assert read("runtime_informer_objects", {"resource": "pods"}) == 7
+    assert read("runtime_informer_relists_total", {"resource": "pods", "reason": "expired"}) == 1
+    assert read("runtime_informer_watch_restarts_total", {"resource": "pods", "reason": "closed"}) == 1
+    assert read("runtime_informer_list_duration_seconds_sum", {"resource": "pods"}) == 0.3
+    assert read("runtime_informer_events_total", {"resource": "pods"}) == 12
+    assert read("runtime_informer_lag_seconds_count", {"resource": "pods"}) == 1
+    assert read("runtime_informer_dropped_total", {"resource": "pods", "reason": "stale"}) == 1
+    assert read("runtime_informer_handler_errors_total", {"resource": "pods"}) == 1
 
 
 @virtual_time
@@ -162,7 +162,7 @@ async def test_the_age_of_the_last_event_grows():
     for _ in range(2):
         metrics.received("pods", 1, 0.0)
         await asyncio.sleep(7)
-    assert metrics.registry.get_sample_value("trainop_informer_last_event_age_seconds", {"resource": "pods"}) == 7
+    assert metrics.registry.get_sample_value("runtime_informer_last_event_age_seconds", {"resource": "pods"}) == 7
 
 
 def test_a_webhook_has_its_series_before_its_first_request(metrics: Metrics):

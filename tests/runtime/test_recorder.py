@@ -81,7 +81,7 @@ class Running:
         await asyncio.wait([self.task])
 
     def dropped(self, why: str) -> float | None:
-        return self.metrics.registry.get_sample_value("trainop_events_dropped_total", {"reason": why})
+        return self.metrics.registry.get_sample_value("runtime_events_dropped_total", {"reason": why})
 
 
 @virtual_time

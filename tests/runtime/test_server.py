@@ -139,7 +139,7 @@ async def test_metrics_are_served_in_the_format_that_is_asked_for():
         status, text, headers = await fetch(url + "/metrics")
         assert status == 200
         assert headers["Content-Type"].startswith("text/plain; version=")
-        assert 'trainop_informer_objects{resource="pods"} 3.0\n' in text
+        assert 'runtime_informer_objects{resource="pods"} 3.0\n' in text
         status, text, headers = await fetch(url + "/metrics", "application/openmetrics-text; version=1.0.0")
         assert headers["Content-Type"].startswith("application/openmetrics-text")
         assert text.endswith("# EOF\n")

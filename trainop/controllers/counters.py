@@ -11,7 +11,7 @@ class JobMetrics(Metrics):
     `cmd/mpi-operator/app/server.go` whether this process leads."""
 
     def __init__(self, clock: Clock | None = None, *, depth_by_priority: bool = False) -> None:
-        super().__init__(clock, depth_by_priority=depth_by_priority)
+        super().__init__(clock, depth_by_priority=depth_by_priority, prefix="trainop")
         labels = ("job_namespace", "framework")
         prefix = "training_operator_jobs"
         self.jobs_created = self._counter(f"{prefix}_created_total", "Number of jobs created", *labels)

@@ -59,7 +59,7 @@ class LocalCluster:
         self.directory = _own_directory(self._options.directory)
         self._lock = _take_lock(self.directory)
         self.api = self._open_api(self.directory / _OBJECTS if self._options.directory else None)
-        self.client = Client(self.api.transport())
+        self.client = Client(self.api.transport(), user_agent="trainop", field_manager="trainop")
         node = NodeOptions(network=self._options.network)
         self.node = Node(self.client, NODE_NAME, self.directory / "node", options=node)
         self.api.log_source = self.node.open_log

@@ -17,7 +17,6 @@ from typing import Any, NotRequired, TypeAlias, TypedDict, TypeVar, cast
 import msgspec
 import structlog
 
-import trainop
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.decoding import ObjectDecoder, check_depth, read
 from trainop.runtime.errors import DecodeError, GoneError
@@ -35,7 +34,7 @@ D = TypeVar("D")
 _Jsons: TypeAlias = list[Json]
 _Errors: TypeAlias = list[DecodeError]
 
-USER_AGENT = f"trainop/{trainop.__version__} ({platform.system().lower()}/{platform.machine()})"
+USER_AGENT = f"controller ({platform.system().lower()}/{platform.machine()})"
 
 JSON = "application/json"
 METADATA_OBJECT = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
@@ -124,12 +123,13 @@ class Client:
         metrics: RequestMetrics | None = None,
         host: str = "",
         user_agent: str = USER_AGENT,
-        field_manager: str = "trainop",
+        field_manager: str = "controller",
         limiter: Limiter | None = None,
         gate: Callable[[], None] | None = None,
         urgent: bool = False,
     ) -> None:
         """`gate` is called right before each write is sent and raises to refuse it; `host` is a label of metrics.
+        `user_agent` and `field_manager` say in audit logs and `managedFields` what program wrote.
         The requests of an `urgent` client wait for no request of another client: for leases."""
         self._field_manager = field_manager
         self._clock = clock or SystemClock()

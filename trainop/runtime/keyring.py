@@ -41,8 +41,8 @@ class Subject:
     """Whom certificates are for: `names` are DNS names, the first of which is the certificate's subject."""
 
     names: tuple[str, ...]
-    authority: str = "trainop-ca"
-    organization: str = "trainop"
+    authority: str = "webhook-ca"
+    organization: str = "webhook"
 
 
 @dataclass(frozen=True, slots=True)

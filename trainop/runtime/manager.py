@@ -40,12 +40,16 @@ log = structlog.get_logger(__name__)
 class Group(enum.IntEnum):
     """In the order of start."""
 
+    RECORDERS = -1
     HTTP = 0
     WEBHOOKS = 1
     CACHES = 2
     OTHERS = 3
     CONTROLLERS = 4
 
+
+BOUND = (Group.HTTP, Group.WEBHOOKS)
+"""What listens before anything else is started."""
 
 STOP_ORDER = (Group.OTHERS, Group.CONTROLLERS, Group.CACHES, Group.WEBHOOKS, Group.HTTP)
 
@@ -120,6 +124,9 @@ class Manager:
         self._controllers: list[Stoppable] = []
         self._recorders: list[Flushable] = []
         self._tasks: dict[Group, list[asyncio.Task[None]]] = {group: [] for group in Group}
+        self._running: asyncio.TaskGroup | None = None
+        self._started: set[Group] = set()
+        self._ended = False
         self._stop_requested = asyncio.Event()
         self._last_resort: asyncio.TimerHandle | None = None
         self._last_turn = self._clock.monotonic()
@@ -128,33 +135,43 @@ class Manager:
             self.health.add("leader-election", elector.check)
 
     # What there is to run ---------------------------------------------------------------------------------------------
+    # Added while the manager runs, it is started in its turn. Raises `RuntimeError` once the manager is stopped.
 
     def add_http(self, server: Bindable, name: str = "http") -> None:
         """A server of the operator's own: probes, metrics."""
-        self._runnables[Group.HTTP].append((name, server))
+        self._add(Group.HTTP, name, server)
 
     def add_webhooks(self, server: Bindable, name: str = "webhooks") -> None:
-        self._runnables[Group.WEBHOOKS].append((name, server))
+        self._add(Group.WEBHOOKS, name, server)
 
     def add_cache(self, cache: Synced, name: str = "cache") -> None:
         """Readiness waits until it is synced."""
-        self._runnables[Group.CACHES].append((name, cache))
+        self._add(Group.CACHES, name, cache)
         self.ready.add(name, lambda: _check_synced(name, cache))
 
     def add(self, runnable: Runnable, name: str) -> None:
         """Runs on every replica, leader or not."""
-        self._runnables[Group.OTHERS].append((name, runnable))
+        self._add(Group.OTHERS, name, runnable)
 
     def add_controller(self, controller: Stoppable) -> None:
         """Runs on the leader only. Raises `ValueError` if there is one of that name: their metrics would be one."""
         if any(controller.name == other.name for other in self._controllers):
             raise ValueError(f"controller with name {controller.name} already exists")
-        self._runnables[Group.CONTROLLERS].append((controller.name, controller))
+        self._add(Group.CONTROLLERS, controller.name, controller)
         self._controllers.append(controller)
 
     def add_recorder(self, recorder: Flushable) -> None:
         """Its last events are written after the controllers have ended."""
+        self._add(Group.RECORDERS, "recorder", recorder)
         self._recorders.append(recorder)
+
+    def _add(self, group: Group, name: str, runnable: Runnable) -> None:
+        """Starts it, too, if its group has been started (controller-runtime `pkg/manager/runnable_group.go`)."""
+        if self._ended or self.stopping:
+            raise RuntimeError(f"{name} cannot be added: the manager has been stopped")
+        self._runnables[group].append((name, runnable))
+        if group in self._started and self._running is not None:
+            self._launch(self._running, group, name, _bind_and_run(runnable) if group in BOUND else runnable.run())
 
     # The life of the process ------------------------------------------------------------------------------------------
 
@@ -181,20 +198,24 @@ class Manager:
 
     async def _run(self) -> int:
         async with asyncio.TaskGroup() as tasks:
+            self._running = tasks
             standing = [tasks.create_task(self._count_turns(), name="event-loop")]
-            recorders = [self._spawn(tasks, "recorder", recorder.run()) for recorder in self._recorders]
+            self._spawn_group(tasks, Group.RECORDERS)
             electing = [self._spawn(tasks, "leader-election", self._elect())] if self._elector is not None else []
             starting = tasks.create_task(self._start(tasks), name="start")
-            await self._stop_requested.wait()
+            try:
+                await self._stop_requested.wait()
+            finally:
+                self._ended = True
             log.info("stopping", grace=self._grace)
             await _cancel([starting])
-            await self._stop(recorders, electing)
+            await self._stop(electing)
             await _cancel(standing)
         log.info("stopped")
         return 0
 
     async def _start(self, tasks: asyncio.TaskGroup) -> None:
-        for group in (Group.HTTP, Group.WEBHOOKS):
+        for group in BOUND:
             for _, server in self._runnables[group]:
                 await server.bind()  # type: ignore[attr-defined]  # only `Bindable` comes into these groups
             self._spawn_group(tasks, group)
@@ -204,14 +225,14 @@ class Manager:
             await self._elector.wait_leading()
         self._spawn_group(tasks, Group.CONTROLLERS)
 
-    async def _stop(self, recorders: list[asyncio.Task[None]], electing: list[asyncio.Task[None]]) -> None:
+    async def _stop(self, electing: list[asyncio.Task[None]]) -> None:
         for group in STOP_ORDER:
             if group is Group.CONTROLLERS:
                 await self._stop_controllers()
                 await self._step_down(electing)
                 for recorder in self._recorders:
                     await recorder.flush(FLUSH_WITHIN)
-                await _cancel(recorders)
+                await _cancel(self._tasks[Group.RECORDERS])
             else:
                 await _cancel(self._tasks[group])
 
@@ -251,8 +272,12 @@ class Manager:
     # Tasks ------------------------------------------------------------------------------------------------------------
 
     def _spawn_group(self, tasks: asyncio.TaskGroup, group: Group) -> None:
+        self._started.add(group)
         for name, runnable in self._runnables[group]:
-            self._tasks[group].append(self._spawn(tasks, name, runnable.run()))
+            self._launch(tasks, group, name, runnable.run())
+
+    def _launch(self, tasks: asyncio.TaskGroup, group: Group, name: str, work: Awaitable[None]) -> None:
+        self._tasks[group].append(self._spawn(tasks, name, work))
 
     def _spawn(self, tasks: asyncio.TaskGroup, name: str, work: Awaitable[None]) -> asyncio.Task[None]:
         return tasks.create_task(self._keep_running(name, work), name=name)
@@ -301,6 +326,11 @@ class Manager:
         """One line; a traceback only for what nobody expects."""
         surprise = group.split((BindError, LeadershipLostError, UnexpectedEndError))[1]
         log.error("operator failed", error=describe(group), exc_info=surprise)
+
+
+async def _bind_and_run(server: Runnable) -> None:
+    await server.bind()  # type: ignore[attr-defined]  # only `Bindable` comes into these groups
+    await server.run()
 
 
 def _check_synced(name: str, cache: Synced) -> None:

@@ -2,7 +2,7 @@
 
 Names and label sets are those of controller-runtime, client-go and training-operator. `workqueue_depth` carries no
 priority label unless asked for, so that dashboards of before that label stay valid. No `_created` series. Series
-without a model upstream start with `trainop_`.
+without a model upstream start with the prefix that the program gives.
 """
 
 from __future__ import annotations
@@ -101,8 +101,10 @@ class _Exchange(NamedTuple):
 class Metrics:
     """One registry with all series. Not global: a process may hold several operators, as tests do."""
 
-    def __init__(self, clock: Clock | None = None, *, depth_by_priority: bool = False) -> None:
-        """`depth_by_priority` gives `workqueue_depth` the label `priority`."""
+    def __init__(self, clock: Clock | None = None, *, depth_by_priority: bool = False, prefix: str = "runtime") -> None:
+        """`depth_by_priority` gives `workqueue_depth` the label `priority`; `prefix` begins the names of the series
+        that have no model upstream."""
+        self._own = prefix
         self._clock = clock or SystemClock()
         self.queue_depth = DepthCollector(by_priority=depth_by_priority)
         self._received_at: dict[str, float] = {}
@@ -222,7 +224,7 @@ class Metrics:
         )
         self.active_workers = self._gauge(f"{prefix}_active_workers", "Workers that are busy", "controller")
         self.expectations_expired = self._counter(
-            "trainop_expectations_expired_total", "Own writes that the watch never showed", "controller"
+            f"{self._own}_expectations_expired_total", "Own writes that the watch never showed", "controller"
         )
 
     def _declare_queues(self) -> None:
@@ -264,7 +266,7 @@ class Metrics:
             "rest_client_dns_resolution_duration_seconds", "Time to resolve the server's name", _REST_BUCKETS, "host"
         )
         self.decode_duration = self._histogram(
-            "trainop_client_decode_seconds", "Time to decode a response body, on the event loop", _DECODE_BUCKETS
+            f"{self._own}_client_decode_seconds", "Time to decode a response body, on the event loop", _DECODE_BUCKETS
         )
         self.request_size = self._histogram(
             "rest_client_request_size_bytes", "Size of request bodies", _SIZE_BUCKETS, "verb", "host"
@@ -277,28 +279,31 @@ class Metrics:
         )
 
     def _declare_informers(self) -> None:
-        self.informer_objects = self._gauge("trainop_informer_objects", "Objects in the cache", "resource")
+        self.informer_objects = self._gauge(f"{self._own}_informer_objects", "Objects in the cache", "resource")
         self.informer_relists = self._counter(
-            "trainop_informer_relists_total", "Full lists after the first, by reason", "resource", "reason"
+            f"{self._own}_informer_relists_total", "Full lists after the first, by reason", "resource", "reason"
         )
         self.informer_watch_restarts = self._counter(
-            "trainop_informer_watch_restarts_total", "Watches started anew, by reason", "resource", "reason"
+            f"{self._own}_informer_watch_restarts_total", "Watches started anew, by reason", "resource", "reason"
         )
         self.informer_list_duration = self._histogram(
-            "trainop_informer_list_duration_seconds", "Length of full lists, all pages", _REST_BUCKETS, "resource"
+            f"{self._own}_informer_list_duration_seconds", "Length of full lists, all pages", _REST_BUCKETS, "resource"
         )
-        self.informer_events = self._counter("trainop_informer_events_total", "Events received", "resource")
+        self.informer_events = self._counter(f"{self._own}_informer_events_total", "Events received", "resource")
         self.informer_lag = self._histogram(
-            "trainop_informer_lag_seconds", "From the arrival of an event to its delivery", _REST_BUCKETS, "resource"
+            f"{self._own}_informer_lag_seconds",
+            "From the arrival of an event to its delivery",
+            _REST_BUCKETS,
+            "resource",
         )
         self.informer_event_age = self._gauge(
-            "trainop_informer_last_event_age_seconds", "Since events or bookmarks came last", "resource"
+            f"{self._own}_informer_last_event_age_seconds", "Since events or bookmarks came last", "resource"
         )
         self.informer_dropped = self._counter(
-            "trainop_informer_dropped_total", "Events that were not delivered, by reason", "resource", "reason"
+            f"{self._own}_informer_dropped_total", "Events that were not delivered, by reason", "resource", "reason"
         )
         self.informer_handler_errors = self._counter(
-            "trainop_informer_handler_errors_total", "Exceptions in event handlers", "resource"
+            f"{self._own}_informer_handler_errors_total", "Exceptions in event handlers", "resource"
         )
 
     def _declare_election_and_webhooks(self) -> None:
@@ -325,7 +330,11 @@ class Metrics:
         )
 
     def _declare_events(self) -> None:
-        self.events_written = self._counter("trainop_events_written_total", "Event writes that the API server took")
-        self.events_dropped = self._counter("trainop_events_dropped_total", "Events not written, by reason", "reason")
+        self.events_written = self._counter(
+            f"{self._own}_events_written_total", "Event writes that the API server took"
+        )
+        self.events_dropped = self._counter(
+            f"{self._own}_events_dropped_total", "Events not written, by reason", "reason"
+        )
         for reason in ("overflow", "spam", "refused", "expired"):
             self.events_dropped.labels(reason)

@@ -50,8 +50,8 @@ class RotationOptions:
     secret: Key
     names: tuple[str, ...]
     configurations: tuple[Configuration, ...] = ()
-    authority: str = "trainop-ca"
-    organization: str = "trainop"
+    authority: str = "webhook-ca"
+    organization: str = "webhook"
 
 
 @dataclass(frozen=True, slots=True)
