@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from trainop.controllers.reconciler import GONE_AGAIN_AFTER
 from trainop.controllers.report import MOST_NOTICES
 from trainop.controllers.steady import SteadyTime
 from trainop.engine import plan as engine
-from trainop.engine.model import Count, CreatePod, DeletePod, Event, Notice, Plan, Snapshot
+from trainop.engine.model import Count, CreatePod, DeletePod, Event, Notice, Options, Plan, Snapshot
 from trainop.runtime.clock import timestamp
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects import Json, Key, Unstructured
@@ -806,6 +807,25 @@ async def test_a_clock_that_is_set_ends_no_back_off() -> None:
     await shell.clock.sleep(3)
     await shell.settle()
     assert "j-worker-0" in shell.pods()
+
+
+@virtual_time
+async def test_whether_a_pod_is_stuck_is_judged_by_the_clock_as_it_is() -> None:
+    """Its deletionTimestamp is of the API server's clock, to which a clock that was wrong is set."""
+    shell = Shell(Options(force_delete_after=60))
+    shell.clock.jump(HOUR)
+    shell.client.put(JOBS, pytorch_job())
+    shell.show()
+    await shell.settle()
+    shell.clock.jump(-HOUR)
+    shell.client.mark_deleted(PODS, "j-worker-0")
+    due = timestamp(shell.clock.now() + timedelta(seconds=30))
+    dying = shell.client.objects[PODS, Key("ns", "j-worker-0")]
+    shell.client.put(PODS, merge(dying, {"metadata": {"deletionTimestamp": due}}))
+    for seconds, deleted in ((0, []), (85, []), (10, ["j-worker-0"])):
+        await shell.clock.sleep(seconds)
+        await shell.settle()
+        assert shell.client.names("delete", PODS) == deleted
 
 
 @virtual_time

@@ -398,3 +398,30 @@ def test_a_replica_that_was_lost_and_then_scaled_away_is_no_failure(seen_dying: 
     world.reap()
     world.settle()
     assert world.is_true("Failed"), "this one was asked for"
+
+
+@pytest.mark.parametrize("role", ["leader", None])
+def test_a_job_role_of_the_template_stays_where_the_replica_is_no_leader(role: str | None):
+    given = {} if role is None else {f"{L}job-role": role}
+    found = pods_of(plan_for(make_job(1, 1, tmpl=template() | {"metadata": {"labels": given}})))
+    assert found["j-worker-0"]["metadata"]["labels"].get(f"{L}job-role") == role
+    assert found["j-master-0"]["metadata"]["labels"][f"{L}job-role"] == "master"
+
+
+@pytest.mark.parametrize(("length", "containers", "env"), [(0, 1, 120), (100_000, 40, 0), (10, 3, 0)])
+def test_a_job_whose_pods_no_request_can_hold_fails_at_once(length: int, containers: int, env: int):
+    """By what the template holds, or by the operator's variables, which each container gets."""
+    large = [{"name": f"E{n}", "value": "x" * 30_000} for n in range(env)]
+    more = [{"name": f"c{n}", "image": "i", "env": large} for n in range(containers)]
+    tmpl = {"spec": {"containers": [*template()["spec"]["containers"], *more]}}
+    elastic = {"rdzvHost": "h", "rdzvConf": [{"key": "k", "value": "x" * length}]}
+    made = plan_for(make_job(None, 1, tmpl=tmpl, spec={"elasticPolicy": elastic}))
+    failed = [entry["message"] for entry in written(made)["conditions"] if entry["type"] == "Failed"]
+    if env or length > 10:
+        words = "a pod of Worker replicas would have at least"
+        assert words in failed[0]
+        assert "and the API server takes no request with more than 3145728" in failed[0]
+        assert list(pods_of(made)) == []
+    else:
+        assert failed == []
+        assert list(pods_of(made)) == ["j-worker-0"]

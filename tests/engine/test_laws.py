@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.engine.builders import make_job, make_pod, make_service, manifest_of, see
 from tests.engine.world import World
 from trainop.controllers.pytorch import PYTORCH
-from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE
+from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
 from trainop.engine.ledger import LONGEST_WAIT, RESTARTS
 from trainop.engine.model import CreatePod, CreateService, Plan
 from trainop.engine.plan import ignored, plan, reject
@@ -163,6 +163,73 @@ def test_the_status_that_a_plan_writes_is_not_written_again(job: Json, seen_pods
         stored["status"] = json.loads(json.dumps(first.status))
     second = plan(PYTORCH, see(stored, seen_pods))
     assert (second.status, second.annotations, second.transitions) == (None, {}, ())
+
+
+# Annotations, which everybody may write -------------------------------------------------------------------------------
+
+times = st.one_of(
+    st.sampled_from(
+        [
+            "0000-02-29T00:00:00Z",
+            "0001-01-01T00:00:00+14:00",
+            "9999-12-31T23:59:59-12:00",
+            "2025-06-01T12:00:00Z",
+            "2025-06-01T11:59:59.999999999Z",
+            "2025-06-01T12:00:00+99:99",
+            "2025-06-01",
+        ]
+    ),
+    st.datetimes().map(lambda at: at.isoformat(timespec="seconds") + "Z"),
+    scalars,
+)
+counts = st.one_of(st.integers(-1, 2**33), st.sampled_from([10**4000, 1e308, float("inf"), float("nan")]), scalars)
+roles = st.sampled_from(["Master", "Worker", "*", "worker", "", "\ud800"])
+packed = st.one_of(st.text("AB-_9 \ud800\u2603", max_size=40), scalars)
+ledgers = st.fixed_dictionaries(
+    {"job": st.sampled_from(["uid-j", "uid-j", "uid-j", "other"])},
+    optional={
+        "failures": counts,
+        "disruptions": counts,
+        "settled": packed,
+        "lost": st.one_of(st.dictionaries(roles, packed, max_size=4), anything),
+        "rounds": st.one_of(st.dictionaries(roles, st.tuples(counts, times), max_size=4), anything),
+    },
+).map(json.dumps)
+texts = st.one_of(
+    st.text(max_size=20), st.sampled_from(["pod", "job", "Role", "-0", "1e9", "9" * 5000, "\u0663", "[" * 9999])
+)
+
+
+@SLOW
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            RESTARTS: st.one_of(ledgers, texts),
+            RESTART_SCOPE: texts,
+            INFRA_RESTART_LIMIT: texts,
+            SERVICE_MODE: texts,
+        },
+    ),
+    st.lists(pods, max_size=4),
+    st.sampled_from(["Never", "OnFailure", "Always", "ExitCode"]),
+)
+def test_whatever_annotations_say_nobody_waits_long_and_what_is_written_is_ours(
+    annotations: dict[str, str], seen_pods: list[Any], policy: str
+):
+    """`LONGEST_WAIT` is the longest pause that docs/annotations.md knows; the job sets no time itself. A ledger that is
+    written can be read again, and no forged count grows into an annotation that no server takes."""
+    status = {"conditions": [{"type": "Created", "status": "True"}], "startTime": "2025-06-01T11:59:00Z"}
+    job = make_job(1, 2, policy=policy, status=status, annotations=annotations)
+    made = plan(PYTORCH, see(job, seen_pods))
+    check_form(made)
+    assert made.again_in is None or made.again_in <= LONGEST_WAIT + 30, "a pod that is dying has 30 s until it is late"
+    text = made.annotations.get(RESTARTS)
+    if text is not None:
+        assert len(text.encode("utf-8", "strict")) < 10_000
+        assert json.loads(text)["job"] == "uid-j"
+        following = plan(PYTORCH, see(make_job(1, 2, policy=policy, status=status, annotations={RESTARTS: text}), ()))
+        assert following.again_in is None or following.again_in <= LONGEST_WAIT
 
 
 # Histories ------------------------------------------------------------------------------------------------------------

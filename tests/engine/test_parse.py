@@ -341,3 +341,12 @@ def test_no_value_of_a_user_makes_a_text_long(spoil: Callable[[Json], None]):
     texts = [failed["message"], *(event.message for event in made.transitions if isinstance(event, Event))]
     assert len(texts) == 2
     assert all(len(text) <= 1024 and "..." in text for text in texts), texts
+
+
+def test_of_many_wrong_containers_a_hundred_are_told_and_the_rest_is_counted():
+    """That none of the rest has the name of the framework's container is not known, hence not said."""
+    found = errors(changed(f"{WORKER}/template/spec/containers", [7] * 5000))
+    rest = "after 100 entries, of which 100 are wrong, 4,900 are not read"
+    assert found[-1] == f"{SPEC}.containers: Too many: {rest}"
+    assert len(found) == 301, "no object, no name, no image"
+    assert not any("at least one container with name" in error for error in found)

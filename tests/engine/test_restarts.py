@@ -451,8 +451,9 @@ def test_pods_that_fail_one_after_another_are_one_round_and_other_roles_do_not_w
 
 def test_a_role_that_waits_but_has_all_its_pods_has_nothing_to_look_at():
     ledger = Ledger(UID, {})
-    for _ in range(9):
-        ledger.begin_round("Worker", NOW, NOW)
+    for number in range(9):
+        when = NOW - timedelta(seconds=256 - 2 ** min(number, 8))
+        ledger.begin_round("Worker", when, when)
     job = make_job(None, 1, status=status_of(CREATED, RUNNING), annotations={RESTARTS: ledger.text([])})
     assert plan_for(job, []).again_in == 128
     assert plan_for(job, [make_pod()]).again_in is None
@@ -460,11 +461,28 @@ def test_a_role_that_waits_but_has_all_its_pods_has_nothing_to_look_at():
 
 def test_nobody_waits_for_a_round_of_the_future_after_the_clock_was_set_back():
     ledger = Ledger(UID, {})
-    for _ in range(9):
-        ledger.begin_round("Worker", NOW, NOW + timedelta(hours=1))
+    for number in range(9):
+        when = NOW + timedelta(hours=1, seconds=2**number)
+        ledger.begin_round("Worker", when, when)
     job = make_job(None, 1, status=status_of(CREATED, RUNNING), annotations={RESTARTS: ledger.text([])})
     made = plan_for(job, [])
     assert (names(made, CreatePod), made.again_in) == (["j-worker-0"], None)
+
+
+def test_pods_that_fail_together_are_one_round_also_if_the_servers_clock_is_ahead():
+    workers = 30
+    annotations: dict[str, str] = {}
+    for second in range(10):
+        failed = [
+            make_pod(index=n, phase="Failed", exit_code=137, creationTimestamp=stamp(60)) for n in range(second * 3)
+        ]
+        fine = [make_pod(index=n) for n in range(second * 3, workers)]
+        job = make_job(None, workers, policy="ExitCode", status=status_of(CREATED, RUNNING), annotations=annotations)
+        made = plan_for(job, [*failed, *fine], now=NOW + timedelta(seconds=second))
+        annotations = {**annotations, RESTARTS: made.annotations.get(RESTARTS) or annotations.get(RESTARTS, "")}
+    ledger = Ledger(UID, annotations)
+    assert ledger.failures + ledger.disruptions == 27
+    assert ledger.wait("Worker", NOW + timedelta(seconds=9)) <= 8
 
 
 def test_a_restart_is_counted_once_however_often_its_pass_is_repeated():

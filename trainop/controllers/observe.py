@@ -85,7 +85,7 @@ class View:
             child = error.remains
         return child.metadata if child else None
 
-    def snapshot(self, job: Unstructured, now: datetime, options: Options) -> Snapshot:
+    def snapshot(self, job: Unstructured, now: datetime, options: Options, wall: datetime | None = None) -> Snapshot:
         pods, services = self._children(self.pods.store, job), self._children(self.services.store, job)
         companions = {resource: self._children(each.store, job) for resource, each in self.companions.items()}
         namespace = job.metadata.namespace
@@ -94,7 +94,7 @@ class View:
             for kind, store in (("Pod", self.pods.store), ("Service", self.services.store))
             if store.unreadable
         }
-        return Snapshot(job, pods, services, now, options, companions, unreadable)
+        return Snapshot(job, pods, services, now, options, companions, unreadable, wall)
 
     def _children(self, store: Store[T], job: Unstructured) -> tuple[T, ...]:
         """Those that the job's UID controls and those that its selector matches, each once."""
@@ -109,7 +109,13 @@ class View:
 
 
 async def observe_live(
-    client: Client, framework: Framework, job: Unstructured, now: datetime, options: Options
+    client: Client,
+    framework: Framework,
+    job: Unstructured,
+    now: datetime,
+    options: Options,
+    *,
+    wall: datetime | None = None,
 ) -> Snapshot:
     """The children that the job's selector matches, from the API server itself: for caches that missed something."""
     text = ",".join(f"{label}={value}" for label, value in selector(framework, job.metadata.name).items())
@@ -122,7 +128,7 @@ async def observe_live(
     pods_seen, pods_not = _convert(PODS, pods, _convert_pod)
     services_seen, services_not = _convert(SERVICES, services, lambda item: msgspec.convert(item, Service))
     unreadable = {"Pod": pods_not, "Service": services_not}
-    return Snapshot(job, pods_seen, services_seen, now, options, companions, unreadable)
+    return Snapshot(job, pods_seen, services_seen, now, options, companions, unreadable, wall)
 
 
 def _convert_pod(item: Json) -> Pod:

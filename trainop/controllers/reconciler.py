@@ -76,6 +76,7 @@ class JobReconciler:
         self._report = report
         self._applier = applier
         self._options = options
+        self._clock = clock
         self._time = SteadyTime(clock)
         self._uids: dict[Key, str] = {}
         self._unfinished: set[str] = set()
@@ -144,9 +145,9 @@ class JobReconciler:
 
     async def _pursue(self, job: Unstructured) -> Result:
         uid = job.metadata.uid
-        now = self._time.now(job)
+        now, wall = self._time.now(job), self._clock.now()
         if self._expectations.satisfied(uid, self._view.look):
-            seen = self._view.snapshot(job, now, self._options)
+            seen = self._view.snapshot(job, now, self._options, wall=wall)
         else:
             wait, due = self._expectations.expires_in(uid), seconds_to_due(job, now)
             if wait is None or wait <= 0:
@@ -154,7 +155,7 @@ class JobReconciler:
             elif due is None or due > 0:
                 wait = min(wait, SHOWN_SOON) if uid in self._unfinished else wait
                 return Result(requeue_after=_earliest(wait, due))
-            seen = await observe_live(self._client, self._framework, job, now, self._options)
+            seen = await observe_live(self._client, self._framework, job, now, self._options, wall=wall)
         return await self._carry_out(seen, engine.plan(self._framework, seen), job.metadata.resource_version)
 
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:

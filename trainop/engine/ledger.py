@@ -87,11 +87,12 @@ class Ledger:
 
     def begin_round(self, role: str, born: datetime | None, now: datetime) -> None:
         """A pod of the role, created at `born`, is restarted: a new round unless it is of the generation that failed
-        before."""
+        before. As `born` is of the API server's clock, which may be ahead of ours, `wait` has to agree: while the role
+        waits, no newer pod of it is made, and pods that fail together remain one round."""
         number, last = self._rounds.get(role, Rounds(0, now))
         if number and (now - last).total_seconds() > CALM:
             number = 0
-        if not number or (born is not None and born >= last):
+        if not number or (born is not None and born >= last and not self.wait(role, now)):
             self._rounds[role] = Rounds(number + 1, now.replace(microsecond=0))
 
     def wait(self, role: str, now: datetime) -> float:

@@ -145,6 +145,8 @@ class Snapshot:
     unreadable: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """`Pod` or `Service` -> the names of those in the namespace of which not even the metadata can be read, whoever
     they belong to -> what is wrong with them."""
+    wall: datetime | None = None
+    """The wall clock, for comparison with what the API server has just stamped; `now` if it is the same."""
 
 
 # What a plan asks for -------------------------------------------------------------------------------------------------

@@ -202,7 +202,7 @@ def _resume(draft: Draft) -> None:
 
 
 def _look_at_dying(draft: Draft) -> None:
-    stuck = Stuck(draft.seen.now, draft.seen.options)
+    stuck = Stuck(draft.seen.wall or draft.seen.now, draft.seen.options)
     for pod in draft.children.pods.ours:
         if pod.metadata.deletion_timestamp is not None:
             stuck.look_at(pod, ours=True)
