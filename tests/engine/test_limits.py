@@ -281,3 +281,13 @@ def test_when_a_job_has_to_be_looked_at_in_any_case(run: Json, status: Json, due
     job = Unstructured(make_job(spec={"runPolicy": run}, status=status))
     assert seconds_to_due(job, NOW) == due
     assert is_under_way(job, NOW) is under_way
+
+
+@pytest.mark.parametrize("forged", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "soon"])
+def test_a_time_of_completion_before_the_end_is_not_believed(forged: str):
+    job = make_job(
+        None, 1, run={"ttlSecondsAfterFinished": 60}, status=status_of(CREATED, RUNNING, completionTime=forged)
+    )
+    made = plan_for(job, [make_pod(phase="Succeeded", exit_code=0)])
+    assert written(made)["completionTime"] == stamp()
+    assert made.again_in == 60

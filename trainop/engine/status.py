@@ -103,9 +103,9 @@ class Status:
         self._fields["startTime"] = self._now
 
     def complete(self) -> None:
-        """Note the time of completion, once."""
-        if self.completion_time is None:
-            self._fields["completionTime"] = self._now
+        """Note the time of completion. One that the job had before it was finished was written by somebody else, and
+        would end its time to live too soon, or never."""
+        self._fields["completionTime"] = self._now
 
     # Counters ---------------------------------------------------------------------------------------------------------
 
