@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import urllib.error
 import urllib.request
@@ -13,6 +14,8 @@ import pytest
 
 from e2e.cluster.api import Api
 from e2e.cluster.controlplane import ControlPlane
+from e2e.cluster.daemons import wait_until
+from tests.patience import PATIENCE
 from tests.server.process import Operator
 from tests.server.world import World
 from trainop.runtime.certificates import Pair, issue, make_authority
@@ -50,6 +53,21 @@ def scrape(operator: Operator, trust: ssl.SSLContext, token: str = "") -> tuple[
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def test_readiness_fails_while_the_server_answers_401(
+    control_plane: ControlPlane, quiet_world: World, make_operator: MakeOperator, tmp_path: Path
+):
+    token, config = tmp_path / "token", json.loads(control_plane.kubeconfig.read_text())
+    token.write_text("wrong")
+    config["users"][0]["user"] = {"tokenFile": str(token)}
+    (tmp_path / "config").write_text(json.dumps(config))
+    operator = make_operator(tmp_path / "config", f"--namespace={quiet_world.namespace}")
+    operator.start(wait=False)
+    check = "/readyz/credentials"
+    assert wait_until(lambda: operator.probe(check)[0] == 500, PATIENCE), operator.text()
+    token.write_text(token_of(control_plane.api, quiet_world.namespace, "operator"))  # it may do nothing: 403
+    assert wait_until(lambda: operator.probe(check)[0] == 200, PATIENCE), operator.text()
 
 
 def test_metrics_are_for_who_may_get_them(control_plane: ControlPlane, quiet_world: World, make_operator: MakeOperator):
