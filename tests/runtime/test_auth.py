@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import json
 import os
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.patience import PATIENCE
 from tests.runtime.virtual_time import VirtualClock, virtual_time
@@ -453,3 +456,96 @@ async def test_auth_provider_that_fails_says_why(tmp_path: Path):
 )
 def test_proxies_of_the_environment(server: str, environ: dict[str, str], proxy: str | None):
     assert proxy_for(server, environ) == proxy
+
+
+# Anything ------------------------------------------------------------------------------------------------------------
+
+STRANGE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 2**70)
+    | st.text(max_size=5)
+    | st.sampled_from(["https://[::1", "a\x00b"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+GOOD = kubeconfig(
+    {"token": "t", "exec": {"command": "c", "args": [], "env": [{"name": "a", "value": "b"}]}, "as-groups": ["g"]},
+    **{"extensions": [{"name": "e", "extension": {}}], "proxy-url": "http://p", "tls-server-name": "n"},
+) | {"users": [{"name": "u", "user": {"exec": {"command": "c", "env": [{"name": "a", "value": "b"}]}, "as": "x"}}]}
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, inner in items for place in places(inner, (*path, key)))]
+
+
+def spoil(value: Any, path: tuple[Any, ...], strange: Any) -> Any:
+    if not path:
+        return strange
+    spoilt = copy.copy(value)
+    spoilt[path[0]] = spoil(value[path[0]], path[1:], strange)
+    return spoilt
+
+
+@pytest.mark.parametrize("path", places(GOOD), ids=lambda path: ".".join(map(str, path)) or "all")
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(strange=STRANGE)
+def test_any_value_of_a_kubeconfig_is_taken_or_a_config_error(tmp_path: Path, path: tuple[Any, ...], strange: Any):
+    try:
+        load(tmp_path, spoil(GOOD, path, strange))
+    except ConfigError as error:
+        assert "\n" not in str(error)  # noqa: PT017  # one that loads is as good
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
+        b"a: " + b"[" * 2_000 + b"]" * 2_000,
+        b'{"users": "\xff\xfe"}',
+        b"\xff\xfe\x00",
+        b"users: 2025-99-99",
+        b"users: !!int x",
+        b'users: !!int ""',
+        b"users: !!bool x",
+        b"users: !!timestamp x",
+        b"users: !!python/object:os.system x",
+        b"? {a: b}\n: c",
+        b"\x00",
+    ],
+)
+def test_any_bytes_of_a_kubeconfig_are_one_line_that_names_the_file(tmp_path: Path, raw: bytes):
+    path = tmp_path / "config"
+    path.write_bytes(raw)
+    with pytest.raises(ConfigError) as caught:
+        load_config(str(path), clock=VirtualClock(), environ={})
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 3_000
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"status":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001,
+        b"[" * 100_000,
+        b'{"status": {"token": "\xff"}}',
+        b'{"status": {"token": 5}}',
+        b'{"status": {"token": ["t"]}}',
+        b'{"status": []}',
+        b'{"status": {"token": "t", "expirationTimestamp": "9999999-01-01T00:00:00Z"}}',
+        b'{"status": {"token": "t", "expirationTimestamp": 5}}',
+        b'{"status": {"token": "a\\r\\nx-other: b"}}',
+        b'{"status": {"token": "\\u00fc"}}',
+        b"",
+    ],
+)
+async def test_whatever_an_exec_plugin_says_is_a_credential_or_no_connection(tmp_path: Path, said: bytes):
+    (tmp_path / "said").write_bytes(said)
+    spec = {"command": "cat", "args": [str(tmp_path / "said")]}
+    config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
+    assert config.credentials is not None
+    with pytest.raises(NotConnectedError, match="exec plugin cat: "):
+        await config.credentials.proof()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.cache import Cache
 from trainop.runtime.client import Client
 from trainop.runtime.decoding import ObjectDecoder, read, read_object
-from trainop.runtime.errors import ApiError, DecodeError, api_error, error_of_status
+from trainop.runtime.errors import ApiError, DecodeError, LeadershipLostError, api_error, error_of_status
 from trainop.runtime.leader import LeaderElector
 from trainop.runtime.nesting import MAX_DEPTH, is_deep, prune, prune_in_slices, prune_value
 from trainop.runtime.objects import Json, Key, PartialObject, Unstructured, decode_complete, decode_unstructured
@@ -577,6 +578,25 @@ def test_no_lease_ends_the_election(raw: bytes):
         client = Client(ScriptedTransport(*[Response(200, {}, raw)] * 2), clock=clock, rng=random.Random(1))
         elector = LeaderElector(client, "ns", ["l"], "other", clock=clock, rng=random.Random(1))
         await elector._try_acquire(elector._locks[0])
+
+    scenario()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(mutilated() | json_values.map(lambda value: msgspec.json.encode({**LEASE, "spec": value})))
+def test_no_lease_ends_its_renewal_or_return(raw: bytes):
+    @virtual_time
+    async def scenario() -> None:
+        clock = VirtualClock()
+        free = {**LEASE, "spec": {}}
+        script = [json_response(free), json_response(LEASE), *[Response(200, {}, raw)] * 200]
+        client = Client(ScriptedTransport(*script), clock=clock, rng=random.Random(1))
+        elector = LeaderElector(client, "ns", ["l"], "me", clock=clock, rng=random.Random(1))
+        assert await elector._try_acquire(elector._locks[0])
+        with contextlib.suppress(LeadershipLostError):
+            await elector._renew_held()
+        elector._locks[0].renewed_at = clock.monotonic()
+        await elector.release()
 
     scenario()
 

@@ -355,7 +355,7 @@ async def test_a_slow_handler_is_named(capsys: pytest.CaptureFixture[str]):
 
     clock.monotonic = lambda: now  # type: ignore[method-assign]  # stands still but for the handler
     endpoint = _Endpoint(PATH, judge, Metrics(), clock)
-    await endpoint._call(decode_review(json.dumps(review()).encode())[1])
+    await endpoint._call((await decode_review(json.dumps(review()).encode()))[1])
     assert "webhook is slow" in capsys.readouterr().out
 
 
@@ -406,3 +406,46 @@ async def test_a_folder_is_read_again_and_again(tmp_path: Path, capsys: pytest.C
     told = capsys.readouterr().out.count("serving certificate cannot be loaded")
     assert told == 3, "once for each kind of trouble, and again when it comes back"
     assert not certificate.load(SERVER.certificate, SERVER.key), "it is served still"
+
+
+def nest(levels: int, inner: str = "1") -> str:
+    return '{"a":[' * (levels // 2) + inner + "]}" * (levels // 2)
+
+
+@pytest.mark.parametrize("levels", [300, 980, 5_000, 9_900])
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE"])
+async def test_an_object_that_is_too_deep_is_refused_unless_it_is_stored_already(levels: int, operation: str):
+    deep = json.dumps({"spec": {"a": "@"}}).replace('"@"', nest(levels))
+    stored = operation == "DELETE"
+    for old_is_deep in (stored, operation == "UPDATE"):
+        obj, old = ("null" if stored else deep), (deep if old_is_deep else "null" if operation == "CREATE" else "{}")
+        body = json.dumps(review(operation, "@", "#")).replace('"@"', obj).replace('"#"', old)
+        async with serving({PATH: validating(check), "/mutate": defaulting(lambda obj: obj | {"b": 1})}) as (_, caller):
+            for path in (PATH, "/mutate"):
+                response = await caller.respond(path, body.encode())
+                assert response["uid"] == "u-1"
+                assert response["allowed"] == (old_is_deep or stored), "what is stored can be changed and deleted"
+                if not response["allowed"]:
+                    assert response["status"]["message"] == "the object must not be nested more than 200 levels deep"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps(review(obj=[])).encode(),
+        json.dumps(review(obj="x")).encode(),
+        json.dumps(review(obj=5, uid=5)).encode(),
+        json.dumps(review() | {"request": []}).encode(),
+        json.dumps(review()).replace("CREATE", "@").encode().replace(b"@", b"\xff\xfe"),
+        nest(20_000).encode(),
+        b"[" * 1_000_000,
+        b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":' + nest(5_000).encode() + b"}",
+        b"\xff\xfe",
+        b"null",
+    ],
+)
+async def test_what_is_no_review_is_answered(body: bytes):
+    async with serving({PATH: validating(check)}) as (_, caller):
+        response = await caller.respond(PATH, body)
+        assert (response["allowed"], response["status"]["code"]) == (False, 400)
+        assert len(response["status"]["message"]) < 2_000

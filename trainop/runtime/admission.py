@@ -12,7 +12,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from trainop.runtime.decoding import read
+from trainop.runtime.errors import DecodeError
 from trainop.runtime.jsonpatch import diff, same
+from trainop.runtime.nesting import is_deep_value, prune_value
 from trainop.runtime.objects import Change, Json, changed
 from trainop.runtime.resource import Resource
 
@@ -159,17 +162,28 @@ _decode = msgspec.json.Decoder(_Review).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def decode_review(body: bytes) -> tuple[str, AdmissionRequest]:
-    """The apiVersion to answer with, and the request; raises `MalformedReviewError`."""
+async def decode_review(body: bytes) -> tuple[str, AdmissionRequest]:
+    """The apiVersion to answer with, and the request; raises `MalformedReviewError`. What is too deep in an object to
+    be decoded is null."""
     if not body:
         raise MalformedReviewError("request body is empty")
     try:
-        review = _decode(body)
-    except msgspec.MsgspecError as error:
-        raise MalformedReviewError(f"couldn't decode the AdmissionReview: {error}") from error
+        review = await read(_decode, body)
+    except DecodeError as error:
+        raise MalformedReviewError(f"couldn't decode the AdmissionReview: {error.detail}") from error
     if review.kind != "AdmissionReview" or review.api_version not in VERSIONS:
         raise MalformedReviewError(f'no kind "{review.kind}" is registered for version "{review.api_version}"')
     return review.api_version, review.request
+
+
+def becomes_too_deep(asked: AdmissionRequest) -> bool:
+    """Whether the object is nested deeper than code that walks through it can bear, and was not before. One that is
+    stored already can be changed and deleted: what is too deep in it becomes null for the handler."""
+    deep = [value is not None and is_deep_value(value) for value in (asked.object, asked.old_object)]
+    for value in (asked.object, asked.old_object):
+        if any(deep) and value is not None:
+            prune_value(value)
+    return deep == [True, False]
 
 
 def encode_review(verdict: Verdict, uid: str, api_version: str = VERSIONS[0]) -> bytes:

@@ -14,6 +14,7 @@ import msgspec
 from trainop.runtime.clock import Clock, parse_timestamp
 from trainop.runtime.cluster import Proof
 from trainop.runtime.credentials import SharedCredentials
+from trainop.runtime.errors import UNREADABLE
 from trainop.runtime.objects import Json
 from trainop.runtime.transport import NotConnectedError
 
@@ -76,10 +77,12 @@ class ExecCredentials(SharedCredentials):
         try:
             status = _decode(await self._run()).status
             lifetime = self._lifetime(status)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except UNREADABLE as error:
             raise NotConnectedError(f"exec plugin {self._plugin.command}: not an ExecCredential: {error}") from error
         if not (status.token or status.client_certificate_data):
             raise NotConnectedError(f"exec plugin {self._plugin.command}: neither token nor certificate in its answer")
+        if not (status.token.isascii() and status.token.isprintable()):
+            raise NotConnectedError(f"exec plugin {self._plugin.command}: its token is not printable ASCII")
         headers = {"authorization": f"Bearer {status.token}"} if status.token else {}
         certificate, key = status.client_certificate_data.encode(), status.client_key_data.encode()
         return Proof(headers, certificate or None, key or None), lifetime
@@ -104,9 +107,10 @@ class ExecCredentials(SharedCredentials):
                 stderr=asyncio.subprocess.PIPE,
                 env={**os.environ, **plugin.env, "KUBERNETES_EXEC_INFO": self._info(interactive)},
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in its arguments
             hint = f"; {plugin.install_hint}" if plugin.install_hint else ""
-            raise NotConnectedError(f"exec plugin {plugin.command}: {error.strerror}{hint}") from error
+            problem = error.strerror if isinstance(error, OSError) else error
+            raise NotConnectedError(f"exec plugin {plugin.command}: {problem}{hint}") from error
         return await self._answer(process)
 
     async def _answer(self, process: asyncio.subprocess.Process) -> bytes:

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,9 +20,11 @@ import msgspec
 from trainop.runtime.clock import Clock
 from trainop.runtime.cluster import ClusterConfig, ConfigError, Credentials, Pem
 from trainop.runtime.credentials import LibraryCredentials, StaticCredentials, TokenFile, TokenText
+from trainop.runtime.errors import UNREADABLE
 from trainop.runtime.execplugin import ExecCredentials, ExecPlugin
 from trainop.runtime.objects import Json
 from trainop.runtime.proxy import proxy_for
+from trainop.runtime.texts import cut
 
 
 class Entry(NamedTuple):
@@ -55,6 +57,92 @@ class Entry(NamedTuple):
         return path
 
 
+class _NamedExtension(TypedDict, total=False):
+    name: str | None
+    extension: Any
+
+
+class _ExecVariable(TypedDict):
+    name: str
+    value: str
+
+
+_TEXT = str | None
+_CLUSTER = TypedDict(
+    "_CLUSTER",
+    {
+        "server": _TEXT,
+        "certificate-authority": _TEXT,
+        "certificate-authority-data": _TEXT,
+        "insecure-skip-tls-verify": bool | None,
+        "tls-server-name": _TEXT,
+        "proxy-url": _TEXT,
+        "extensions": list[_NamedExtension] | None,
+    },
+    total=False,
+)
+
+
+class _EXEC(TypedDict, total=False):
+    command: str
+    args: list[str] | None
+    env: list[_ExecVariable] | None
+    apiVersion: _TEXT
+    interactiveMode: _TEXT
+    installHint: _TEXT
+    provideClusterInfo: bool | None
+
+
+_USER = TypedDict(
+    "_USER",
+    {
+        "token": _TEXT,
+        "tokenFile": _TEXT,
+        "username": _TEXT,
+        "password": _TEXT,
+        "client-certificate": _TEXT,
+        "client-certificate-data": _TEXT,
+        "client-key": _TEXT,
+        "client-key-data": _TEXT,
+        "as": _TEXT,
+        "as-uid": _TEXT,
+        "as-groups": list[str] | None,
+        "as-user-extra": dict[str, list[str]] | None,
+        "exec": _EXEC | None,
+    },
+    total=False,
+)
+
+
+class _CONTEXT(TypedDict, total=False):
+    cluster: _TEXT
+    user: _TEXT
+    namespace: _TEXT
+
+
+class _NamedCluster(TypedDict):
+    name: str
+    cluster: NotRequired[_CLUSTER | None]
+
+
+class _NamedUser(TypedDict):
+    name: str
+    user: NotRequired[_USER | None]
+
+
+class _NamedContext(TypedDict):
+    name: str
+    context: NotRequired[_CONTEXT | None]
+
+
+_TYPES: dict[str, Any] = {
+    "clusters": list[_NamedCluster],
+    "users": list[_NamedUser],
+    "contexts": list[_NamedContext],
+}
+"""The fields that are read, with the types of client-go (`tools/clientcmd/api/v1/types.go`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kubeconfig:
     """Merged files; `file` is the one to name in complaints that concern no entry."""
@@ -85,7 +173,7 @@ class Kubeconfig:
         where = f"cluster {chosen.value['cluster']!r}"
         who = f"user {chosen.value.get('user')!r}"
         proxy = cluster.value.get("proxy-url") or proxy_for(server, environ)
-        if proxy and urlsplit(proxy).scheme not in ("http", "https"):
+        if proxy and not _is_url(proxy):
             raise ConfigError(f"{cluster.file}: proxy {proxy!r} of {where}: only http:// and https:// proxies work")
         cluster_again = functools.partial(_read_again, self.files, name, server, "cluster")
         user_again = functools.partial(_read_again, self.files, name, server, "user")
@@ -113,10 +201,17 @@ class Kubeconfig:
     @staticmethod
     def _server(cluster: Entry, name: str) -> str:
         server = str(cluster.value.get("server") or "")
-        parts = urlsplit(server)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_url(server):
             raise ConfigError(f"{cluster.file}: server of cluster {name!r} is {server!r}; it must be https://host:port")
         return server.rstrip("/")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # such as https://[::1 or a port that is no number
+        return False
 
 
 def read(files: Sequence[Path]) -> Kubeconfig:
@@ -153,7 +248,7 @@ def _parse(file: Path) -> Json:
         raise ConfigError(f"{file}: {error.strerror}; it must be a readable kubeconfig file") from error
     try:
         content = msgspec.json.decode(text)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         content = _parse_yaml(file, text)
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: not a kubeconfig: it must be an object with clusters, users and contexts")
@@ -165,8 +260,11 @@ def _parse_yaml(file: Path, text: bytes) -> Any:
 
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
+    except RecursionError as error:
+        raise ConfigError(f"{file}: not a kubeconfig: it is nested too deep") from error
+    # Beside its own errors PyYAML raises these for values that do not fit their tag, such as the date 2025-99-99.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+        problem = cut(" ".join(str(error).split()))
         raise ConfigError(f"{file}: not a kubeconfig: {problem}") from error
 
 
@@ -175,10 +273,13 @@ def _entries(file: Path, content: Json, kind: str) -> list[tuple[str, Json]]:
     listed = content.get(kind) or []
     if not isinstance(listed, list) or not all(isinstance(entry, dict) and "name" in entry for entry in listed):
         raise ConfigError(f"{file}: {kind} must be a list of entries with a name and a {singular}")
-    found = [(str(entry["name"]), entry.get(singular) or {}) for entry in listed]
-    if not all(isinstance(value, dict) for _, value in found):
+    if not all(isinstance(entry.get(singular) or {}, dict) for entry in listed):
         raise ConfigError(f"{file}: each {singular} in {kind} must be an object")
-    return found
+    try:
+        msgspec.convert(listed, _TYPES[kind])
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ConfigError(f"{file}: {kind}: {error}") from error
+    return [(entry["name"], entry.get(singular) or {}) for entry in listed]
 
 
 def _credentials(

@@ -55,9 +55,12 @@ def prune(raw: bytes, levels: int) -> bytes:
 
 def is_deep(raw: bytes, value: Any) -> bool:
     """Whether `value`, decoded from `raw`, is nested deeper than `MAX_DEPTH`; mostly the number of brackets tells."""
-    if raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH:
-        return False
-    level = [value]
+    return raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and is_deep_value(value)
+
+
+def is_deep_value(value: Any) -> bool:
+    """The same of a value whose bytes are not at hand."""
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in _values(outer) if isinstance(inner, dict | list)]
     return bool(level)

@@ -19,11 +19,14 @@ from trainop.runtime.admission import (
     Handler,
     MalformedReviewError,
     Verdict,
+    becomes_too_deep,
     decode_review,
+    deny,
     encode_review,
     refuse,
 )
 from trainop.runtime.clock import Clock, SystemClock
+from trainop.runtime.decoding import TOO_DEEP
 from trainop.runtime.errors import ApiError, UnhealthyError
 from trainop.runtime.metrics import Metrics
 from trainop.runtime.server import Address, HttpServer
@@ -125,10 +128,12 @@ class _Endpoint:
         refusal, body = await _read(request)
         if refusal is None:
             try:
-                api_version, asked = decode_review(body)
+                api_version, asked = await decode_review(body)
             except MalformedReviewError as error:
                 refusal = refuse(400, str(error))
             else:
+                if becomes_too_deep(asked):
+                    return encode_review(deny(f"the object {TOO_DEEP}"), asked.uid, api_version)
                 verdict = await self._judge(asked, seconds_for(request.query.get("timeout", "")))
                 return encode_review(verdict, asked.uid, api_version)
         log.warning("bad admission request", webhook=self._path, error=refusal.message)
