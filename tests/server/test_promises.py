@@ -12,7 +12,7 @@ import pytest
 from e2e.cluster.controlplane import ControlPlane
 from tests.server.kinds import KindWorld
 from tests.server.process import Operator
-from tests.server.world import CORE, JOBS, MERGE, Json, World, replicas
+from tests.server.world import CORE, JOBS, MERGE, Json, World, container, replicas
 from trainop.operator import FRAMEWORKS
 
 NODE = {"nodeName": "somewhere"}  # bound pods are deleted with their grace period, as on a real node
@@ -226,6 +226,27 @@ def test_an_evicted_pod_of_policy_exit_code_is_made_anew(world: World, code: int
     world.end_pod("j-worker-0", code)
     world.settle()
     world.reap_pod("j-worker-0")
+    world.wait_successor("j-worker-0", uid(before["j-worker-0"]))
+    assert not world.condition("Failed")
+    assert uid(world.pods()["j-master-0"]) == uid(before["j-master-0"])
+
+
+DISRUPTED: dict[str, Json] = {
+    "condition": {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]},
+    "terminated": {"reason": "Terminated"},
+    "evicted": {"reason": "Evicted"},
+}
+
+
+@pytest.mark.parametrize("sign", DISRUPTED)
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_pod_that_its_node_disrupted_is_made_anew_whatever_it_ended_with(world: World, code: int, sign: str):
+    world.create_job("j", {"Master": replicas(1), "Worker": replicas(1, "ExitCode")})
+    before = world.wait_pods("j-master-0", "j-worker-0")
+    world.run_pod(*before)
+    world.wait_condition("Running")
+    state = {"terminated": {"exitCode": code, "reason": "Error"}}
+    world.set_pod("j-worker-0", {"phase": "Failed", "containerStatuses": [container(state)], **DISRUPTED[sign]})
     world.wait_successor("j-worker-0", uid(before["j-worker-0"]))
     assert not world.condition("Failed")
     assert uid(world.pods()["j-master-0"]) == uid(before["j-master-0"])
