@@ -20,6 +20,7 @@ from trainop.runtime import (
     PatchKind,
     Resource,
     Result,
+    configure_logging,
     decode_unstructured,
     load_config,
     set_controller,
@@ -63,6 +64,7 @@ def build(client: Client) -> Manager:
 
 
 async def main() -> int:
+    configure_logging()  # without it tracebacks show local variables
     transport = HttpTransport(load_config())
     try:
         return await build(Client(transport)).run()  # SIGTERM: finishes what runs, then 0

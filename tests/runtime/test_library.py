@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -12,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -60,6 +62,36 @@ def test_everything_public_is_documented_and_nothing_else():
                 used.add(node.id)
     assert {"Cache", "Manager", "WebhookServer"} <= used
     assert used - made <= set(trainop.runtime.__all__)
+
+
+def _named_types(public: object) -> Iterator[type]:
+    """The classes of the runtime that the signatures of a public name mention."""
+    scope = vars(sys.modules[getattr(public, "__module__", "builtins")])
+    members = [public]
+    if inspect.isclass(public):
+        shown = [member for name, member in vars(public).items() if name == "__init__" or not name.startswith("_")]
+        members += [getattr(member, "__func__", getattr(member, "fget", member)) for member in shown]
+    for member in members:
+        for annotation in getattr(member, "__annotations__", {}).values():
+            names = [node for node in ast.walk(ast.parse(str(annotation))) if isinstance(node, ast.Name)]
+            found = [scope.get(name.id) for name in names]
+            yield from (each for each in found if inspect.isclass(each) and "trainop" in each.__module__)
+
+
+def test_every_type_of_a_public_signature_is_public():
+    public = [getattr(trainop.runtime, name) for name in trainop.runtime.__all__]
+    ours = [each for each in public if getattr(each, "__module__", "").startswith("trainop.")]
+    named = {found.__name__ for each in ours for found in _named_types(each)}
+    assert {"HasMetadata", "Proof", "Runnable", "Metrics"} <= named, "the walk finds what signatures name"
+    assert sorted(named - set(trainop.runtime.__all__)) == []
+
+
+def test_every_error_that_the_page_names_is_public():
+    text = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8")
+    named = {name for name in re.findall(r"`(\w+Error)`", text) if not hasattr(builtins, name)}
+    ours = {name for name in named if name not in ("TemporaryError", "PermanentError")}  # these are of kopf
+    assert {"UnhealthyError", "NotLeaderError", "DecodeError"} <= ours
+    assert sorted(ours - set(trainop.runtime.__all__)) == []
 
 
 def test_types_come_along():

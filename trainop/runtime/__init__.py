@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainop.runtime.admission import (
         AdmissionRequest,
+        GroupVersionKind,
+        GroupVersionResource,
         Verdict,
         allow,
         amend,
@@ -26,13 +28,16 @@ if TYPE_CHECKING:
         validating_path,
     )
     from trainop.runtime.auth import load_config
-    from trainop.runtime.authorize import Authorizer, require_permission
+    from trainop.runtime.authorize import Authorizer, ReviewClient, User, require_permission
     from trainop.runtime.cache import Cache, CacheError
-    from trainop.runtime.client import Client, PatchKind
+    from trainop.runtime.client import Client, Listing, Page, PatchKind
     from trainop.runtime.clock import Clock, SystemClock
-    from trainop.runtime.cluster import ClusterConfig, ConfigError
+    from trainop.runtime.cluster import ClusterConfig, ConfigError, Credentials, Proof
     from trainop.runtime.conflicts import update
-    from trainop.runtime.controller import Controller
+    from trainop.runtime.controller import Controller, Source
+    from trainop.runtime.correlator import EventLimits
+    from trainop.runtime.descriptors import raise_descriptor_limit
+    from trainop.runtime.discovery import Discovery
     from trainop.runtime.errors import (
         AlreadyExistsError,
         ApiError,
@@ -48,19 +53,25 @@ if TYPE_CHECKING:
         UnauthorizedError,
         UnhealthyError,
     )
-    from trainop.runtime.expectations import Expectations
-    from trainop.runtime.http import HttpTransport
+    from trainop.runtime.expectations import Expectations, Steps
+    from trainop.runtime.guard import MutationError
+    from trainop.runtime.http import HttpStream, HttpTransport
+    from trainop.runtime.identity import CredentialsCheck
     from trainop.runtime.informer import Handler, Informer
     from trainop.runtime.injection import (
         MUTATING_WEBHOOK_CONFIGURATIONS,
         VALIDATING_WEBHOOK_CONFIGURATIONS,
         Configuration,
     )
-    from trainop.runtime.leader import LeaderElector, Timing
-    from trainop.runtime.manager import Manager
-    from trainop.runtime.metrics import Metrics
+    from trainop.runtime.leader import Announcer, LeaderElector, LeaseClient, Timing
+    from trainop.runtime.logs import configure_logging
+    from trainop.runtime.manager import Bindable, Elector, Flushable, Manager, Runnable, Stoppable, Synced
+    from trainop.runtime.measured import InformerMetrics
+    from trainop.runtime.metrics import ControllerMetrics, Metrics, ObservedQueue, QueueMetrics, WebhookMetrics
     from trainop.runtime.objects import (
         Change,
+        Decoder,
+        HasMetadata,
         Json,
         Key,
         Metadata,
@@ -73,13 +84,24 @@ if TYPE_CHECKING:
         owner_reference,
     )
     from trainop.runtime.owners import OwnerError, set_controller
-    from trainop.runtime.ratelimit import ExponentialLimiter, RetryLimiter, TokenBucket
+    from trainop.runtime.paging import EndlessListError
+    from trainop.runtime.ratelimit import ExponentialLimiter, RateLimiter, RetryLimiter, TokenBucket
     from trainop.runtime.reconcile import DONE, ReconcileError, Reconciler, Result, TerminalError
-    from trainop.runtime.recorder import Recorder
+    from trainop.runtime.recorder import EventClient, Recorder
+    from trainop.runtime.recovery import Recovery
     from trainop.runtime.resource import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS, SERVICES, Resource
     from trainop.runtime.rotation import CertificateRotation, RotationOptions
-    from trainop.runtime.scope import ALL_OTHERS, Selector
-    from trainop.runtime.server import HttpServer, health_application, metrics_application, parse_address
+    from trainop.runtime.scope import ALL_OTHERS, Scope, Selector
+    from trainop.runtime.sender import Limiter, RequestMetrics
+    from trainop.runtime.server import (
+        Address,
+        BindError,
+        Checks,
+        HttpServer,
+        health_application,
+        metrics_application,
+        parse_address,
+    )
     from trainop.runtime.serving import CertificateFolder, ServingCertificate
     from trainop.runtime.stalls import StallWatch
     from trainop.runtime.store import Store, by_controller, by_label, by_namespace
@@ -99,34 +121,46 @@ if TYPE_CHECKING:
     from trainop.runtime.workqueue import WorkQueue
 
 _PLACES = {
-    "admission": "AdmissionRequest Verdict allow amend defaulting deny mutating_path validating validating_path",
+    "admission": "AdmissionRequest GroupVersionKind GroupVersionResource Verdict allow amend defaulting deny"
+    " mutating_path validating validating_path",
     "auth": "load_config",
-    "authorize": "Authorizer require_permission",
+    "authorize": "Authorizer ReviewClient User require_permission",
     "cache": "Cache CacheError",
-    "client": "Client PatchKind",
+    "client": "Client Listing Page PatchKind",
     "clock": "Clock SystemClock",
-    "cluster": "ClusterConfig ConfigError",
+    "cluster": "ClusterConfig ConfigError Credentials Proof",
     "conflicts": "update",
-    "controller": "Controller",
+    "controller": "Controller Source",
+    "correlator": "EventLimits",
+    "descriptors": "raise_descriptor_limit",
+    "discovery": "Discovery",
     "errors": "AlreadyExistsError ApiError ConflictError DecodeError ForbiddenError GoneError InvalidError"
-    " LeadershipLostError NotFoundError NotLeaderError TooManyRequestsError UnauthorizedError UnhealthyError",
-    "expectations": "Expectations",
-    "http": "HttpTransport",
+    " LeadershipLostError NotFoundError NotLeaderError TooManyRequestsError UnauthorizedError"
+    " UnhealthyError",
+    "expectations": "Expectations Steps",
+    "guard": "MutationError",
+    "http": "HttpStream HttpTransport",
+    "identity": "CredentialsCheck",
     "informer": "Handler Informer",
     "injection": "Configuration MUTATING_WEBHOOK_CONFIGURATIONS VALIDATING_WEBHOOK_CONFIGURATIONS",
-    "leader": "LeaderElector Timing",
-    "manager": "Manager",
-    "metrics": "Metrics",
-    "objects": "Change Json Key Metadata ObjectReference OwnerReference PartialObject Unstructured decode_complete"
-    " decode_unstructured owner_reference",
+    "leader": "Announcer LeaderElector LeaseClient Timing",
+    "logs": "configure_logging",
+    "manager": "Bindable Elector Flushable Manager Runnable Stoppable Synced",
+    "measured": "InformerMetrics",
+    "metrics": "ControllerMetrics Metrics ObservedQueue QueueMetrics WebhookMetrics",
+    "objects": "Change Decoder HasMetadata Json Key Metadata ObjectReference OwnerReference PartialObject"
+    " Unstructured decode_complete decode_unstructured owner_reference",
     "owners": "OwnerError set_controller",
-    "ratelimit": "ExponentialLimiter RetryLimiter TokenBucket",
+    "paging": "EndlessListError",
+    "ratelimit": "ExponentialLimiter RateLimiter RetryLimiter TokenBucket",
     "reconcile": "DONE ReconcileError Reconciler Result TerminalError",
-    "recorder": "Recorder",
+    "recorder": "EventClient Recorder",
+    "recovery": "Recovery",
     "resource": "CONFIG_MAPS NAMESPACES NODES PODS SECRETS SERVICES Resource",
     "rotation": "CertificateRotation RotationOptions",
-    "scope": "ALL_OTHERS Selector",
-    "server": "HttpServer health_application metrics_application parse_address",
+    "scope": "ALL_OTHERS Scope Selector",
+    "sender": "Limiter RequestMetrics",
+    "server": "Address BindError Checks HttpServer health_application metrics_application parse_address",
     "serving": "CertificateFolder ServingCertificate",
     "stalls": "StallWatch",
     "store": "Store by_controller by_label by_namespace",
@@ -140,21 +174,27 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names.
 # fmt: off
 __all__ = [
     "ALL_OTHERS", "CONFIG_MAPS", "DONE", "MUTATING_WEBHOOK_CONFIGURATIONS", "NAMESPACES", "NODES", "PODS",
-    "SECRETS", "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "AdmissionRequest", "AlreadyExistsError",
-    "ApiError", "Authorizer", "Cache", "CacheError", "CertificateFolder", "CertificateRotation", "Change",
-    "Changed", "Client", "Clock", "ClusterConfig", "ConfigError", "Configuration", "ConflictError", "Controller",
-    "DecodeError", "EnqueueMapped", "EnqueueObject", "EnqueueOwner", "Expectations", "ExponentialLimiter",
-    "ForbiddenError", "GoneError", "Handler", "HttpServer", "HttpTransport", "Informer", "InvalidError", "Json",
-    "Key", "LeaderElector", "LeadershipLostError", "Manager", "Mapper", "Matching", "Metadata", "Metrics",
-    "NotConnectedError", "NotFoundError", "NotLeaderError", "ObjectReference", "OwnerError", "OwnerReference",
-    "Pace", "PartialObject", "PatchKind", "Predicate", "ReconcileError", "Reconciler", "Recorder", "Request",
-    "Resource", "Response", "Result", "RetryLimiter", "RotationOptions", "Selector", "ServingCertificate",
-    "StallWatch", "Store", "Stream", "SystemClock", "TerminalError", "Timing", "TokenBucket",
-    "TooManyRequestsError", "Transport", "UnauthorizedError", "UnhealthyError", "Unstructured", "Urgency",
-    "Verdict", "WebhookServer", "WorkQueue", "allow", "amend", "by_controller", "by_label", "by_namespace",
-    "decode_complete", "decode_unstructured", "defaulting", "deny", "health_application", "load_config",
-    "metrics_application", "mutating_path", "owner_reference", "parse_address", "require_permission",
-    "set_controller", "update", "validating", "validating_path",
+    "SECRETS", "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "Address", "AdmissionRequest",
+    "AlreadyExistsError", "Announcer", "ApiError", "Authorizer", "BindError", "Bindable", "Cache", "CacheError",
+    "CertificateFolder", "CertificateRotation", "Change", "Changed", "Checks", "Client", "Clock", "ClusterConfig",
+    "ConfigError", "Configuration", "ConflictError", "Controller", "ControllerMetrics", "Credentials",
+    "CredentialsCheck", "DecodeError", "Decoder", "Discovery", "Elector", "EndlessListError", "EnqueueMapped",
+    "EnqueueObject", "EnqueueOwner", "EventClient", "EventLimits", "Expectations", "ExponentialLimiter",
+    "Flushable", "ForbiddenError", "GoneError", "GroupVersionKind", "GroupVersionResource", "Handler",
+    "HasMetadata", "HttpServer", "HttpStream", "HttpTransport", "Informer", "InformerMetrics", "InvalidError",
+    "Json", "Key", "LeaderElector", "LeadershipLostError", "LeaseClient", "Limiter", "Listing", "Manager",
+    "Mapper", "Matching", "Metadata", "Metrics", "MutationError", "NotConnectedError", "NotFoundError",
+    "NotLeaderError", "ObjectReference", "ObservedQueue", "OwnerError", "OwnerReference", "Pace", "Page",
+    "PartialObject", "PatchKind", "Predicate", "Proof", "QueueMetrics", "RateLimiter", "ReconcileError",
+    "Reconciler", "Recorder", "Recovery", "Request", "RequestMetrics", "Resource", "Response", "Result",
+    "RetryLimiter", "ReviewClient", "RotationOptions", "Runnable", "Scope", "Selector", "ServingCertificate",
+    "Source", "StallWatch", "Steps", "Stoppable", "Store", "Stream", "Synced", "SystemClock", "TerminalError",
+    "Timing", "TokenBucket", "TooManyRequestsError", "Transport", "UnauthorizedError", "UnhealthyError",
+    "Unstructured", "Urgency", "User", "Verdict", "WebhookMetrics", "WebhookServer", "WorkQueue", "allow", "amend",
+    "by_controller", "by_label", "by_namespace", "configure_logging", "decode_complete", "decode_unstructured",
+    "defaulting", "deny", "health_application", "load_config", "metrics_application", "mutating_path",
+    "owner_reference", "parse_address", "raise_descriptor_limit", "require_permission", "set_controller", "update",
+    "validating", "validating_path",
 ]
 # fmt: on
 

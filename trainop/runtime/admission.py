@@ -54,6 +54,10 @@ class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
     dry_run: bool = False
     options: Json | None = None
 
+    def __repr__(self) -> str:
+        """Without the objects, which may be Secrets."""
+        return f"<{self.operation} {self.kind.kind} {self.namespace}/{self.name}>"
+
 
 class _Review(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str
@@ -71,7 +75,7 @@ class Verdict:
     reason: str = ""
     message: str = ""
     warnings: tuple[str, ...] = ()
-    patch: tuple[Json, ...] = ()
+    patch: tuple[Json, ...] = field(default=(), repr=False)
     status: Json = field(default_factory=dict)
 
 

@@ -11,7 +11,7 @@ import enum
 import platform
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
@@ -65,7 +65,7 @@ class Listing:
     """A whole list; every item carries `apiVersion` and `kind`, which API servers leave out in lists. `unreadable` are
     the items that could not be decoded."""
 
-    items: list[Json]
+    items: list[Json] = field(repr=False)
     resource_version: str
     unreadable: Sequence[DecodeError] = ()
 
@@ -75,7 +75,7 @@ class Page:
     """One page of a list with its items undecoded; `token` asks for the next page and is empty on the last one; `size`
     of the page in bytes."""
 
-    items: list[msgspec.Raw]
+    items: list[msgspec.Raw] = field(repr=False)
     resource_version: str
     token: str
     size: int

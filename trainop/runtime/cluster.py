@@ -20,7 +20,7 @@ class ConfigError(Exception):
 class Proof:
     """What shows who we are: headers, and a client certificate with its key (PEM) if the credentials bring one."""
 
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
     certificate: bytes | None = None
     key: bytes | None = field(default=None, repr=False)
 
@@ -50,6 +50,7 @@ class ClusterConfig:
     client_key: Pem | None = field(default=None, repr=False)
     insecure: bool = False
     tls_server_name: str | None = None
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+    """May hold a password."""
     namespace: str = "default"
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)

@@ -34,6 +34,10 @@ class Request(msgspec.Struct, frozen=True):
     urgent: bool = False
     gate: Callable[[], None] | None = None
 
+    def __repr__(self) -> str:
+        """Without headers and body: they hold tokens and Secrets."""
+        return f"<{self.method} {self.path}>"
+
 
 class Response(msgspec.Struct, frozen=True):
     """Header names are lower case."""
@@ -41,6 +45,10 @@ class Response(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+    def __repr__(self) -> str:
+        """Without the body, which may be a Secret."""
+        return f"<{self.status}, {len(self.body)} bytes>"
 
 
 class Stream(Protocol):
