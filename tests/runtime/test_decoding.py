@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import random
 from collections.abc import Callable
 from typing import Any, cast
@@ -564,9 +565,19 @@ def test_no_bytes_end_an_informer(lines: list[bytes], body: bytes):
         scene = job_scene(*wrapped, *steps, ERROR_410, rest=(Response(200, {}, body), *[good] * 3, Streamed([HANG])))
         async with scene.running():
             await scene.until(lambda: len(scene.transport.requests) >= 6)
-            assert "good" in scene.names
+            assert "good" in scene.names or is_list(body)
 
     scenario()
+
+
+def is_list(body: bytes) -> bool:
+    """Whether the drawn bytes happen to be a list that an informer must believe."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    metadata = value.get("metadata") if isinstance(value, dict) and value.get("kind") == "PyTorchJobList" else None
+    return isinstance(metadata, dict) and bool(metadata.get("resourceVersion"))
 
 
 @fuzzed

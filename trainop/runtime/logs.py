@@ -48,7 +48,7 @@ def configure_logging(
     Local variables are never printed.
     """
     out = stream or sys.stderr
-    shared = [
+    shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         _stamp("ts" if json else "timestamp", time, clock or SystemClock()),
