@@ -291,3 +291,11 @@ def test_a_time_of_completion_before_the_end_is_not_believed(forged: str):
     made = plan_for(job, [make_pod(phase="Succeeded", exit_code=0)])
     assert written(made)["completionTime"] == stamp()
     assert made.again_in == 60
+
+
+def test_the_time_of_completion_is_set_once():
+    """Of a finished job it stays, whatever its pods do."""
+    job = make_job(None, 1, status=status_of(CREATED, SUCCEEDED, completionTime=stamp(-10)))
+    for pods in ([], [make_pod(phase="Succeeded", exit_code=0)], [make_pod(phase="Failed", exit_code=1)]):
+        made = plan_for(job, pods)
+        assert (made.status or job["status"])["completionTime"] == stamp(-10)

@@ -86,14 +86,6 @@ def test_an_untouched_status_is_not_written():
     assert Status(None, NOW).changed() is None
 
 
-def test_completion_time_is_set_once():
-    status = Status({}, NOW)
-    status.complete()
-    later = Status(status.changed(), at(60))
-    later.complete()
-    assert later.completion_time == NOW
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
