@@ -262,6 +262,11 @@ def test_pruning_takes_linear_time_and_gives_way(piece: bytes):
     assert steps[MIB] <= 2 * MIB / 5_000 + 2
 
 
+def test_what_is_far_too_deep_is_counted_rather_than_walked_through():
+    """Slices stand for the time that it takes: 630 of them are two seconds."""
+    assert sum(1 for _ in prune_in_slices(b"[" * MIB + b"]" * MIB, 200)) < 20
+
+
 # Streams and lists ---------------------------------------------------------------------------------------------------
 
 
