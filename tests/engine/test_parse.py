@@ -270,8 +270,9 @@ def test_unreadable_limits_do_not_limit():
     assert (policy.ttl, policy.active_deadline, policy.backoff_limit) == (None, None, None)
 
 
-def test_a_time_to_live_below_0_is_0_as_upstream():
-    assert read(make_job(run={"ttlSecondsAfterFinished": -5})).run_policy.ttl == 0
+def test_a_time_to_live_below_0_deletes_no_job():
+    """training-operator deletes such a job as soon as it ends, and with it the message that says what is wrong."""
+    assert read(make_job(run={"ttlSecondsAfterFinished": -5})).run_policy.ttl is None
 
 
 def test_a_second_container_of_the_name_changes_no_ports():

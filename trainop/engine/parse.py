@@ -86,7 +86,7 @@ def _read_run_policy(fields: Fields, raw: object) -> RunPolicy:
         fields.choice(f"{at}.managedBy", policy["managedBy"], MANAGERS, OURS)
     return RunPolicy(
         clean_pod_policy=_read_clean_pod_policy(fields, f"{at}.cleanPodPolicy", policy.get("cleanPodPolicy")),
-        ttl=_read_ttl(fields, f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished")),
+        ttl=fields.integer(f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished"), least=0),
         active_deadline=fields.integer(
             f"{at}.activeDeadlineSeconds", policy.get("activeDeadlineSeconds"), least=0, most=2**63 - 1
         ),
@@ -98,13 +98,6 @@ def _read_run_policy(fields: Fields, raw: object) -> RunPolicy:
 def _read_clean_pod_policy(fields: Fields, path: str, value: object) -> str:
     """An empty text acts as All, as upstream; unknown ones, which upstream takes for All too, keep what there is."""
     return fields.choice(path, value, CLEAN_POD_POLICIES, "None", empty="All")
-
-
-def _read_ttl(fields: Fields, path: str, value: object) -> int | None:
-    """Below 0 is an error, and acts as 0, as upstream."""
-    ttl = fields.integer(path, value, least=0)
-    negative = isinstance(value, int) and value < 0
-    return 0 if negative else ttl
 
 
 def _read_roles(framework: Framework, fields: Fields, spec: Json) -> Iterator[Role]:

@@ -50,7 +50,7 @@ READINGS = (
     Reading(f"{_ROLE}.template", (), Effect.ROLE, "the same for all other fields below: pods that run go on"),
     Reading("spec.runPolicy", (), Effect.NONE, "not given"),
     Reading("spec.runPolicy.cleanPodPolicy", (), Effect.NONE, "the same word in right case, else None"),
-    Reading("spec.runPolicy.ttlSecondsAfterFinished", (), Effect.NONE, "below 0 as 0, as upstream; else not given"),
+    Reading("spec.runPolicy.ttlSecondsAfterFinished", (), Effect.NONE, "not given, so the job stays"),
     Reading("spec.runPolicy.activeDeadlineSeconds", (), Effect.NONE, "not given"),
     Reading("spec.runPolicy.backoffLimit", (), Effect.NONE, "not given"),
     Reading("spec.runPolicy.suspend", (), Effect.NONE, "not given"),
