@@ -9,6 +9,7 @@ from unittest import mock
 
 from tests.simulation.planting import bug, patch
 from trainop.controllers.apply import Applier
+from trainop.controllers.refused import Refusals
 from trainop.engine import claim, failures, leaders, limits, replicas, restarts, status
 from trainop.engine import plan as engine
 from trainop.engine.claim import Children
@@ -338,6 +339,66 @@ def labels_of_others_kept():
         return None
 
     return patch(Applier, "_release", keep)
+
+
+@bug("A job that has had pods fails when the API server refuses one of them.")
+def refusal_fails_a_begun_job():
+    carry_out = Applier.carry_out
+
+    async def as_at_first(self: Applier, job: Any, actions: Any, **_: Any) -> Any:
+        return await carry_out(self, job, actions)
+
+    return patch(Applier, "carry_out", as_at_first)
+
+
+@bug("A job whose first pods the API server refuses goes on trying.")
+def refusal_fails_nothing():
+    carry_out = Applier.carry_out
+
+    async def as_begun(self: Applier, job: Any, actions: Any, **_: Any) -> Any:
+        return await carry_out(self, job, actions, begun=True)
+
+    return patch(Applier, "carry_out", as_begun)
+
+
+@bug("What the API server has refused once is never tried again.")
+def refused_for_ever():
+    allow = Refusals.allow
+
+    def without(self: Refusals, job: Any, actions: Any) -> Any:
+        held = self._held.get(job.uid)
+        if held is not None:
+            held.until = float("inf")
+        return allow(self, job, actions)[0], None
+
+    return patch(Refusals, "allow", without)
+
+
+@bug("A pod counts as soon as it may be adopted, also if the API server refuses that.")
+def orphan_counted_before_adoption():
+    sort = claim._claim
+
+    def counted(*args: Any) -> Any:
+        found = sort(*args)
+        found.ours += found.adoptees.values()
+        return found
+
+    return patch(claim, "_claim", counted)
+
+
+@bug("A name is made anew in the pass that removes its holder, which somebody has labelled as another replica.")
+def name_of_a_misplaced_pod_taken():
+    free = replicas._free
+
+    def without_own(draft: Draft, role: Any, kind: str, indices: Any) -> list[int]:
+        claimed = draft.children.pods if kind == "Pod" else draft.children.services
+        ours, claimed.ours = claimed.ours, []
+        try:
+            return free(draft, role, kind, indices)
+        finally:
+            claimed.ours = ours
+
+    return patch(replicas, "_free", without_own)
 
 
 @bug("A job that has begun fails when an edit makes it one that validation refuses.")

@@ -66,6 +66,7 @@ def draw_script(seed: int) -> Script:
     chaos += SCENES[scene](rng, steps, calm_at, replicas, lease[0])
     if not orderly:
         chaos += _draw_intrusions(rng, theme, steps, calm_at)
+        chaos += _draw_denials(random.Random(f"{seed}/denials"), theme, steps, calm_at)
         chaos += [
             Step(rng.uniform(0, calm_at), "evict")
             for job in jobs
@@ -86,6 +87,7 @@ def draw_script(seed: int) -> Script:
         replicas=replicas,
         lease=lease,
         events=rng.random() < 0.25,
+        lingering=not orderly and random.Random(f"{seed}/lingering").random() < theme.lingering,
         force_delete_after=rng.choice((None, None, 15.0)),
         stubborn=rng.choice((0.0, 0.0, 0.3)),
     )
@@ -263,6 +265,21 @@ def _draw_intrusions(rng: random.Random, theme: Theme, steps: list[Step], until:
         for act in rng.choices(sorted(intruders.ACTS), k=rng.randint(1, 2)):
             early = act == "plant" and rng.random() < 0.6
             yield Step(max(0.0, rng.choice(created) - rng.uniform(0.1, 3)) if early else rng.uniform(0, until), act)
+
+
+def _draw_denials(rng: random.Random, theme: Theme, steps: list[Step], until: float) -> Iterator[Step]:
+    """Before a job is created, or while it runs and has just lost a pod."""
+    if rng.random() >= theme.denials:
+        return
+    created = rng.choice([step.at for step in steps if step.act == "create"])
+    span = rng.uniform(2, 10), rng.choice(("", "", "-0", "-1"))
+    if rng.random() < 0.3:
+        yield Step(max(0.0, created - 0.1), "deny", "", span)
+    else:
+        at = rng.uniform(min(created + 2, until), until)
+        yield Step(at, "deny", "", span)
+        for _ in range(2):
+            yield Step(min(at + rng.uniform(0.1, 2), until), rng.choice(("evict", "vanish")))
 
 
 def _draw_value(rng: random.Random, act: str, lease: float) -> Any:

@@ -27,7 +27,7 @@ class Fairness:
         self._world = world
         script = world.script
         self.exact = not script.jumps
-        only_pods = all(step.act in (OF_PODS | intruders.ACTS) - {"vanish unseen"} for step in script.chaos)
+        only_pods = all(step.act in (OF_PODS | intruders.ACTS | {"deny"}) - {"vanish unseen"} for step in script.chaos)
         self._fair = only_pods and not world.is_killed and replace(script.weather, latency=FAIR.latency) == FAIR
 
     def now(self) -> float:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 OF_PODS = {"evict", "preempt", "vanish", "vanish unseen", "delete pod", "node"}
-BREAKDOWNS = {"outage", "no quorum", "no admission"}
+BREAKDOWNS = {"outage", "no quorum", "no admission", "deny"}
 
 
 class Fate:
@@ -53,11 +53,20 @@ class Fate:
         return next((each for each in replicas if name in {each.name, "leader"}), None)
 
     def _break_down(self, step: Step) -> None:
+        if step.act == "deny":
+            self._deny(*step.value)
+            return
         broken = self._world.broken
         broken.add(step.act)
         if step.act == "outage":
             self._cut_all()
         self._world.loop.outside(step.value, broken.discard, step.act)
+
+    def _deny(self, seconds: float, ending: str) -> None:
+        """An admission policy refuses pods whose names end so."""
+        denied = self._world.denied
+        denied.add(ending)
+        self._world.loop.outside(seconds, denied.discard, ending)
 
     def _strike_replica(self, replica: Replica, step: Step, rng: random.Random) -> None:
         match step.act:

@@ -96,6 +96,8 @@ class Nodes:
         job = self._world.job_of(value)
         if job is None or self._surplus(plan, job, place):
             return  # whoever is about to be removed does nothing any more
+        if self._world.script.lingering and finished(job):
+            return
         if self._world.script.orderly and self._world.users.wishes[plan.name]:
             self._schedule_next(stored.key, stored.uid)
             return

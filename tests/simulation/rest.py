@@ -72,7 +72,12 @@ class Rest:
         if not all(each.stands for each in world.replicas) or not any(each.leads for each in world.replicas):
             self.changed_at = now
         quiet = FAR if any(each.has_due(FAR) for each in world.replicas) else QUIET
-        if any(world.users.wishes.values()) or world.nodes.busy or now < self.changed_at + quiet:
+        if (
+            world.observer.awaits_retry()
+            or any(world.users.wishes.values())
+            or world.nodes.busy
+            or now < self.changed_at + quiet
+        ):
             return False
         awaiting = [job for job in world.jobs() if self._awaits_time(job)]
         return not awaiting

@@ -81,6 +81,8 @@ class Step:
                 return float(self.value[0])
             case "lag":
                 return float(self.value[1])
+            case "deny":
+                return float(self.value[0])
             case "outage" | "no quorum" | "no admission" | "node":
                 return float(self.value)
         return 0.0
@@ -109,6 +111,8 @@ class Script:
     events: bool = True
     """The operator writes events, which nobody judges."""
     force_delete_after: float | None = None
+    lingering: bool = False
+    """Pods that run go on when their job has finished."""
     stubborn: float = 0.0
     """Share of pods that stay Terminating until it is calm, or somebody uses force."""
 

@@ -39,7 +39,7 @@ def test_seeds_draw_every_kind_of_fault_and_every_kind_of_job():
             "contention",
         ),
         *("evict", "preempt", "delete pod", "vanish", "vanish unseen", "node"),
-        *("disown", "relabel", "plant", "edit"),
+        *("disown", "relabel", "plant", "edit", "deny"),
     }
     jobs = [job for script in scripts for job in script.jobs]
     assert {job.kind for job in jobs} == set(FRAMEWORKS)

@@ -61,6 +61,10 @@ class Theme:
     """How often there are two replicas."""
     intruders: float = 0.15
     """How often somebody lays hands on pods, unless the script is orderly."""
+    denials: float = 0.0
+    """How often an admission policy refuses pods for a while, unless the script is orderly."""
+    lingering: float = 0.0
+    """How often pods that run go on when their job has finished, unless the script is orderly."""
     scene: Scene | None = None
     """None if it is drawn, too."""
 
@@ -108,6 +112,7 @@ THEMES: tuple[Theme, ...] = (
         most_deeds=2,
         plain=0.7,
         orderly=0.15,
+        denials=0.3,
         scene=Scene.REFUSAL,
     ),
     Theme(
@@ -169,6 +174,8 @@ THEMES: tuple[Theme, ...] = (
         lasts=(25, 40),
         pair=0.1,
         intruders=0.5,
+        denials=0.5,
+        lingering=0.5,
         scene=Scene.NONE,
     ),
 )

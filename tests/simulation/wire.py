@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.simulation.loop import Pause
+from tests.simulation.oracle.losses import DENIED
 from tests.simulation.weather import Weather
 from trainop.runtime.objects import Json
 from trainop.runtime.transport import NotConnectedError, Request, Response, Stream
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
 
 CLIENT_TIMEOUT = 30.0
 JSON = {"content-type": "application/json"}
-REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
+REASONS = {
+    403: "Forbidden",
+    409: "Conflict",
+    410: "Expired",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
 
 
 def refusal(code: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -153,16 +161,13 @@ class Wire:
 
     def _arrive(self, request: Request, fault: str, answer: asyncio.Future[Any]) -> None:
         world, limit = self._world, request.timeout or CLIENT_TIMEOUT
-        if request.method != "GET" and "no quorum" in world.broken:
-            fault = "no quorum"
-        elif "no admission" in world.broken and _makes_child(request):
-            fault = "not admitted"
+        fault = self._find_refusal(request, fault)
         if fault:
             world.note(self.name, f"{request.method} {request.path}: {fault}")
         match fault:
             case "reset":
                 self._fail(answer, 0.0, ConnectionResetError("connection reset"))
-            case "throttled" | "broken" | "conflict" | "no quorum" | "not admitted":
+            case "throttled" | "broken" | "conflict" | "no quorum" | "not admitted" | "denied":
                 self._answer(answer, self._refusal(fault))
             case "hang":
                 if self._rng.random() < 0.5:
@@ -176,6 +181,26 @@ class Wire:
                 if result is not None:
                     self._answer(answer, result)
 
+    def _find_refusal(self, request: Request, fault: str) -> str:
+        """What the API server does instead of the `fault` that was drawn."""
+        broken = self._world.broken
+        if request.method != "GET" and "no quorum" in broken:
+            return "no quorum"
+        if "no admission" in broken and _makes_child(request):
+            return "not admitted"
+        return "denied" if not fault and self._is_denied(request) else fault
+
+    def _is_denied(self, request: Request) -> bool:
+        """By an admission policy, of which the observer is told."""
+        world = self._world
+        if not world.denied or request.method != "POST" or not request.path.endswith("/pods"):
+            return False
+        name = str(msgspec.json.decode(request.body or b"{}")["metadata"]["name"])
+        denied = name.endswith(tuple(world.denied))
+        if denied:
+            world.observer.refuses(name)
+        return denied
+
     def _refusal(self, fault: str) -> Response:
         match fault:
             case "throttled":
@@ -186,6 +211,8 @@ class Wire:
                 return refusal(self._rng.choice((500, 503)), "etcdserver: request timed out")
             case "no quorum":
                 return refusal(500, "etcdserver: leader changed")
+            case "denied":
+                return refusal(403, f'admission webhook "policy" {DENIED}: not on this day')
         return refusal(500, "failed calling webhook: context deadline exceeded")
 
     def _carry_out(self, request: Request) -> Response | Stream | None:

@@ -85,6 +85,8 @@ class World:
         self.weather = replace(FAIR, latency=script.weather.latency)
         self.broken: set[str] = set()
         """What does not work: "outage", the API server; "no quorum", all writes; "no admission", new children."""
+        self.denied: set[str] = set()
+        """Ends of the names of pods that an admission policy refuses; the empty one is the end of all."""
         self.calm = False
         self.calm_at = script.calm_at
         self.trace: list[tuple[float, str, str]] = []
@@ -166,6 +168,7 @@ class World:
         self.calm = True
         self.weather = replace(FAIR, latency=self.script.weather.latency)
         self.broken.clear()
+        self.denied.clear()
         for replica in self.replicas:
             self.loop.thaw(replica.process)
             replica.clock.offset = 0.0

@@ -21,6 +21,9 @@ KNOWN = 5.0
 COUNTERS = {"Running": "active", "Succeeded": "succeeded", "Failed": "failed"}
 """Of replicaStatuses, by phase."""
 
+LATEST_RETRY = 1000.0
+"""Seconds after which a pod that was refused is tried again, at most a quarter of an hour (docs/validation.md)."""
+
 LONGEST_WAIT = 300.0
 """Seconds between two restarts in a row (docs/decisions/0001-restarts-in-an-annotation.md)."""
 
@@ -66,6 +69,8 @@ def duties_of(record: Record, others: Others) -> Iterator[Duty]:
 def _active(record: Record, others: Others) -> Iterator[Duty]:
     """Every slot has its pod, which has not failed; there is no other."""
     job, in_place = record.job, record.in_place()
+    if record.refused and not record.pods:
+        yield Duty("fail, as its pods are refused", job.name)
     for pod in record.living():
         if not is_selected(job, pod.value["metadata"].get("labels") or {}):
             yield Duty("release", pod.name)
@@ -117,19 +122,23 @@ def keeps(record: Record, pod: Pod) -> bool:
     is_scaled_away = pod.slot is not None and not record.job.has(pod.slot)
     if is_scaled_away and pod.phase in {"Running", "Pending"}:
         return False
-    if policy == "None" and not stopped_by_limit(record):
+    if policy == "None" and not stopped_abruptly(record):
         return True
     return policy in {"None", "Running"} and pod.phase not in {"Running", "Pending"}
 
 
-def stopped_by_limit(record: Record) -> bool:
-    """It failed at a limit while pods may still have run, which go whatever the policy."""
+def stopped_abruptly(record: Record) -> bool:
+    """It failed at a limit or was refused while pods may still have run, which go whatever the policy."""
     job = record.job
-    return job.message("Failed") in {text.format(job.name) for text in (BACKOFF, INFRA, DEADLINE)}
+    return "failed validation" in job.message("Failed") or job.message("Failed") in {
+        text.format(job.name) for text in (BACKOFF, INFRA, DEADLINE)
+    }
 
 
 def bound(record: Record, duty: Duty) -> float:
     """Seconds within which it has to be done. What restarts again and again waits longer each time."""
+    if duty.what == "make" and duty.subject in record.refused:
+        return LATEST_RETRY
     if duty.what not in {"make", "say that it runs"}:
         return KNOWN
     rounds = sum(pod.taken or pod.phase == "Failed" for pod in record.pods.values())

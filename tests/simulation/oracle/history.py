@@ -91,6 +91,8 @@ class Record:
     ended_before: list[str] = field(default_factory=list)
     """UIDs of the pods that were there and had ended long enough before the job finished."""
     gone: bool = False
+    refused: dict[str, float] = field(default_factory=dict)
+    """When an admission policy last refused the pod of that name."""
     failures: int = 0
     """Restarts of pods that failed by their own code, of which the operator must know; see `losses.py`."""
     disruptions: int = 0

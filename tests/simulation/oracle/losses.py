@@ -17,6 +17,9 @@ BACKOFF = "Job {} has failed because it has reached the specified backoff limit"
 INFRA = "Job {} has failed because it has reached the specified infra restart limit"
 DEADLINE = "Job {} has failed because it was active longer than specified deadline"
 
+DENIED = "denied the request"
+"""In the API server's words when an admission policy refuses an object."""
+
 
 def limits_of(job: Job) -> tuple[int | None, int | None]:
     """backoffLimit and infra-restart-limit."""

@@ -16,7 +16,7 @@ from tests.simulation.oracle.children import (
     pod_differences,
     service_differences,
 )
-from tests.simulation.oracle.duties import Duty, Others, bound, duties_of, keeps
+from tests.simulation.oracle.duties import LATEST_RETRY, Duty, Others, bound, duties_of, keeps
 from tests.simulation.oracle.history import Pod, Record
 from tests.simulation.oracle.kinds import KINDS, Job, Json, is_terminating, owner_uid
 from tests.simulation.oracle.losses import count_restart, overcounted, undercounted
@@ -81,6 +81,22 @@ class Observer:
             if uid in record.pods:
                 record.pods[uid].taken = True
 
+    def refuses(self, name: str) -> None:
+        """An admission policy has just refused a pod of that name."""
+        for record in self._records.values():
+            if not record.gone and any(name_of(record.job, slot) == name for slot in record.job.slots()):
+                record.refused[name] = self._setting.now()
+
+    def awaits_retry(self) -> bool:
+        """A pod that was refused is to be tried again, some time later."""
+        now = self._setting.now()
+        return any(
+            duty.what == "make" and now < record.refused.get(duty.subject, -math.inf) + LATEST_RETRY
+            for record in self._records.values()
+            if record.refused
+            for duty in duties_of(record, self._others(record))
+        )
+
     # What is written --------------------------------------------------------------------------------------------------
 
     def __call__(self, table: Any, change: Any) -> None:
@@ -89,10 +105,10 @@ class Observer:
             return
         old, new = (stored.value if stored is not None else None for stored in (change.old, change.new))
         take(old, new)
-        value: Json = new or old or {}
-        record = self._records.get(owner_uid(value) or value["metadata"]["uid"])
-        if record is not None and self._setting.fair_since() < math.inf:
-            self._time_duties(record)
+        concerned = {owner_uid(value) or value["metadata"]["uid"] for value in (old, new) if value}
+        for uid in sorted(concerned & self._records.keys()):  # two where an owner has changed
+            if self._setting.fair_since() < math.inf:
+                self._time_duties(self._records[uid])
 
     def _on_job(self, old: Json | None, new: Json | None) -> None:
         now = self._setting.now()
@@ -126,7 +142,7 @@ class Observer:
         self._accuse(new, "replicaStatuses", count_faults(new))
         self._accuse(new, "suspension", suspension_faults(old, new))
         if new.finished and not old.finished:
-            self._accuse(new, "ends for a reason", end_faults(record, new))
+            self._accuse(new, "ends for a reason", end_faults(record, old, new, self._window))
 
     def _on_service(self, old: Json | None, service: Json | None) -> None:
         record = self._records.get(owner_uid(service)) if service and not old else None

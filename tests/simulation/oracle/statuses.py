@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from tests.simulation.oracle.children import is_in_place
 from tests.simulation.oracle.history import Pod, Record
 from tests.simulation.oracle.kinds import Job, Json
-from tests.simulation.oracle.losses import BACKOFF, DEADLINE, INFRA, too_early
+from tests.simulation.oracle.losses import BACKOFF, DEADLINE, DENIED, INFRA, too_early
 
 REASONS = {
     ("Created", "True"): {"Created"},
@@ -127,8 +127,9 @@ def suspension_faults(old: Job, new: Job) -> Iterator[str]:
         yield "Running without startTime"
 
 
-def end_faults(record: Record, new: Job) -> Iterator[str]:
-    """A job that has just finished has a reason that the specification knows."""
+def end_faults(record: Record, old: Job, new: Job, window: float) -> Iterator[str]:
+    """A job that has just finished has a reason that the specification knows. What is older than `window` seconds is
+    known."""
     if "completionTime" not in new.status:
         yield "finished without completionTime"
     if new.is_true("Succeeded") and not has_succeeded(record):
@@ -136,7 +137,11 @@ def end_faults(record: Record, new: Job) -> Iterator[str]:
     if new.is_true("Failed"):
         if fault := too_early(record):
             yield fault
-        yield from _blame(record)
+        if DENIED in new.message("Failed"):
+            if _has_had_pods(record, old, window):
+                yield f"has had pods, and failed when one was refused: {new.message('Failed')}"
+        else:
+            yield from _blame(record)
 
 
 def has_succeeded(record: Record, pods: list[Pod] | None = None) -> bool:
@@ -152,6 +157,15 @@ def has_succeeded(record: Record, pods: list[Pod] | None = None) -> bool:
     if first_decides and any(pod.slot == ("worker", 0) and pod.exit_code(job.kind.container) == 0 for pod in done):
         return True
     return {pod.slot for pod in done} >= {(role.lower(), index) for index in range(job.replicas(role))}
+
+
+def _has_had_pods(record: Record, old: Job, window: float) -> bool:
+    """As its status shows, or its pods."""
+    counts = (old.status.get("replicaStatuses") or {}).values()
+    if old.find("Running") or old.find("Restarting") or any(each.keys() - {"selector"} for each in counts):
+        return True
+    known = (record.finished_at or 0.0) - window
+    return any(pod.there and pod.born < known for pod in record.pods.values())
 
 
 def _blame(record: Record) -> Iterator[str]:
