@@ -85,3 +85,27 @@ def test_the_same_trouble_has_the_same_identity_and_a_new_message_is_told_anew()
 def test_twenty_pods_speak_for_all():
     pods = [make_pod(index=index, phase="Pending", status={"conditions": [UNSCHEDULABLE]}) for index in range(100)]
     assert len(notices(*pods)) == 20
+
+
+def test_long_messages_are_cut_when_they_are_decoded() -> None:
+    long = "x" * 4096
+    held = pending(
+        containerStatuses=[waiting("R" * 500, long), terminated(1, "Error", long), terminated(1, "Error", "é" * 400)],
+        conditions=[OLDER | {"type": "Other", "message": long}],
+    )
+    state = [status.state for status in held.status.container_statuses]
+    texts = [state[0].waiting, state[1].terminated, state[2].terminated, held.status.conditions[0]]
+    for text in texts:
+        assert text is not None
+        assert len(text.message.encode()) <= 768
+        assert len(text.reason.encode()) <= 128
+    assert "(3,376 characters left out)" in notices(held)[0].event.message, "of the text that the pod has"
+
+
+def test_of_thousands_of_containers_those_are_kept_that_tell_something() -> None:
+    quiet = [{"name": f"c{number}", "state": {"running": {}}} for number in range(5_000)]
+    telling = [terminated(0, name="pytorch"), {"name": "again", "restartCount": 1}, waiting("ErrImagePull", "no", "w")]
+    held = make_pod(status={"containerStatuses": [*quiet, *telling], "initContainerStatuses": quiet})
+    assert [status.name for status in held.status.container_statuses] == ["c0", "pytorch", "again", "w"]
+    assert len(held.status.init_container_statuses) == 1
+    assert held.exit_code("pytorch") == 0

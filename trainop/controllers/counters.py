@@ -30,6 +30,9 @@ class JobMetrics(Metrics):
         )
         self.pod_groups_created = self._counter("created_pod_groups_total", "The total number of created pod groups")
         self.pod_groups_deleted = self._counter("deleted_pod_groups_total", "The total number of deleted pod groups")
+        self.statuses_refused = self._counter(
+            "trainop_statuses_refused_total", "Statuses that the API server refused: too large, or invalid", "framework"
+        )
         leads = self._gauge("mpi_operator_is_leader", "1 while this process is the leader")
         leads.set_function(self._leads)
 

@@ -15,8 +15,10 @@ from trainop.controllers.doubts import Doubts
 from trainop.controllers.observe import View, observe_live
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.ownwrites import OwnWrites
+from trainop.controllers.refusal import is_too_large
 from trainop.controllers.refused import Refusals
 from trainop.controllers.report import Reporter
+from trainop.controllers.statuses import StatusWriter
 from trainop.controllers.steady import SteadyTime
 from trainop.engine import plan as engine
 from trainop.engine.limits import seconds_to_due
@@ -81,6 +83,7 @@ class JobReconciler:
         self._uids: dict[Key, str] = {}
         self._unfinished: set[str] = set()
         self._refusals = Refusals(clock, rng)
+        self._statuses = StatusWriter(writes, report, clock, rng)
         self._quota_delays: ExponentialLimiter[str] = ExponentialLimiter(clock, rng, base=1.0, cap=60.0)
 
     async def reconcile(self, key: Key) -> Result:
@@ -126,6 +129,7 @@ class JobReconciler:
         self._report.forget(uid)
         self._quota_delays.forget(uid)
         self._refusals.forget(uid)
+        self._statuses.forget(uid)
         self._time.forget(uid)
 
     async def _read_live(self, cached: Unstructured) -> Unstructured | None:
@@ -176,8 +180,9 @@ class JobReconciler:
             return Result(requeue_after=GONE_AGAIN_AFTER)
         self._report.notices(job, plan.notices)
         self._tell_refusals(job, outcome)
-        if held_for is not None:
-            outcome.wait(held_for)
+        for due in (held_for, self._statuses.seconds_held(job.metadata.uid)):
+            if due is not None:
+                outcome.wait(due)
         return self._result(job, plan, outcome)
 
     def _hold_back(self, job: Unstructured, plan: Plan) -> tuple[Plan, float | None]:
@@ -196,13 +201,15 @@ class JobReconciler:
 
     async def _annotate(self, job: Unstructured, plan: Plan, version: str) -> tuple[str | None, str]:
         """Why the API server refuses the annotations, which takes no retry to find out again: restarts of more pods
-        than it lets a job keep account of. And the job's new version."""
+        than it lets a job keep account of, or a job without room for any. And the job's new version."""
         if not plan.annotations:
             return None, version
         try:
             return None, await self._writes.annotate(job, plan.annotations, version)
-        except InvalidError as error:
-            if plan.begun and _TOO_LONG not in str(error):  # an admission policy, which may change
+        except ApiError as error:
+            if not isinstance(error, InvalidError) and not is_too_large(error):
+                raise
+            if plan.begun and _TOO_LONG not in str(error) and not is_too_large(error):  # a policy, which may change
                 raise ReconcileError(f"the API server refuses the job's annotations: {error}") from error
             return f"its restarts cannot be noted: {error}", version
 
@@ -210,7 +217,8 @@ class JobReconciler:
         """Actions and status in the plan's order. While pods are deleted, the status is written: their successors wait
         for both."""
         if plan.status_first:
-            await self._write_status(job, plan, version)
+            if not await self._write_status(job, plan, version):
+                return Outcome()  # what is not written must not be acted upon: the next pass would undo it
             return await self._applier.carry_out(job, plan.actions, begun=plan.begun)
         if plan.status is not None and _only_deletes(plan):
             async with asyncio.TaskGroup() as tasks:
@@ -224,11 +232,12 @@ class JobReconciler:
             await self._write_status(job, plan, version)
         return outcome
 
-    async def _write_status(self, job: Unstructured, plan: Plan, version: str) -> None:
-        """And tell of the transitions, which are so from then on."""
-        if plan.status is not None:
-            await self._writes.write_status(job, plan.status, version)
+    async def _write_status(self, job: Unstructured, plan: Plan, version: str) -> bool:
+        """And tell of the transitions, which are so from then on. False if the API server refuses the status."""
+        if plan.status is not None and not await self._statuses.write(job, plan.status, version):
+            return False
         self._report.transitions(job, plan.transitions)
+        return True
 
     def _result(self, job: Unstructured, plan: Plan, outcome: Outcome) -> Result:
         """Raises the errors of the actions."""
@@ -254,7 +263,7 @@ def _only_deletes(plan: Plan) -> bool:
     return bool(plan.actions) and all(isinstance(action, DeletePod) for action in plan.actions)
 
 
-async def _fault_of(write: Coroutine[None, None, None]) -> Exception | None:
+async def _fault_of(write: Coroutine[None, None, object]) -> Exception | None:
     """What a write ends with, so that it does not end what goes on beside it."""
     try:
         await write

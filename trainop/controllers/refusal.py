@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from http import HTTPStatus
 
 from trainop.runtime.errors import ApiError
 
@@ -44,9 +45,14 @@ def classify(error: Exception) -> Refusal:
     return Refusal.FAILURE if _may_pass(error) else Refusal.TEMPLATE
 
 
+def is_too_large(error: ApiError) -> bool:
+    """Whether the object would be larger than the API server, or etcd, takes."""
+    return error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or any(part in error.message for part in _TOO_LARGE)
+
+
 def _may_pass(error: ApiError) -> bool:
     if not 400 <= error.code < 500:
-        return not any(part in error.message for part in _TOO_LARGE)
+        return not is_too_large(error)
     if error.code == 403:
         return any(part in error.message for part in _PASSING_FORBIDDEN)
     return error.code in _PASSING

@@ -48,6 +48,10 @@ class Reporter:
         }
         self._told: dict[str, OrderedDict[str, str]] = {}
 
+    @property
+    def framework(self) -> str:
+        return self._framework.name
+
     def tell(self, job: Unstructured, event: Event) -> None:
         log.info("event", type=event.type, reason=event.reason, message=event.message)
         resource, metadata = self._framework.resource, job.metadata

@@ -25,15 +25,28 @@ ROUTINE_CONDITIONS = frozenset({"PodScheduled", "PodReadyToStartContainers", "In
 # What is read of a pod ------------------------------------------------------------------------------------------------
 
 
+LONGEST_MESSAGE = 768
+"""Bytes of a container's or a condition's message that are kept: an event has room for so much, and the names."""
+
+MANY_CONTAINERS = 16
+"""Statuses of a pod above which those are not kept that only say that a container runs, or is to start."""
+
+
 class Terminated(msgspec.Struct, frozen=True, rename="camel", gc=False):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
 
+    def __post_init__(self) -> None:
+        _cut_words(self)
+
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     message: str = ""
+
+    def __post_init__(self) -> None:
+        _cut_words(self)
 
 
 class ContainerState(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +58,12 @@ class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     name: str = ""
     restart_count: int = 0
     state: ContainerState = ContainerState()
+
+    @property
+    def telling(self) -> bool:
+        """It says more than that the container runs, or is to start."""
+        state = self.state
+        return bool(self.restart_count or state.terminated or (state.waiting and state.waiting.message))
 
 
 class PodCondition(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -61,13 +80,34 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     conditions: tuple[PodCondition, ...] = ()
     """Once there are container statuses, without `ROUTINE_CONDITIONS`: the containers tell more."""
     container_statuses: tuple[ContainerStatus, ...] = ()
+    """Of more than `MANY_CONTAINERS` the first, and those that are `telling`."""
     init_container_statuses: tuple[ContainerStatus, ...] = ()
+    """The same."""
 
     def __post_init__(self) -> None:
         """Forget what every pod has and nobody reads: it would be a third of a pod's memory."""
+        set_field = msgspec.structs.force_setattr
         if self.container_statuses and self.conditions:
             telling = tuple(condition for condition in self.conditions if condition.type not in ROUTINE_CONDITIONS)
-            msgspec.structs.force_setattr(self, "conditions", telling)
+            set_field(self, "conditions", telling)
+        for condition in self.conditions:
+            _cut_words(condition)
+        if len(self.container_statuses) > MANY_CONTAINERS:
+            set_field(self, "container_statuses", _some_of(self.container_statuses))
+        if len(self.init_container_statuses) > MANY_CONTAINERS:
+            set_field(self, "init_container_statuses", _some_of(self.init_container_statuses))
+
+
+def _cut_words(said: Terminated | Waiting | PodCondition) -> None:
+    """Long texts are cut when they are decoded: thousands of pods may have hundreds of containers each."""
+    if len(said.message) > LONGEST_MESSAGE // 4:  # characters, each of at most four bytes
+        msgspec.structs.force_setattr(said, "message", cut(said.message, LONGEST_MESSAGE))
+    if len(said.reason) > LONGEST_REASON // 4:
+        msgspec.structs.force_setattr(said, "reason", cut(said.reason, LONGEST_REASON))
+
+
+def _some_of(statuses: tuple[ContainerStatus, ...]) -> tuple[ContainerStatus, ...]:
+    return (statuses[0], *(status for status in statuses[1:] if status.telling))
 
 
 class ChildMetadata(Metadata, frozen=True, rename="camel", omit_defaults=True, gc=False):

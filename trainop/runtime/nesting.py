@@ -77,7 +77,8 @@ def prune(raw: bytes, levels: int) -> bytes:
 
 
 def is_deep(raw: bytes, value: Any) -> bool:
-    """Whether `value`, decoded from `raw`, is nested deeper than `MAX_DEPTH`; mostly the number of brackets tells."""
+    """Whether `value`, decoded from `raw`, is nested deeper than `MAX_DEPTH`, not counting what is empty;
+    mostly the number of brackets tells."""
     return raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and is_deep_value(value)
 
 
@@ -85,8 +86,16 @@ def is_deep_value(value: Any) -> bool:
     """The same of a value whose bytes are not at hand."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in _values(outer) if isinstance(inner, dict | list)]
-    return bool(level)
+        # One comprehension without calls, for there may be 400,000 lists.
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if outer.__class__ is dict else outer)
+            if inner and inner.__class__ in _CONTAINERS
+        ]
+        if not level:
+            return False
+    return True
 
 
 def prune_value(value: Any) -> str:
@@ -109,8 +118,7 @@ def prune_value(value: Any) -> str:
     return where and f"{where}..."
 
 
-def _values(container: Any) -> Iterable[Any]:
-    return container.values() if isinstance(container, dict) else container
+_CONTAINERS = frozenset({dict, list})
 
 
 def _items(container: Any) -> Iterable[tuple[Any, Any]]:

@@ -1,0 +1,89 @@
+"""A status that the API server refuses, as the job leaves no room for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.controllers.shell import JOBS, Call, Shell, api_error, merge, pytorch_job
+from tests.runtime.virtual_time import virtual_time
+from trainop.runtime.errors import ApiError
+from trainop.runtime.objects import Json
+
+
+def shell_with_job(job: Json | None = None) -> Shell:
+    shell = Shell()
+    shell.client.put(JOBS, job or pytorch_job())
+    shell.show()
+    return shell
+
+
+TOO_LARGE = "etcdserver: request is too large"
+"""As kube-apiserver 1.34 passes it on."""
+
+
+@pytest.mark.parametrize(("code", "message"), [(500, TOO_LARGE), (413, "Request entity too large"), (422, "Invalid")])
+@virtual_time
+async def test_a_status_that_is_refused_is_told_once_and_tried_ever_later(code: int, message: str) -> None:
+    shell = shell_with_job()
+    reason = "Invalid" if code == 422 else "InternalError"
+    shell.client.fail("patch status", JOBS, api_error(code, reason, message), times=1000)
+    result = await shell.look()
+    assert len(shell.pods()) == 3, "pods need no status"
+    assert result.requeue_after is not None
+    waits = []
+    for _ in range(6):
+        shell.show()
+        asked = len(shell.client.names("patch status", JOBS))
+        await shell.look()
+        await asyncio.sleep(3)  # for so long news are gathered
+        result = await shell.look()
+        assert len(shell.client.names("patch status", JOBS)) == asked, "not before it is due"
+        waits.append(result.requeue_after)
+        await asyncio.sleep(1000)
+        await shell.look()
+        assert len(shell.client.names("patch status", JOBS)) > asked, "but then"
+    assert all(wait is not None and 30 <= wait <= 1000 for wait in waits), waits
+    (told,) = shell.events.of("FailedStatusUpdate")
+    assert message in told
+    assert "Created: PyTorchJob j is created." in told
+    assert shell.counted("trainop_statuses_refused_total", framework="pytorch") == 7
+
+
+@virtual_time
+async def test_a_status_that_does_not_fit_is_written_with_short_messages() -> None:
+    job = pytorch_job()
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["x"] = 1
+    job["spec"]["pytorchReplicaSpecs"] |= {f"Role{number}": {} for number in range(100)}
+    shell = shell_with_job(job)
+
+    def no_room(call: Call) -> ApiError | None:
+        large = call.verb == "patch status" and len(json.dumps(call.body)) > 1000
+        return api_error(500, "InternalError", TOO_LARGE) if large else None
+
+    shell.client.faults.append(no_room)
+    await shell.look()
+    assert shell.conditions()[-1] == ("Failed", "True")
+    message = shell.job()["status"]["conditions"][-1]["message"]
+    assert message.startswith("PyTorchJob failed validation because")
+    assert len(message) <= 96
+    assert shell.events.of("FailedStatusUpdate") == []
+
+
+@virtual_time
+async def test_what_is_not_written_is_not_acted_upon() -> None:
+    """A suspended job whose status says Running would take its pods for failed ones."""
+    shell = shell_with_job()
+    await shell.look()
+    shell.show()
+    shell.client.put(JOBS, merge(shell.job(), {"spec": {"runPolicy": {"suspend": True}}}))
+    shell.client.fail("patch status", JOBS, api_error(500, "InternalError", TOO_LARGE))
+    shell.show()
+    await shell.look()
+    assert len(shell.pods()) == 3
+    shell.client.put(JOBS, merge(shell.job(), {"metadata": {"labels": {"has": "room"}}}))
+    shell.show()
+    await shell.look()
+    assert shell.pods() == [], "a job that has changed is tried at once"
