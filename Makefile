@@ -95,6 +95,7 @@ bench-quick: $(READY)  ## the same, small: under five minutes
 bench-runtime: $(READY)  ## informer and queue beside plain dictionaries, what hostile jobs cost, and whether the limits are kept
 	@$(BENCH).runtime
 	@$(BENCH).hostile
+	@$(BENCH).neighbours
 
 profile: $(READY)  ## where the operator's time and memory go: two flame graphs in e2e/bench/report, a few minutes
 	@$(BENCH).profile s1

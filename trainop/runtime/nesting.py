@@ -84,14 +84,14 @@ def is_deep(raw: bytes, value: Any) -> bool:
 
 def is_deep_value(value: Any) -> bool:
     """The same of a value whose bytes are not at hand."""
-    level = [value] if isinstance(value, dict | list) else []
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         # One comprehension without calls, for there may be 400,000 lists.
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if outer.__class__ is dict else outer)
-            if inner and inner.__class__ in _CONTAINERS
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if inner and isinstance(inner, _CONTAINERS)
         ]
         if not level:
             return False
@@ -118,7 +118,7 @@ def prune_value(value: Any) -> str:
     return where and f"{where}..."
 
 
-_CONTAINERS = frozenset({dict, list})
+_CONTAINERS = (dict, list)
 
 
 def _items(container: Any) -> Iterable[tuple[Any, Any]]:

@@ -1,0 +1,244 @@
+"""What a job as large as etcd can hold costs those beside it, with the operator as a process.
+
+python -m e2e.bench.neighbours [--kube] [CASE ...]        some five minutes; exit code 1 if a limit is missed
+
+Each case has an operator and an API server of its own, in other processes: `e2e.bench.bytesserver`, or with `--kube`
+a kube-apiserver with etcd. Small jobs are created before the large one, and `NEIGHBOURS` beside it; of both the slowest
+first pod counts. `e2e.bench.probed` measures the longest step of the operator's event loop by the clock and in time of
+the processor: the limit is for the latter, as others use the machine too. Memory is the operator's highest beyond what
+it had when it was ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+import yaml
+
+from e2e.bench.operators import ROOT
+from e2e.bench.processes import Program
+from e2e.bench.shapes import SHAPES, pytorch
+from e2e.cluster.controlplane import ControlPlane
+from e2e.cluster.daemons import free_ports
+from e2e.cluster.places import default_data
+from trainop.controllers.pytorch import PYTORCH
+from trainop.engine.framework import OPERATOR_NAME
+from trainop.runtime.auth import load_config
+from trainop.runtime.client import Client
+from trainop.runtime.errors import ApiError, NotFoundError
+from trainop.runtime.http import HttpTransport
+from trainop.runtime.objects import Json
+from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS, PODS
+
+JOBS = PYTORCH.resource
+NAMESPACE = "default"
+MOST_STALL = 100.0
+"""Milliseconds."""
+MOST_MEMORY = 64.0
+"""MiB."""
+MOST_LATE = 1.0
+"""Seconds."""
+NEIGHBOURS = 4
+SPACING = 2.0
+"""Seconds from one neighbour to the next."""
+PATIENCE = 60.0
+IDLE = 55.0
+"""MiB of an operator that is ready and has read nothing."""
+
+
+class Case(NamedTuple):
+    shape: str
+    updates: int = 0
+    """So many, one a second, each of which changes an annotation of the job."""
+    pods: int = 0
+    """So many of 1 MiB are there when the operator starts, of no job."""
+    pages: bool = False
+    """The API server has no streamed lists."""
+
+
+CASES = {
+    "none": Case(""),
+    "many ports": Case("many ports"),
+    "many containers": Case("many containers"),
+    "many init containers": Case("many init containers"),
+    "huge variable": Case("huge variable"),
+    "many annotations": Case("many annotations"),
+    "huge annotation": Case("huge annotation"),
+    "many empty lists": Case("many empty lists"),
+    "many nameless containers": Case("many nameless containers"),
+    "elastic configuration": Case("elastic configuration"),
+    "many ports, updated each second": Case("many ports", updates=10),
+    "many empty lists, updated each second": Case("many empty lists", updates=10),
+    "300 pods of 1 MiB at the start": Case("", pods=300),
+    "the same in pages": Case("", pods=300, pages=True),
+}
+
+
+class World:
+    def __init__(self, client: Client, program: Program, steps: Path) -> None:
+        self.client, self.program, self._steps = client, program, steps
+
+    async def first_pod(self, name: str) -> float:
+        """Seconds from the creation of a small job to its first pod."""
+        await self.client.create(JOBS, _named(pytorch(replicas=2), name))
+        began = time.monotonic()
+        await self.until(f"a pod of {name}", f"{name}-worker-0")
+        return time.monotonic() - began
+
+    async def until(self, what: str, pod: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            with suppress(NotFoundError):
+                await self.client.get(PODS, pod, NAMESPACE)
+                return
+            await asyncio.sleep(0.02)
+        raise TimeoutError(f"in vain: {what}; {self.program.tail()}")
+
+    def forget(self) -> None:
+        """Begin to measure steps."""
+        self.program.signal(signal.SIGUSR1)
+        self._steps.write_text("")
+
+    def longest(self) -> Json:
+        lines = self._steps.read_text().splitlines()
+        return dict(json.loads(lines[-1])) if lines else {"wall": 0.0, "cpu": 0.0}
+
+
+def _named(job: Json, name: str) -> Json:
+    return {**job, "metadata": {**job["metadata"], "name": name, "namespace": NAMESPACE}}
+
+
+def _large_pod(number: int) -> Json:
+    container = {"name": "c", "image": "i", "env": [{"name": "V", "value": "x" * 2**20}]}
+    metadata = {"name": f"large-{number}", "namespace": NAMESPACE, "labels": {OPERATOR_NAME: "x"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
+@asynccontextmanager
+async def open_server(folder: Path, *, kube: bool, pages: bool) -> AsyncIterator[Path]:
+    """The kubeconfig of an API server."""
+    if kube:
+        plane = ControlPlane(default_data(f"bench-{folder.name}"), tied=True)
+        await asyncio.to_thread(plane.up)
+        try:
+            yield plane.kubeconfig
+        finally:
+            await asyncio.to_thread(plane.down)
+        return
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "e2e.bench.bytesserver", str(port), *(["--pages"] if pages else [])]
+    server = Program(command, folder / "server.log", {**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        place = {"cluster": {"server": f"http://127.0.0.1:{port}"}, "name": "bench"}
+        context = {"name": "bench", "context": {"cluster": "bench", "user": "bench"}}
+        config = {"current-context": "bench", "clusters": [place], "contexts": [context]}
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(json.dumps({**config, "users": [{"name": "bench", "user": {}}]}))
+        yield kubeconfig
+    finally:
+        server.stop()
+
+
+@asynccontextmanager
+async def open_world(case: Case, folder: Path, *, kube: bool) -> AsyncIterator[World]:
+    """The operator is ready, and has seen what was there before it."""
+    async with AsyncExitStack() as stack:
+        kubeconfig = await stack.enter_async_context(open_server(folder, kube=kube, pages=case.pages))
+        transport = HttpTransport(load_config(str(kubeconfig)))
+        stack.push_async_callback(transport.close)
+        client = Client(transport)
+        await _prepare(client, case, kube=kube)
+        steps = folder / "steps"
+        ports = free_ports(2)
+        addresses = [
+            f"--{what}-bind-address=127.0.0.1:{port}"
+            for what, port in zip(("metrics", "health-probe"), ports, strict=True)
+        ]
+        flags = [f"--kubeconfig={kubeconfig}", *addresses, "--zap-devel=false", "--enable-scheme=pytorchjob"]
+        command = [sys.executable, "-m", "e2e.bench.probed", str(steps), *flags]
+        program = Program(command, folder / "operator.log", {**os.environ, "PYTHONPATH": str(ROOT)})
+        stack.callback(program.stop)
+        yield World(client, program, steps)
+
+
+async def _prepare(client: Client, case: Case, *, kube: bool) -> None:
+    if kube:
+        for path in sorted((ROOT / "manifests" / "crds").glob("*pytorch*.yaml")):
+            await client.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(path.read_text()))
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            await client.list(JOBS)
+            break
+        except (ApiError, ConnectionError):
+            if time.monotonic() > end:
+                raise
+            await asyncio.sleep(0.1)
+    for number in range(case.pods):
+        await client.create(PODS, _large_pod(number))
+
+
+async def measure(case: Case, *, kube: bool) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as name:
+        async with open_world(case, Path(name), kube=kube) as world:
+            await world.first_pod("early")
+            rest = world.program.memory().peak
+            if case.pods:  # to read them was part of the start
+                rest = IDLE
+            else:
+                world.forget()
+            alone = max([await world.first_pod(f"before-{number}") for number in range(2)])
+            updating = asyncio.create_task(_disturb(world, case))
+            await asyncio.sleep(SPACING / 4)
+            beside = []
+            for number in range(NEIGHBOURS):
+                beside.append(await world.first_pod(f"beside-{number}"))
+                await asyncio.sleep(SPACING)
+            await updating
+            memory = world.program.memory().peak - rest
+            return {**world.longest(), "memory": memory, "alone": alone, "beside": max(beside)}
+
+
+async def _disturb(world: World, case: Case) -> None:
+    if not case.shape:
+        return
+    await world.client.create(JOBS, _named(SHAPES[case.shape].job(), "hostile"))
+    for number in range(case.updates):
+        await asyncio.sleep(1)
+        await world.client.patch(JOBS, "hostile", NAMESPACE, {"metadata": {"annotations": {"number": str(number)}}})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kube", action="store_true", help="beside a kube-apiserver")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    missed = 0
+    print(f"limits: {MOST_STALL:.0f} ms of the processor for a step, {MOST_MEMORY:.0f} MiB, {MOST_LATE:.0f} s later\n")
+    print("| job | longest step, ms | of the processor, ms | memory, MiB | first pod alone, s | beside it, s | |")
+    print("|---|---|---|---|---|---|---|")
+    for name in options.cases or CASES:
+        row = asyncio.run(measure(CASES[name], kube=options.kube))
+        met = row["cpu"] <= MOST_STALL and row["memory"] <= MOST_MEMORY and row["beside"] - row["alone"] <= MOST_LATE
+        missed += not met
+        figures = "{wall:.0f} | {cpu:.0f} | {memory:.0f} | {alone:.2f} | {beside:.2f}".format(**row)
+        print(f"| {name} | {figures} | {'' if met else 'missed'} |", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
