@@ -166,7 +166,27 @@ def name_of_a_dying_pod_taken():
     def vacancies(self: Line) -> Iterator[int]:
         return iter(index for index in range(self.role.replicas) if index not in self.holders)
 
-    return patch(Line, "vacancies", vacancies)
+    @contextmanager
+    def plant() -> Iterator[None]:
+        with patch(Line, "vacancies", vacancies), own_names_free():
+            yield
+
+    return plant()
+
+
+def own_names_free() -> Any:
+    """The names of own children count as free."""
+    free = replicas._free
+
+    def without_own(draft: Draft, role: Any, kind: str, indices: Any) -> list[int]:
+        claimed: Any = draft.children.pods if kind == "Pod" else draft.children.services
+        ours, claimed.ours = claimed.ours, []
+        try:
+            return free(draft, role, kind, indices)
+        finally:
+            claimed.ours = ours
+
+    return patch(replicas, "_free", without_own)
 
 
 @bug("A resumed job does not wait until the pods from before have gone.")

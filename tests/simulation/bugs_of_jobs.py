@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from tests.simulation.bugs import own_names_free
 from tests.simulation.planting import bug, patch
 from trainop.controllers.apply import Applier
 from trainop.controllers.refused import Refusals
@@ -388,17 +389,7 @@ def orphan_counted_before_adoption():
 
 @bug("A name is made anew in the pass that removes its holder, which somebody has labelled as another replica.")
 def name_of_a_misplaced_pod_taken():
-    free = replicas._free
-
-    def without_own(draft: Draft, role: Any, kind: str, indices: Any) -> list[int]:
-        claimed = draft.children.pods if kind == "Pod" else draft.children.services
-        ours, claimed.ours = claimed.ours, []
-        try:
-            return free(draft, role, kind, indices)
-        finally:
-            claimed.ours = ours
-
-    return patch(replicas, "_free", without_own)
+    return own_names_free()
 
 
 @bug("A job that has begun fails when an edit makes it one that validation refuses.")

@@ -34,6 +34,8 @@ def intrude(world: World, act: str, rng: random.Random, living: list[Stored]) ->
     metadata = value["metadata"]
     if act == "disown":
         del metadata["ownerReferences"]
+        if rng.random() < 0.5:  # and it ends before it is adopted again
+            value["status"] |= _ended(value["spec"]["containers"][0]["name"], rng.choice((0, 0, 1)))
     else:
         label = LABELS + rng.choice(("job-name", "operator-name", "replica-type", "replica-index", "replica-index"))
         metadata["labels"][label] = rng.choice("017x")
@@ -65,7 +67,10 @@ def _plant(world: World, plan: JobPlan, rng: random.Random) -> None:
     containers = [{"name": plan.framework.container, "image": "img"}]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
     made = at_once(world.users.client.create(PODS, pod, namespace=NAMESPACE))
-    code = rng.choice((0, 0, 1))
-    ended = {"name": plan.framework.container, "restartCount": 0, "state": {"terminated": {"exitCode": code}}}
-    made["status"] |= {"phase": "Failed" if code else "Succeeded", "containerStatuses": [ended]}
+    made["status"] |= _ended(plan.framework.container, rng.choice((0, 0, 1)))
     _put(world, made)
+
+
+def _ended(container: str, code: int) -> Json:
+    ended = {"name": container, "restartCount": 0, "state": {"terminated": {"exitCode": code}}}
+    return {"phase": "Failed" if code else "Succeeded", "containerStatuses": [ended]}
