@@ -275,6 +275,24 @@ def test_a_job_that_cannot_be_read_fails_and_says_where(kind: str):
 
 
 @every_kind
+def test_a_job_with_too_many_lists_fails_and_says_where(kind: str):
+    """Half a million of them fit into etcd; walking over them would take half a second again and again."""
+    body = make(kind, name="crowded")
+    body["metadata"] |= {"resourceVersion": "5"}
+    role, spec = next(iter(body["spec"][FRAMEWORKS[kind].replica_specs].items()))
+    spec["template"]["spec"]["containers"][0]["ports"] = [{}] * 70_000
+    with pytest.raises(DecodeError) as caught:
+        ObjectDecoder(FRAMEWORKS[kind].resource, decode_unstructured)(msgspec.json.encode(body))
+    assert caught.value.remains is not None
+    made = plan(FRAMEWORKS[kind], Snapshot(caught.value.remains, (), (), NOW))
+    failed = (made.status or {})["conditions"][-1]
+    assert (failed["type"], failed["reason"]) == ("Failed", f"{kind}FailedValidation")
+    where = f"spec.{FRAMEWORKS[kind].replica_specs}.{role}.template.spec.containers"
+    assert f"{where}: Invalid value: must not have more than 65,536 lists and objects, and has 70," in failed["message"]
+    assert made.actions == ()
+
+
+@every_kind
 def test_a_finished_job_that_cannot_be_read_is_left_as_it_is(kind: str):
     done = {"type": "Succeeded", "status": "True", "reason": f"{kind}Succeeded", "message": "m"}
     made = plan(FRAMEWORKS[kind], Snapshot(unreadable(kind, {"conditions": [done]}), (), (), NOW))

@@ -36,7 +36,15 @@ from trainop.runtime.client import Client
 from trainop.runtime.decoding import ObjectDecoder, read, read_object
 from trainop.runtime.errors import ApiError, DecodeError, LeadershipLostError, api_error, error_of_status
 from trainop.runtime.leader import LeaderElector
-from trainop.runtime.nesting import MAX_DEPTH, is_deep, prune, prune_in_slices, prune_value
+from trainop.runtime.nesting import (
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    count_containers,
+    is_deep,
+    prune,
+    prune_in_slices,
+    prune_value,
+)
 from trainop.runtime.objects import Json, Key, PartialObject, Unstructured, decode_complete, decode_unstructured
 from trainop.runtime.resource import PODS, Resource
 from trainop.runtime.store import Store
@@ -75,6 +83,32 @@ def reject(raw: bytes, decode: Callable[[bytes], Any] = decode_unstructured) -> 
 
 
 # One object ----------------------------------------------------------------------------------------------------------
+
+
+def crowded_job(entry: str, number: int, text: str = "") -> bytes:
+    """As deep as a pod template is, with so many entries in one list."""
+    spec = {"runPolicy": {"suspend": True}, "pytorchReplicaSpecs": {"Master": {"template": {"spec": {"a": "HERE"}}}}}
+    body = job(annotations={"text": text}, managedFields=[{"fieldsV1": {}}]) | {"spec": spec, "status": {"a": [1]}}
+    return json.dumps(body).replace('"HERE"', f"[{','.join([entry] * number)}]").encode()
+
+
+@pytest.mark.parametrize("entry", ["[]", "{}", '{"a":"b"}', "[[]]", '{"\\"[":"]\\\\"}'])
+def test_an_object_with_too_many_containers_is_named_and_the_rest_of_it_read(entry: str):
+    per_entry = entry.count("[[") + 1
+    error = reject(crowded_job(entry, MAX_CONTAINERS // per_entry))
+    assert error.path == "spec.pytorchReplicaSpecs.Master.template.spec.a"
+    assert error.detail.startswith("must not have more than 65,536 lists and objects, and has 65,5")
+    assert error.remains is not None
+    assert error.remains.raw["spec"]["runPolicy"] == {"suspend": True}
+    assert error.remains.raw["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"] == {"a": None}
+    assert error.remains.raw["status"] == {"a": [1]}
+
+
+def test_brackets_in_texts_are_no_containers():
+    raw = crowded_job("[]", 60_000, text='["{' * 50_000)
+    assert count_containers(raw) == 60_000 + crowded_job("1", 1).count(b"{") + crowded_job("1", 1).count(b"[")
+    kept = ObjectDecoder(JOBS, decode_unstructured)(raw)
+    assert len(kept.raw["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["a"]) == 60_000
 
 
 @pytest.mark.parametrize("levels", DEEP)

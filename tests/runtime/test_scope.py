@@ -10,6 +10,7 @@ from tests.runtime.virtual_time import virtual_time
 from trainop.runtime.objects import Json
 from trainop.runtime.resource import NODES, PODS
 from trainop.runtime.scope import ALL_OTHERS, Namespaces, Scope, Selector, scopes_of
+from trainop.runtime.transport import AnswerTooLongError
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,34 @@ async def test_a_list_of_all_other_namespaces_says_nothing_about_the_named_ones(
 
 def refusal_event() -> Json:
     return {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
+
+
+@virtual_time
+async def test_a_page_that_is_too_long_is_asked_for_again_with_fewer_objects():
+    """As a pod may be 1.5 MiB large, 250 of them may be more than the process has memory for."""
+    too_long = AnswerTooLongError("the answer is longer than 16 MiB")
+    scene = Scene(refusal(422), too_long, too_long, page(pod("a"), token="t"), page(pod("b")))
+    await scene.play()
+    asked = [
+        (each.query.get("limit"), each.query.get("continue"), each.max_answer) for each in scene.transport.requests
+    ]
+    assert asked[1:5] == [
+        ("250", None, 16 << 20),
+        ("62", None, 16 << 20),
+        ("15", None, 16 << 20),
+        ("15", "t", 16 << 20),
+    ]
+
+
+@virtual_time
+async def test_one_object_that_is_too_long_is_a_failed_list():
+    """Servers that know no pages may answer with more than one, up to as much as 250 of the largest objects."""
+    too_long = AnswerTooLongError("the answer is too long")
+    scene = Scene(refusal(422), *[too_long] * 5, page(pod("a")))
+    await scene.play()
+    asked = [(each.query.get("limit"), each.max_answer >> 20) for each in scene.transport.requests]
+    assert asked[1:7] == [("250", 16), ("62", 16), ("15", 16), ("3", 16), ("1", 375), ("250", 16)]
+    assert set(scene.names) == {"a"}
 
 
 @virtual_time

@@ -426,9 +426,7 @@ def test_a_job_that_is_too_deep_stops_no_other(stage: KindWorld, operator: Opera
             process = operator.process
             stage.ask("POST", stage.jobs, sane(stage, "late"))
             stage.wait(lambda: stage.pods_of("late"), "pods of a job that came later")
-        calm = reconciles(operator, stage)
-        time.sleep(1)
-        assert reconciles(operator, stage) - calm <= 3, "the operator is not at rest"
+        wait_rest(operator, stage)
         assert judged()
         assert operator.process is process
         assert operator.running

@@ -21,7 +21,7 @@ from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.decoding import ObjectDecoder, check_depth, read
 from trainop.runtime.errors import DecodeError, GoneError
 from trainop.runtime.objects import Json, decode_complete
-from trainop.runtime.paging import Pages
+from trainop.runtime.paging import Pages, ask_for_fewer
 from trainop.runtime.recovery import Recovery
 from trainop.runtime.resource import Resource
 from trainop.runtime.sender import Limiter, RequestMetrics, Sender, Unmeasured
@@ -44,8 +44,12 @@ PAGE_SIZE = 250
 """Objects per page of a list: 500 pods of 5 KiB would block the loop for 110 ms in one parse."""
 
 LIST_TIMEOUT = 60.0
+MAX_PAGE = 16 * 1024 * 1024
+"""Bytes of a page of more than one object; where pods are that large, fewer are asked for."""
+
 MAX_LIST = PAGE_SIZE * 1536 * 1024
-"""Bytes of a page: so many of the largest objects that etcd takes."""
+"""Bytes of an answer that is a list however few objects are asked for, from servers that know no pages: so many of the
+largest objects that etcd takes."""
 
 SLICE = 1024 * 1024
 """Bytes of a list that are decoded before the event loop gets its turn."""
@@ -73,12 +77,13 @@ class Listing:
 @dataclass(frozen=True, slots=True)
 class Page:
     """One page of a list with its items undecoded; `token` asks for the next page and is empty on the last one; `size`
-    of the page in bytes."""
+    of the page in bytes. No more than `limit` objects were asked for."""
 
     items: list[msgspec.Raw] = field(repr=False)
     resource_version: str
     token: str
     size: int
+    limit: int = PAGE_SIZE
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -165,20 +170,20 @@ class Client:
     ) -> Listing:
         """All pages of a list; begins once more if the list expires half-way. Raises `EndlessListError`, too."""
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
-        query = {name: value for name, value in selectors.items() if value} | {"limit": str(limit)}
+        query = {name: value for name, value in selectors.items() if value}
         try:
-            return await self._pages(resource, namespace, query)
+            return await self._pages(resource, namespace, query, limit)
         except GoneError:
-            return await self._pages(resource, namespace, query)
+            return await self._pages(resource, namespace, query, limit)
 
-    async def _pages(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> Listing:
+    async def _pages(self, resource: Resource, namespace: str | None, query: Mapping[str, str], limit: int) -> Listing:
         items: list[Json] = []
         unreadable: list[DecodeError] = []
         seen: set[int] = set()
         pages, token = Pages(), ""
         while True:
-            request = list_request(resource, namespace, query, token)
-            page = await self._page(resource, await self.request(request))
+            page = await self.page(resource, namespace, query, token, limit=limit, retry=True)
+            limit = page.limit
             await self._decode_items(resource, page, items, unreadable)
             if not page.token:
                 return Listing(items, page.resource_version, unreadable)
@@ -194,11 +199,19 @@ class Client:
         query: Mapping[str, str],
         token: str = "",
         *,
+        limit: int = PAGE_SIZE,
         accept: str = JSON,
+        retry: bool = False,
     ) -> Page:
-        """One page of a list, asked for once: who pages knows when to try again."""
-        request = list_request(resource, namespace, query, token, accept)
-        return await self._page(resource, await self._sender.attempt(request))
+        """One page of a list, with at most `limit` objects; fewer if these are so large that the page would have more
+        than 16 MiB. Only retried if `retry`: who pages may know better when to try again."""
+        send = self.request if retry else self._sender.attempt
+
+        async def ask(most: int) -> Page:
+            request = list_request(resource, namespace, {**query, "limit": str(most)}, token, accept)
+            return await self._page(resource, await send(request), most)
+
+        return await ask_for_fewer(ask, limit)
 
     async def create(
         self,
@@ -292,7 +305,7 @@ class Client:
         """A response that streams; raises `ApiError` unless it begins with 2xx. One attempt."""
         return await self._sender.open(request)
 
-    async def _page(self, resource: Resource, response: Response) -> Page:
+    async def _page(self, resource: Resource, response: Response, limit: int) -> Page:
         """Whatever is not a list of this kind at a version must not pass for an empty one."""
         decoded = await self._decode(_decode_list, response)
         version = decoded.metadata.resource_version
@@ -300,7 +313,7 @@ class Client:
             raise DecodeError("kind", f"{decoded.kind[:64]!r} is no list of them", resource=str(resource))
         if not version:
             raise DecodeError("metadata.resourceVersion", "a list must have one", resource=str(resource))
-        return Page(decoded.items or [], version, decoded.metadata.token, len(response.body))
+        return Page(decoded.items or [], version, decoded.metadata.token, len(response.body), limit)
 
     async def _json(self, resource: Resource, response: Response) -> Json:
         return check_depth(resource, response.body, await self._decode(_decode_object, response))
@@ -365,7 +378,8 @@ def list_request(
 ) -> Request:
     """A page of a list; a continuation names no version, that is in its token."""
     asked = {**query, "continue": token} if token else query
-    return Request("GET", resource.path(namespace), asked, accept=accept, timeout=LIST_TIMEOUT, max_answer=MAX_LIST)
+    most = MAX_LIST if query.get("limit", "1") == "1" else MAX_PAGE
+    return Request("GET", resource.path(namespace), asked, accept=accept, timeout=LIST_TIMEOUT, max_answer=most)
 
 
 def _delete_options(options: Mapping[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from trainop.runtime.errors import UNREADABLE, DecodeError
-from trainop.runtime.nesting import MAX_DEPTH, is_deep, prune, prune_in_slices, prune_value
+from trainop.runtime.nesting import MAX_DEPTH, CrowdedError, is_deep, prune, prune_in_slices, prune_value, thin
 from trainop.runtime.objects import Decoder, HasMetadata, Json, Key, Metadata, Unstructured, strip
 from trainop.runtime.resource import Resource
 
@@ -95,13 +95,17 @@ class ObjectDecoder(Generic[T]):
         return obj if self._anonymous else _identified(obj)
 
     def _explain(self, raw: bytes, error: Exception) -> DecodeError:
-        value = _salvage(raw)
+        value, crowded = _salvage(raw, is_crowded=isinstance(error, CrowdedError))
         if value is None:
             return DecodeError("", _describe(error), resource=self._resource)
         strip(value)
-        path, detail = prune_value(value) or "metadata.managedFields", TOO_DEEP
+        deep = prune_value(value) or "metadata.managedFields"
         metadata, wrong = _read_metadata(value.get("metadata"))
-        if not isinstance(error, _DeepError):
+        if isinstance(error, CrowdedError):
+            path, detail = crowded, str(error)
+        elif isinstance(error, _DeepError):
+            path, detail = deep, TOO_DEEP
+        else:
             path, detail = wrong if wrong[0] else ("", _describe(error))
         # API servers give each object a UID: what has a name and none is not the object of that name.
         named = metadata.name and not isinstance(error, _UnidentifiedError)
@@ -133,16 +137,22 @@ def _describe(error: Exception) -> str:
     return f"the decoder raised {type(error).__name__}: {error}"
 
 
-def _salvage(raw: bytes) -> Json | None:
-    """The object as JSON, with what is no UTF-8 replaced and what is far too deep left out; None if it is no JSON."""
+def _salvage(raw: bytes, *, is_crowded: bool) -> tuple[Json | None, str]:
+    """The object as JSON, with what is no UTF-8 replaced and what is far too deep, or too crowded, left out; None if it
+    is no JSON. And the path of what is too crowded."""
     text = raw.decode("utf-8", "replace").encode()
+    read = thin if is_crowded else _decode_with_no_path
     try:
         try:
-            return _decode_json(text)
+            return read(text)
         except RecursionError:
-            return _decode_json(prune(text, KEPT))
+            return read(prune(text, KEPT))
     except UNREADABLE:
-        return None
+        return None, ""
+
+
+def _decode_with_no_path(text: bytes) -> tuple[Json, str]:
+    return _decode_json(text), ""
 
 
 def _read_metadata(raw: object) -> tuple[Metadata, tuple[str, str]]:

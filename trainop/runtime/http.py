@@ -22,7 +22,7 @@ from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.cluster import ClusterConfig, ConfigError, Proof
 from trainop.runtime.pool import MeasuredResolver, Pool
 from trainop.runtime.tls import Material, read_material, tls_context
-from trainop.runtime.transport import NotConnectedError, Request, Response
+from trainop.runtime.transport import AnswerTooLongError, NotConnectedError, Request, Response
 
 RELOAD_INTERVAL = 60.0
 RELOAD_AFTER_REFUSAL = 5.0
@@ -219,14 +219,14 @@ class _Body(Payload):
 
 
 async def _body_of(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Raises `ConnectionError` for a body of more than `limit` bytes, before more of it is held."""
+    """Raises `AnswerTooLongError` for a body of more than `limit` bytes, before more of it is held."""
     parts: list[bytes] = []
     held = 0
     async for part in response.content.iter_any():
         parts.append(part)
         held += len(part)
         if held > limit:
-            raise ConnectionError(f"the answer is longer than {limit} bytes")
+            raise AnswerTooLongError(f"the answer is longer than {limit} bytes")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -278,6 +278,8 @@ def _plain_error(error: Exception, request: Request) -> Exception:
             return error
         case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError() | aiohttp.ClientHttpProxyError():
             return NotConnectedError(f"{about}: {_in_words(error)}")
+        case AnswerTooLongError():
+            return AnswerTooLongError(f"{about}: {error}")
         case TimeoutError():
             return TimeoutError(f"{about}: {str(error) or 'no answer in time'}")
     return ConnectionError(f"{about}: {_in_words(error)}")

@@ -1,4 +1,4 @@
-"""How deep JSON is nested, found without recursion, so that no depth is too much.
+"""How deep JSON is nested and how many containers it has, found without recursion, so that nothing is too much.
 
 Decoders, encoders, `==` and most walks over a value recurse, also over what they skip. CPython ends that with a
 `RecursionError` at 1,000 levels, less what the stack holds already. API servers accept 10,000.
@@ -10,9 +10,18 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 MAX_DEPTH = 200
 """Levels of an object that is kept as JSON, the object itself included. A pod template has some 15, a CRD 100; code
 that takes four stack frames per level still works."""
+
+MAX_CONTAINERS = 65_536
+"""Lists and objects in an object that is kept as JSON. Each takes 60 to 200 bytes and a microsecond of every walk; an
+API server takes 500,000. The largest jobs known have some thousand."""
+
+MAX_THINNED = MAX_CONTAINERS // 4
+"""Lists and objects that are left of one that has too many."""
 
 SLICE = 5_000
 """Brackets, a few milliseconds, between two chances for the event loop."""
@@ -129,3 +138,51 @@ def _extend(path: str, name: Any) -> str:
     if isinstance(name, int):
         return f"{path}[{name}]"
     return f"{path}.{name[:64]}" if path else name[:64]
+
+
+class CrowdedError(ValueError):
+    """An object has too many lists and objects to be kept as JSON."""
+
+
+def check_containers(raw: bytes) -> None:
+    """Raises `CrowdedError`."""
+    number = count_containers(raw)
+    if number > MAX_CONTAINERS:
+        raise CrowdedError(f"must not have more than {MAX_CONTAINERS:,} lists and objects, and has {number:,}")
+
+
+def count_containers(raw: bytes) -> int:
+    """How many lists and objects there are in JSON; up to `MAX_CONTAINERS` perhaps fewer, as brackets in strings count
+    there too. A few milliseconds per MiB."""
+    brackets = raw.count(b"{") + raw.count(b"[")
+    if brackets <= MAX_CONTAINERS:
+        return brackets
+    bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NEITHER_BRACKET_NOR_QUOTE)
+    return sum(map(len, bare.replace(b'""', b"").split(b'"')[::2]))  # most strings have no brackets
+
+
+_NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'"{['))
+
+_decode = msgspec.json.Decoder().decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def thin(raw: bytes) -> tuple[Any, str]:
+    """What JSON with too many lists and objects says elsewhere: fields with many of them are null. And the path of the
+    first of these. Raises what decoders raise."""
+    left, where = MAX_THINNED, ""
+
+    def keep(piece: bytes, path: str, levels: int) -> Any:
+        nonlocal left, where
+        number = 0 if piece[:1] == b'"' else piece.count(b"{") + piece.count(b"[")
+        if number <= left // 2:
+            left -= number
+            return _decode(piece)
+        if levels and piece.lstrip()[:1] == b"{":
+            fields = _decode_fields(piece)
+            if len(fields) <= PATH_LEVELS * 16:
+                return {name: keep(bytes(each), _extend(path, name), levels - 1) for name, each in fields.items()}
+        where = where or path
+        return None
+
+    return keep(raw, "", PATH_LEVELS), where

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from trainop.runtime.nesting import check_containers
+
 if TYPE_CHECKING:
     from trainop.runtime.errors import DecodeError
 
@@ -160,13 +162,15 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def decode_complete(raw: bytes) -> Unstructured:
-    """The decoder for kinds whose every field is kept."""
+    """The decoder for kinds whose every field is kept; raises `CrowdedError` beside what msgspec raises."""
+    check_containers(raw)
     return Unstructured(_decode_json(raw))
 
 
 def decode_unstructured(raw: bytes) -> Unstructured:
     """The same without what doubles an object's size and only API servers and kubectl read: `managedFields` and the
-    configuration that was last applied. So patch what you read here, and never replace it."""
+    configuration that was last applied. So patch what you read here, and never replace it. Raises the same."""
+    check_containers(raw)
     value = _decode_json(raw) if len(raw) < LARGE else _decode_large(raw)
     strip(value)
     return Unstructured(value)

@@ -165,8 +165,9 @@ class Reflector(Generic[T]):
     async def _page(self, token: str) -> Paged:
         if not token:
             self._begin_list()
-        query = {**self._scope.query, "limit": str(self._page_size)}
-        page = await self._client.page(self._resource, self._scope.namespace, query, token, accept=self._list_accept)
+        where, query = (self._resource, self._scope.namespace), self._scope.query
+        page = await self._client.page(*where, query, token, limit=self._page_size, accept=self._list_accept)
+        self._page_size = page.limit
         if page.size > MAX_PAGE:
             # Large objects: what cannot be interrupted, a page being split, must stay short.
             self._page_size = max(1, self._page_size * MAX_PAGE // page.size)
@@ -206,7 +207,7 @@ class Reflector(Generic[T]):
         if not self._outage:
             return False
         page = await self._client.page(
-            self._resource, self._scope.namespace, {**self._scope.query, "limit": "1"}, accept=self._list_accept
+            self._resource, self._scope.namespace, self._scope.query, limit=1, accept=self._list_accept
         )
         rewound = is_older(page.resource_version, version)
         if rewound:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ApiError, api_error
 from trainop.runtime.recovery import Recovery
-from trainop.runtime.transport import NotConnectedError, Request, Response, Stream, Transport
+from trainop.runtime.transport import AnswerTooLongError, NotConnectedError, Request, Response, Stream, Transport
 
 EXCHANGE_TIMEOUT = 30.0
 MAX_TRIES = 5
@@ -134,6 +134,8 @@ class Sender:
             response = await self._transport.send(request)
             code, received = str(response.status), len(response.body)
             self._note(response.status)
+        except AnswerTooLongError:  # the server is there
+            raise
         except (ConnectionError, TimeoutError):
             self.recovery.failed()
             raise
@@ -226,6 +228,8 @@ def _worth_repeating(error: Exception, repeatable: bool) -> bool:
     """A throttled or never sent request was not acted upon; after other transient failures nobody knows."""
     if isinstance(error, NotConnectedError) or (isinstance(error, ApiError) and error.code == 429):
         return True
+    if isinstance(error, AnswerTooLongError):
+        return False
     return repeatable and (not isinstance(error, ApiError) or error.code in TRANSIENT)
 
 

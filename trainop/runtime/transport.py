@@ -17,9 +17,9 @@ MAX_ANSWER = 32 * 1024 * 1024
 class Request(msgspec.Struct, frozen=True):
     """`path` without query and unescaped; `query` values are strings; `timeout` in seconds for the whole exchange.
 
-    A response body longer than `max_answer` bytes is a `ConnectionError`. Requests that are `urgent` have connections
-    of their own and wait for no other request. `gate` is called whenever the request is about to be sent and raises to
-    refuse that (see `leader.py`).
+    A response body longer than `max_answer` bytes is an `AnswerTooLongError`. Requests that are `urgent` have
+    connections of their own and wait for no other request. `gate` is called whenever the request is about to be sent
+    and raises to refuse that (see `leader.py`).
     """
 
     method: str
@@ -79,3 +79,7 @@ class Transport(Protocol):
 
 class NotConnectedError(ConnectionError):
     """No connection could be made: nothing was sent."""
+
+
+class AnswerTooLongError(ConnectionError):
+    """A response body is longer than `Request.max_answer`; no more of it was read."""
