@@ -79,7 +79,7 @@ def go_through(framework: Framework, raw: bytes) -> dict[str, float]:
 
 
 def in_a_process(name: str) -> dict[str, Any]:
-    job = SHAPES[name].job()
+    job = SHAPES[name].readable_job()
     job["metadata"]["uid"] = "u"
     done = subprocess.run(
         [sys.executable, "-m", "e2e.bench.hostile", "--one", job["kind"]],

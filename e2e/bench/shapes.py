@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from trainop.runtime.nesting import MAX_CONTAINERS
+
 Json: TypeAlias = dict[str, Any]
 
 ROOM = 1_400_000
@@ -27,6 +29,20 @@ class Shape(NamedTuple):
 
     def job(self) -> Json:
         return self.make(self.size, self.replicas)
+
+    def readable_job(self) -> Json:
+        """As large as etcd and the operator's limit of lists and objects allow."""
+        size, job = self.size, self.job()
+        while (number := _count_containers(job)) > MAX_CONTAINERS:
+            size = min(size - 1, size * MAX_CONTAINERS // number)
+            job = self.make(size, self.replicas)
+        return job
+
+
+def _count_containers(value: Any) -> int:
+    if isinstance(value, dict | list):
+        return 1 + sum(map(_count_containers, value.values() if isinstance(value, dict) else value))
+    return 0
 
 
 def pytorch(worker: Json | None = None, replicas: int = REPLICAS, **spec: Any) -> Json:

@@ -30,7 +30,10 @@ every_shape = pytest.mark.parametrize("shape", SHAPES)
 
 
 def seen(shape: Shape, size: int, replicas: int) -> Snapshot:
-    job = shape.make(size, replicas)
+    return snapshot_of(shape.make(size, replicas))
+
+
+def snapshot_of(job: Json) -> Snapshot:
     job["metadata"]["uid"] = "u"
     return Snapshot(decode_unstructured(json.dumps(job).encode()), (), (), NOW)
 
@@ -62,7 +65,7 @@ def test_size_and_replicas_are_added_and_not_multiplied(shape: str):
 
 @every_shape
 def test_no_job_takes_much_memory_beside_itself(shape: str):
-    snapshot = seen(SHAPES[shape], SHAPES[shape].size, SHAPES[shape].replicas)
+    snapshot = snapshot_of(SHAPES[shape].readable_job())
     tracemalloc.start()
     try:
         made = look(snapshot)
@@ -88,7 +91,7 @@ def texts(made: Plan) -> list[str]:
 
 @every_shape
 def test_every_text_is_short_and_the_status_fits_beside_the_job(shape: str):
-    snapshot = seen(SHAPES[shape], SHAPES[shape].size, SHAPES[shape].replicas)
+    snapshot = snapshot_of(SHAPES[shape].readable_job())
     made = look(snapshot)
     assert max(map(len, texts(made)), default=0) <= 1024
     added = len(json.dumps(made.status)) - len(json.dumps(snapshot.job.raw.get("status"))) if made.status else 0
@@ -97,7 +100,7 @@ def test_every_text_is_short_and_the_status_fits_beside_the_job(shape: str):
 
 @every_shape
 def test_a_job_that_was_refused_is_left_at_rest(shape: str):
-    snapshot = seen(SHAPES[shape], SHAPES[shape].size, SHAPES[shape].replicas)
+    snapshot = snapshot_of(SHAPES[shape].readable_job())
     made = look(snapshot)
     if made.status_first and made.status is not None:
         after = Snapshot(Unstructured(snapshot.job.raw | {"status": made.status}), (), (), NOW)
