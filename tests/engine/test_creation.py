@@ -1,5 +1,7 @@
 """What a new job is given: pods, services, names, labels, ports, conditions."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.engine.builders import (
@@ -425,3 +427,14 @@ def test_a_job_whose_pods_no_request_can_hold_fails_at_once(length: int, contain
     else:
         assert failed == []
         assert list(pods_of(made)) == ["j-worker-0"]
+
+
+def test_of_many_names_that_unreadable_objects_hold_twenty_are_named_and_none_is_taken():
+    names = {f"j-worker-{index}": "metadata: Expected `object`, got `array`" for index in range(30)}
+    seen = see(make_job(None, 32))
+    made = plan(PYTORCH, replace(seen, unreadable={"Pod": names}))
+    told = [notice.event for notice in made.notices if notice.event.reason == "UnreadablePod"]
+    assert len(told) == 20
+    assert told[0].message == "Pod j-worker-0 cannot be read: metadata: Expected `object`, got `array`"
+    assert [action.name for action in made.actions if isinstance(action, CreatePod)] == ["j-worker-30", "j-worker-31"]
+    assert made.again_in == 30
