@@ -288,7 +288,7 @@ def test_a_job_with_too_many_lists_fails_and_says_where(kind: str):
     failed = (made.status or {})["conditions"][-1]
     assert (failed["type"], failed["reason"]) == ("Failed", f"{kind}FailedValidation")
     where = f"spec.{FRAMEWORKS[kind].replica_specs}.{role}.template.spec.containers"
-    assert f"{where}: Invalid value: must not have more than 65,536 lists and objects, and has " in failed["message"]
+    assert f"{where}: Invalid value: must not have more than 49,152 lists and objects, and has " in failed["message"]
     assert made.actions == ()
 
 

@@ -55,7 +55,7 @@ def test_a_large_template_is_made_beside_a_small_job(stage: World, operator: Ope
 REFUSED: dict[str, tuple[Callable[[], Shape], str]] = {
     "twenty thousand roles": (lambda: Shape(SHAPES["unknown roles"].make, 20_000), " more)]"),
     "a long role": (lambda: Shape(SHAPES["long role"].make, 700_000), " characters left out)"),
-    "half a million lists": (lambda: SHAPES["many empty lists"], "must not have more than 65,536 lists and objects"),
+    "half a million lists": (lambda: SHAPES["many empty lists"], "must not have more than 49,152 lists and objects"),
     "a long name of a port": (lambda: Shape(SHAPES["long name of a port"].make, 600_000), " characters left out)"),
 }
 

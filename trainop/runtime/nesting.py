@@ -16,7 +16,7 @@ MAX_DEPTH = 200
 """Levels of an object that is kept as JSON, the object itself included. A pod template has some 15, a CRD 100; code
 that takes four stack frames per level still works."""
 
-MAX_CONTAINERS = 65_536
+MAX_CONTAINERS = 49_152
 """Lists and objects in an object that is kept as JSON. Each takes 60 to 200 bytes and a microsecond of every walk; an
 API server takes 500,000. The largest jobs known have some thousand."""
 
