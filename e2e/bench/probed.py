@@ -51,7 +51,7 @@ class Probe(StallWatch):
 
 def main() -> None:
     Probe.out = Path(sys.argv[1])
-    operator.StallWatch = Probe  # type: ignore[attr-defined]
+    operator.StallWatch = Probe  # type: ignore[attr-defined]  # the operator has it from elsewhere
     sys.argv = ["trainop", "operator", *sys.argv[2:]]
     operate()
 
