@@ -32,11 +32,11 @@ from trainop.runtime.authorize import Authorizer, require_permission
 from trainop.runtime.cache import Cache
 from trainop.runtime.client import Client
 from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.descriptors import raise_descriptor_limit
 from trainop.runtime.http import HttpTransport
 from trainop.runtime.identity import CredentialsCheck
 from trainop.runtime.leader import LeaderElector, Timing
 from trainop.runtime.manager import Manager
+from trainop.runtime.process import raise_descriptor_limit, return_freed_memory
 from trainop.runtime.ratelimit import TokenBucket
 from trainop.runtime.recorder import Recorder
 from trainop.runtime.server import Address, HttpServer, health_application, metrics_application, parse_address
@@ -209,6 +209,7 @@ def run(settings: Settings) -> int:
     """Runs the operator as a process of its own until a signal stops it; returns the exit code. Raises `StartError`."""
     configure_logs(settings.logs)
     raise_descriptor_limit()
+    return_freed_memory()
     enabled_frameworks(settings.schemes)  # before anything else: a wrong flag is told even without a cluster
     metrics = JobMetrics(depth_by_priority=settings.depth_by_priority)
     try:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from trainop.runtime.conflicts import update
     from trainop.runtime.controller import Controller, Source
     from trainop.runtime.correlator import EventLimits
-    from trainop.runtime.descriptors import raise_descriptor_limit
     from trainop.runtime.discovery import Discovery
     from trainop.runtime.errors import (
         AlreadyExistsError,
@@ -85,6 +84,7 @@ if TYPE_CHECKING:
     )
     from trainop.runtime.owners import OwnerError, set_controller
     from trainop.runtime.paging import EndlessListError
+    from trainop.runtime.process import raise_descriptor_limit, return_freed_memory
     from trainop.runtime.ratelimit import ExponentialLimiter, RateLimiter, RetryLimiter, TokenBucket
     from trainop.runtime.reconcile import DONE, ReconcileError, Reconciler, Result, TerminalError
     from trainop.runtime.recorder import EventClient, Recorder
@@ -132,7 +132,7 @@ _PLACES = {
     "conflicts": "update",
     "controller": "Controller Source",
     "correlator": "EventLimits",
-    "descriptors": "raise_descriptor_limit",
+    "process": "raise_descriptor_limit return_freed_memory",
     "discovery": "Discovery",
     "errors": "AlreadyExistsError ApiError ConflictError DecodeError ForbiddenError GoneError InvalidError"
     " LeadershipLostError NotFoundError NotLeaderError TooManyRequestsError UnauthorizedError"
@@ -193,7 +193,8 @@ __all__ = [
     "Unstructured", "Urgency", "User", "Verdict", "WebhookMetrics", "WebhookServer", "WorkQueue", "allow", "amend",
     "by_controller", "by_label", "by_namespace", "configure_logging", "decode_complete", "decode_unstructured",
     "defaulting", "deny", "health_application", "load_config", "metrics_application", "mutating_path",
-    "owner_reference", "parse_address", "raise_descriptor_limit", "require_permission", "set_controller", "update",
+    "owner_reference", "parse_address", "raise_descriptor_limit", "require_permission",
+    "return_freed_memory", "set_controller", "update",
     "validating", "validating_path",
 ]
 # fmt: on

@@ -17,7 +17,7 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from trainop.runtime.descriptors import descriptor_limit
+from trainop.runtime.process import descriptor_limit
 
 HEAD_WITHIN = 10.0
 """Seconds from the connection to the end of the first request's headers, and for a TLS handshake before that."""
