@@ -67,6 +67,12 @@ class Case(NamedTuple):
     """So many of 1 MiB are there when the operator starts, of no job."""
     pages: bool = False
     """The API server has no streamed lists."""
+    readable: bool = False
+    """The job is as large as the operator reads, not as etcd holds."""
+
+    def job(self) -> Json:
+        shape = SHAPES[self.shape]
+        return shape.readable_job() if self.readable else shape.job()
 
 
 CASES = {
@@ -82,6 +88,10 @@ CASES = {
     "elastic configuration": Case("elastic configuration"),
     "many ports, updated each second": Case("many ports", updates=10),
     "many empty lists, updated each second": Case("many empty lists", updates=10),
+    **{
+        f"{shape}, as many as are read": Case(shape, readable=True)
+        for shape in ("many ports", "many annotations", "many empty lists", "many nameless containers")
+    },
     "300 pods of 1 MiB at the start": Case("", pods=300),
     "the same in pages": Case("", pods=300, pages=True),
 }
@@ -215,7 +225,7 @@ async def measure(case: Case, *, kube: bool) -> dict[str, float]:
 async def _disturb(world: World, case: Case) -> None:
     if not case.shape:
         return
-    await world.client.create(JOBS, _named(SHAPES[case.shape].job(), "hostile"))
+    await world.client.create(JOBS, _named(case.job(), "hostile"))
     for number in range(case.updates):
         await asyncio.sleep(1)
         await world.client.patch(JOBS, "hostile", NAMESPACE, {"metadata": {"annotations": {"number": str(number)}}})

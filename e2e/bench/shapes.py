@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from trainop.runtime.nesting import MAX_CONTAINERS
+import msgspec
+
+from trainop.runtime.nesting import share_of_limits
 
 Json: TypeAlias = dict[str, Any]
 
@@ -31,18 +33,13 @@ class Shape(NamedTuple):
         return self.make(self.size, self.replicas)
 
     def readable_job(self) -> Json:
-        """As large as etcd and the operator's limit of lists and objects allow."""
+        """As large as etcd and the operator's limits of lists, objects and strings allow, beside the
+        metadata that a server adds."""
         size, job = self.size, self.job()
-        while (number := _count_containers(job)) > MAX_CONTAINERS:
-            size = min(size - 1, size * MAX_CONTAINERS // number)
+        while (share := share_of_limits(msgspec.json.encode(job))) > 0.999:
+            size = min(size - 1, int(size / share))
             job = self.make(size, self.replicas)
         return job
-
-
-def _count_containers(value: Any) -> int:
-    if isinstance(value, dict | list):
-        return 1 + sum(map(_count_containers, value.values() if isinstance(value, dict) else value))
-    return 0
 
 
 def pytorch(worker: Json | None = None, replicas: int = REPLICAS, **spec: Any) -> Json:

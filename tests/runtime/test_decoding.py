@@ -39,7 +39,9 @@ from trainop.runtime.leader import LeaderElector
 from trainop.runtime.nesting import (
     MAX_CONTAINERS,
     MAX_DEPTH,
+    MAX_STRINGS,
     count_containers,
+    count_strings,
     is_deep,
     prune,
     prune_in_slices,
@@ -102,6 +104,24 @@ def test_an_object_with_too_many_containers_is_named_and_the_rest_of_it_read(ent
     assert error.remains.raw["spec"]["runPolicy"] == {"suspend": True}
     assert error.remains.raw["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"] == {"a": None}
     assert error.remains.raw["status"] == {"a": [1]}
+
+
+@pytest.mark.parametrize("entry", ['"x"', '"\\\\"', '"\\""', '{"a":"b","c":"d","e":"f"}'])
+def test_an_object_with_too_many_strings_is_named_and_the_rest_of_it_read(entry: str):
+    per_entry = max(1, 2 * entry.count(":"))
+    error = reject(crowded_job(entry, MAX_STRINGS // per_entry))
+    assert error.path == "spec.pytorchReplicaSpecs.Master.template.spec.a"
+    assert error.detail.startswith("must not have more than 131,072 names and strings, and has 131,")
+    assert error.remains is not None
+    assert error.remains.raw["spec"]["runPolicy"] == {"suspend": True}
+    assert error.remains.raw["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"] == {"a": None}
+
+
+def test_quotation_marks_in_texts_are_no_strings():
+    raw = crowded_job('"x"', 100_000, text='"\\' * 80_000)
+    assert count_strings(raw) == 100_000 + crowded_job("1", 1).count(b'"') // 2
+    kept = ObjectDecoder(JOBS, decode_unstructured)(raw)
+    assert len(kept.raw["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["a"]) == 100_000
 
 
 def test_brackets_in_texts_are_no_containers():

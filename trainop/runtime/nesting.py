@@ -1,4 +1,4 @@
-"""How deep JSON is nested and how many containers it has, found without recursion, so that nothing is too much.
+"""How deep JSON is nested and how many parts it has, found without recursion, so that nothing is too much.
 
 Decoders, encoders, `==` and most walks over a value recurse, also over what they skip. CPython ends that with a
 `RecursionError` at 1,000 levels, less what the stack holds already. API servers accept 10,000.
@@ -20,8 +20,11 @@ MAX_CONTAINERS = 49_152
 """Lists and objects in an object that is kept as JSON. Each takes 60 to 200 bytes and a microsecond of every walk; an
 API server takes 500,000. The largest jobs known have some thousand."""
 
-MAX_THINNED = MAX_CONTAINERS // 4
-"""Lists and objects that are left of one that has too many."""
+MAX_STRINGS = 131_072
+"""Names and values that are strings, in the same. Each takes some 60 bytes, and a name twice as many."""
+
+MAX_THINNED = 4
+"""The part of these limits that is left of an object which exceeds one."""
 
 SLICE = 5_000
 """Brackets, a few milliseconds, between two chances for the event loop."""
@@ -141,14 +144,15 @@ def _extend(path: str, name: Any) -> str:
 
 
 class CrowdedError(ValueError):
-    """An object has too many lists and objects to be kept as JSON."""
+    """An object has too many lists and objects, or too many strings, to be kept as JSON."""
 
 
-def check_containers(raw: bytes) -> None:
+def check_parts(raw: bytes) -> None:
     """Raises `CrowdedError`."""
-    number = count_containers(raw)
-    if number > MAX_CONTAINERS:
+    if (number := count_containers(raw)) > MAX_CONTAINERS:
         raise CrowdedError(f"must not have more than {MAX_CONTAINERS:,} lists and objects, and has {number:,}")
+    if (number := count_strings(raw)) > MAX_STRINGS:
+        raise CrowdedError(f"must not have more than {MAX_STRINGS:,} names and strings, and has {number:,}")
 
 
 def count_containers(raw: bytes) -> int:
@@ -157,8 +161,19 @@ def count_containers(raw: bytes) -> int:
     brackets = raw.count(b"{") + raw.count(b"[")
     if brackets <= MAX_CONTAINERS:
         return brackets
-    bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NEITHER_BRACKET_NOR_QUOTE)
+    bare = _without_escapes(raw).translate(None, _NEITHER_BRACKET_NOR_QUOTE)
     return sum(map(len, bare.replace(b'""', b"").split(b'"')[::2]))  # most strings have no brackets
+
+
+def count_strings(raw: bytes) -> int:
+    """How many strings there are in JSON, names of fields included; up to `MAX_STRINGS` perhaps fewer."""
+    quotes = raw.count(b'"')
+    return quotes // 2 if quotes <= 2 * MAX_STRINGS else _without_escapes(raw).count(b'"') // 2
+
+
+def _without_escapes(raw: bytes) -> bytes:
+    """Each quotation mark that is left begins or ends a string."""
+    return raw.replace(b"\\\\", b"").replace(b'\\"', b"")
 
 
 _NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'"{['))
@@ -168,15 +183,15 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def thin(raw: bytes) -> tuple[Any, str]:
-    """What JSON with too many lists and objects says elsewhere: fields with many of them are null. And the path of the
-    first of these. Raises what decoders raise."""
-    left, where = MAX_THINNED, ""
+    """What JSON with too many parts says elsewhere: fields with many of them are null. And the path of the first of
+    these. Raises what decoders raise."""
+    left, where = 1 / MAX_THINNED, ""
 
     def keep(piece: bytes, path: str, levels: int) -> Any:
         nonlocal left, where
-        number = 0 if piece[:1] == b'"' else piece.count(b"{") + piece.count(b"[")
-        if number <= left // 2:
-            left -= number
+        share = 0.0 if piece[:1] == b'"' else share_of_limits(piece)
+        if share <= left / 2:
+            left -= share
             return _decode(piece)
         if levels and piece.lstrip()[:1] == b"{":
             fields = _decode_fields(piece)
@@ -186,3 +201,10 @@ def thin(raw: bytes) -> tuple[Any, str]:
         return None
 
     return keep(raw, "", PATH_LEVELS), where
+
+
+def share_of_limits(piece: bytes) -> float:
+    """1 if JSON has as many parts as an object may have; perhaps more, as brackets and quotation marks in strings count
+    there too."""
+    containers = piece.count(b"{") + piece.count(b"[")
+    return max(containers / MAX_CONTAINERS, piece.count(b'"') / 2 / MAX_STRINGS)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from trainop.runtime.nesting import check_containers
+from trainop.runtime.nesting import check_parts
 
 if TYPE_CHECKING:
     from trainop.runtime.errors import DecodeError
@@ -163,14 +163,14 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 def decode_complete(raw: bytes) -> Unstructured:
     """The decoder for kinds whose every field is kept; raises `CrowdedError` beside what msgspec raises."""
-    check_containers(raw)
+    check_parts(raw)
     return Unstructured(_decode_json(raw))
 
 
 def decode_unstructured(raw: bytes) -> Unstructured:
     """The same without what doubles an object's size and only API servers and kubectl read: `managedFields` and the
     configuration that was last applied. So patch what you read here, and never replace it. Raises the same."""
-    check_containers(raw)
+    check_parts(raw)
     value = _decode_json(raw) if len(raw) < LARGE else _decode_large(raw)
     strip(value)
     return Unstructured(value)
