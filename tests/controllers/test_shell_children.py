@@ -18,7 +18,7 @@ from trainop.engine.model import CreatePod, DeletePod
 from trainop.runtime.decoding import ObjectDecoder
 from trainop.runtime.errors import ApiError, DecodeError
 from trainop.runtime.objects import Json, Key, Unstructured, owner_reference
-from trainop.runtime.reconcile import ReconcileError
+from trainop.runtime.errors import ReconcileError
 from trainop.runtime.resource import PODS, SERVICES, Resource
 
 LABELS = {

@@ -18,7 +18,8 @@ from trainop.runtime.errors import ApiError
 from trainop.runtime.informer import Handler
 from trainop.runtime.metrics import Metrics
 from trainop.runtime.objects import Key, Metadata, PartialObject
-from trainop.runtime.reconcile import DONE, Result, TerminalError
+from trainop.runtime.errors import TerminalError
+from trainop.runtime.reconcile import DONE, Result
 from trainop.runtime.watch import EnqueueObject
 
 A, B = Key("ns", "a"), Key("ns", "b")

@@ -8,7 +8,7 @@ import pytest
 
 from trainop.runtime.objects import Json, Metadata, PartialObject, owner_reference
 from trainop.runtime.owners import OwnerError, set_controller
-from trainop.runtime.reconcile import ReconcileError
+from trainop.runtime.errors import ReconcileError
 from trainop.runtime.resource import Resource
 
 JOBS = Resource("example.com", "v1", "jobs", "Job")

@@ -37,7 +37,7 @@ from trainop.runtime.decoding import read_object
 from trainop.runtime.errors import AlreadyExistsError, ApiError, ConflictError, InvalidError, NotFoundError
 from trainop.runtime.expectations import Expectations
 from trainop.runtime.objects import Json, Key, Unstructured, owner_reference
-from trainop.runtime.reconcile import ReconcileError
+from trainop.runtime.errors import ReconcileError
 from trainop.runtime.resource import PODS, SERVICES, Resource
 
 MOST_PER_PASS = 500

@@ -13,7 +13,7 @@ from trainop.runtime.decoding import read_object
 from trainop.runtime.errors import ApiError, ConflictError, NotFoundError
 from trainop.runtime.expectations import Expectations
 from trainop.runtime.objects import Key, Unstructured
-from trainop.runtime.reconcile import ReconcileError
+from trainop.runtime.errors import ReconcileError
 
 TAKEN_AGAIN_AFTER = 30.0
 REFUSED_AGAIN_AFTER = 300.0

@@ -30,7 +30,8 @@ from trainop.runtime.errors import ApiError, ConflictError, InvalidError, NotFou
 from trainop.runtime.expectations import Expectations
 from trainop.runtime.objects import Key, Unstructured
 from trainop.runtime.ratelimit import ExponentialLimiter
-from trainop.runtime.reconcile import DONE, ReconcileError, Result
+from trainop.runtime.errors import ReconcileError
+from trainop.runtime.reconcile import DONE, Result
 
 SOONEST = 0.01
 """Seconds; a deadline that is just due must not become a loop."""

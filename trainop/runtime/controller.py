@@ -21,7 +21,8 @@ from trainop.runtime.informer import Handler
 from trainop.runtime.metrics import ControllerMetrics, Metrics
 from trainop.runtime.objects import HasMetadata, Key
 from trainop.runtime.ratelimit import ExponentialLimiter, RateLimiter, RetryLimiter
-from trainop.runtime.reconcile import ReconcileError, Reconciler, Result, TerminalError
+from trainop.runtime.errors import ReconcileError, TerminalError
+from trainop.runtime.reconcile import Reconciler, Result
 from trainop.runtime.recovery import Recovery
 from trainop.runtime.texts import cut, join_some
 from trainop.runtime.watch import Enqueue, Mapper, Pace, Predicate

@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 from trainop.runtime.objects import Json, Key, Unstructured
-from trainop.runtime.reconcile import ReconcileError
 from trainop.runtime.texts import cut
 
 MAX_RETRY_AFTER = 60.0
@@ -113,6 +112,14 @@ class DecodeError(ApiError):
     def fault(self) -> str:
         """What is wrong, and where."""
         return f"{self.path}: {self.detail}" if self.path else self.detail
+
+
+class ReconcileError(Exception):
+    """To be retried with back-off, for a reason that is no bug: told in one line."""
+
+
+class TerminalError(Exception):
+    """Not to be retried before the object changes."""
 
 
 class LeadershipLostError(Exception):

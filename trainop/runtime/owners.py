@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainop.runtime.objects import HasMetadata, Json, Metadata, owner_reference
-from trainop.runtime.reconcile import ReconcileError
+from trainop.runtime.errors import ReconcileError
 from trainop.runtime.resource import Resource
 
 

@@ -21,14 +21,6 @@ class Result:
 DONE = Result()
 
 
-class ReconcileError(Exception):
-    """To be retried with back-off, for a reason that is no bug: told in one line."""
-
-
-class TerminalError(Exception):
-    """Not to be retried before the object changes."""
-
-
 class Reconciler(Protocol):
     """Brings the world of one key nearer to what its object asks for. Raises to be retried with back-off."""
 

@@ -24,7 +24,8 @@ from trainop.runtime.errors import AlreadyExistsError, ApiError, ConflictError, 
 from trainop.runtime.injection import Configuration, injection, is_foreign
 from trainop.runtime.metrics import Metrics
 from trainop.runtime.objects import HasMetadata, Json, Key, PartialObject
-from trainop.runtime.reconcile import ReconcileError, Result
+from trainop.runtime.errors import ReconcileError
+from trainop.runtime.reconcile import Result
 from trainop.runtime.resource import SECRETS, Resource
 from trainop.runtime.serving import CertificateError, ServingCertificate
 from trainop.runtime.watch import Enqueue, EnqueueMapped
