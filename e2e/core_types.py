@@ -1,4 +1,4 @@
-"""Write `trainop/local/api/core_types.json`: the types of the built-in kinds, from a running API server's OpenAPI.
+"""Write trainop/local/api/registry/core_types.json: the types of the built-in kinds, from an API server's OpenAPI.
 
     python e2e/core_types.py KUBECONFIG     needs kubectl; run it when the imitated Kubernetes version changes
 
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
-TARGET = pathlib.Path(__file__).parents[1] / "trainop" / "local" / "api" / "core_types.json"
+TARGET = pathlib.Path(__file__).parents[1] / "trainop" / "local" / "api" / "registry" / "core_types.json"
 KINDS = {
     "api/v1": "Pod Service ConfigMap Secret Event Node ServiceAccount PersistentVolumeClaim Namespace Endpoints "
     "ResourceQuota Binding",

@@ -1,4 +1,4 @@
-"""Write `trainop/local/api/protobuf.json`: the fields of the built-in kinds as they are numbered in protobuf.
+"""Write `trainop/local/api/request/protobuf.json`: the fields of the built-in kinds as they are numbered in protobuf.
 
     python e2e/protobuf_fields.py       needs the Go modules of the test cluster (python -m e2e.cluster build)
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from e2e.cluster.places import HERE
 
-TARGET = Path(__file__).parents[1] / "trainop" / "local" / "api" / "protobuf.json"
+TARGET = Path(__file__).parents[1] / "trainop" / "local" / "api" / "request" / "protobuf.json"
 PACKAGES = {
     "core": "k8s.io/api/core/v1",
     "apps": "k8s.io/api/apps/v1",

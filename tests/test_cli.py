@@ -21,7 +21,7 @@ from trainop import __version__
 from trainop.cli import LAZY, cli, run_operator
 from trainop.errors import StartError, UnknownSchemeError
 from trainop.operator import FRAMEWORKS, PLANNED, build, enabled_frameworks, run
-from trainop.runtime.transport import NotConnectedError, Request, Response, Stream
+from trainop.runtime.client.transport import NotConnectedError, Request, Response, Stream
 from trainop.settings import Settings
 
 KUBECONFIG = {

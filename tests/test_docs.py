@@ -13,12 +13,12 @@ from e2e.docs.__main__ import FOLDER, pages
 from e2e.docs.rules import probe
 from e2e.docs.samples import plain, plain_job
 from tests.engine.builders import manifest_of
-from trainop.engine.crd import crd
 from trainop.engine.model import CreatePod, CreateService, Snapshot
 from trainop.engine.plan import plan
 from trainop.engine.readings import READINGS, Effect
+from trainop.engine.schema.crd import crd
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Unstructured
+from trainop.runtime.objects.metadata import Unstructured
 
 ROOT = Path(__file__).parent.parent
 

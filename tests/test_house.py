@@ -43,10 +43,10 @@ def test_no_file_and_no_function_outgrows_its_budget():
 
 
 BOUNDARIES = {
-    "trainop/runtime/controller.py": "a reconcile",
-    "trainop/runtime/decoding.py": "the decoding of one object",
+    "trainop/runtime/controller/controller.py": "a reconcile",
+    "trainop/runtime/client/decoding.py": "the decoding of one object",
     "trainop/runtime/handling.py": "an event handler: mapper, predicate",
-    "trainop/runtime/store.py": "an event handler: index",
+    "trainop/runtime/cache/store.py": "an event handler: index",
 }
 
 

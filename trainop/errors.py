@@ -6,7 +6,7 @@
         └── UnknownSchemeError   1: --enable-scheme names a kind that does not exist or is not built yet
 
 What the API server answers is `trainop.runtime.errors.ApiError`; what is wrong with credentials or a kubeconfig is
-`trainop.runtime.auth.ConfigError`. Commands print those in one line, too.
+`trainop.runtime.client.auth.ConfigError`. Commands print those in one line, too.
 """
 
 from __future__ import annotations

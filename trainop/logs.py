@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TextIO
 
 from trainop.runtime.clock import Clock
-from trainop.runtime.logs import configure_logging, iso8601
+from trainop.runtime.manager.logs import configure_logging, iso8601
 from trainop.settings import LogSettings
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "error": logging.ERROR, "panic": logging.CRITICAL}

@@ -14,12 +14,12 @@ import click
 import yaml
 
 from trainop import __version__
-from trainop.engine.crd import crd
 from trainop.engine.framework import GROUP
+from trainop.engine.schema.crd import crd
 from trainop.errors import TrainopError
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import EVENTS, LEASES, PODS, SERVICES, Resource
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import EVENTS, LEASES, PODS, SERVICES, Resource
 
 NAME = "training-operator"
 NAMESPACE = "kubeflow"

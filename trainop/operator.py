@@ -17,32 +17,32 @@ import structlog
 
 import trainop
 from trainop.controllers.counters import JobMetrics
-from trainop.controllers.jax import JAX
-from trainop.controllers.mxnet import MXNET
-from trainop.controllers.paddle import PADDLE
-from trainop.controllers.pytorch import PYTORCH
-from trainop.controllers.tensorflow import TENSORFLOW
 from trainop.controllers.wiring import Ground, build_controller
-from trainop.controllers.xgboost import XGBOOST
 from trainop.engine.framework import Framework
 from trainop.errors import StartError, UnknownSchemeError
+from trainop.kinds.jax import JAX
+from trainop.kinds.mxnet import MXNET
+from trainop.kinds.paddle import PADDLE
+from trainop.kinds.pytorch import PYTORCH
+from trainop.kinds.tensorflow import TENSORFLOW
+from trainop.kinds.xgboost import XGBOOST
 from trainop.logs import configure_logs
-from trainop.runtime.auth import ConfigError, load_config
-from trainop.runtime.authorize import Authorizer, require_permission
-from trainop.runtime.cache import Cache
-from trainop.runtime.client import Client
+from trainop.runtime.cache.cache import Cache
+from trainop.runtime.client.auth import ConfigError, load_config
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.http import HttpTransport
+from trainop.runtime.client.identity import CredentialsCheck
+from trainop.runtime.client.transport import Transport
 from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.http import HttpTransport
-from trainop.runtime.identity import CredentialsCheck
-from trainop.runtime.leader import LeaderElector, Timing
-from trainop.runtime.manager import Manager
+from trainop.runtime.controller.ratelimit import TokenBucket
+from trainop.runtime.events.recorder import Recorder
+from trainop.runtime.manager.leader import LeaderElector, Timing
+from trainop.runtime.manager.manager import Manager
+from trainop.runtime.manager.stalls import StallWatch
+from trainop.runtime.metrics.authorize import Authorizer, require_permission
 from trainop.runtime.process import raise_descriptor_limit, return_freed_memory
-from trainop.runtime.ratelimit import TokenBucket
-from trainop.runtime.recorder import Recorder
-from trainop.runtime.server import Address, HttpServer, health_application, metrics_application, parse_address
-from trainop.runtime.serving import CertificateFolder, ServingCertificate
-from trainop.runtime.stalls import StallWatch
-from trainop.runtime.transport import Transport
+from trainop.runtime.serving.certificate_folder import CertificateFolder, ServingCertificate
+from trainop.runtime.serving.server import Address, HttpServer, health_application, metrics_application, parse_address
 from trainop.settings import Settings
 
 FRAMEWORKS: dict[str, Framework] = {
@@ -190,7 +190,7 @@ def _metrics_certificate(manager: Manager, settings: Settings, metrics: JobMetri
         folder = CertificateFolder(Path(settings.metrics_cert_dir), certificate, metrics=metrics)
         manager.add(folder, "metrics certificate")
         return certificate
-    from trainop.runtime.certificates import issue, make_authority  # noqa: PLC0415  # `cryptography` takes 20 MiB
+    from trainop.runtime.webhook.certificates import issue, make_authority  # noqa: PLC0415  # `cryptography` takes 20 MiB
 
     now = datetime.now(UTC)
     pair = issue(make_authority("trainop-metrics", "trainop", now), ["localhost"], now)

@@ -18,13 +18,13 @@ from e2e.bench.processes import Program, busy_seconds, cpu_seconds, own_seconds
 from e2e.cluster.components import Wishes
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.places import default_data
-from trainop.runtime.auth import load_config
-from trainop.runtime.client import Client
+from trainop.runtime.client.auth import load_config
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.http import HttpTransport
+from trainop.runtime.client.transport import Request
 from trainop.runtime.errors import AlreadyExistsError, ApiError
-from trainop.runtime.http import HttpTransport
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS, Resource
-from trainop.runtime.transport import Request
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS, Resource
 
 NAMESPACE = "bench"
 HOME = "kubeflow"

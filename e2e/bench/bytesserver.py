@@ -19,8 +19,8 @@ from typing import NamedTuple
 import msgspec
 from aiohttp import web
 
-from trainop.local.api.patch import merge_patch
-from trainop.runtime.objects import Json
+from trainop.local.api.fields.patch import merge_patch
+from trainop.runtime.objects.metadata import Json
 
 KINDS = {"pods": "v1/Pod", "services": "v1/Service", "pytorchjobs": "kubeflow.org/v1/PyTorchJob"}
 NAME = re.compile(rb'"metadata":\{"name":"([^"]+)"')

@@ -13,11 +13,11 @@ from e2e.bench.arena import NAMESPACE, open_arena
 from e2e.bench.kinds import PYTORCH as PYTORCH_JOB
 from e2e.bench.node import Node
 from e2e.bench.scenarios import spent
-from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.model import CreatePod, CreateService, Snapshot
 from trainop.engine.plan import plan
-from trainop.runtime.objects import Json, Unstructured
-from trainop.runtime.resource import PODS, SERVICES, Resource
+from trainop.kinds.pytorch import PYTORCH
+from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime.objects.resource import PODS, SERVICES, Resource
 
 AT_ONCE = 32
 

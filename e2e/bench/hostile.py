@@ -25,7 +25,7 @@ from trainop.engine.framework import Framework
 from trainop.engine.model import CreatePod, CreateService, Snapshot
 from trainop.engine.plan import plan
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import decode_unstructured
+from trainop.runtime.objects.metadata import decode_unstructured
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from e2e.bench.kinds import JobKind
-from trainop.runtime.client import Client
-from trainop.runtime.informer import Informer
-from trainop.runtime.objects import Key, Unstructured, decode_unstructured
+from trainop.runtime.cache.informer import Informer
+from trainop.runtime.client.client import Client
+from trainop.runtime.objects.metadata import Key, Unstructured, decode_unstructured
 
 AT_ONCE = 32
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from e2e.bench.node import SimulatedPod
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import Resource
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import Resource
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,14 +34,14 @@ from e2e.bench.shapes import SHAPES, pytorch
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import free_ports
 from e2e.cluster.places import default_data
-from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.framework import OPERATOR_NAME
-from trainop.runtime.auth import load_config
-from trainop.runtime.client import Client
+from trainop.kinds.pytorch import PYTORCH
+from trainop.runtime.client.auth import load_config
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.http import HttpTransport
 from trainop.runtime.errors import ApiError, NotFoundError
-from trainop.runtime.http import HttpTransport
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS, PODS
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, PODS
 
 JOBS = PYTORCH.resource
 NAMESPACE = "default"

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from trainop.runtime.client import Client
+from trainop.runtime.cache.informer import Informer
+from trainop.runtime.client.client import Client
 from trainop.runtime.errors import ConflictError, NotFoundError
-from trainop.runtime.informer import Informer
-from trainop.runtime.objects import Json, Key, PartialObject
-from trainop.runtime.resource import PODS
+from trainop.runtime.objects.metadata import Json, Key, PartialObject
+from trainop.runtime.objects.resource import PODS
 
 JOB, ROLE = "training.kubeflow.org/job-name", "training.kubeflow.org/job-role"
 AT_ONCE = 32

@@ -14,22 +14,22 @@ from collections.abc import Collection
 import msgspec
 
 from trainop.local.api import refusal
-from trainop.local.api.backend import Backend
-from trainop.local.api.core import core_kinds
-from trainop.local.api.crds import Definitions
-from trainop.local.api.http import HttpServer
-from trainop.local.api.kinds import Registry
-from trainop.local.api.patch import merge_patch
-from trainop.local.api.podparts import PodParts
+from trainop.local.api.fields.patch import merge_patch
 from trainop.local.api.refusal import Refusal
-from trainop.local.api.route import Route, find
-from trainop.local.api.router import Router, Whole
-from trainop.local.api.store import Store, Stored
-from trainop.local.api.tls import make_certificate
+from trainop.local.api.registry.backend import Backend
+from trainop.local.api.registry.core import core_kinds
+from trainop.local.api.registry.crds import Definitions
+from trainop.local.api.registry.kinds import Registry
+from trainop.local.api.request.pod_subresources import PodParts
+from trainop.local.api.request.route import Route, find
+from trainop.local.api.serving.http import HttpServer
+from trainop.local.api.serving.router import Router, Whole
+from trainop.local.api.serving.tls import make_certificate
+from trainop.local.api.storage.store import Store, Stored
+from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.clock import SystemClock
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import PODS
-from trainop.runtime.transport import Request, Response, Stream
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import PODS
 
 _JSON = {"content-type": "application/json"}
 _MERGE = "application/merge-patch+json"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainop import operator
 from trainop.cli import main as operate
-from trainop.runtime.stalls import StallWatch
+from trainop.runtime.manager.stalls import StallWatch
 
 EVERY = 0.002
 """Seconds between two beats; so much less than told is a step."""

@@ -33,7 +33,7 @@ from e2e.bench.scale import open_world
 from e2e.bench.scenarios import SCENARIOS
 from e2e.bench.stage import open_stage
 from e2e.cluster.build import build
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 RATE = 200
 """Samples a second."""

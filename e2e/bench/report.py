@@ -12,7 +12,7 @@ from e2e.bench.charts import chart
 from e2e.bench.runs import COUNT, MOST_FOREIGN
 from e2e.bench.scenarios import SCENARIOS
 from e2e.bench.targets import BASE, OURS, Runs, judge, table
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 
 class Column(NamedTuple):

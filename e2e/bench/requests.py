@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 
 class _Reference(msgspec.Struct):

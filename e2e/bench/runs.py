@@ -29,7 +29,7 @@ from e2e.bench.stage import BenchError, open_stage
 from e2e.bench.targets import FLOOR
 from e2e.cluster.places import VERSION, ClusterError
 from trainop.runtime.errors import ApiError
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 MOST_FOREIGN = 0.04
 """Share of the machine that others may use before a run counts as disturbed."""

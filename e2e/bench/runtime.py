@@ -28,13 +28,13 @@ import structlog
 
 from e2e.bench.floor import objects
 from trainop.controllers.observe import CHILD_INDICES, decode_pod
-from trainop.runtime.client import PAGE_SIZE, Client
+from trainop.runtime.cache.informer import Informer
+from trainop.runtime.client.client import PAGE_SIZE, Client
+from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.clock import SystemClock
-from trainop.runtime.informer import Informer
-from trainop.runtime.objects import Key
-from trainop.runtime.resource import PODS
-from trainop.runtime.transport import Request, Response
-from trainop.runtime.workqueue import WorkQueue
+from trainop.runtime.controller.workqueue import WorkQueue
+from trainop.runtime.objects.metadata import Key
+from trainop.runtime.objects.resource import PODS
 
 PODS_HELD = 10_000
 POD_BYTES = 5 * 1024

@@ -42,9 +42,9 @@ from e2e.bench.processes import Program, end_on_sigterm, own_seconds
 from e2e.bench.scenarios import percentile
 from e2e.bench.stage import BenchError
 from e2e.cluster.daemons import free_ports
-from trainop.runtime.client import Client
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
+from trainop.runtime.client.client import Client
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 
 EACH = 10
 """Pods of a job."""

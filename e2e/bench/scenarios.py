@@ -11,7 +11,7 @@ from typing import TypeAlias
 from e2e.bench.arena import Cpu
 from e2e.bench.node import SimulatedPod
 from e2e.bench.stage import LINGER, Stage
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 Sizes: TypeAlias = Mapping[str, int]
 Scenario: TypeAlias = Callable[[Stage, Sizes], Awaitable[Json]]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from trainop.runtime.nesting import share_of_limits
+from trainop.runtime.objects.nesting import share_of_limits
 
 Json: TypeAlias = dict[str, Any]
 

@@ -21,7 +21,7 @@ from e2e.bench.operators import ROOT, Operator
 from e2e.bench.processes import Program
 from e2e.cluster.certificates import Authority
 from e2e.cluster.daemons import free_ports
-from trainop.runtime.resource import PODS, SECRETS
+from trainop.runtime.objects.resource import PODS, SECRETS
 
 CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")
 """Where training-operator looks for its webhook's certificate; it has no flag for that."""

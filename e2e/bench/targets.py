@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 OURS, LEADER, BASE = "trainop", "trainop-leader", "training-operator-tuned"
 STOCK, FLOOR = "training-operator-default", "floor"

@@ -14,13 +14,13 @@ import trainop.controllers
 from e2e.docs.rules import refusals, rules
 from e2e.docs.samples import ROOT, example, plain_job, table
 from trainop.engine import extensions
-from trainop.engine.crd import crd
 from trainop.engine.framework import Framework, Replicas
 from trainop.engine.job import Job, Role
 from trainop.engine.manifests import Manifests
 from trainop.engine.model import Options
 from trainop.engine.parse import parse
-from trainop.runtime.objects import Json, Unstructured
+from trainop.engine.schema.crd import crd
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 HEADER = "<!-- Written by `make docs` from the values that run; changes belong there or into e2e/docs. -->\n"
 DEEPEST = {"template", "metadata", "metrics", "status"}

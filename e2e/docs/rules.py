@@ -10,7 +10,7 @@ from e2e.docs.samples import example, plain_job, table
 from trainop.engine.framework import Framework, Tally
 from trainop.engine.job import Job, Role
 from trainop.engine.parse import parse
-from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 
 def rules(framework: Framework) -> str:

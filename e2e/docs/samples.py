@@ -12,7 +12,7 @@ import yaml
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job
 from trainop.engine.parse import parse
-from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 ROOT = Path(__file__).parent.parent.parent
 

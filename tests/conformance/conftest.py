@@ -17,7 +17,7 @@ from e2e.cluster.controlplane import ControlPlane
 from tests.conformance.client import Backend, Call, Until
 from tests.conformance.objects import CRD, CRDS, GROUP
 from tests.patience import PATIENCE
-from trainop.local.api.server import ApiServer
+from trainop.local.api.serving.server import ApiServer
 
 
 class EmbeddedBackend:

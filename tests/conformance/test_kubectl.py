@@ -16,7 +16,7 @@ import pytest
 from tests.conformance.client import Backend, Call
 from tests.needs import KUBECTLS, need_program
 from tests.patience import PATIENCE
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 NAMESPACES = itertools.count(1)
 

@@ -11,7 +11,7 @@ from trainop.engine.framework import Framework
 from trainop.engine.model import CreatePod, CreateService, Options, Snapshot
 from trainop.engine.plan import plan
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 SHAPES: dict[str, dict[str, int]] = {
     "TFJob": {"Chief": 1, "PS": 1, "Worker": 2},

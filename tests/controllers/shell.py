@@ -14,17 +14,17 @@ import msgspec
 from tests.runtime.virtual_time import VirtualClock
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.observe import decode_pod, decode_service
-from trainop.controllers.pytorch import PYTORCH
 from trainop.controllers.wiring import Ground, build_controller, open_view
 from trainop.engine.model import Options
-from trainop.runtime.cache import Cache
-from trainop.runtime.client import Client, Listing, PatchKind
+from trainop.kinds.pytorch import PYTORCH
+from trainop.runtime.cache.cache import Cache
+from trainop.runtime.cache.informer import Informer
+from trainop.runtime.client.client import Client, Listing, PatchKind
+from trainop.runtime.client.recovery import Recovery
+from trainop.runtime.controller.reconcile import Result
 from trainop.runtime.errors import ApiError, error_of_status
-from trainop.runtime.informer import Informer
-from trainop.runtime.objects import Json, Key, ObjectReference, decode_unstructured
-from trainop.runtime.reconcile import Result
-from trainop.runtime.recovery import Recovery
-from trainop.runtime.resource import HORIZONTAL_POD_AUTOSCALERS, PODS, SERVICES, Resource
+from trainop.runtime.objects.metadata import Json, Key, ObjectReference, decode_unstructured
+from trainop.runtime.objects.resource import HORIZONTAL_POD_AUTOSCALERS, PODS, SERVICES, Resource
 
 JOBS = PYTORCH.resource
 KEY = Key("ns", "j")

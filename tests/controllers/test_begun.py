@@ -19,7 +19,7 @@ from trainop.engine.parse import parse
 from trainop.engine.plan import plan
 from trainop.engine.readings import READINGS, Effect, find_reading
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 
 class Case(NamedTuple):

@@ -11,8 +11,8 @@ from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.runtime.virtual_time import virtual_time
 from trainop.engine.model import Apply
 from trainop.runtime.errors import ApiError
-from trainop.runtime.objects import Json, Key, Unstructured
-from trainop.runtime.resource import HORIZONTAL_POD_AUTOSCALERS as HPAS
+from trainop.runtime.objects.metadata import Json, Key, Unstructured
+from trainop.runtime.objects.resource import HORIZONTAL_POD_AUTOSCALERS as HPAS
 
 METRICS: list[Json] = [{"type": "Resource", "resource": {"name": "cpu"}}]
 APPLY = "patch apply"

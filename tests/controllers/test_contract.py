@@ -30,7 +30,7 @@ from trainop.engine.model import CreatePod, DeleteJob, DeletePod, Options, Snaps
 from trainop.engine.parse import parse
 from trainop.engine.plan import ignored, plan
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Unstructured
+from trainop.runtime.objects.metadata import Unstructured
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 

@@ -17,7 +17,7 @@ from tests.controllers.test_work import instructions
 from trainop.engine.model import CreatePod, CreateService, Event, Plan, Snapshot
 from trainop.engine.plan import plan
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json, Unstructured, decode_unstructured
+from trainop.runtime.objects.metadata import Json, Unstructured, decode_unstructured
 
 NOW = datetime(2025, 6, 1, tzinfo=UTC)
 MOST_MEMORY = 32 * 1024 * 1024

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.controllers.kinds import env, make, pods_of
-from trainop.controllers.tf_config import CLUSTER_FILE
 from trainop.engine.companions import FINGERPRINT
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.engine.ledger import RESTARTS
+from trainop.kinds.tf_config import CLUSTER_FILE
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -11,20 +11,20 @@ import pytest
 from tests.controllers.kinds import KINDS, last, line, make
 from tests.controllers.test_shell_operator import Stage, running, stage
 from tests.runtime.virtual_time import virtual_time
-from trainop.controllers import tf_config
-from trainop.engine.crd import crd
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.framework import JOB_ROLE
+from trainop.engine.schema.crd import crd
+from trainop.kinds import tf_config
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import (
+from trainop.runtime.client.transport import Request
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     HORIZONTAL_POD_AUTOSCALERS,
     PODS,
     SERVICES,
 )
-from trainop.runtime.transport import Request
 
 
 async def submit(here: Stage, kind: str, *args: Any, **fields: Any) -> Json:

@@ -12,7 +12,7 @@ from tests.controllers.kinds import make, world_of
 from tests.engine.world import World
 from trainop.engine.manifests import LONGEST_VARIABLE
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 MOST: dict[str, tuple[dict[str, int], str, dict[str, Any]]] = {
     "MXJob": ({"Scheduler": 1, "Server": 1}, "MX_CONFIG", {"jobMode": "MXTrain"}),

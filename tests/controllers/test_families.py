@@ -8,13 +8,13 @@ import pytest
 import structlog
 
 from tests.controllers.shell import DictClient
-from trainop.controllers.families import Registry
-from trainop.controllers.pytorch import PYTORCH
-from trainop.controllers.tensorflow import TENSORFLOW
+from trainop.controllers.routing import Registry
 from trainop.engine.framework import OPERATOR_NAME, Framework
-from trainop.runtime.informer import Informer
-from trainop.runtime.objects import Key, Metadata, OwnerReference, PartialObject
-from trainop.runtime.resource import PODS
+from trainop.kinds.pytorch import PYTORCH
+from trainop.kinds.tensorflow import TENSORFLOW
+from trainop.runtime.cache.informer import Informer
+from trainop.runtime.objects.metadata import Key, Metadata, OwnerReference, PartialObject
+from trainop.runtime.objects.resource import PODS
 
 FRAMEWORKS = (PYTORCH, TENSORFLOW)
 ALL = ["add", "update", "delete"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.controllers.kinds import line, make, pods_of, running, services_of
-from trainop.controllers.jax import JAX
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.job import Job
 from trainop.engine.leaders import follow
 from trainop.engine.model import Options
-from trainop.runtime.objects import Unstructured
+from trainop.kinds.jax import JAX
+from trainop.runtime.objects.metadata import Unstructured
 
 
 @pytest.mark.case("frameworks-v1-32", "ab")

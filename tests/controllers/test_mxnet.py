@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.controllers.kinds import env, line, make, pods_of, running, world_of
-from trainop.controllers.mxnet import MXNET
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.parse import parse
-from trainop.runtime.objects import Json, Unstructured
+from trainop.kinds.mxnet import MXNET
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 TRAINING = {"Scheduler": 1, "Server": 1, "Worker": 2}
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.controllers.kinds import env, make, pods_of, running, services_of
-from trainop.controllers.paddle import PADDLE
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.parse import parse
-from trainop.runtime.objects import Json, Unstructured
+from trainop.kinds.paddle import PADDLE
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 OWN = {"fieldRef": {"fieldPath": "status.podIP"}}
 

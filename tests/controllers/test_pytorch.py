@@ -19,16 +19,16 @@ from tests.engine.builders import (
     written,
 )
 from tests.engine.world import World
-from trainop.controllers.elastic import read_elastic
-from trainop.controllers.init_container import TemplateError, render
-from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.fields import Fields
 from trainop.engine.framework import JOB_ROLE, Progress
 from trainop.engine.job import Job
 from trainop.engine.model import CreatePod, CreateService, Options
 from trainop.engine.parse import parse
 from trainop.engine.plan import plan
-from trainop.runtime.objects import Json, Unstructured
+from trainop.kinds.elastic import read_elastic
+from trainop.kinds.init_container import TemplateError, render
+from trainop.kinds.pytorch import PYTORCH
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 
 def pods(job: Json, **options: Any) -> dict[str, Json]:

@@ -10,7 +10,7 @@ import pytest
 from tests.controllers.shell import JOBS, Call, Shell, api_error, merge, pytorch_job
 from tests.runtime.virtual_time import virtual_time
 from trainop.runtime.errors import ApiError
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 
 def shell_with_job(job: Json | None = None) -> Shell:

@@ -15,11 +15,10 @@ from trainop.controllers.observe import decode_pod, decode_service
 from trainop.controllers.reconciler import SHOWN_SOON
 from trainop.controllers.refusal import Refusal, classify
 from trainop.engine.model import CreatePod, DeletePod
-from trainop.runtime.decoding import ObjectDecoder
-from trainop.runtime.errors import ApiError, DecodeError
-from trainop.runtime.objects import Json, Key, Unstructured, owner_reference
-from trainop.runtime.errors import ReconcileError
-from trainop.runtime.resource import PODS, SERVICES, Resource
+from trainop.runtime.client.decoding import ObjectDecoder
+from trainop.runtime.errors import ApiError, DecodeError, ReconcileError
+from trainop.runtime.objects.metadata import Json, Key, Unstructured, owner_reference
+from trainop.runtime.objects.resource import PODS, SERVICES, Resource
 
 LABELS = {
     "training.kubeflow.org/operator-name": "pytorchjob-controller",

@@ -15,15 +15,16 @@ import pytest
 from tests.controllers.shell import JOBS, pytorch_job
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.controllers.counters import JobMetrics
-from trainop.controllers.pytorch import PYTORCH
-from trainop.engine.crd import crd
-from trainop.local.api.server import ApiServer
+from trainop.engine.schema.crd import crd
+from trainop.kinds.pytorch import PYTORCH
+from trainop.local.api.serving.server import ApiServer
 from trainop.operator import build
-from trainop.runtime.client import Client
-from trainop.runtime.leader import LeaderElector
-from trainop.runtime.manager import Manager
-from trainop.runtime.objects import Json, owner_reference
-from trainop.runtime.resource import (
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.transport import Request, Response, Stream, Transport
+from trainop.runtime.manager.leader import LeaderElector
+from trainop.runtime.manager.manager import Manager
+from trainop.runtime.objects.metadata import Json, owner_reference
+from trainop.runtime.objects.resource import (
     CUSTOM_RESOURCE_DEFINITIONS,
     EVENTS,
     LEASES,
@@ -32,7 +33,6 @@ from trainop.runtime.resource import (
     SERVICES,
     Resource,
 )
-from trainop.runtime.transport import Request, Response, Stream, Transport
 from trainop.settings import Settings
 
 QUIET = Settings(metrics_bind_address="0", health_probe_bind_address="0")

@@ -19,10 +19,10 @@ from trainop.controllers.steady import SteadyTime
 from trainop.engine import plan as engine
 from trainop.engine.model import Count, CreatePod, DeletePod, Event, Notice, Options, Plan, Snapshot
 from trainop.runtime.clock import timestamp
+from trainop.runtime.controller.reconcile import DONE, Result
 from trainop.runtime.errors import ApiError
-from trainop.runtime.objects import Json, Key, Unstructured
-from trainop.runtime.reconcile import DONE, Result
-from trainop.runtime.resource import PODS, SERVICES
+from trainop.runtime.objects.metadata import Json, Key, Unstructured
+from trainop.runtime.objects.resource import PODS, SERVICES
 
 CREATED = {"type": "Created", "status": "True"}
 COMES_BACK = Result(requeue_after=GONE_AGAIN_AFTER)

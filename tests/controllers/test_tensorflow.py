@@ -9,14 +9,14 @@ import pytest
 
 from tests.controllers.kinds import env, make, pods_of, running, services_of, world_of
 from tests.engine.world import World
-from trainop.controllers import tf_config
-from trainop.controllers.tensorflow import TENSORFLOW
-from trainop.controllers.tf_config import CLUSTER_FILE, MOST_IN_ENVIRONMENT
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.model import Event
 from trainop.engine.parse import parse
-from trainop.runtime.objects import Json, Unstructured
-from trainop.runtime.resource import CONFIG_MAPS
+from trainop.kinds import tf_config
+from trainop.kinds.tensorflow import TENSORFLOW
+from trainop.kinds.tf_config import CLUSTER_FILE, MOST_IN_ENVIRONMENT
+from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime.objects.resource import CONFIG_MAPS
 
 EXAMPLE = {"Chief": 1, "PS": 1, "Worker": 2, "Evaluator": 1}
 

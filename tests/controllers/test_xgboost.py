@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.controllers.kinds import line, make, pods_of, world_of
-from trainop.controllers.xgboost import XGBOOST
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.parse import parse
-from trainop.runtime.objects import Json, Unstructured
+from trainop.kinds.xgboost import XGBOOST
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 
 def xgb(roles: dict[str, int], **fields: Any) -> Json:

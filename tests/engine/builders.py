@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.model import (
     Action,
     Apply,
@@ -25,7 +24,8 @@ from trainop.engine.model import (
 )
 from trainop.engine.plan import plan
 from trainop.engine.status import format_time
-from trainop.runtime.objects import Json, Unstructured, owner_reference
+from trainop.kinds.pytorch import PYTORCH
+from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
 
 NOW = datetime(2025, 6, 1, 12, 0, 0, tzinfo=UTC)
 UID = "uid-j"

@@ -18,7 +18,6 @@ from tests.engine.builders import (
     told,
     written,
 )
-from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.claim import Claimed, claim
 from trainop.engine.model import (
     Adopt,
@@ -31,7 +30,8 @@ from trainop.engine.model import (
     Release,
 )
 from trainop.engine.parse import parse
-from trainop.runtime.objects import Json
+from trainop.kinds.pytorch import PYTORCH
+from trainop.runtime.objects.metadata import Json
 
 OTHER_LABELS = labels("worker", 0) | {"training.kubeflow.org/job-name": "other"}
 STRANGER = [{"apiVersion": "v1", "kind": "Set", "name": "s", "uid": "s", "controller": True}]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from trainop.controllers.pytorch import PYTORCH
-from trainop.engine.crd import crd
 from trainop.engine.framework import Framework
-from trainop.local.api.schema import Schema
-from trainop.local.api.table import columns_of_crd
+from trainop.engine.schema.crd import crd
+from trainop.kinds.pytorch import PYTORCH
+from trainop.local.api.printing.table import columns_of_crd
+from trainop.local.api.schema.schema import Schema
 from trainop.operator import FRAMEWORKS
 
 KINDS = pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=FRAMEWORKS)

@@ -26,12 +26,12 @@ from tests.engine.builders import (
     written,
 )
 from tests.engine.world import World
-from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.job import Port, Role
 from trainop.engine.manifests import child_name, service_ports
 from trainop.engine.model import Count, CreatePod, CreateService, DeletePod, DeleteService, Event, Options, Plan
 from trainop.engine.plan import plan
-from trainop.runtime.objects import Json
+from trainop.kinds.pytorch import PYTORCH
+from trainop.runtime.objects.metadata import Json
 
 OWNER = {
     "apiVersion": "kubeflow.org/v1",

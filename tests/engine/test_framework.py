@@ -13,8 +13,8 @@ from trainop.engine.job import Job, Role
 from trainop.engine.model import CreatePod, Options
 from trainop.engine.parse import parse
 from trainop.engine.plan import plan
-from trainop.runtime.objects import Json, Unstructured
-from trainop.runtime.resource import Resource
+from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime.objects.resource import Resource
 
 
 def follow_server(_job: Job, tallies: Mapping[str, Tally]) -> Progress:

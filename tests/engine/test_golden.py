@@ -14,7 +14,7 @@ from trainop.engine.framework import Framework
 from trainop.engine.model import CreatePod, CreateService
 from trainop.engine.plan import plan
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 GOLDEN = Path(__file__).with_name("golden")
 

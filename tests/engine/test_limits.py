@@ -21,7 +21,7 @@ from tests.engine.builders import (
 from tests.engine.world import World
 from trainop.engine.limits import is_under_way, seconds_to_due
 from trainop.engine.model import Count, CreatePod, DeleteJob, DeletePod, DeleteService, Event, Plan, Pod
-from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 BACKOFF = "Job j has failed because it has reached the specified backoff limit"
 DEADLINE = "Job j has failed because it was active longer than specified deadline"

@@ -20,11 +20,11 @@ from tests.engine.builders import (
     written,
 )
 from tests.engine.world import World
-from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.ledger import RESTARTS
 from trainop.engine.model import Count, CreatePod, DeletePod, DeleteService, Event, Options, Plan, Pod
 from trainop.engine.plan import ignored, plan, reject
-from trainop.runtime.objects import Json, Unstructured
+from trainop.kinds.pytorch import PYTORCH
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 SUSPENDED_EVENT = Event("Normal", "PyTorchJobSuspended", "PyTorchJob j is suspended.")
 RESUMED_EVENT = Event("Normal", "PyTorchJobResumed", "PyTorchJob j is resumed.")

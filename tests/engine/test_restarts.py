@@ -22,13 +22,13 @@ from tests.engine.builders import (
     written,
 )
 from tests.engine.world import World
-from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.failures import disrupted, may_restart
 from trainop.engine.job import Role
 from trainop.engine.ledger import RESTARTS, Ledger
 from trainop.engine.model import Count, CreatePod, CreateService, DeletePod, Event, Pod
-from trainop.runtime.objects import Json
+from trainop.kinds.pytorch import PYTORCH
+from trainop.runtime.objects.metadata import Json
 
 RESTARTING_TEXT = "job j is restarting because Worker replica(s) failed."
 EXIT_TEXT = 'job "j" is failing because "Worker" replica(s) failed.'

@@ -4,7 +4,7 @@ import pytest
 
 from tests.engine.builders import CREATED, RUNNING, make_job, make_pod, plan_for, status_of
 from trainop.engine.model import Event, Notice, Pod
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 
 def notices(*pods: Pod) -> list[Notice]:

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from tests.engine.builders import NOW, manifest_of
-from trainop.controllers.pytorch import PYTORCH
 from trainop.engine.framework import Framework
 from trainop.engine.model import (
     Action,
@@ -33,8 +32,9 @@ from trainop.engine.model import (
 )
 from trainop.engine.plan import plan
 from trainop.engine.status import format_time
-from trainop.runtime.objects import Json, Unstructured, owner_reference
-from trainop.runtime.resource import Resource
+from trainop.kinds.pytorch import PYTORCH
+from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
+from trainop.runtime.objects.resource import Resource
 
 
 class World:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainop.run.documents import BadInputError, read
-from trainop.runtime.objects import Key
+from trainop.runtime.objects.metadata import Key
 
 JOB = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\n"
 

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from trainop.runtime.certificates import Pair
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.webhook.certificates import Pair
 
 NAME = "training-operator.kubeflow.svc"
 

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from trainop.runtime.objects import HasMetadata, Json, Key
-from trainop.runtime.transport import Request, Response
+from trainop.runtime.client.transport import Request, Response
+from trainop.runtime.objects.metadata import HasMetadata, Json, Key
 
 Step: TypeAlias = bytes | Json | float | Exception
 """Of a stream: bytes as they are, an object as a line, seconds to wait, an error of the connection."""

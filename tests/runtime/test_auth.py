@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from tests.patience import PATIENCE
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.auth import ClusterConfig, ConfigError, load_config
-from trainop.runtime.cluster import Credentials, Proof
-from trainop.runtime.credentials import TokenFile
-from trainop.runtime.proxy import proxy_for
-from trainop.runtime.tls import Material, read_material
-from trainop.runtime.transport import NotConnectedError
+from trainop.runtime.client.auth import ClusterConfig, ConfigError, load_config
+from trainop.runtime.client.cluster import Credentials, Proof
+from trainop.runtime.client.credentials import TokenFile
+from trainop.runtime.client.proxy import proxy_for
+from trainop.runtime.client.tls import Material, read_material
+from trainop.runtime.client.transport import NotConnectedError
 
 
 def kubeconfig(user: dict[str, Any] | None = None, /, **cluster: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_service_account_needs_no_heavy_import(account: Path):
     import subprocess  # noqa: PLC0415  # only here
 
     program = (
-        "import sys, pathlib; from trainop.runtime.auth import load_config; import trainop.runtime.http; "
+        "import sys, pathlib; from trainop.runtime.client.auth import load_config; import trainop.runtime.client.http; "
         f"load_config(None, environ={IN_POD!r}, service_account=pathlib.Path({str(account)!r})); "
         "print([name for name in ('yaml', 'kubernetes_asyncio') if name in sys.modules])"
     )
@@ -341,7 +341,7 @@ async def test_token_in_the_kubeconfig_is_read_again(tmp_path: Path):
 
 
 async def test_exec_plugin_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trainop.runtime.execplugin.TIMEOUT", 0.05)
+    monkeypatch.setattr("trainop.runtime.client.execplugin.TIMEOUT", 0.05)
     spec = {"command": "sleep", "args": ["60"]}
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
     assert config.credentials is not None

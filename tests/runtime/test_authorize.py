@@ -9,12 +9,12 @@ import pytest
 
 from tests.runtime.test_server import serving
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.authorize import Authorizer, require_permission
 from trainop.runtime.errors import ApiError, ForbiddenError
-from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import Resource
-from trainop.runtime.server import Address, HttpServer, metrics_application
+from trainop.runtime.metrics.authorize import Authorizer, require_permission
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import Resource
+from trainop.runtime.serving.server import Address, HttpServer, metrics_application
 
 ALICE = {"username": "alice", "uid": "1", "groups": ["dev", "system:authenticated"], "extra": {"scopes": ["a", "b"]}}
 MALLORY = {"username": "mallory", "uid": "2", "groups": []}

@@ -22,12 +22,12 @@ from tests.runtime.scripted import (
     refusal,
 )
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.cache import Cache, CacheError
-from trainop.runtime.client import Client
-from trainop.runtime.guard import GuardedStore, MutationError
-from trainop.runtime.objects import Key, PartialObject, decode_complete, decode_unstructured
-from trainop.runtime.resource import NODES, PODS, SERVICES, Resource
-from trainop.runtime.store import Store, by_controller, by_namespace
+from trainop.runtime.cache.cache import Cache, CacheError
+from trainop.runtime.cache.mutation_detector import GuardedStore, MutationError
+from trainop.runtime.cache.store import Store, by_controller, by_namespace
+from trainop.runtime.client.client import Client
+from trainop.runtime.objects.metadata import Key, PartialObject, decode_complete, decode_unstructured
+from trainop.runtime.objects.resource import NODES, PODS, SERVICES, Resource
 
 DECODE = msgspec.json.Decoder(PartialObject).decode
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")

@@ -11,9 +11,9 @@ import pytest
 from cryptography import x509
 
 from tests.runtime.authority import NAME, cert_controller_pairs, secret_data, shake_hands
-from trainop.runtime.certificates import Pair, authority_fault, issue, make_authority, server_fault
-from trainop.runtime.keyring import FIELDS, Keyring, Subject, advance
-from trainop.runtime.tls import load_pair
+from trainop.runtime.client.tls import load_pair
+from trainop.runtime.webhook.certificates import Pair, authority_fault, issue, make_authority, server_fault
+from trainop.runtime.webhook.keyring import FIELDS, Keyring, Subject, advance
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 DAY = timedelta(days=1)

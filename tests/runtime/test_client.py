@@ -23,8 +23,10 @@ from tests.runtime.scripted import (
     refusal,
 )
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.client import Client, PatchKind
-from trainop.runtime.conflicts import update
+from trainop.runtime.client.client import Client, PatchKind
+from trainop.runtime.client.conflicts import update
+from trainop.runtime.client.sender import retry_after
+from trainop.runtime.client.transport import NotConnectedError, Request, Response
 from trainop.runtime.errors import (
     AlreadyExistsError,
     ApiError,
@@ -38,10 +40,8 @@ from trainop.runtime.errors import (
     UnauthorizedError,
     api_error,
 )
-from trainop.runtime.objects import Change, Json, changed
-from trainop.runtime.resource import NODES, PODS
-from trainop.runtime.sender import retry_after
-from trainop.runtime.transport import NotConnectedError, Request, Response
+from trainop.runtime.objects.metadata import Change, Json, changed
+from trainop.runtime.objects.resource import NODES, PODS
 
 Call: TypeAlias = Callable[[Client], Awaitable[Any]]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainop.runtime.connection import LineSplitter, OversizedLineError
+from trainop.runtime.client.connection import LineSplitter, OversizedLineError
 
 
 @given(st.lists(st.binary(max_size=30)), st.data())

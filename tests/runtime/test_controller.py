@@ -13,14 +13,13 @@ import structlog
 from structlog.testing import capture_logs
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.controller import Controller
-from trainop.runtime.errors import ApiError
-from trainop.runtime.informer import Handler
-from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Key, Metadata, PartialObject
-from trainop.runtime.errors import TerminalError
-from trainop.runtime.reconcile import DONE, Result
-from trainop.runtime.watch import EnqueueObject
+from trainop.runtime.cache.informer import Handler
+from trainop.runtime.controller.controller import Controller
+from trainop.runtime.controller.enqueue import EnqueueObject
+from trainop.runtime.controller.reconcile import DONE, Result
+from trainop.runtime.errors import ApiError, TerminalError
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.objects.metadata import Key, Metadata, PartialObject
 
 A, B = Key("ns", "a"), Key("ns", "b")
 

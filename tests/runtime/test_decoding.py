@@ -31,12 +31,23 @@ from tests.runtime.scripted import (
 )
 from tests.runtime.test_informer import ERROR_410, FIRST, Scene, listed, watch
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.cache import Cache
-from trainop.runtime.client import Client
-from trainop.runtime.decoding import ObjectDecoder, read, read_object
+from trainop.runtime.cache.cache import Cache
+from trainop.runtime.cache.store import Store
+from trainop.runtime.cache.watchevents import decode_event, decode_status
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.decoding import ObjectDecoder, read, read_object
+from trainop.runtime.client.transport import Response
 from trainop.runtime.errors import ApiError, DecodeError, LeadershipLostError, api_error, error_of_status
-from trainop.runtime.leader import LeaderElector
-from trainop.runtime.nesting import (
+from trainop.runtime.manager.leader import LeaderElector
+from trainop.runtime.objects.metadata import (
+    Json,
+    Key,
+    PartialObject,
+    Unstructured,
+    decode_complete,
+    decode_unstructured,
+)
+from trainop.runtime.objects.nesting import (
     MAX_CONTAINERS,
     MAX_DEPTH,
     MAX_STRINGS,
@@ -47,11 +58,7 @@ from trainop.runtime.nesting import (
     prune_in_slices,
     prune_value,
 )
-from trainop.runtime.objects import Json, Key, PartialObject, Unstructured, decode_complete, decode_unstructured
-from trainop.runtime.resource import PODS, Resource
-from trainop.runtime.store import Store
-from trainop.runtime.transport import Response
-from trainop.runtime.watchevents import decode_event, decode_status
+from trainop.runtime.objects.resource import PODS, Resource
 
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 DECODE = msgspec.json.Decoder(PartialObject).decode

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.expectations import Expectations
-from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Key, Metadata, OwnerReference
-from trainop.runtime.resource import PODS, SERVICES, Resource
+from trainop.runtime.controller.expectations import Expectations
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.objects.metadata import Key, Metadata, OwnerReference
+from trainop.runtime.objects.resource import PODS, SERVICES, Resource
 
 JOB = "uid-of-job"
 

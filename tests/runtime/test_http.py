@@ -23,14 +23,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.runtime.virtual_time import VirtualClock
-from trainop.runtime.auth import ClusterConfig, ConfigError, load_config
-from trainop.runtime.client import Client
-from trainop.runtime.cluster import Pem, Proof
-from trainop.runtime.credentials import StaticCredentials, TokenFile
+from trainop.runtime.client.auth import ClusterConfig, ConfigError, load_config
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.cluster import Pem, Proof
+from trainop.runtime.client.credentials import StaticCredentials, TokenFile
+from trainop.runtime.client.http import HttpStream, HttpTransport
+from trainop.runtime.client.identity import CredentialsCheck
+from trainop.runtime.client.transport import NotConnectedError, Request
 from trainop.runtime.errors import UnhealthyError
-from trainop.runtime.http import HttpStream, HttpTransport
-from trainop.runtime.identity import CredentialsCheck
-from trainop.runtime.transport import NotConnectedError, Request
 
 Answer: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

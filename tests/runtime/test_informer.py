@@ -35,14 +35,14 @@ from tests.runtime.scripted import (
     status,
 )
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.client import Client
-from trainop.runtime.informer import Informer
-from trainop.runtime.objects import HasMetadata, Key, PartialObject
-from trainop.runtime.resource import PODS, Resource
-from trainop.runtime.store import by_label
-from trainop.runtime.transport import NotConnectedError, Response
-from trainop.runtime.watch import Enqueue, EnqueueObject
-from trainop.runtime.workqueue import WorkQueue
+from trainop.runtime.cache.informer import Informer
+from trainop.runtime.cache.store import by_label
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.transport import NotConnectedError, Response
+from trainop.runtime.controller.enqueue import Enqueue, EnqueueObject
+from trainop.runtime.controller.workqueue import WorkQueue
+from trainop.runtime.objects.metadata import HasMetadata, Key, PartialObject
+from trainop.runtime.objects.resource import PODS, Resource
 
 DECODE = msgspec.json.Decoder(PartialObject).decode
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")

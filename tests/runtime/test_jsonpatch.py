@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainop.local.api.patch import json_patch
-from trainop.runtime.jsonpatch import diff, escape, same
+from trainop.local.api.fields.patch import json_patch
+from trainop.runtime.objects.jsonpatch import diff, escape, same
 
 NAMES = st.sampled_from(["a", "b", "a/b", "~", "", "c~1"])
 SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(0, 2, width=16) | st.sampled_from(["", "x"])

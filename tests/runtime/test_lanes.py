@@ -16,15 +16,15 @@ from tests.runtime.scripted import Streamed, json_response, refusal
 from tests.runtime.test_http import serving, transport_of
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.operator import build
-from trainop.runtime.client import Client
-from trainop.runtime.cluster import Proof
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.cluster import Proof
+from trainop.runtime.client.http import PIECE, HttpTransport
+from trainop.runtime.client.pool import MAX_REQUESTS
+from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.errors import NotLeaderError
-from trainop.runtime.http import PIECE, HttpTransport
-from trainop.runtime.leader import LeaderElector, Timing
-from trainop.runtime.objects import Json
-from trainop.runtime.pool import MAX_REQUESTS
-from trainop.runtime.resource import PODS
-from trainop.runtime.transport import Request, Response
+from trainop.runtime.manager.leader import LeaderElector, Timing
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import PODS
 from trainop.settings import Settings
 
 POD: Json = {"metadata": {"name": "p", "namespace": "ns"}}

@@ -22,10 +22,10 @@ from trainop.runtime.errors import (
     NotLeaderError,
     UnhealthyError,
 )
-from trainop.runtime.leader import LeaderElector, Timing
-from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Json, ObjectReference
-from trainop.runtime.resource import Resource
+from trainop.runtime.manager.leader import LeaderElector, Timing
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.objects.metadata import Json, ObjectReference
+from trainop.runtime.objects.resource import Resource
 
 
 class Leases:

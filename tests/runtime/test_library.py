@@ -24,9 +24,9 @@ import yaml
 
 import trainop.runtime
 from tests.patience import PATIENCE
-from trainop.local.api.server import ApiServer
+from trainop.local.api.serving.server import ApiServer
 from trainop.runtime import CONFIG_MAPS, Client, Json, NotFoundError, Resource
-from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "runtime"

@@ -19,12 +19,12 @@ from aiohttp import web
 
 from e2e.cluster.daemons import free_ports
 from tests.runtime.test_server import fetch, make_certificate, make_health, serving
-from trainop.local.api.server import ApiServer
-from trainop.runtime import listener
-from trainop.runtime.client import Client
-from trainop.runtime.metrics import Metrics
-from trainop.runtime.resource import LEASES
-from trainop.runtime.server import Address, BindError, HttpServer, health_application, metrics_application
+from trainop.local.api.serving.server import ApiServer
+from trainop.runtime.client.client import Client
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.objects.resource import LEASES
+from trainop.runtime.serving import listener
+from trainop.runtime.serving.server import Address, BindError, HttpServer, health_application, metrics_application
 
 SERVER = Address("127.0.0.1", 0)
 ROOT = Path(__file__).parent.parent.parent

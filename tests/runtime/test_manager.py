@@ -17,13 +17,13 @@ from structlog.testing import capture_logs
 from tests.patience import PATIENCE
 from tests.runtime.test_leader import Connection, Leases
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.controller import Controller
+from trainop.runtime.controller.controller import Controller
+from trainop.runtime.controller.reconcile import DONE, Result
 from trainop.runtime.errors import NotLeaderError
-from trainop.runtime.leader import LeaderElector
-from trainop.runtime.manager import Manager
-from trainop.runtime.objects import Key
-from trainop.runtime.reconcile import DONE, Result
-from trainop.runtime.server import BindError
+from trainop.runtime.manager.leader import LeaderElector
+from trainop.runtime.manager.manager import Manager
+from trainop.runtime.objects.metadata import Key
+from trainop.runtime.serving.server import BindError
 
 A = Key("ns", "a")
 History = list[tuple[str, float]]
@@ -577,10 +577,10 @@ async def test_cancelling_the_manager_cancels_everything():
 
 PROGRAM = """
     import asyncio, sys
-    from trainop.runtime.controller import Controller
-    from trainop.runtime.manager import Manager
-    from trainop.runtime.objects import Key
-    from trainop.runtime.reconcile import DONE
+    from trainop.runtime.controller.controller import Controller
+    from trainop.runtime.manager.manager import Manager
+    from trainop.runtime.objects.metadata import Key
+    from trainop.runtime.controller.reconcile import DONE
 
     class Slow:
         async def reconcile(self, key):

@@ -8,9 +8,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.client import RequestMetrics
-from trainop.runtime.informer import InformerMetrics
-from trainop.runtime.metrics import Metrics
+from trainop.runtime.cache.informer import InformerMetrics
+from trainop.runtime.client.client import RequestMetrics
+from trainop.runtime.metrics.metrics import Metrics
 
 CONTRACT = {
     "controller_runtime_reconcile": ("counter", {"controller", "result"}),

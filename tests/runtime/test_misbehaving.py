@@ -41,13 +41,13 @@ from tests.runtime.scripted import (
 from tests.runtime.test_http import serving, transport_of
 from tests.runtime.test_informer import DECODE
 from tests.runtime.virtual_time import VirtualClock, run_virtual
-from trainop.runtime.client import Client
-from trainop.runtime.credentials import StaticCredentials
-from trainop.runtime.informer import Informer
-from trainop.runtime.objects import Json
-from trainop.runtime.paging import EndlessListError
-from trainop.runtime.resource import PODS
-from trainop.runtime.transport import Request, Response
+from trainop.runtime.cache.informer import Informer
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.credentials import StaticCredentials
+from trainop.runtime.client.paging import EndlessListError
+from trainop.runtime.client.transport import Request, Response
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import PODS
 
 Outcome: TypeAlias = Response | Streamed | Exception
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from trainop.runtime.objects import (
+from trainop.runtime.objects.metadata import (
     Key,
     Metadata,
     PartialObject,

@@ -31,12 +31,12 @@ from tests.runtime.scripted import (
 )
 from tests.runtime.test_informer import DECODE, FIRST, JOBS, STAYS, Scene, job_group, listed, watch
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.cache import Cache
-from trainop.runtime.client import Client
-from trainop.runtime.discovery import Discovery
-from trainop.runtime.objects import HasMetadata
-from trainop.runtime.resource import CONFIG_MAPS, PODS, SERVICES, Resource
-from trainop.runtime.transport import NotConnectedError, Request, Response
+from trainop.runtime.cache.cache import Cache
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.discovery import Discovery
+from trainop.runtime.client.transport import NotConnectedError, Request, Response
+from trainop.runtime.objects.metadata import HasMetadata
+from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SERVICES, Resource
 
 REFUSED = NotConnectedError("refused")
 HOLDING = Streamed([added("a", 1), bookmark(2, end=True), HANG])

@@ -12,13 +12,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.client import PatchKind
-from trainop.runtime.correlator import Correlator, EventLimits
+from trainop.runtime.client.client import PatchKind
 from trainop.runtime.errors import ApiError, ForbiddenError, NotFoundError, NotLeaderError, TooManyRequestsError
-from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Json, ObjectReference
-from trainop.runtime.recorder import Recorder
-from trainop.runtime.resource import EVENTS, Resource
+from trainop.runtime.events.correlator import Correlator, EventLimits
+from trainop.runtime.events.recorder import Recorder
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.objects.metadata import Json, ObjectReference
+from trainop.runtime.objects.resource import EVENTS, Resource
 from trainop.runtime.texts import cut
 
 JOB = ObjectReference("kubeflow.org/v1", "PyTorchJob", "ns", "mnist", "uid-1", "7")

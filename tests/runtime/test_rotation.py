@@ -16,23 +16,23 @@ import pytest
 
 from tests.runtime.authority import NAME, cert_controller_pairs, secret_data, shake_hands
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.local.api.inert import WebhookStrategy
-from trainop.local.api.server import ApiServer
-from trainop.runtime.certificates import Pair
-from trainop.runtime.client import Client, PatchKind
+from trainop.local.api.registry.simple_kinds import WebhookStrategy
+from trainop.local.api.serving.server import ApiServer
+from trainop.runtime.client.client import Client, PatchKind
+from trainop.runtime.client.transport import Request, Response, Stream, Transport
 from trainop.runtime.errors import NotFoundError
-from trainop.runtime.injection import (
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.objects.metadata import Json, Key
+from trainop.runtime.objects.resource import NAMESPACES, SECRETS
+from trainop.runtime.serving.certificate_folder import ServingCertificate
+from trainop.runtime.webhook.certificates import Pair
+from trainop.runtime.webhook.injection import (
     MUTATING_WEBHOOK_CONFIGURATIONS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Configuration,
     injection,
 )
-from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Json, Key
-from trainop.runtime.resource import NAMESPACES, SECRETS
-from trainop.runtime.rotation import CertificateRotation, RotationOptions
-from trainop.runtime.serving import ServingCertificate
-from trainop.runtime.transport import Request, Response, Stream, Transport
+from trainop.runtime.webhook.rotation import CertificateRotation, RotationOptions
 
 HOUR, MINUTE = 3600.0, 60.0
 SECRET = Key("kubeflow", "training-operator-webhook-cert")

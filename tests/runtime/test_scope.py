@@ -7,10 +7,10 @@ import pytest
 from tests.runtime.scripted import HANG, Streamed, added, bookmark, deleted, page, pod, refusal
 from tests.runtime.test_informer import Scene
 from tests.runtime.virtual_time import virtual_time
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import NODES, PODS
-from trainop.runtime.scope import ALL_OTHERS, Namespaces, Scope, Selector, scopes_of
-from trainop.runtime.transport import AnswerTooLongError
+from trainop.runtime.cache.scope import ALL_OTHERS, Namespaces, Scope, Selector, scopes_of
+from trainop.runtime.client.transport import AnswerTooLongError
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import NODES, PODS
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ import msgspec
 import pytest
 import structlog
 
-from trainop.runtime.admission import AdmissionRequest, Verdict
-from trainop.runtime.certificates import Pair
-from trainop.runtime.client import Listing, Page
-from trainop.runtime.cluster import ClusterConfig, Proof
-from trainop.runtime.credentials import StaticCredentials, bearer
-from trainop.runtime.keyring import Keyring
-from trainop.runtime.logs import configure_logging
-from trainop.runtime.objects import Unstructured
-from trainop.runtime.transport import Request, Response
-from trainop.runtime.watchevents import WatchEvent
+from trainop.runtime.cache.watchevents import WatchEvent
+from trainop.runtime.client.client import Listing, Page
+from trainop.runtime.client.cluster import ClusterConfig, Proof
+from trainop.runtime.client.credentials import StaticCredentials, bearer
+from trainop.runtime.client.transport import Request, Response
+from trainop.runtime.manager.logs import configure_logging
+from trainop.runtime.objects.metadata import Unstructured
+from trainop.runtime.webhook.admission import AdmissionRequest, Verdict
+from trainop.runtime.webhook.certificates import Pair
+from trainop.runtime.webhook.keyring import Keyring
 
 SECRET = "hunter2"
 OBJECT = {"kind": "Secret", "metadata": {"name": "s"}, "data": {"password": SECRET}}

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from trainop.runtime.errors import UnhealthyError
-from trainop.runtime.metrics import Metrics
-from trainop.runtime.server import (
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.serving.server import (
     Address,
     BindError,
     Checks,

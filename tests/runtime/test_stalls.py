@@ -11,7 +11,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from tests.patience import PATIENCE
-from trainop.runtime.stalls import StallWatch
+from trainop.runtime.manager.stalls import StallWatch
 
 
 async def test_a_blocking_call_is_told_with_its_task_and_place():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainop.runtime.objects import Key, Metadata, OwnerReference, PartialObject
-from trainop.runtime.store import Change, Store, by_controller, by_label, by_namespace, is_older
+from trainop.runtime.cache.store import Change, Store, by_controller, by_label, by_namespace, is_older
+from trainop.runtime.objects.metadata import Key, Metadata, OwnerReference, PartialObject
 
 OWNER = OwnerReference("kubeflow.org/v1", "PyTorchJob", "job", "job-uid", controller=True)
 OTHER = OwnerReference("v1", "Node", "n", "node-uid")

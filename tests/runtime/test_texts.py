@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainop.runtime.controller import describe
+from trainop.runtime.controller.controller import describe
 from trainop.runtime.errors import api_error
 from trainop.runtime.texts import LONGEST, cut, join_some
 

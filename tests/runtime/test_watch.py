@@ -10,10 +10,18 @@ import asyncio
 import pytest
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.objects import Key, Metadata, OwnerReference, PartialObject
-from trainop.runtime.resource import PODS, Resource
-from trainop.runtime.watch import Changed, Enqueue, EnqueueMapped, EnqueueObject, EnqueueOwner, Mapper, Matching
-from trainop.runtime.workqueue import WorkQueue
+from trainop.runtime.controller.enqueue import (
+    Changed,
+    Enqueue,
+    EnqueueMapped,
+    EnqueueObject,
+    EnqueueOwner,
+    Mapper,
+    Matching,
+)
+from trainop.runtime.controller.workqueue import WorkQueue
+from trainop.runtime.objects.metadata import Key, Metadata, OwnerReference, PartialObject
+from trainop.runtime.objects.resource import PODS, Resource
 
 
 def make(name: str = "pod", *owners: OwnerReference, version: str = "1", **fields: object) -> PartialObject:

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainop.runtime.errors import error_of_status
-from trainop.runtime.transport import NotConnectedError
-from trainop.runtime.watcher import (
+from trainop.runtime.cache.watcher import (
     MAX_BACKOFF,
     Action,
     Cause,
@@ -26,6 +24,8 @@ from trainop.runtime.watcher import (
     cause_of_close,
     step,
 )
+from trainop.runtime.client.transport import NotConnectedError
+from trainop.runtime.errors import error_of_status
 
 WATCHING = State(Phase.WATCHING, streams=False, version="10")
 STREAMING = State(Phase.STREAMING)

@@ -21,7 +21,14 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.test_utils import make_mocked_request
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.admission import (
+from trainop.runtime.errors import InvalidError, UnhealthyError
+from trainop.runtime.manager.manager import Manager
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import PODS, Resource
+from trainop.runtime.serving.certificate_folder import CertificateError, CertificateFolder, ServingCertificate
+from trainop.runtime.serving.server import Address
+from trainop.runtime.webhook.admission import (
     AdmissionRequest,
     Handler,
     Verdict,
@@ -34,15 +41,8 @@ from trainop.runtime.admission import (
     validating,
     validating_path,
 )
-from trainop.runtime.certificates import issue, make_authority
-from trainop.runtime.errors import InvalidError, UnhealthyError
-from trainop.runtime.manager import Manager
-from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import PODS, Resource
-from trainop.runtime.server import Address
-from trainop.runtime.serving import CertificateError, CertificateFolder, ServingCertificate
-from trainop.runtime.webhook import WebhookServer, _Endpoint, seconds_for
+from trainop.runtime.webhook.certificates import issue, make_authority
+from trainop.runtime.webhook.server import WebhookServer, _Endpoint, seconds_for
 
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 PATH = "/validate-kubeflow-org-v1-pytorchjob"

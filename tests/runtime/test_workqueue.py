@@ -8,10 +8,10 @@ import random
 import pytest
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.metrics import Metrics
-from trainop.runtime.objects import Key
-from trainop.runtime.ratelimit import ExponentialLimiter, RetryLimiter, TokenBucket
-from trainop.runtime.workqueue import LOW_PRIORITY, QueueShutDownError, WorkQueue
+from trainop.runtime.controller.ratelimit import ExponentialLimiter, RetryLimiter, TokenBucket
+from trainop.runtime.controller.workqueue import LOW_PRIORITY, QueueShutDownError, WorkQueue
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.objects.metadata import Key
 
 A, B, C = Key("ns", "a"), Key("ns", "b"), Key("ns", "c")
 

@@ -40,10 +40,10 @@ from trainop.runtime import (
     load_config,
     validating,
 )
-from trainop.runtime.admission import mutating_path, validating_path
-from trainop.runtime.injection import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
-from trainop.runtime.resource import SECRETS
-from trainop.runtime.server import Address
+from trainop.runtime.objects.resource import SECRETS
+from trainop.runtime.serving.server import Address
+from trainop.runtime.webhook.admission import mutating_path, validating_path
+from trainop.runtime.webhook.injection import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "runtime"

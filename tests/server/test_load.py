@@ -11,7 +11,7 @@ import pytest
 from e2e.bench.operators import HERE
 from e2e.bench.runs import COUNT, Plan, keep, run_one
 from e2e.bench.targets import LEADER, OURS
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 JOBS, PODS = 10, 8
 RECORD = HERE / "report" / "results" / "small" / "record.jsonl"

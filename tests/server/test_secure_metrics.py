@@ -18,7 +18,7 @@ from e2e.cluster.daemons import wait_until
 from tests.patience import PATIENCE
 from tests.server.process import Operator
 from tests.server.world import World
-from trainop.runtime.certificates import Pair, issue, make_authority
+from trainop.runtime.webhook.certificates import Pair, issue, make_authority
 
 MakeOperator = Callable[..., Operator]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

@@ -20,18 +20,18 @@ from trainop.engine.draft import Draft
 from trainop.engine.ledger import Ledger
 from trainop.engine.slots import Line
 from trainop.engine.status import Status
-from trainop.runtime import watcher
-from trainop.runtime.client import Client
+from trainop.runtime.cache import watcher
+from trainop.runtime.cache.reflector import Reflector
+from trainop.runtime.cache.store import Change, Store
+from trainop.runtime.client.client import Client
 from trainop.runtime.clock import read_time
-from trainop.runtime.controller import Controller
+from trainop.runtime.controller.controller import Controller
+from trainop.runtime.controller.expectations import Expectations
+from trainop.runtime.controller.reconcile import DONE, Result
+from trainop.runtime.controller.workqueue import WorkQueue
 from trainop.runtime.errors import ConflictError, NotFoundError
-from trainop.runtime.expectations import Expectations
-from trainop.runtime.leader import LeaderElector
-from trainop.runtime.objects import Unstructured
-from trainop.runtime.reconcile import DONE, Result
-from trainop.runtime.reflector import Reflector
-from trainop.runtime.store import Change, Store
-from trainop.runtime.workqueue import WorkQueue
+from trainop.runtime.manager.leader import LeaderElector
+from trainop.runtime.objects.metadata import Unstructured
 
 # Expectations and own writes ------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from tests.simulation.weather import draw_weather
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.engine.parse import parse
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 RETRYABLE = (130, 137, 143, 255)
 SPANS = {"outage": (2, 15), "no quorum": (0.5, 8), "no admission": (0.5, 8), "node": (5, 40)}

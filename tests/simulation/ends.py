@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.facts import owner_of, phase
 from tests.simulation.script import BACKOFF, DEADLINE, FOREIGN, JobPlan, Script
 from trainop.engine.ledger import RESTARTS, Ledger
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -10,9 +10,9 @@ import msgspec
 
 from trainop.engine.framework import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE, Framework
 from trainop.engine.parse import ignored
+from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import parse_timestamp
-from trainop.runtime.objects import Json, Unstructured
-from trainop.runtime.transport import Request
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 Slot = tuple[str, int]
 """Role as in labels, and index."""

@@ -13,8 +13,8 @@ import msgspec
 from tests.simulation.oracle.kinds import KINDS, LABELS, Json
 from tests.simulation.script import NAMESPACE, JobPlan
 from tests.simulation.wire import at_once
-from trainop.local.api.store import Stored
-from trainop.runtime.resource import PODS
+from trainop.local.api.storage.store import Stored
+from trainop.runtime.objects.resource import PODS
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

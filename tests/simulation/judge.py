@@ -31,11 +31,11 @@ from trainop.engine.framework import Framework
 from trainop.engine.ledger import Ledger
 from trainop.engine.limits import DEADLINE as DEADLINE_TEXT
 from trainop.engine.parse import ignored
-from trainop.local.api.store import Change, Table
+from trainop.local.api.storage.store import Change, Table
+from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.clock import parse_timestamp
-from trainop.runtime.objects import Json, Unstructured
-from trainop.runtime.resource import LEASES
-from trainop.runtime.transport import Request, Response
+from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime.objects.resource import LEASES
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

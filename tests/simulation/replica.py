@@ -13,9 +13,9 @@ from tests.simulation.loop import Process, Wall
 from tests.simulation.wire import Wire
 from trainop.controllers.counters import JobMetrics
 from trainop.operator import build
-from trainop.runtime.expectations import Expectations
-from trainop.runtime.manager import Group, Manager
-from trainop.runtime.metrics import ControllerMetrics
+from trainop.runtime.controller.expectations import Expectations
+from trainop.runtime.manager.manager import Group, Manager
+from trainop.runtime.metrics.metrics import ControllerMetrics
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

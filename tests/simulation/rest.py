@@ -9,9 +9,9 @@ from tests.simulation.facts import due_at
 from tests.simulation.loop import EPOCH, Pause
 from tests.simulation.replica import metrics
 from tests.simulation.weather import FAIR
-from trainop.local.api.store import Change, Table
-from trainop.runtime.expectations import EXPECTATION_TIMEOUT
-from trainop.runtime.objects import Json
+from trainop.local.api.storage.store import Change, Table
+from trainop.runtime.controller.expectations import EXPECTATION_TIMEOUT
+from trainop.runtime.objects.metadata import Json
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

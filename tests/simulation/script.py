@@ -17,7 +17,7 @@ from tests.simulation.weather import FAIR, Weather
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.framework import Framework
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 NAMESPACE = "ns"
 SUCCEED, FAIL, BACKOFF, DEADLINE, RUN, FOREIGN = "succeed", "fail", "backoff", "deadline", "run", "foreign"

@@ -11,14 +11,15 @@ from unittest import mock
 
 from tests.simulation.replica import metrics
 from trainop import operator
-from trainop.engine.crd import crd
-from trainop.local.api import apply, bodies
-from trainop.local.api.crds import kinds_of
-from trainop.local.api.kinds import Kind
-from trainop.local.api.store import Stored
-from trainop.runtime import workqueue
-from trainop.runtime.manager import Manager
-from trainop.runtime.objects import Json
+from trainop.engine.schema.crd import crd
+from trainop.local.api.fields import server_side_apply
+from trainop.local.api.registry.crds import kinds_of
+from trainop.local.api.registry.kinds import Kind
+from trainop.local.api.request import bodies
+from trainop.local.api.storage.store import Stored
+from trainop.runtime.controller import workqueue
+from trainop.runtime.manager.manager import Manager
+from trainop.runtime.objects.metadata import Json
 
 
 @cache
@@ -53,7 +54,7 @@ def undisturbed() -> Iterator[None]:
     try:
         with (
             mock.patch.object(workqueue, "Metrics", metrics),
-            mock.patch.object(apply, "track_update", lambda _, new, **__: new),
+            mock.patch.object(server_side_apply, "track_update", lambda _, new, **__: new),
             mock.patch.object(bodies, "known_fields", _know_all),
             mock.patch.object(Stored, "become_history", _stay),
             mock.patch.object(Manager, "_count_turns", _turn_no_more),

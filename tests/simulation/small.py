@@ -10,7 +10,7 @@ from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVIC
 from trainop.engine.framework import Framework
 from trainop.engine.parse import parse
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 CALM_AT = 60.0
 NAME = "j"

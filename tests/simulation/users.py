@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from tests.simulation.facts import terminating
 from tests.simulation.script import NAMESPACE, JobPlan, Step
 from tests.simulation.wire import at_once
-from trainop.runtime.client import Client
+from trainop.runtime.client.client import Client
 from trainop.runtime.errors import AlreadyExistsError, NotFoundError
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

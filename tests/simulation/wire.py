@@ -16,8 +16,8 @@ import msgspec
 from tests.simulation.loop import Pause
 from tests.simulation.oracle.losses import DENIED
 from tests.simulation.weather import Weather
-from trainop.runtime.objects import Json
-from trainop.runtime.transport import NotConnectedError, Request, Response, Stream
+from trainop.runtime.client.transport import NotConnectedError, Request, Response, Stream
+from trainop.runtime.objects.metadata import Json
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -29,12 +29,12 @@ from trainop.controllers.observe import observe_live
 from trainop.engine import plan as engine
 from trainop.engine.framework import Framework
 from trainop.engine.model import Action, CreatePod, Options
-from trainop.local.api.server import ApiServer
-from trainop.local.api.store import Store, Stored
+from trainop.local.api.serving.server import ApiServer
+from trainop.local.api.storage.store import Store, Stored
 from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects import Json, Unstructured
-from trainop.runtime.resource import LEASES, NAMESPACES, PODS
-from trainop.runtime.transport import Request, Response, Stream
+from trainop.runtime.client.transport import Request, Response, Stream
+from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime.objects.resource import LEASES, NAMESPACES, PODS
 from trainop.settings import Settings
 
 HECTIC = 2000

@@ -32,13 +32,19 @@ from trainop.engine.model import (
     Notice,
     Release,
 )
-from trainop.runtime.client import Client, PatchKind
-from trainop.runtime.decoding import read_object
-from trainop.runtime.errors import AlreadyExistsError, ApiError, ConflictError, InvalidError, NotFoundError
-from trainop.runtime.expectations import Expectations
-from trainop.runtime.objects import Json, Key, Unstructured, owner_reference
-from trainop.runtime.errors import ReconcileError
-from trainop.runtime.resource import PODS, SERVICES, Resource
+from trainop.runtime.client.client import Client, PatchKind
+from trainop.runtime.client.decoding import read_object
+from trainop.runtime.controller.expectations import Expectations
+from trainop.runtime.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    ReconcileError,
+)
+from trainop.runtime.objects.metadata import Json, Key, Unstructured, owner_reference
+from trainop.runtime.objects.resource import PODS, SERVICES, Resource
 
 MOST_PER_PASS = 500
 """Writes of one pass; the rest is left to the next, so that a big job does not keep a worker from the others."""

@@ -8,12 +8,11 @@ from trainop.controllers.refusal import Refusal, classify
 from trainop.controllers.report import Reporter
 from trainop.engine.framework import Framework
 from trainop.engine.model import Apply, Event, Notice
-from trainop.runtime.client import Client, PatchKind
-from trainop.runtime.decoding import read_object
-from trainop.runtime.errors import ApiError, ConflictError, NotFoundError
-from trainop.runtime.expectations import Expectations
-from trainop.runtime.objects import Key, Unstructured
-from trainop.runtime.errors import ReconcileError
+from trainop.runtime.client.client import Client, PatchKind
+from trainop.runtime.client.decoding import read_object
+from trainop.runtime.controller.expectations import Expectations
+from trainop.runtime.errors import ApiError, ConflictError, NotFoundError, ReconcileError
+from trainop.runtime.objects.metadata import Key, Unstructured
 
 TAKEN_AGAIN_AFTER = 30.0
 REFUSED_AGAIN_AFTER = 300.0

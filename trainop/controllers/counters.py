@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainop.runtime.clock import Clock
-from trainop.runtime.metrics import Metrics
+from trainop.runtime.metrics.metrics import Metrics
 
 
 class JobMetrics(Metrics):

@@ -11,11 +11,11 @@ from collections.abc import Collection
 
 import structlog
 
-from trainop.runtime.client import Client
-from trainop.runtime.decoding import read_object
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.decoding import read_object
 from trainop.runtime.errors import NotFoundError
-from trainop.runtime.objects import Metadata, Unstructured
-from trainop.runtime.resource import Resource
+from trainop.runtime.objects.metadata import Metadata, Unstructured
+from trainop.runtime.objects.resource import Resource
 
 log = structlog.get_logger(__name__)
 

@@ -11,13 +11,13 @@ import msgspec
 
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selector
 from trainop.engine.model import ChildMetadata, Options, Pod, Service, Snapshot, UnreadablePod
-from trainop.runtime.client import Client, Listing
-from trainop.runtime.decoding import read_object
+from trainop.runtime.cache.informer import Informer
+from trainop.runtime.cache.store import Index, Store, by_controller
+from trainop.runtime.client.client import Client, Listing
+from trainop.runtime.client.decoding import read_object
 from trainop.runtime.errors import MAX_DETAIL, DecodeError
-from trainop.runtime.informer import Informer
-from trainop.runtime.objects import HasMetadata, Json, Key, Metadata, Unstructured
-from trainop.runtime.resource import PODS, SERVICES, Resource
-from trainop.runtime.store import Index, Store, by_controller
+from trainop.runtime.objects.metadata import HasMetadata, Json, Key, Metadata, Unstructured
+from trainop.runtime.objects.resource import PODS, SERVICES, Resource
 from trainop.runtime.texts import cut
 
 T = TypeVar("T", bound=HasMetadata)
@@ -74,7 +74,7 @@ class View:
         return self.jobs.store.unreadable.get(key)
 
     def look(self, resource: Resource, key: Key) -> Metadata | None:
-        """What is cached of a child (`trainop.runtime.expectations.Look`)."""
+        """What is cached of a child (`trainop.runtime.controller.expectations.Look`)."""
         store: Store[Any]
         if resource in self.companions:
             store = self.companions[resource].store

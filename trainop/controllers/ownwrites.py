@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from trainop.runtime.client import Client
+from trainop.runtime.cache.store import is_older
+from trainop.runtime.client.client import Client
 from trainop.runtime.clock import Clock
+from trainop.runtime.controller.enqueue import Predicate
 from trainop.runtime.errors import ConflictError
-from trainop.runtime.objects import Json, Metadata, Unstructured
-from trainop.runtime.resource import Resource
-from trainop.runtime.store import is_older
-from trainop.runtime.watch import Predicate
+from trainop.runtime.objects.metadata import Json, Metadata, Unstructured
+from trainop.runtime.objects.resource import Resource
 
 READ_LIVE_AFTER = 5.0
 """Seconds to wait for the cache to show a write before the API server is asked."""

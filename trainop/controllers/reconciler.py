@@ -23,15 +23,14 @@ from trainop.controllers.steady import SteadyTime
 from trainop.engine import plan as engine
 from trainop.engine.limits import seconds_to_due
 from trainop.engine.model import Apply, CreatePod, CreateService, DeletePod, Event, Options, Plan, Snapshot
-from trainop.runtime.client import Client
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.decoding import read_object
 from trainop.runtime.clock import Clock
-from trainop.runtime.decoding import read_object
-from trainop.runtime.errors import ApiError, ConflictError, InvalidError, NotFoundError
-from trainop.runtime.expectations import Expectations
-from trainop.runtime.objects import Key, Unstructured
-from trainop.runtime.ratelimit import ExponentialLimiter
-from trainop.runtime.errors import ReconcileError
-from trainop.runtime.reconcile import DONE, Result
+from trainop.runtime.controller.expectations import Expectations
+from trainop.runtime.controller.ratelimit import ExponentialLimiter
+from trainop.runtime.controller.reconcile import DONE, Result
+from trainop.runtime.errors import ApiError, ConflictError, InvalidError, NotFoundError, ReconcileError
+from trainop.runtime.objects.metadata import Key, Unstructured
 
 SOONEST = 0.01
 """Seconds; a deadline that is just due must not become a loop."""

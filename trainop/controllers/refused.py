@@ -15,8 +15,8 @@ from typing import NamedTuple
 from trainop.engine.ledger import RESTARTS
 from trainop.engine.model import Action, Apply, CreatePod, CreateService
 from trainop.runtime.clock import Clock
-from trainop.runtime.objects import Metadata
-from trainop.runtime.ratelimit import ExponentialLimiter
+from trainop.runtime.controller.ratelimit import ExponentialLimiter
+from trainop.runtime.objects.metadata import Metadata
 
 SOONEST, LATEST = 60.0, 900.0
 """Seconds until what was refused is tried again: at first, and at most."""

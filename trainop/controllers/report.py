@@ -14,7 +14,7 @@ from trainop.engine.framework import Framework
 from trainop.engine.model import Count, Event, Notice
 from trainop.engine.plan import VALIDATION
 from trainop.runtime.errors import DecodeError
-from trainop.runtime.objects import Key, Metadata, ObjectReference, Unstructured
+from trainop.runtime.objects.metadata import Key, Metadata, ObjectReference, Unstructured
 
 MOST_NOTICES = 512
 """Identities remembered per job; with more, the oldest may be told again."""
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class EventRecorder(Protocol):
-    """The part of `trainop.runtime.recorder.Recorder` that is used; never blocks."""
+    """The part of `trainop.runtime.events.recorder.Recorder` that is used; never blocks."""
 
     def event(self, about: ObjectReference, type_: str, reason: str, message: str) -> None: ...
 

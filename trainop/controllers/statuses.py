@@ -12,9 +12,9 @@ from trainop.controllers.refusal import is_too_large
 from trainop.controllers.report import Reporter
 from trainop.engine.model import Event, Notice
 from trainop.runtime.clock import Clock
+from trainop.runtime.controller.ratelimit import ExponentialLimiter
 from trainop.runtime.errors import ApiError, InvalidError
-from trainop.runtime.objects import Json, Unstructured
-from trainop.runtime.ratelimit import ExponentialLimiter
+from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.texts import cut
 
 SOONEST, LATEST = 60.0, 900.0

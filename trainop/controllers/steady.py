@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from trainop.engine.limits import is_under_way
 from trainop.runtime.clock import Clock
-from trainop.runtime.objects import Unstructured
+from trainop.runtime.objects.metadata import Unstructured
 
 STEP = 1.0
 """Seconds. A difference of the clocks that changes by less between two looks is drift, and followed."""

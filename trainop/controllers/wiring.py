@@ -11,23 +11,23 @@ from trainop.controllers.apply import Applier
 from trainop.controllers.bodies import Bodies
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.doubts import Doubts
-from trainop.controllers.families import Registry
 from trainop.controllers.observe import CHILD_INDICES, CHILD_SELECTOR, View, decode_pod, decode_service
 from trainop.controllers.ownwrites import News, OwnWrites
-from trainop.controllers.pace import ChildPace, JobPace
+from trainop.controllers.priorities import ChildPace, JobPace
 from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.report import EventRecorder, Reporter
+from trainop.controllers.routing import Registry
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, CompanionKind, Framework
 from trainop.engine.model import Options
-from trainop.runtime.cache import Cache
-from trainop.runtime.client import Client
+from trainop.runtime.cache.cache import Cache
+from trainop.runtime.cache.informer import Informer
+from trainop.runtime.client.client import Client
 from trainop.runtime.clock import Clock
-from trainop.runtime.controller import Controller
-from trainop.runtime.expectations import Expectations
-from trainop.runtime.informer import Informer
-from trainop.runtime.objects import HasMetadata, Key, Unstructured, decode_unstructured
-from trainop.runtime.resource import PODS, SERVICES
-from trainop.runtime.watch import EnqueueObject, EnqueueOwner, Pace
+from trainop.runtime.controller.controller import Controller
+from trainop.runtime.controller.enqueue import EnqueueObject, EnqueueOwner, Pace
+from trainop.runtime.controller.expectations import Expectations
+from trainop.runtime.objects.metadata import HasMetadata, Key, Unstructured, decode_unstructured
+from trainop.runtime.objects.resource import PODS, SERVICES
 
 T = TypeVar("T", bound=HasMetadata)
 

@@ -13,7 +13,7 @@ from trainop.engine.manifests import child_name
 from trainop.engine.model import Adopt, Pod, Release, Service, Snapshot
 from trainop.engine.slots import read_place
 from trainop.runtime.clock import read_time
-from trainop.runtime.objects import Metadata
+from trainop.runtime.objects.metadata import Metadata
 
 MOST_NAMED = 10
 """Objects that an event names."""

@@ -8,7 +8,7 @@ from trainop.engine.draft import Draft
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.framework import Companion, selector
 from trainop.engine.model import Apply, Delete
-from trainop.runtime.objects import Json, Unstructured, owner_reference
+from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
 
 FINGERPRINT = ANNOTATION_PREFIX + "fingerprint"
 """What a companion was made from. Contents are not compared: the API server writes quantities and defaults its way."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 from trainop.runtime.texts import LONGEST, cut, join_some
 
 T = TypeVar("T")

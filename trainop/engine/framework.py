@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeAlias
 from trainop.engine.fields import Fields
 from trainop.engine.job import Job, Role
 from trainop.engine.model import LABELS, Options
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import Resource
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import Resource
 
 GROUP = "kubeflow.org"
 OPERATOR_NAME = LABELS + "operator-name"

@@ -9,7 +9,7 @@ import msgspec
 
 from trainop.engine.extensions import Extensions
 from trainop.engine.fields import FieldError
-from trainop.runtime.objects import Json, Metadata
+from trainop.runtime.objects.metadata import Json, Metadata
 
 MOST_REPLICAS = 100_000
 """Of a job: about what the largest clusters hold; beyond it a typing error must not cost the operator its memory."""

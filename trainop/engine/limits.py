@@ -13,7 +13,7 @@ from trainop.engine.restarts import Fresh
 from trainop.engine.slots import Line
 from trainop.engine.status import FAILED, SUCCEEDED, SUSPENDED, Status
 from trainop.runtime.clock import read_time
-from trainop.runtime.objects import Unstructured
+from trainop.runtime.objects.metadata import Unstructured
 
 BACKOFF = "Job {} has failed because it has reached the specified backoff limit"
 INFRA = "Job {} has failed because it has reached the specified infra restart limit"

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from trainop.runtime.objects import Json, Metadata, PartialObject, Unstructured
-from trainop.runtime.resource import Resource
+from trainop.runtime.objects.metadata import Json, Metadata, PartialObject, Unstructured
+from trainop.runtime.objects.resource import Resource
 from trainop.runtime.texts import LONGEST_REASON, cut
 
 LABELS = "training.kubeflow.org/"

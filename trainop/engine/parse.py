@@ -20,7 +20,7 @@ from trainop.engine.framework import Framework, Replicas
 from trainop.engine.job import MOST_REPLICAS, UNKNOWN_REPLICAS, Job, Port, Role, RunPolicy
 from trainop.engine.manifests import child_name
 from trainop.engine.readings import weigh
-from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 OURS = "kubeflow.org/training-operator"
 MANAGERS = ("kueue.x-k8s.io/multikueue", OURS)

@@ -10,7 +10,7 @@ from trainop.engine.framework import REPLICA_INDEX, REPLICA_TYPE, Tally
 from trainop.engine.job import Job, Role
 from trainop.engine.manifests import child_name
 from trainop.engine.model import Pod
-from trainop.runtime.objects import HasMetadata
+from trainop.runtime.objects.metadata import HasMetadata
 
 
 @dataclass(slots=True)

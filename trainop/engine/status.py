@@ -12,7 +12,7 @@ from datetime import datetime
 from trainop.engine.framework import REPLICA_TYPE, Framework, Tally, selector
 from trainop.engine.job import Job
 from trainop.runtime.clock import read_time, timestamp
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 from trainop.runtime.texts import cut
 
 CREATED = "Created"

@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Self
 
 from trainop.local import private
-from trainop.local.api.server import ApiServer
+from trainop.local.api.serving.server import ApiServer
 from trainop.local.node.agent import NetworkMode, Node, NodeOptions
-from trainop.runtime.client import Client
-from trainop.runtime.transport import Transport
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.transport import Transport
 
 NODE_NAME = "local"
 _OBJECTS = "objects.sqlite"

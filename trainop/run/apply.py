@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from trainop.run.documents import BadInputError, Document
-from trainop.runtime.client import Client, PatchKind
+from trainop.runtime.client.client import Client, PatchKind
+from trainop.runtime.client.transport import Request
 from trainop.runtime.errors import AlreadyExistsError, ApiError, NotFoundError
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
-from trainop.runtime.transport import Request
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
 
 
 async def install(client: Client, definitions: Iterable[Json]) -> None:

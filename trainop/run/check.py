@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
-from trainop.engine.crd import crd
 from trainop.engine.framework import Framework
 from trainop.engine.parse import parse
-from trainop.local.api.schema import Schema
+from trainop.engine.schema.crd import crd
+from trainop.local.api.schema.schema import Schema
 from trainop.operator import FRAMEWORKS
 from trainop.run.documents import BadInputError, Document
-from trainop.runtime.objects import Json, Unstructured
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 Job = tuple[Document, Framework]
 

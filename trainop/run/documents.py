@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trainop.runtime.objects import Json, Key
+from trainop.runtime.objects.metadata import Json, Key
 
 
 class BadInputError(Exception):

@@ -14,13 +14,13 @@ from typing import TypeAlias
 from trainop.run.logview import LogView
 from trainop.run.screen import JobView, Replica, Screen
 from trainop.run.starting import StartWatch
-from trainop.runtime.cache import Cache
-from trainop.runtime.client import Client
+from trainop.runtime.cache.cache import Cache
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import SystemClock, parse_timestamp
 from trainop.runtime.errors import ApiError
-from trainop.runtime.objects import Json, Key, Unstructured, decode_unstructured
-from trainop.runtime.resource import EVENTS, PODS, Resource
-from trainop.runtime.transport import Request
+from trainop.runtime.objects.metadata import Json, Key, Unstructured, decode_unstructured
+from trainop.runtime.objects.resource import EVENTS, PODS, Resource
 
 _NUMBERS = re.compile(r"\d+")
 _JOB_NAME = "training.kubeflow.org/job-name"

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trainop.local import private
-from trainop.runtime.objects import Key
+from trainop.runtime.objects.metadata import Key
 
 
 class KeptLogs:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from trainop.run.check import Job
-from trainop.runtime.client import Client
+from trainop.runtime.client.client import Client
 from trainop.runtime.errors import ConflictError, NotFoundError
-from trainop.runtime.objects import Json
+from trainop.runtime.objects.metadata import Json
 
 _PATIENCE = 60.0
 _LOOK_AGAIN = 0.05

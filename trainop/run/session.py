@@ -14,8 +14,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from trainop.engine.crd import crd
 from trainop.engine.framework import Framework
+from trainop.engine.schema.crd import crd
 from trainop.local import private
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.logs import configure_logs
@@ -30,7 +30,7 @@ from trainop.run.output import Output
 from trainop.run.rerun import clear_finished
 from trainop.run.screen import JobView, Screen
 from trainop.run.starting import DEFAULT_TIMEOUT
-from trainop.runtime.cache import Cache
+from trainop.runtime.cache.cache import Cache
 from trainop.settings import LogSettings, Settings
 
 

@@ -14,29 +14,41 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainop.runtime.admission import (
-        AdmissionRequest,
-        GroupVersionKind,
-        GroupVersionResource,
-        Verdict,
-        allow,
-        amend,
-        defaulting,
-        deny,
-        mutating_path,
-        validating,
-        validating_path,
-    )
-    from trainop.runtime.auth import load_config
-    from trainop.runtime.authorize import Authorizer, ReviewClient, User, require_permission
-    from trainop.runtime.cache import Cache, CacheError
-    from trainop.runtime.client import Client, Listing, Page, PatchKind
+    from trainop.runtime.cache.cache import Cache, CacheError
+    from trainop.runtime.cache.informer import Handler, Informer
+    from trainop.runtime.cache.informer_metrics import InformerMetrics
+    from trainop.runtime.cache.mutation_detector import MutationError
+    from trainop.runtime.cache.scope import ALL_OTHERS, Scope, Selector
+    from trainop.runtime.cache.store import Store, by_controller, by_label, by_namespace
+    from trainop.runtime.client.auth import load_config
+    from trainop.runtime.client.client import Client, Listing, Page, PatchKind
+    from trainop.runtime.client.cluster import ClusterConfig, ConfigError, Credentials, Proof
+    from trainop.runtime.client.conflicts import update
+    from trainop.runtime.client.discovery import Discovery
+    from trainop.runtime.client.http import HttpStream, HttpTransport
+    from trainop.runtime.client.identity import CredentialsCheck
+    from trainop.runtime.client.paging import EndlessListError
+    from trainop.runtime.client.recovery import Recovery
+    from trainop.runtime.client.sender import Limiter, RequestMetrics
+    from trainop.runtime.client.transport import NotConnectedError, Request, Response, Stream, Transport
     from trainop.runtime.clock import Clock, SystemClock
-    from trainop.runtime.cluster import ClusterConfig, ConfigError, Credentials, Proof
-    from trainop.runtime.conflicts import update
-    from trainop.runtime.controller import Controller, Source
-    from trainop.runtime.correlator import EventLimits
-    from trainop.runtime.discovery import Discovery
+    from trainop.runtime.controller.controller import Controller, Source
+    from trainop.runtime.controller.enqueue import (
+        Changed,
+        EnqueueMapped,
+        EnqueueObject,
+        EnqueueOwner,
+        Mapper,
+        Matching,
+        Pace,
+        Predicate,
+        Urgency,
+    )
+    from trainop.runtime.controller.expectations import Expectations, Steps
+    from trainop.runtime.controller.owners import OwnerError, set_controller
+    from trainop.runtime.controller.ratelimit import ExponentialLimiter, RateLimiter, RetryLimiter, TokenBucket
+    from trainop.runtime.controller.reconcile import DONE, Reconciler, Result
+    from trainop.runtime.controller.workqueue import WorkQueue
     from trainop.runtime.errors import (
         AlreadyExistsError,
         ApiError,
@@ -48,26 +60,21 @@ if TYPE_CHECKING:
         LeadershipLostError,
         NotFoundError,
         NotLeaderError,
+        ReconcileError,
+        TerminalError,
         TooManyRequestsError,
         UnauthorizedError,
         UnhealthyError,
     )
-    from trainop.runtime.expectations import Expectations, Steps
-    from trainop.runtime.guard import MutationError
-    from trainop.runtime.http import HttpStream, HttpTransport
-    from trainop.runtime.identity import CredentialsCheck
-    from trainop.runtime.informer import Handler, Informer
-    from trainop.runtime.injection import (
-        MUTATING_WEBHOOK_CONFIGURATIONS,
-        VALIDATING_WEBHOOK_CONFIGURATIONS,
-        Configuration,
-    )
-    from trainop.runtime.leader import Announcer, LeaderElector, LeaseClient, Timing
-    from trainop.runtime.logs import configure_logging
-    from trainop.runtime.manager import Bindable, Elector, Flushable, Manager, Runnable, Stoppable, Synced
-    from trainop.runtime.measured import InformerMetrics
-    from trainop.runtime.metrics import ControllerMetrics, Metrics, ObservedQueue, QueueMetrics, WebhookMetrics
-    from trainop.runtime.objects import (
+    from trainop.runtime.events.correlator import EventLimits
+    from trainop.runtime.events.recorder import EventClient, Recorder
+    from trainop.runtime.manager.leader import Announcer, LeaderElector, LeaseClient, Timing
+    from trainop.runtime.manager.logs import configure_logging
+    from trainop.runtime.manager.manager import Bindable, Elector, Flushable, Manager, Runnable, Stoppable, Synced
+    from trainop.runtime.manager.stalls import StallWatch
+    from trainop.runtime.metrics.authorize import Authorizer, ReviewClient, User, require_permission
+    from trainop.runtime.metrics.metrics import ControllerMetrics, Metrics, ObservedQueue, QueueMetrics, WebhookMetrics
+    from trainop.runtime.objects.metadata import (
         Change,
         Decoder,
         HasMetadata,
@@ -82,18 +89,10 @@ if TYPE_CHECKING:
         decode_unstructured,
         owner_reference,
     )
-    from trainop.runtime.owners import OwnerError, set_controller
-    from trainop.runtime.paging import EndlessListError
+    from trainop.runtime.objects.resource import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS, SERVICES, Resource
     from trainop.runtime.process import raise_descriptor_limit, return_freed_memory
-    from trainop.runtime.ratelimit import ExponentialLimiter, RateLimiter, RetryLimiter, TokenBucket
-    from trainop.runtime.reconcile import DONE, ReconcileError, Reconciler, Result, TerminalError
-    from trainop.runtime.recorder import EventClient, Recorder
-    from trainop.runtime.recovery import Recovery
-    from trainop.runtime.resource import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS, SERVICES, Resource
-    from trainop.runtime.rotation import CertificateRotation, RotationOptions
-    from trainop.runtime.scope import ALL_OTHERS, Scope, Selector
-    from trainop.runtime.sender import Limiter, RequestMetrics
-    from trainop.runtime.server import (
+    from trainop.runtime.serving.certificate_folder import CertificateFolder, ServingCertificate
+    from trainop.runtime.serving.server import (
         Address,
         BindError,
         Checks,
@@ -102,72 +101,75 @@ if TYPE_CHECKING:
         metrics_application,
         parse_address,
     )
-    from trainop.runtime.serving import CertificateFolder, ServingCertificate
-    from trainop.runtime.stalls import StallWatch
-    from trainop.runtime.store import Store, by_controller, by_label, by_namespace
-    from trainop.runtime.transport import NotConnectedError, Request, Response, Stream, Transport
-    from trainop.runtime.watch import (
-        Changed,
-        EnqueueMapped,
-        EnqueueObject,
-        EnqueueOwner,
-        Mapper,
-        Matching,
-        Pace,
-        Predicate,
-        Urgency,
+    from trainop.runtime.webhook.admission import (
+        AdmissionRequest,
+        GroupVersionKind,
+        GroupVersionResource,
+        Verdict,
+        allow,
+        amend,
+        defaulting,
+        deny,
+        mutating_path,
+        validating,
+        validating_path,
     )
-    from trainop.runtime.webhook import WebhookServer
-    from trainop.runtime.workqueue import WorkQueue
+    from trainop.runtime.webhook.injection import (
+        MUTATING_WEBHOOK_CONFIGURATIONS,
+        VALIDATING_WEBHOOK_CONFIGURATIONS,
+        Configuration,
+    )
+    from trainop.runtime.webhook.rotation import CertificateRotation, RotationOptions
+    from trainop.runtime.webhook.server import WebhookServer
 
 _PLACES = {
-    "admission": "AdmissionRequest GroupVersionKind GroupVersionResource Verdict allow amend defaulting deny"
+    "webhook.admission": "AdmissionRequest GroupVersionKind GroupVersionResource Verdict allow amend defaulting deny"
     " mutating_path validating validating_path",
-    "auth": "load_config",
-    "authorize": "Authorizer ReviewClient User require_permission",
-    "cache": "Cache CacheError",
-    "client": "Client Listing Page PatchKind",
+    "client.auth": "load_config",
+    "metrics.authorize": "Authorizer ReviewClient User require_permission",
+    "cache.cache": "Cache CacheError",
+    "client.client": "Client Listing Page PatchKind",
     "clock": "Clock SystemClock",
-    "cluster": "ClusterConfig ConfigError Credentials Proof",
-    "conflicts": "update",
-    "controller": "Controller Source",
-    "correlator": "EventLimits",
+    "client.cluster": "ClusterConfig ConfigError Credentials Proof",
+    "client.conflicts": "update",
+    "controller.controller": "Controller Source",
+    "events.correlator": "EventLimits",
     "process": "raise_descriptor_limit return_freed_memory",
-    "discovery": "Discovery",
+    "client.discovery": "Discovery",
     "errors": "AlreadyExistsError ApiError ConflictError DecodeError ForbiddenError GoneError InvalidError"
-    " LeadershipLostError NotFoundError NotLeaderError TooManyRequestsError UnauthorizedError"
-    " UnhealthyError",
-    "expectations": "Expectations Steps",
-    "guard": "MutationError",
-    "http": "HttpStream HttpTransport",
-    "identity": "CredentialsCheck",
-    "informer": "Handler Informer",
-    "injection": "Configuration MUTATING_WEBHOOK_CONFIGURATIONS VALIDATING_WEBHOOK_CONFIGURATIONS",
-    "leader": "Announcer LeaderElector LeaseClient Timing",
-    "logs": "configure_logging",
-    "manager": "Bindable Elector Flushable Manager Runnable Stoppable Synced",
-    "measured": "InformerMetrics",
-    "metrics": "ControllerMetrics Metrics ObservedQueue QueueMetrics WebhookMetrics",
-    "objects": "Change Decoder HasMetadata Json Key Metadata ObjectReference OwnerReference PartialObject"
+    " LeadershipLostError NotFoundError NotLeaderError ReconcileError TerminalError"
+    " TooManyRequestsError UnauthorizedError UnhealthyError",
+    "controller.expectations": "Expectations Steps",
+    "cache.mutation_detector": "MutationError",
+    "client.http": "HttpStream HttpTransport",
+    "client.identity": "CredentialsCheck",
+    "cache.informer": "Handler Informer",
+    "webhook.injection": "Configuration MUTATING_WEBHOOK_CONFIGURATIONS VALIDATING_WEBHOOK_CONFIGURATIONS",
+    "manager.leader": "Announcer LeaderElector LeaseClient Timing",
+    "manager.logs": "configure_logging",
+    "manager.manager": "Bindable Elector Flushable Manager Runnable Stoppable Synced",
+    "cache.informer_metrics": "InformerMetrics",
+    "metrics.metrics": "ControllerMetrics Metrics ObservedQueue QueueMetrics WebhookMetrics",
+    "objects.metadata": "Change Decoder HasMetadata Json Key Metadata ObjectReference OwnerReference PartialObject"
     " Unstructured decode_complete decode_unstructured owner_reference",
-    "owners": "OwnerError set_controller",
-    "paging": "EndlessListError",
-    "ratelimit": "ExponentialLimiter RateLimiter RetryLimiter TokenBucket",
-    "reconcile": "DONE ReconcileError Reconciler Result TerminalError",
-    "recorder": "EventClient Recorder",
-    "recovery": "Recovery",
-    "resource": "CONFIG_MAPS NAMESPACES NODES PODS SECRETS SERVICES Resource",
-    "rotation": "CertificateRotation RotationOptions",
-    "scope": "ALL_OTHERS Scope Selector",
-    "sender": "Limiter RequestMetrics",
-    "server": "Address BindError Checks HttpServer health_application metrics_application parse_address",
-    "serving": "CertificateFolder ServingCertificate",
-    "stalls": "StallWatch",
-    "store": "Store by_controller by_label by_namespace",
-    "transport": "NotConnectedError Request Response Stream Transport",
-    "watch": "Changed EnqueueMapped EnqueueObject EnqueueOwner Mapper Matching Pace Predicate Urgency",
-    "webhook": "WebhookServer",
-    "workqueue": "WorkQueue",
+    "controller.owners": "OwnerError set_controller",
+    "client.paging": "EndlessListError",
+    "controller.ratelimit": "ExponentialLimiter RateLimiter RetryLimiter TokenBucket",
+    "controller.reconcile": "DONE Reconciler Result",
+    "events.recorder": "EventClient Recorder",
+    "client.recovery": "Recovery",
+    "objects.resource": "CONFIG_MAPS NAMESPACES NODES PODS SECRETS SERVICES Resource",
+    "webhook.rotation": "CertificateRotation RotationOptions",
+    "cache.scope": "ALL_OTHERS Scope Selector",
+    "client.sender": "Limiter RequestMetrics",
+    "serving.server": "Address BindError Checks HttpServer health_application metrics_application parse_address",
+    "serving.certificate_folder": "CertificateFolder ServingCertificate",
+    "manager.stalls": "StallWatch",
+    "cache.store": "Store by_controller by_label by_namespace",
+    "client.transport": "NotConnectedError Request Response Stream Transport",
+    "controller.enqueue": "Changed EnqueueMapped EnqueueObject EnqueueOwner Mapper Matching Pace Predicate Urgency",
+    "webhook.server": "WebhookServer",
+    "controller.workqueue": "WorkQueue",
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 

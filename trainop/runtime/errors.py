@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from trainop.runtime.objects import Json, Key, Unstructured
+from trainop.runtime.objects.metadata import Json, Key, Unstructured
 from trainop.runtime.texts import cut
 
 MAX_RETRY_AFTER = 60.0

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainop.local.api.server import ApiServer
-from trainop.runtime.transport import Request, Response, Stream
+from trainop.local.api.serving.server import ApiServer
+from trainop.runtime.client.transport import Request, Response, Stream
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.local.api.support import CONFIG_MAPS, DEFINITIONS, PODS, TASKS, Api, config_map, definition, task
-from trainop.local.api.persistence import Journal, Pending
+from trainop.local.api.storage.persistence import Journal, Pending
 
 
 def journal_of(api: Api) -> Journal:
@@ -66,8 +66,8 @@ async def test_versions_never_go_back_even_after_a_crash(tmp_path: Path):
 WRITER = """
 import asyncio, json, os, sys
 from pathlib import Path
-from trainop.local.api.server import ApiServer
-from trainop.runtime.transport import Request
+from trainop.local.api.serving.server import ApiServer
+from trainop.runtime.client.transport import Request
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 

@@ -17,7 +17,7 @@ import yaml
 
 from tests.local.api.support import DEFINITIONS, PODS, Api, definition, pod, task
 from tests.patience import PATIENCE
-from trainop.local.api.server import ApiServer
+from trainop.local.api.serving.server import ApiServer
 
 BEARER = {"Authorization": "Bearer secret"}
 

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from trainop.local.node.sandbox import Command, Machine, NetworkMode, SandboxError
+from trainop.local.node.sandbox.sandbox import Command, Machine, NetworkMode, SandboxError
 
 NO_SUCH_MODE = 3
 """Exit code that tells a machine on which the mode cannot be had from a mistake."""

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from tests.local.node.world import World
 from tests.needs import lack
-from trainop.local.node.sandbox import SandboxError
+from trainop.local.node.sandbox.sandbox import SandboxError
 
 
 async def serve(world: World) -> AsyncIterator[World]:

@@ -8,8 +8,8 @@ import socket
 from typing import Any
 
 from tests.patience import PATIENCE
-from trainop.local.node.channel import Channel, Inbox, encode, wait_readable
-from trainop.local.node.link import Link
+from trainop.local.node.sandbox.channel import Channel, Inbox, encode, wait_readable
+from trainop.local.node.sandbox.link import Link
 
 
 def test_messages_are_put_together_from_any_pieces() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainop.local.node.environment import (
+from trainop.local.node.pods.environment import (
     ConfigError,
     Reference,
     Surroundings,
@@ -19,7 +19,7 @@ from trainop.local.node.environment import (
     references,
     resource_field,
 )
-from trainop.local.node.quantity import parse_quantity
+from trainop.local.node.pods.quantity import parse_quantity
 
 HERE = Surroundings("local", "10.244.0.1", "10.244.0.7", {"cpu": "4", "memory": "1Gi"})
 SETTINGS = Reference("configmap", "settings")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE
-from trainop.local.node.kit import LogShelf
-from trainop.local.node.logreader import LogOptions, last_lines, read_log
-from trainop.local.node.logs import LogCollector, RunLog
+from trainop.local.node.pods.context import LogShelf
+from trainop.local.node.pods.logreader import LogOptions, last_lines, read_log
+from trainop.local.node.pods.logs import LogCollector, RunLog
 
 START = datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)
 
@@ -216,8 +216,8 @@ async def test_what_a_full_disk_refuses_is_counted_in_the_log(tmp_path: Path, mo
         os.write(out, text)
         await asyncio.wait_for(changed, PATIENCE)
 
-    monkeypatch.setattr("trainop.local.node.logs._RESERVE", 2**62)
-    monkeypatch.setattr("trainop.local.node.logs._RESERVED_PART", 1)  # the reserve is the whole disk
+    monkeypatch.setattr("trainop.local.node.pods.logs._RESERVE", 2**62)
+    monkeypatch.setattr("trainop.local.node.pods.logs._RESERVED_PART", 1)  # the reserve is the whole disk
     await write(b"12345\n")
     await write(b"67\n")
     monkeypatch.undo()
@@ -233,8 +233,8 @@ async def test_the_last_words_on_a_full_disk_are_kept(tmp_path: Path, monkeypatc
     log = RunLog(tmp_path / "0.log")
     collector = LogCollector(log, Ticks())
     out, err = collector.open()
-    monkeypatch.setattr("trainop.local.node.logs._RESERVE", 2**62)
-    monkeypatch.setattr("trainop.local.node.logs._RESERVED_PART", 1)
+    monkeypatch.setattr("trainop.local.node.pods.logs._RESERVE", 2**62)
+    monkeypatch.setattr("trainop.local.node.pods.logs._RESERVED_PART", 1)
     os.write(out, b"1234567\n" * 1000)
     os.write(err, b"the error\n")
     os.close(out)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from trainop.local.node.addresses import AddressBook, replace_names, replace_paths, write_out
-from trainop.local.node.dns import answer
-from trainop.local.node.filesystem import Mount
-from trainop.local.node.loopback import LoopbackNames
-from trainop.local.node.names import NameSpace, belongs_to_cluster, hosts_file, resolve, resolver_file
-from trainop.local.node.sandbox import Command
-from trainop.runtime.objects import Key, Unstructured
+from trainop.local.node.network.addresses import AddressBook, replace_names, replace_paths, write_out
+from trainop.local.node.network.dns import answer
+from trainop.local.node.network.loopback import LoopbackNames
+from trainop.local.node.network.names import NameSpace, belongs_to_cluster, hosts_file, resolve, resolver_file
+from trainop.local.node.sandbox.filesystem import Mount
+from trainop.local.node.sandbox.sandbox import Command
+from trainop.runtime.objects.metadata import Key, Unstructured
 
 
 def make_pod(name: str, address: str = "", *, ready: bool = True, phase: str = "Running", **spec: Any) -> Unstructured:

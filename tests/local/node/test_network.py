@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.local.node.world import SERVICES, World, container_status
-from trainop.local.node.bridge import HUB_ADDRESS, HUB_HARDWARE_ADDRESS
-from trainop.local.node.outside import ports_to_carry
-from trainop.runtime.objects import Json
+from trainop.local.node.network.host_network import ports_to_carry
+from trainop.local.node.sandbox.bridge import HUB_ADDRESS, HUB_HARDWARE_ADDRESS
+from trainop.runtime.objects.metadata import Json
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

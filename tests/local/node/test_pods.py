@@ -13,8 +13,8 @@ import pytest
 
 from tests.local.node.world import CONFIG_MAPS, SECRETS, World, container_status, terminated, waiting
 from trainop.runtime.errors import ApiError
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import NODES
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import NODES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -156,7 +156,7 @@ async def test_what_cannot_be_understood_is_said_of_that_pod_alone(
     def fail(text: str) -> None:
         raise ValueError(f"{text} is beyond me")
 
-    monkeypatch.setattr("trainop.local.node.volumes.parse_quantity", fail)
+    monkeypatch.setattr("trainop.local.node.pods.volumes.parse_quantity", fail)
     volume = {"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
     mount = {"name": "v", "mountPath": "/dev/shm"}
     name = await world.start("true", volumes=[volume], main={"volumeMounts": [mount]})

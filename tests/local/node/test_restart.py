@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from tests.local.node.conftest import serve
 from tests.local.node.world import World, terminated
 from tests.patience import PATIENCE
-from trainop.local.api.server import ApiServer
-from trainop.runtime.resource import NODES, PODS
-from trainop.runtime.transport import Request, Response, Stream, Transport
+from trainop.local.api.serving.server import ApiServer
+from trainop.runtime.client.transport import Request, Response, Stream, Transport
+from trainop.runtime.objects.resource import NODES, PODS
 
 
 @asynccontextmanager

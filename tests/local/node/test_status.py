@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainop.local.node.status import (
+from trainop.local.node.pods.status import (
     ContainerState,
     PodState,
     Running,

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainop.local.node.environment import Reference, Surroundings
-from trainop.local.node.filesystem import Mount
-from trainop.local.node.volumes import (
+from trainop.local.node.pods.environment import Reference, Surroundings
+from trainop.local.node.pods.volumes import (
     File,
     VolumeDirectory,
     VolumeError,
@@ -18,6 +17,7 @@ from trainop.local.node.volumes import (
     volume_references,
     write_files,
 )
+from trainop.local.node.sandbox.filesystem import Mount
 
 HERE = Surroundings("local", "10.244.0.1", "10.244.0.7")
 SOURCES = {

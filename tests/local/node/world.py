@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.patience import PATIENCE
-from trainop.local.api.server import ApiServer
+from trainop.local.api.serving.server import ApiServer
 from trainop.local.node.agent import NetworkMode, Node, NodeOptions, Timing
-from trainop.runtime.client import Client
+from trainop.runtime.client.client import Client
 from trainop.runtime.clock import SystemClock
 from trainop.runtime.errors import AlreadyExistsError
-from trainop.runtime.objects import Json, Key, Unstructured
-from trainop.runtime.resource import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
+from trainop.runtime.objects.metadata import Json, Key, Unstructured
+from trainop.runtime.objects.resource import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
 
 QUICK = Timing(backoff_initial=0.05, backoff_limit=0.2, retry_initial=0.02, retry_limit=0.1, settle=0.001)
 

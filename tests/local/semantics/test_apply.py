@@ -11,11 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.local.semantics.recordings import recorded
-from trainop.local.api.apply import LAST_APPLIED, ApplyConflictError, MalformedApplyError, apply, track_update
-from trainop.local.api.fields import compare, difference, fields_of, intersection, paths, union
-from trainop.local.api.patch import json_patch, merge_patch, strategic_merge_patch
-from trainop.local.api.schema import Schema
-from trainop.local.api.shapes import Shape, shape_of_kind
+from trainop.local.api.fields.fields import compare, difference, fields_of, intersection, paths, union
+from trainop.local.api.fields.patch import json_patch, merge_patch, strategic_merge_patch
+from trainop.local.api.fields.server_side_apply import (
+    LAST_APPLIED,
+    ApplyConflictError,
+    MalformedApplyError,
+    apply,
+    track_update,
+)
+from trainop.local.api.schema.schema import Schema
+from trainop.local.api.schema.shapes import Shape, shape_of_kind
 
 TIME = "2026-01-01T00:00:00Z"
 THING = Schema(recorded("schema")["schema"])

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.local.semantics.recordings import recorded
-from trainop.local.api.patch import (
+from trainop.local.api.fields.patch import (
     MalformedPatchError,
     PatchError,
     json_patch,
     merge_patch,
     strategic_merge_patch,
 )
-from trainop.local.api.shapes import Shape, shape_of_kind
+from trainop.local.api.schema.shapes import Shape, shape_of_kind
 
 LEAVES = st.one_of(st.booleans(), st.integers(-3, 3), st.text("ab~/", max_size=3))
 NAMES = st.text("ab~/", max_size=3)

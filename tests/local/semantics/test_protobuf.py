@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainop.local.api.protobuf import MalformedProtobufError, UnknownKindError, decode_protobuf
+from trainop.local.api.request.protobuf import MalformedProtobufError, UnknownKindError, decode_protobuf
 
 
 def varint(number: int) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainop.local.api.selectors import SelectorError, field_selector, label_selector
+from trainop.local.api.request.selectors import SelectorError, field_selector, label_selector
 
 LABELS = {"app": "web", "tier": "db", "n": "5", "empty": "", "a.b/c": "x"}
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.local.semantics.recordings import recorded
-from trainop.local.api.ages import age, human_duration
-from trainop.local.api.jsonpath import compile_path
-from trainop.local.api.table import columns_of_crd, columns_of_kind, table
+from trainop.local.api.printing.jsonpath import compile_path
+from trainop.local.api.printing.table import columns_of_crd, columns_of_kind, table
+from trainop.local.api.schema.ages import age, human_duration
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 TABLES = {recording["kind"]: recording for recording in recorded("tables")}

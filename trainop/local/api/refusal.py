@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainop.local.api.schema import FieldError, invalid_message
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import Resource
+from trainop.local.api.schema.schema import FieldError, invalid_message
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import Resource
 
 
 class Refusal(Exception):  # noqa: N818 - not an error of ours: an answer

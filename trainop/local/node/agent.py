@@ -13,26 +13,26 @@ import structlog
 
 from trainop.local import private
 from trainop.local.node import registration
-from trainop.local.node.addresses import AddressBook
-from trainop.local.node.bridge import HUB_ADDRESS, NETWORK
-from trainop.local.node.dns import DnsServer
-from trainop.local.node.environment import Reference
-from trainop.local.node.kit import Kit, LogShelf, Timing
-from trainop.local.node.logreader import LogOptions, read_log
-from trainop.local.node.loopback import LoopbackNames, ready_addresses
-from trainop.local.node.names import NameSpace, belongs_to_cluster, resolve
-from trainop.local.node.outside import Gateway, HostNetwork, Outside, ports_to_carry
-from trainop.local.node.roster import Roster
-from trainop.local.node.sandbox import Machine, NetworkMode, SandboxError
-from trainop.local.node.worker import insist
-from trainop.runtime.cache import Cache
-from trainop.runtime.client import Client
+from trainop.local.node.network.addresses import AddressBook
+from trainop.local.node.network.dns import DnsServer
+from trainop.local.node.network.host_network import Gateway, HostNetwork, Outside, ports_to_carry
+from trainop.local.node.network.loopback import LoopbackNames, ready_addresses
+from trainop.local.node.network.names import NameSpace, belongs_to_cluster, resolve
+from trainop.local.node.pods.context import Kit, LogShelf, Timing
+from trainop.local.node.pods.environment import Reference
+from trainop.local.node.pods.logreader import LogOptions, read_log
+from trainop.local.node.pods.pod_manager import Roster
+from trainop.local.node.pods.worker import insist
+from trainop.local.node.sandbox.bridge import HUB_ADDRESS, NETWORK
+from trainop.local.node.sandbox.sandbox import Machine, NetworkMode, SandboxError
+from trainop.runtime.cache.cache import Cache
+from trainop.runtime.cache.store import by_namespace
+from trainop.runtime.client.client import Client
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.errors import ApiError, error_of_status
-from trainop.runtime.objects import Json, Key, Unstructured, decode_unstructured
-from trainop.runtime.recorder import Recorder
-from trainop.runtime.resource import CONFIG_MAPS, PODS, SECRETS, SERVICES
-from trainop.runtime.store import by_namespace
+from trainop.runtime.events.recorder import Recorder
+from trainop.runtime.objects.metadata import Json, Key, Unstructured, decode_unstructured
+from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SECRETS, SERVICES
 
 __all__ = ["NetworkMode", "Node", "NodeOptions", "SandboxError", "Timing"]
 

@@ -12,13 +12,13 @@ from datetime import datetime
 from pathlib import Path
 
 import trainop
-from trainop.local.node.filesystem import Mount
-from trainop.local.node.sandbox import NetworkMode
-from trainop.runtime.client import Client
+from trainop.local.node.sandbox.filesystem import Mount
+from trainop.local.node.sandbox.sandbox import NetworkMode
+from trainop.runtime.client.client import Client
 from trainop.runtime.clock import timestamp
 from trainop.runtime.errors import AlreadyExistsError
-from trainop.runtime.objects import Json
-from trainop.runtime.resource import NODES
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import NODES
 
 NETWORK_ANNOTATION = "trainop.kubeflow.org/network"
 

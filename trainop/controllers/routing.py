@@ -1,0 +1,81 @@
+"""Tells each framework of its own children only: the informers of pods and services are shared by all, and most of the
+operator's looks at an event would be in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from trainop.engine.framework import OPERATOR_NAME, Framework
+from trainop.runtime.cache.informer import Handler, Informer
+from trainop.runtime.handling import attempt_each
+from trainop.runtime.objects.metadata import HasMetadata, Key
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+class Families(Generic[T]):
+    """The one handler of an informer. A child is of the kind that controls it; an orphan of the one its label names.
+
+    A handler that raises keeps no other from being told."""
+
+    def __init__(self, children: Informer[T]) -> None:
+        self.children = children
+        self._handlers: dict[str, list[Handler[T]]] = {}
+        children.add_handler(self)
+
+    def of(self, framework: Framework) -> Family[T]:
+        """Where the handlers of a framework are added, before the informer runs."""
+        handlers = self._handlers.setdefault(framework.kind, [])
+        self._handlers[framework.controller] = handlers
+        return Family(self.children, handlers)
+
+    def _concerned(self, child: T) -> Sequence[Handler[T]]:
+        metadata = child.metadata
+        owner = metadata.controller
+        return self._handlers.get(owner.kind if owner else metadata.labels.get(OPERATOR_NAME, ""), ())
+
+    def add(self, obj: T, initial: bool) -> None:
+        attempt_each(lambda handler: handler.add(obj, initial), self._concerned(obj))
+
+    def update(self, old: T, new: T) -> None:
+        """Who loses a child has to know it, too."""
+        before, after = self._concerned(old), self._concerned(new)
+        concerned = after if before is after else (*after, *before)
+        attempt_each(lambda handler: handler.update(old, new), concerned)
+
+    def delete(self, obj: T | None, key: Key, final_state_unknown: bool) -> None:
+        """Whose child it was, nobody can tell if only the key is known."""
+        if obj is not None:
+            attempt_each(lambda handler: handler.delete(obj, key, final_state_unknown), self._concerned(obj))
+
+
+class Family(Generic[T]):
+    """The children of one framework, as a controller's source."""
+
+    def __init__(self, children: Informer[T], handlers: list[Handler[T]]) -> None:
+        self._children = children
+        self._handlers = handlers
+
+    def add_handler(self, handler: Handler[T]) -> None:
+        self._handlers.append(handler)
+
+    async def wait_synced(self) -> None:
+        await self._children.wait_synced()
+
+    @property
+    def current(self) -> bool:
+        return self._children.current
+
+
+class Registry:
+    """The families of all informers of a process."""
+
+    def __init__(self) -> None:
+        self._families: dict[Informer[Any], Families[Any]] = {}
+
+    def family(self, framework: Framework, children: Informer[T]) -> Family[T]:
+        families = self._families.get(children)
+        if families is None:
+            families = self._families[children] = Families(children)
+        return families.of(framework)

@@ -1,0 +1,1 @@
+"""The schemas of the CRDs, made from the same tables that validation uses."""

@@ -1,0 +1,194 @@
+"""The CustomResourceDefinition of a kind, made from its `Framework` (training-operator `manifests/base/crds/`).
+
+As upstream there are no enums and no minima: the API server would hold them against stored objects at every update.
+What is wrong with a job is told by validation, at creation only.
+"""
+
+from __future__ import annotations
+
+from trainop.engine.framework import Framework
+from trainop.engine.schema.openapi import (
+    anything,
+    fields,
+    flag,
+    int32,
+    int64,
+    items,
+    mapping,
+    moment,
+    open_fields,
+    quantities,
+    text,
+    texts,
+)
+from trainop.engine.schema.podschema import pod_template
+from trainop.runtime.objects.metadata import Json
+
+_STATE: Json = {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"}
+_AGE: Json = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+
+
+def crd(framework: Framework) -> Json:
+    """The CRD that serves and stores the version of `framework.resource`."""
+    resource = framework.resource
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{resource.plural}.{resource.group}"},
+        "spec": {
+            "group": resource.group,
+            "names": {
+                "kind": resource.kind,
+                "listKind": f"{resource.kind}List",
+                "plural": resource.plural,
+                "singular": resource.kind.lower(),
+            },
+            "scope": "Namespaced",
+            "versions": [_version(framework)],
+        },
+    }
+
+
+def _version(framework: Framework) -> Json:
+    subresources: Json = {"status": {}}
+    if framework.scale:
+        subresources["scale"] = {
+            "specReplicasPath": f".spec.{framework.replica_specs}.Worker.replicas",
+            "statusReplicasPath": ".status.replicaStatuses.Worker.active",
+            "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
+        }
+    return {
+        "name": framework.resource.version,
+        "served": True,
+        "storage": True,
+        "subresources": subresources,
+        "additionalPrinterColumns": [_STATE, _AGE],
+        "schema": {"openAPIV3Schema": _schema(framework)},
+    }
+
+
+def _schema(framework: Framework) -> Json:
+    return fields(
+        f"{framework.kind} is a distributed training job that the operator runs as pods.",
+        {
+            "apiVersion": text("The version of the schema that the object is written in."),
+            "kind": text("The kind of the object."),
+            "metadata": {"type": "object"},
+            "spec": _spec(framework),
+            "status": _status(),
+        },
+    )
+
+
+def _spec(framework: Framework) -> Json:
+    types = list(framework.roles)
+    named = types[0] if len(types) == 1 else f"{', '.join(types[:-1])} and {types[-1]}"
+    return fields(
+        "What is wanted.",
+        {
+            framework.replica_specs: mapping(
+                f"The pods of the job by type. Types are {named}.", _replica_spec(framework)
+            ),
+            "runPolicy": _run_policy(),
+            **framework.spec_fields,
+        },
+        required=[framework.replica_specs, *framework.required_fields],
+    )
+
+
+def _replica_spec(framework: Framework) -> Json:
+    return fields(
+        "The pods of one type.",
+        {
+            "replicas": int32("How many; 1 if not given."),
+            "restartPolicy": text(
+                "What becomes of a pod that fails: Always and OnFailure restart it, Never fails the job, ExitCode "
+                f"restarts it if the exit code is 128 or above. {framework.restart_policy} if not given."
+            ),
+            "template": pod_template(),
+        },
+    )
+
+
+def _run_policy() -> Json:
+    return fields(
+        "How the job runs, ends and is cleaned up.",
+        {
+            "activeDeadlineSeconds": int64("The job fails when it has been active for this long."),
+            "backoffLimit": int32("The job fails when its pods have failed more often than this."),
+            "cleanPodPolicy": text(
+                "Which pods are deleted when the job has finished: None, Running (and pending ones) or All. "
+                "None if not given."
+            ),
+            "managedBy": text(
+                "Who runs the job: kubeflow.org/training-operator, or kueue.x-k8s.io/multikueue, which makes the "
+                "operator leave it alone. It cannot be changed.",
+                **_immutable("field is immutable"),  # upstream `pkg/webhooks` says so too
+            ),
+            "schedulingPolicy": _scheduling_policy(),
+            "suspend": flag(
+                "While true the job has no pods; its time limits start anew when it resumes.", default=False
+            ),
+            "ttlSecondsAfterFinished": int32("The job is deleted this long after it has finished; never if not given."),
+        },
+    )
+
+
+def _immutable(message: str) -> Json:
+    """Refuses another value; adding and removing the field is allowed, as transition rules have it."""
+    return {"x-kubernetes-validations": [{"rule": "self == oldSelf", "message": message}]}
+
+
+def _scheduling_policy() -> Json:
+    immutable = _immutable("spec.runPolicy.schedulingPolicy.queue is immutable")
+    return fields(
+        "How all pods of the job are placed together, where the operator runs with a gang scheduler.",
+        {
+            "minAvailable": int32("Pods are placed once this many can be; all of them if not given."),
+            "minResources": quantities("What must be free before any pod is placed; computed if not given."),
+            "priorityClass": text("The priority of the group."),
+            "queue": text("The queue of the scheduler.", **immutable),
+            "scheduleTimeoutSeconds": int32("How long the scheduler may wait for the group."),
+        },
+    )
+
+
+def _status() -> Json:
+    condition = fields(
+        "One thing that is, or was, so.",
+        {
+            "type": text("Created, Running, Restarting, Suspended, Succeeded or Failed."),
+            "status": text("True, False or Unknown."),
+            "reason": text("Why, as one word."),
+            "message": text("Why, as a sentence."),
+            "lastUpdateTime": moment("When the condition was last written."),
+            "lastTransitionTime": moment("When its status last changed."),
+        },
+        required=["type", "status"],
+    )
+    replica_status = fields(
+        "How the pods of one type stand.",
+        {
+            "active": int32("Running pods."),
+            "succeeded": int32("Pods that have succeeded."),
+            "failed": int32("Pods that have failed."),
+            "selector": text("Selects the pods of this type."),
+            "labelSelector": open_fields(
+                "Not written any more; see selector.",
+                {
+                    "matchLabels": texts("Labels that must be there."),
+                    "matchExpressions": items("Conditions on labels.", anything("One condition.")),
+                },
+            ),
+        },
+    )
+    return fields(
+        "What has come of it; written by the operator.",
+        {
+            "conditions": items("The state of the job; the newest condition stands last.", condition),
+            "replicaStatuses": mapping("Pods by type.", replica_status),
+            "startTime": moment("When the job started, or resumed last."),
+            "completionTime": moment("When the job finished."),
+            "lastReconcileTime": moment("When the operator last wrote while the job waited to be placed."),
+        },
+    )

@@ -1,0 +1,102 @@
+"""`spec.elasticPolicy` of kinds that can do with fewer or more workers than asked for (`*_defaults.go` upstream)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from trainop.engine.fields import Fields
+from trainop.engine.framework import Companion, CompanionKind
+from trainop.engine.job import Job
+from trainop.engine.leaders import WORKER
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """`spec.elasticPolicy` with its defaults; None is not given."""
+
+    least: int
+    most: int
+    backend: str
+    host: str
+    port: int | None
+    id: str
+    configuration: str
+    """`k1=v1,k2=v2`."""
+    standalone: bool
+    processes: int | None
+    """nProcPerNode, the deprecated one."""
+    max_restarts: int | None
+    metrics: tuple[Json, ...]
+    """What autoscaling is to follow; without any the job is not scaled."""
+
+
+def read_elastic(job: Job, fields: Fields) -> Elastic | None:
+    """The elastic policy, what is wrong with it being noted in `fields`."""
+    if job.spec.get("elasticPolicy") is None:
+        return None
+    at = "spec.elasticPolicy"
+    raw = fields.mapping(at, job.spec["elasticPolicy"])
+    least = fields.integer(f"{at}.minReplicas", raw.get("minReplicas"), least=1)
+    most = fields.integer(f"{at}.maxReplicas", raw.get("maxReplicas"), least=1)
+    if least is not None and most is not None and least > most:
+        fields.invalid(f"{at}.minReplicas", least, f"must be less than or equal to maxReplicas, which is {most}")
+    worker = job.role(WORKER)
+    default = worker.replicas if worker else 0
+    return Elastic(
+        least=next(count for count in (least, most, default) if count is not None),
+        most=next(count for count in (most, least, default) if count is not None),
+        backend=fields.text(f"{at}.rdzvBackend", raw.get("rdzvBackend")) or "c10d",
+        host=fields.text(f"{at}.rdzvHost", raw.get("rdzvHost")),
+        port=fields.integer(f"{at}.rdzvPort", raw.get("rdzvPort"), least=1, most=65535),
+        id=fields.text(f"{at}.rdzvId", raw.get("rdzvId")),
+        configuration=",".join(_read_pairs(fields, f"{at}.rdzvConf", raw.get("rdzvConf"))),
+        standalone=fields.flag(f"{at}.standalone", raw.get("standalone")),
+        processes=fields.integer(f"{at}.nProcPerNode", raw.get("nProcPerNode"), least=1),
+        max_restarts=fields.integer(f"{at}.maxRestarts", raw.get("maxRestarts"), least=0),
+        metrics=_read_metrics(fields, f"{at}.metrics", raw.get("metrics")),
+    )
+
+
+def autoscaler(kind: CompanionKind, target: Resource, job: Job, elastic: Elastic) -> Companion:
+    """What scales the workers of the job between the bounds of its policy (`pytorch/hpa.go`)."""
+    spec = {
+        "scaleTargetRef": {"apiVersion": target.api_version, "kind": target.kind, "name": job.name},
+        "minReplicas": elastic.least,
+        "maxReplicas": elastic.most,
+        "metrics": list(elastic.metrics),
+    }
+    return Companion(kind, job.name, _encode_sorted(spec).decode(), lambda: {"spec": spec})
+
+
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+def check_elastic(job: Job, fields: Fields, replica_specs: str) -> Elastic | None:
+    """The rules of an elastic policy, which needs workers; answers the policy."""
+    elastic = read_elastic(job, fields)
+    if elastic is not None and job.role(WORKER) is None:
+        fields.required(f"spec.{replica_specs}[{WORKER}]", "must be configured if elastic policy is used")
+    return elastic
+
+
+def _read_metrics(fields: Fields, at: str, raw: object) -> tuple[Json, ...]:
+    return tuple(fields.entries(at, fields.sequence(at, raw), dict, fields.mapping))
+
+
+class _Pair(msgspec.Struct, frozen=True, gc=False):
+    key: str = ""
+    value: str = ""
+
+
+def _read_pairs(fields: Fields, at: str, raw: object) -> Iterator[str]:
+    def read(at: str, value: object) -> _Pair:
+        pair = fields.mapping(at, value)
+        return _Pair(*(fields.text(f"{at}.{name}", pair.get(name)) for name in ("key", "value")))
+
+    for pair in fields.entries(at, fields.sequence(at, raw), _Pair, read):
+        yield f"{pair.key}={pair.value}"

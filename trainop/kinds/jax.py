@@ -1,0 +1,49 @@
+"""JAXJob (training-operator `pkg/controller.v1/jax`): each process finds the coordinator, which is worker 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainop.engine.framework import GROUP, QUALIFIED_TEXTS, Environment, Framework, Replicas, variable
+from trainop.engine.job import Job, Role
+from trainop.engine.leaders import WORKER, follow_first, master_or_first
+from trainop.engine.model import Options
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import Resource
+
+PORT_NAME = "jaxjob-port"
+PORT = 6666
+
+
+def environment(job: Job, _options: Options) -> Environment:
+    """What `jax.distributed.initialize` asks for, in upstream's order (`envvar.go`)."""
+    worker = job.role(WORKER)
+    shared = [
+        variable("PYTHONUNBUFFERED", 1),
+        variable("COORDINATOR_PORT", worker.port(PORT_NAME) if worker else PORT),
+        variable("COORDINATOR_ADDRESS", f"{job.name}-worker-0"),
+        variable("NUM_PROCESSES", job.replicas),
+    ]
+
+    def of_replica(_role: Role, index: int) -> Sequence[Json]:
+        return [*shared, variable("PROCESS_ID", index)]
+
+    return of_replica
+
+
+JAX = Framework(
+    resource=Resource(GROUP, "v1", "jaxjobs", "JAXJob"),
+    name="jax",
+    controller="jaxjob-controller",
+    replica_specs="jaxReplicaSpecs",
+    roles={WORKER: Replicas()},
+    container="jax",
+    port_name=PORT_NAME,
+    port=PORT,
+    leads=master_or_first,
+    meets=master_or_first,
+    environment=environment,
+    progress=follow_first(WORKER),
+    texts=lambda _job: QUALIFIED_TEXTS,
+    scale=True,
+)

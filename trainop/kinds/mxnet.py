@@ -1,0 +1,95 @@
+"""MXJob (training-operator v1.7.0 `pkg/controller.v1/mxnet`): MXNet's parameter servers, and TVM's auto-tuning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from trainop.engine.fields import Fields
+from trainop.engine.framework import GROUP, Environment, Framework, Progress, Replicas, Tally, Texts, numbered, variable
+from trainop.engine.job import Job, Role
+from trainop.engine.leaders import WORKER, follow, leader
+from trainop.engine.manifests import child_name
+from trainop.engine.model import Options
+from trainop.engine.schema.openapi import text
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import Resource
+
+SCHEDULER = "Scheduler"
+SERVER = "Server"
+TUNER = "Tuner"
+PORT_NAME = "mxjob-port"
+PORT = 9091
+TUNER_SERVER_KEY = "tuner-server-key"
+"""The annotation of a template that MX_CONFIG repeats as the label of the role."""
+
+
+def environment(job: Job, _options: Options) -> Environment:
+    """MX_CONFIG, and what ps-lite reads, in upstream's order (`mxnet.go`)."""
+    scheduler = leader(job, SCHEDULER)
+    counts = {role.type: role.replicas for role in job.roles}
+    shared = [
+        variable("DMLC_PS_ROOT_PORT", scheduler.port(PORT_NAME) if scheduler else 0),
+        variable("DMLC_PS_ROOT_URI", child_name(job.name, scheduler, 0) if scheduler else ""),
+        variable("DMLC_NUM_SERVER", counts.get(SERVER, 0)),
+        variable("DMLC_NUM_WORKER", counts.get(WORKER, 0)),
+    ]
+    everyone = _describe(job)
+
+    def of_replica(role: Role, index: int) -> Sequence[Json]:
+        task = f'"task":{{"type":"{role.label}","index":{index}}}'
+        own = [variable("DMLC_ROLE", role.label), variable("DMLC_USE_KUBERNETES", 1)]
+        if role.type == WORKER:
+            own.append(variable("DMLC_WORKER_ID", index))
+        return [variable("MX_CONFIG", f"{{{everyone},{task}}}"), *shared, *own]
+
+    return of_replica
+
+
+def _describe(job: Job) -> str:
+    """The members of MX_CONFIG that are the same for all replicas."""
+    cluster, labels = [], {}
+    for role in sorted(job.roles, key=lambda role: role.label):
+        urls = numbered(f'{{"url":"{job.name}-{role.label}-', role.replicas, f'","port":{role.port(PORT_NAME)}}}')
+        cluster.append(f'"{role.label}":[{urls}]')
+        annotations = (role.template.get("metadata") or {}).get("annotations") or {}
+        labels[role.label] = annotations.get(TUNER_SERVER_KEY, "")
+    described = json.dumps(labels, separators=(",", ":"), ensure_ascii=False)
+    return f'"cluster":{{{",".join(cluster)}}},"labels":{described}'
+
+
+def leads(_job: Job, role: Role, _index: int) -> bool:
+    """Every server, as upstream has it."""
+    return role.type == SERVER
+
+
+def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
+    """The scheduler decides; of a job that tunes the tuners do; and workers that nobody serves answer for themselves.
+    Upstream knows only the first of these, and a single worker."""
+    first = (TUNER, SCHEDULER) if job.spec.get("jobMode") == "MXTune" else (SCHEDULER, TUNER)
+    alone = leader(job, SERVER) is None
+    return follow(leader(job, *first, *([WORKER] if alone else [])), tallies)
+
+
+def check(job: Job, fields: Fields) -> None:
+    """The rules that only an MXJob has."""
+    fields.text("spec.jobMode", job.spec.get("jobMode"))
+
+
+MXNET = Framework(
+    resource=Resource(GROUP, "v1", "mxjobs", "MXJob"),
+    name="mxnet",
+    controller="mxjob-controller",
+    replica_specs="mxReplicaSpecs",
+    roles={type_: Replicas() for type_ in (SCHEDULER, SERVER, WORKER, "TunerTracker", "TunerServer", TUNER)},
+    container="mxnet",
+    port_name=PORT_NAME,
+    port=PORT,
+    leads=leads,
+    environment=environment,
+    progress=progress,
+    rules=check,
+    texts=lambda _job: Texts(failed="mxjob {name} is failed because {count} {role} replica(s) failed."),
+    spec_fields={"jobMode": text("What the job does: MXTrain or MXTune.")},
+    required_fields=("jobMode",),
+)

@@ -1,0 +1,168 @@
+"""PyTorchJob (training-operator `pkg/controller.v1/pytorch`): torchrun finds its peers by `MASTER_*` and `PET_*`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from trainop.engine.fields import Fields
+from trainop.engine.framework import (
+    GROUP,
+    Companion,
+    CompanionKind,
+    Environment,
+    Framework,
+    Progress,
+    Replicas,
+    Tally,
+    variable,
+)
+from trainop.engine.job import Job, Role
+from trainop.engine.leaders import MASTER, WORKER, follow, leader, master_or_first, texts_by_master
+from trainop.engine.model import Options
+from trainop.engine.schema.openapi import text
+from trainop.kinds.elastic import Elastic, autoscaler, check_elastic, read_elastic
+from trainop.kinds.elastic_schema import TORCH_ELASTIC_POLICY
+from trainop.kinds.init_container import BUILT_IN, render
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import HORIZONTAL_POD_AUTOSCALERS, Resource
+
+PORT_NAME = "pytorchjob-port"
+PORT = 23456
+RESOURCE = Resource(GROUP, "v1", "pytorchjobs", "PyTorchJob")
+AUTOSCALER = CompanionKind(HORIZONTAL_POD_AUTOSCALERS, lasting=False)
+
+
+def check(job: Job, fields: Fields) -> None:
+    """The rules that only a PyTorchJob has."""
+    processes = _read_processes(job, fields)
+    elastic = check_elastic(job, fields, PYTORCH.replica_specs)
+    if elastic is not None and elastic.processes is not None and processes:
+        fields.forbidden("spec.elasticPolicy.nProcPerNode", "must not be used with spec.nprocPerNode")
+
+
+def _read_processes(job: Job, fields: Fields) -> str:
+    """`spec.nprocPerNode`, empty if not given; what is wrong is `auto`."""
+    at, given = "spec.nprocPerNode", job.spec.get("nprocPerNode")
+    processes = fields.text(at, given)
+    if re.fullmatch("-[0-9]+|[+-]?0+", processes):
+        fields.invalid(at, processes, "must be auto, cpu, gpu or a number from 1")
+        return "auto"
+    return processes or ("auto" if given else "")
+
+
+def environment(job: Job, _options: Options) -> Environment:
+    """The variables of torchrun, in upstream's order (`envvar.go`, `master.go`, `elastic.go`)."""
+    elastic = read_elastic(job, Fields())
+    processes = _processes_per_node(job, elastic)
+    master = job.role(MASTER)
+    before = [variable("PYTHONUNBUFFERED", "1")]
+    if master is not None:
+        address = f"{job.name}-master-0"
+        size = job.replicas * _number(processes)
+        before += [
+            *(variable(name, master.port(PORT_NAME)) for name in ("MASTER_PORT", "PET_MASTER_PORT")),
+            *(variable(name, address) for name in ("MASTER_ADDR", "PET_MASTER_ADDR")),
+            variable("WORLD_SIZE", size),
+        ]
+    after = [] if processes is None else [variable("PET_NPROC_PER_NODE", processes)]
+    after += [variable("PET_NNODES", job.replicas)] if elastic is None else _rendezvous(job, elastic)
+
+    def of_replica(role: Role, index: int) -> Sequence[Json]:
+        if master is None:
+            return [*before, *after]
+        rank = index if role.type == MASTER else index + 1
+        return [*before, variable("RANK", rank), variable("PET_NODE_RANK", rank), *after]
+
+    return of_replica
+
+
+def _rendezvous(job: Job, elastic: Elastic) -> list[Json]:
+    worker = job.role(WORKER)
+    port = elastic.port or (worker.port(PORT_NAME) if worker else None) or PORT
+    optional = {
+        "PET_MAX_RESTARTS": elastic.max_restarts,
+        "PET_NPROC_PER_NODE": elastic.processes,
+        "PET_RDZV_ID": elastic.id or None,
+        "PET_RDZV_CONF": elastic.configuration or None,
+        # Upstream leaves it empty, and torchrun, which reads flags as numbers, stops at that.
+        "PET_STANDALONE": 1 if elastic.standalone else None,
+    }
+    return [
+        variable("PET_RDZV_ENDPOINT", f"{elastic.host or f'{job.name}-worker-0'}:{port}"),
+        variable("PET_RDZV_BACKEND", elastic.backend),
+        variable("PET_NNODES", f"{elastic.least}:{elastic.most}"),
+        *(variable(name, value) for name, value in optional.items() if value is not None),
+    ]
+
+
+def _processes_per_node(job: Job, elastic: Elastic | None) -> str | None:
+    """`spec.nprocPerNode`, whose default is `auto` unless the elastic policy has its own."""
+    given = _read_processes(job, Fields())
+    if given:
+        return given
+    return "auto" if elastic is None or elastic.processes is None else None
+
+
+def _number(processes: str | None) -> int:
+    """As Go's Atoi reads it; words such as `auto` and `gpu` count as 1."""
+    return int(processes) if processes is not None and re.fullmatch(r"[+-]?[0-9]{1,9}", processes) else 1
+
+
+def meets(job: Job, role: Role, index: int) -> bool:
+    """The leader's address is in MASTER_ADDR, the first worker's in PET_RDZV_ENDPOINT."""
+    first_worker = role.type == WORKER and index == 0
+    return master_or_first(job, role, index) or (first_worker and job.spec.get("elasticPolicy") is not None)
+
+
+def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
+    """The masters decide, or without that role the workers; of elastic workers one success is enough."""
+    role = leader(job, MASTER, WORKER)
+    elastic = role is not None and role.type == WORKER and job.spec.get("elasticPolicy") is not None
+    return follow(role, tallies, enough=1 if elastic else None)
+
+
+def init_containers(job: Job, role: Role, options: Options) -> Sequence[Json]:
+    """Workers wait for the master, if there is one. Raises `TemplateError` if the operator's template is bad."""
+    if role.type == MASTER or job.role(MASTER) is None:
+        return ()
+    template = BUILT_IN if options.pytorch_init_template is None else options.pytorch_init_template
+    return render(template, f"{job.name}-master-0", options.pytorch_init_image, options.pytorch_init_max_tries)
+
+
+def companions(job: Job, _options: Options) -> Sequence[Companion]:
+    """The autoscaler of an elastic job that says what to follow."""
+    policy = job.spec.get("elasticPolicy")
+    if not isinstance(policy, dict) or not policy.get("metrics"):
+        return ()
+    elastic = read_elastic(job, Fields())
+    if elastic is None or not elastic.metrics:
+        return ()
+    return [autoscaler(AUTOSCALER, RESOURCE, job, elastic)]
+
+
+PYTORCH = Framework(
+    resource=RESOURCE,
+    name="pytorch",
+    controller="pytorchjob-controller",
+    replica_specs="pytorchReplicaSpecs",
+    roles={MASTER: Replicas(1, 1), WORKER: Replicas(1)},
+    container="pytorch",
+    port_name=PORT_NAME,
+    port=PORT,
+    restart_policy="OnFailure",
+    leads=master_or_first,
+    meets=meets,
+    environment=environment,
+    init_containers=init_containers,
+    companion_kinds=(AUTOSCALER,),
+    companions=companions,
+    progress=progress,
+    rules=check,
+    texts=texts_by_master,
+    spec_fields={
+        "nprocPerNode": text("Processes per pod: auto, cpu, gpu or a number. auto if not given."),
+        "elasticPolicy": TORCH_ELASTIC_POLICY,
+    },
+    scale=True,
+)

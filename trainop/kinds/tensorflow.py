@@ -1,0 +1,80 @@
+"""TFJob (training-operator `pkg/controller.v1/tensorflow`): every replica knows all others by TF_CONFIG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainop.engine.fields import Fields, find_word
+from trainop.engine.framework import GROUP, QUALIFIED_TEXTS, Framework, Progress, Replicas, Tally
+from trainop.engine.job import Job, Role
+from trainop.engine.leaders import MASTER, WORKER, follow, leader
+from trainop.engine.schema.openapi import flag, text
+from trainop.kinds.tf_config import PORT, PORT_NAME, PS, SHARED, companions, environment, mounts
+from trainop.runtime.objects.resource import Resource
+
+CHIEF = "Chief"
+EVALUATOR = "Evaluator"
+ALL_WORKERS = "AllWorkers"
+
+
+def check(job: Job, fields: Fields) -> None:
+    """The rules that only a TFJob has."""
+    fields.choice("spec.successPolicy", job.spec.get("successPolicy"), (ALL_WORKERS,), "")
+    fields.flag("spec.enableDynamicWorker", job.spec.get("enableDynamicWorker"))
+    if job.role(CHIEF) and job.role(MASTER):
+        fields.forbidden(f"spec.{TENSORFLOW.replica_specs}", "must not have more than 1 Chief or Master role")
+
+
+def leads(job: Job, role: Role, index: int) -> bool:
+    """The chief, under either name, or without one the first worker."""
+    chief = leader(job, CHIEF, MASTER)
+    return role.type == chief.type if chief else role.type == WORKER and index == 0
+
+
+def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
+    """The chief decides. Without one the workers do: all of them have to succeed, or by default the first."""
+    chief = leader(job, CHIEF, MASTER, WORKER)
+    found = follow(chief, tallies)
+    if chief is None or chief.type != WORKER or find_word(job.spec.get("successPolicy"), (ALL_WORKERS,)):
+        return found
+    succeeded = found.succeeded or tallies[WORKER].first_completed
+    return Progress(running=found.running and not succeeded, succeeded=succeeded)
+
+
+def tolerates(job: Job, role: Role) -> bool:
+    """Dynamic workers may fail."""
+    return role.type == WORKER and job.spec.get("enableDynamicWorker") is True
+
+
+TENSORFLOW = Framework(
+    resource=Resource(GROUP, "v1", "tfjobs", "TFJob"),
+    name="tensorflow",
+    controller="tfjob-controller",
+    replica_specs="tfReplicaSpecs",
+    roles={type_: Replicas() for type_ in (CHIEF, MASTER, EVALUATOR, PS, WORKER)},
+    container="tensorflow",
+    port_name=PORT_NAME,
+    port=PORT,
+    leads=leads,
+    environment=environment,
+    env_everywhere=False,
+    mounts=mounts,
+    companion_kinds=(SHARED,),
+    companions=companions,
+    progress=progress,
+    tolerates=tolerates,
+    rules=check,
+    texts=lambda _job: QUALIFIED_TEXTS._replace(
+        failed="{kind} {namespace}/{name} has failed because {count} {role} replica(s) failed."
+    ),
+    spec_fields={
+        "successPolicy": text(
+            "When a job without chief has succeeded: AllWorkers, when all workers have; by default when worker 0 has."
+        ),
+        "enableDynamicWorker": flag(
+            "Whether workers may be added, removed and fail while the job runs; they know only themselves and the "
+            "parameter servers then."
+        ),
+    },
+    deleted_as="Job",
+)

@@ -1,0 +1,123 @@
+"""TF_CONFIG (training-operator `pkg/controller.v1/tensorflow/tensorflow.go`): who is in the job, and who one is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from trainop.engine.framework import Companion, CompanionKind, Environment, Mount, numbered, variable
+from trainop.engine.job import Job, Role
+from trainop.engine.leaders import WORKER
+from trainop.engine.model import Options
+from trainop.runtime.objects.resource import CONFIG_MAPS
+
+PS = "PS"
+PORT_NAME = "tfjob-port"
+PORT = 2222
+
+MOST_IN_ENVIRONMENT = 100 * 1024
+"""Bytes of `cluster`; of a larger one TF_CONFIG has the path of a file in its place."""
+FOLDER, FILE = "/etc/trainop/tf-config", "cluster.json"
+CLUSTER_FILE = f"{FOLDER}/{FILE}"
+SHARED = CompanionKind(CONFIG_MAPS, lasting=True, metadata_only=True)
+
+Config: TypeAlias = Callable[[Role, int], str]
+"""The value of TF_CONFIG for each replica."""
+
+
+def environment(job: Job, options: Options) -> Environment:
+    """TF_CONFIG, unless the job is a single replica (`tensorflow.go`)."""
+    if job.replicas == 1:
+        return lambda _role, _index: ()
+    config = _sparse(job, options) if job.spec.get("enableDynamicWorker") is True else _dense(job, options)
+    return lambda role, index: [variable("TF_CONFIG", config(role, index))]
+
+
+def _dense(job: Job, options: Options) -> Config:
+    """All replicas of all types."""
+    cluster = f'"{CLUSTER_FILE}"' if _is_large(job, options) else _cluster(job, options)
+
+    def config(role: Role, index: int) -> str:
+        return f'{{"cluster":{cluster},{_task(role, index)},"environment":"cloud"}}'
+
+    return config
+
+
+def _cluster(job: Job, options: Options) -> str:
+    roles = sorted(job.roles, key=lambda role: role.label)
+    return "{" + ",".join(f'"{role.label}":{_endpoints(job, role, options)}' for role in roles) + "}"
+
+
+def _sparse(job: Job, options: Options) -> Config:
+    """Workers know the parameter servers and themselves, so that the others may come and go."""
+    servers = job.role(PS)
+    all_servers = _endpoints(job, servers, options) if servers else "[]"
+
+    def config(role: Role, index: int) -> str:
+        before, after = _around(job, role, options)
+        own = f"{before}{index}{after}"
+        workers = _compact({str(index): own} if role.type == WORKER else {})
+        known = {WORKER: all_servers, PS: _compact([own])}.get(role.type, "[]")
+        return f'{{"cluster":{{"worker":{workers},"ps":{known}}},{_task(role, index)}}}'
+
+    return config
+
+
+def _task(role: Role, index: int) -> str:
+    return f'"task":{{"type":"{role.label}","index":{index}}}'
+
+
+def _endpoints(job: Job, role: Role, options: Options) -> str:
+    """A JSON list; names of jobs and namespaces need no escapes."""
+    before, after = _around(job, role, options)
+    return "[" + numbered(f'"{before}', role.replicas, f'{after}"') + "]"
+
+
+def _around(job: Job, role: Role, options: Options) -> tuple[str, str]:
+    """What the addresses of a role have before the index, and after it."""
+    domain = f".{options.cluster_domain}" if options.cluster_domain else ""
+    return f"{job.name}-{role.label}-", f".{job.namespace}.svc{domain}:{role.port(PORT_NAME)}"
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+# A cluster too large for the environment ---------------------------------------------------------------------------
+
+
+def _is_large(job: Job, options: Options) -> bool:
+    """The cluster would not fit into the environment of a process (Linux: 128 KiB for one variable)."""
+    if job.spec.get("enableDynamicWorker") is True:
+        return False
+    size = 0
+    for role in job.roles:
+        around = sum(map(len, _around(job, role, options))) + len('"",')
+        size += role.replicas * around + _digits(role.replicas)
+    return size > MOST_IN_ENVIRONMENT
+
+
+def _digits(count: int) -> int:
+    """Of all numbers below `count`, written one after another."""
+    return sum(count - least for least in (0, 10, 100, 1_000, 10_000) if count > least)
+
+
+def companions(job: Job, options: Options) -> Sequence[Companion]:
+    """The cluster as a file that all replicas share."""
+    if not _is_large(job, options):
+        return ()
+    roles = [(role.label, role.replicas, role.port(PORT_NAME)) for role in job.roles]
+    facts = _compact([job.name, job.namespace, options.cluster_domain, roles])
+    return [Companion(SHARED, _shared_name(job), facts, lambda: {"data": {FILE: _cluster(job, options)}})]
+
+
+def mounts(job: Job, options: Options) -> Sequence[Mount]:
+    """Where pods find it."""
+    if not _is_large(job, options):
+        return ()
+    return [Mount("trainop-tf-config", {"configMap": {"name": _shared_name(job)}}, FOLDER)]
+
+
+def _shared_name(job: Job) -> str:
+    return f"{job.name}-tf-config"

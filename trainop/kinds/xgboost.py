@@ -1,0 +1,72 @@
+"""XGBoostJob (training-operator `pkg/controller.v1/xgboost`), also of LightGBM: a tracker and its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trainop.engine.framework import (
+    GROUP,
+    PLAIN_TEXTS,
+    Environment,
+    Framework,
+    Progress,
+    Replicas,
+    Tally,
+    numbered,
+    variable,
+)
+from trainop.engine.job import Job, Role
+from trainop.engine.leaders import MASTER, WORKER, follow, only_master
+from trainop.engine.model import Options
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import Resource
+
+PORT_NAME = "xgboostjob-port"
+PORT = 9999
+
+
+def environment(job: Job, _options: Options) -> Environment:
+    """XGBoost's tracker and rank, and LightGBM's list of machines, in upstream's order (`xgboost.go`)."""
+    ports = {role.type: role.port(PORT_NAME) for role in job.roles}
+    masters = sum(role.replicas for role in job.roles if role.type == MASTER)
+    before = [
+        variable("MASTER_PORT", ports.get(MASTER, PORT)),
+        variable("MASTER_ADDR", f"{job.name}-master-0"),
+        variable("WORLD_SIZE", job.replicas),
+    ]
+    after = [variable("PYTHONUNBUFFERED", 1)]
+    if job.replicas > 1:
+        workers = numbered(f"{job.name}-worker-", job.replicas - 1, "")
+        after += [variable("WORKER_PORT", ports.get(WORKER, PORT)), variable("WORKER_ADDRS", workers)]
+
+    def of_replica(role: Role, index: int) -> Sequence[Json]:
+        rank = index if role.type == MASTER else index + masters
+        return [*before, variable("RANK", rank), *after]
+
+    return of_replica
+
+
+def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
+    """The master decides. Running is told before any end, even if nobody saw the job run."""
+    found = follow(job.role(MASTER), tallies)
+    failed = any(tally.failed for tally in tallies.values())
+    return Progress(running=found.running or found.succeeded or failed, succeeded=found.succeeded)
+
+
+XGBOOST = Framework(
+    resource=Resource(GROUP, "v1", "xgboostjobs", "XGBoostJob"),
+    name="xgboost",
+    controller="xgboostjob-controller",
+    replica_specs="xgbReplicaSpecs",
+    roles={MASTER: Replicas(1, 1), WORKER: Replicas()},
+    required_roles=(MASTER,),
+    container="xgboost",
+    port_name=PORT_NAME,
+    port=PORT,
+    leads=only_master,
+    meets=only_master,
+    environment=environment,
+    progress=progress,
+    texts=lambda _job: PLAIN_TEXTS,
+    deleted_as="Job",
+)

@@ -1,0 +1,1 @@
+"""What goes on between requests: garbage collection and the end of namespaces."""

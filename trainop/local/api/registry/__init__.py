@@ -1,0 +1,1 @@
+"""The kinds that are served, and what the API server does for each of them."""

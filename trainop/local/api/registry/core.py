@@ -1,0 +1,155 @@
+"""The built-in kinds: those that jobs, their tools and the manifests of operators use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainop.local.api.registry.backend import Backend
+from trainop.local.api.registry.crds import DefinitionStrategy
+from trainop.local.api.registry.events import EVENTS_V1, to_core_event, to_events_v1
+from trainop.local.api.registry.kinds import Kind, Strategy, builtin
+from trainop.local.api.registry.namespaces import NamespaceStrategy
+from trainop.local.api.registry.pods import PodStrategy
+from trainop.local.api.registry.services import ServiceStrategy
+from trainop.local.api.registry.simple_kinds import (
+    ConfigMapStrategy,
+    EventStrategy,
+    LeaseStrategy,
+    NodeStrategy,
+    RbacStrategy,
+    SecretStrategy,
+    ServiceAccountStrategy,
+    VolumeClaimStrategy,
+    WebhookStrategy,
+)
+from trainop.local.api.registry.workloads import DeploymentStrategy, JobStrategy, UnattendedStrategy
+from trainop.runtime.objects.resource import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Resource,
+)
+
+_RBAC = "rbac.authorization.k8s.io"
+_NO_COLLECTION = ("create", "delete", "get", "list", "patch", "update", "watch")
+
+
+def core_kinds(backend: Backend, network: str) -> list[Kind]:
+    """All of them, in the order of discovery; `network` is where Services get their addresses."""
+    return [*_core_group(backend, network), *_other_groups(backend), *_inert()]
+
+
+def _core_group(backend: Backend, network: str) -> list[Kind]:
+    status = ("status",)
+    return [
+        builtin(CONFIG_MAPS, short=("cm",), strategy=ConfigMapStrategy()),
+        builtin(Resource("", "v1", "endpoints", "Endpoints"), "endpoints", short=("ep",)),
+        builtin(EVENTS, short=("ev",), strategy=EventStrategy()),
+        builtin(
+            NAMESPACES,
+            short=("ns",),
+            strategy=NamespaceStrategy(),
+            verbs=_NO_COLLECTION,
+            subresources=("status", "finalize"),
+        ),
+        builtin(NODES, short=("no",), strategy=NodeStrategy(), subresources=status),
+        builtin(PERSISTENT_VOLUME_CLAIMS, short=("pvc",), strategy=VolumeClaimStrategy(), subresources=status),
+        builtin(
+            PODS,
+            short=("po",),
+            categories=("all",),
+            strategy=PodStrategy(backend),
+            subresources=("status", "log", "binding", "eviction", "ephemeralcontainers"),
+        ),
+        builtin(
+            Resource("", "v1", "resourcequotas", "ResourceQuota"),
+            short=("quota",),
+            strategy=UnattendedStrategy(),
+            subresources=status,
+        ),
+        builtin(SECRETS, strategy=SecretStrategy()),
+        builtin(SERVICE_ACCOUNTS, short=("sa",), strategy=ServiceAccountStrategy(), subresources=("token",)),
+        builtin(
+            SERVICES,
+            short=("svc",),
+            categories=("all",),
+            strategy=ServiceStrategy(backend, network),
+            subresources=status,
+        ),
+    ]
+
+
+def _other_groups(backend: Backend) -> list[Kind]:
+    status = ("status",)
+    return [
+        replace(
+            builtin(
+                Resource("apps", "v1", "deployments", "Deployment"),
+                short=("deploy",),
+                categories=("all",),
+                strategy=DeploymentStrategy(),
+                subresources=("status", "scale"),
+            ),
+            scale={"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"},
+        ),
+        builtin(
+            Resource("batch", "v1", "jobs", "Job"), categories=("all",), strategy=JobStrategy(), subresources=status
+        ),
+        builtin(
+            Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+            short=("hpa",),
+            categories=("all",),
+            strategy=UnattendedStrategy(),
+            subresources=status,
+        ),
+        builtin(LEASES, strategy=LeaseStrategy()),
+        replace(
+            builtin(EVENTS_V1, short=("ev",), strategy=Strategy()),
+            table=EVENTS.plural,
+            convert=to_events_v1,
+            store_form=to_core_event,
+        ),
+        builtin(Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")),
+        builtin(
+            CUSTOM_RESOURCE_DEFINITIONS,
+            short=("crd", "crds"),
+            categories=("api-extensions",),
+            strategy=DefinitionStrategy(backend),
+            subresources=status,
+        ),
+    ]
+
+
+def _inert() -> list[Kind]:
+    """Stored so that manifests can be applied; nothing acts on them."""
+    admission = "admissionregistration.k8s.io"
+    rbac = RbacStrategy()
+    return [
+        builtin(Resource(_RBAC, "v1", "roles", "Role"), strategy=rbac),
+        builtin(Resource(_RBAC, "v1", "rolebindings", "RoleBinding"), strategy=rbac),
+        builtin(Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False), strategy=rbac),
+        builtin(Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False), strategy=rbac),
+        builtin(
+            Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False), short=("pc",)
+        ),
+        builtin(
+            Resource(
+                admission, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", namespaced=False
+            ),
+            strategy=WebhookStrategy(),
+        ),
+        builtin(
+            Resource(
+                admission, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", namespaced=False
+            ),
+            strategy=WebhookStrategy(),
+        ),
+    ]

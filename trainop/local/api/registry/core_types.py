@@ -1,0 +1,222 @@
+"""The types of the built-in kinds: decoding as strict as the API server's, and their schemas for documentation.
+
+`core_types.json` is trimmed from the OpenAPI documents of Kubernetes (Apache-2.0), by `e2e/core_types.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from trainop.local.api.registry import quantity
+from trainop.runtime.clock import micro_timestamp, parse_timestamp, timestamp
+from trainop.runtime.objects.metadata import Json
+
+_PREFIX = "#/components/schemas/"
+_OPAQUE = ("JSONSchemaProps", "FieldsV1", "RawExtension", ".JSON", "OrArray", "OrBool")
+_MICROSECONDS = re.compile(r"\.\d{6}(?!\d)")
+_SCALARS = {"integer": int, "number": float, "boolean": bool, "string": str}
+_GO = {"number": "float64", "boolean": "bool", "string": "string"}
+_WORDS: Mapping[type, str] = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    bool: "bool",
+    int: "number",
+    float: "number",
+}
+
+
+class MistypedError(ValueError):
+    """A value of another type than the field's, in the words of Go's decoder."""
+
+
+@dataclass(slots=True)
+class Type:
+    """One type; `go` is its name in messages."""
+
+    go: str
+    form: str
+    fields: dict[str, Type] = field(default_factory=dict)
+    element: Type | None = None
+    plain: type | None = None
+    """Values of this Python type are taken as they are."""
+
+
+@cache
+def schemas() -> dict[str, Json]:
+    """All definitions, by their OpenAPI names."""
+    text = resources.files(__package__).joinpath("core_types.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, Json])
+
+
+@cache
+def definition_of(group: str, version: str, kind: str) -> str:
+    """The name of a kind's definition; empty if there is none."""
+    for name, schema in schemas().items():
+        for gvk in schema.get("x-kubernetes-group-version-kind", ()):
+            if (gvk["group"], gvk["version"], gvk["kind"]) == (group, version, kind):
+                return name
+    return ""
+
+
+def decode(definition: str, value: Json, *, keep_empty: bool = False) -> tuple[Json, list[str]]:
+    """The object with only the fields that its type has, and the paths of unknown fields.
+
+    Nulls are dropped, and empty lists and maps too unless `keep_empty`: the API server writes neither.
+    Quantities become canonical. Raises `MistypedError`. The result shares nothing with the argument.
+    """
+    unknown: list[str] = []
+    decoded: Json = _Decoder(unknown, keep_empty=keep_empty).struct(_type(definition), value, "", "")
+    return decoded, unknown
+
+
+@cache
+def _type(definition: str) -> Type:
+    """The type of a definition; its fields are filled in after it is known, so that types may be recursive."""
+    schema = schemas()[definition]
+    made = Type(".".join(definition.split(".")[-2:]), _form(definition, schema))
+    if made.form == "struct":
+        made.fields = {name: _of_schema(part) for name, part in schema["properties"].items()}
+    return made
+
+
+def _form(definition: str, schema: Json) -> str:
+    if definition.endswith("Quantity"):
+        return "quantity"
+    if definition.endswith(".IntOrString"):
+        return "int-or-string"
+    if definition.endswith((".Time", ".MicroTime")):
+        return "time"
+    return "struct" if "properties" in schema and not definition.endswith(_OPAQUE) else "any"
+
+
+def _of_schema(schema: Json) -> Type:
+    if "$ref" in schema:
+        return _type(schema["$ref"].removeprefix(_PREFIX))
+    match schema.get("type"):
+        case "array":
+            element = _of_schema(schema["items"])
+            return Type(f"[]{element.go}", "list", element=element)
+        case "object" if "additionalProperties" in schema:
+            element = _of_schema(schema["additionalProperties"])
+            return Type(f"map[string]{element.go}", "map", element=element)
+        case "integer":
+            return Type(schema.get("format", "int64"), "integer", plain=int)
+        case "number" | "boolean" | "string" as form:
+            return Type(_GO[form], form, plain=_SCALARS[form])
+    return Type("interface {}", "any")
+
+
+class _Decoder:
+    """Walks a value along its type. `path` names fields as Go does, `place` with indices as strict decoding does."""
+
+    def __init__(self, unknown: list[str], *, keep_empty: bool) -> None:
+        self._unknown = unknown
+        self._keep_empty = keep_empty
+
+    def struct(self, kind: Type, value: Json, path: str, place: str) -> Json:
+        decoded: Json = {}
+        owner = kind.go.rpartition(".")[2]
+        for name, part in value.items():
+            held = kind.fields.get(name)
+            if held is None:
+                self._unknown.append(place + name)
+            elif type(part) is held.plain:
+                decoded[name] = part
+            elif part is not None and (part or self._keep_empty or held.form not in {"list", "map"}):
+                decoded[name] = self._any(held, part, owner, path + name, place + name)
+        return decoded
+
+    def _any(self, kind: Type, value: Any, owner: str, path: str, place: str) -> Any:
+        match kind.form:
+            case "any":
+                return value
+            case "struct":
+                self._expect(isinstance(value, dict), kind, value, owner, path)
+                return self.struct(kind, value, f"{path}.", f"{place}.")
+            case "list" | "map":
+                return self._members(kind, value, owner, path, place)
+        return self._scalar(kind, value, owner, path)
+
+    def _members(self, kind: Type, value: Any, owner: str, path: str, place: str) -> Any:
+        if kind.form == "list":
+            self._expect(isinstance(value, list), kind, value, owner, path)
+            if _all_plain(kind, value):
+                return value.copy()
+            return [self._element(kind, item, owner, path, f"{place}[{index}]") for index, item in enumerate(value)]
+        self._expect(isinstance(value, dict), kind, value, owner, path)
+        if _all_plain(kind, value.values()):
+            return value.copy()
+        return {name: self._element(kind, item, owner, path, f"{place}.{name}") for name, item in value.items()}
+
+    def _element(self, kind: Type, value: Any, owner: str, path: str, place: str) -> Any:
+        assert kind.element is not None  # noqa: S101 - lists and maps have one
+        if value is None:
+            return {"struct": {}, "string": "", "list": [], "map": {}}.get(kind.element.form)
+        return self._any(kind.element, value, owner, path, place)
+
+    def _scalar(self, kind: Type, value: Any, owner: str, path: str) -> Any:
+        match kind.form:
+            case "quantity":
+                return self._quantity(kind, value, owner, path)
+            case "time":
+                return self._time(kind, value, owner, path)
+            case "int-or-string":
+                self._expect(isinstance(value, str) or _is_integer(value), kind, value, owner, path)
+                return value
+            case "integer":
+                self._expect(_is_integer(value), kind, value, owner, path)
+                return int(value)
+            case "number":
+                self._expect(isinstance(value, int | float) and not isinstance(value, bool), kind, value, owner, path)
+                return value
+        self._expect(isinstance(value, _SCALARS[kind.form]), kind, value, owner, path)
+        return value
+
+    def _quantity(self, kind: Type, value: Any, owner: str, path: str) -> str:
+        self._expect(isinstance(value, str | int | float), kind, value, owner, path)
+        try:
+            quantity.parse(str(value))
+        except ValueError as error:
+            raise MistypedError(str(error)) from error
+        return quantity.canonical(str(value))
+
+    def _time(self, kind: Type, value: Any, owner: str, path: str) -> str:
+        """In UTC and to the second; a `MicroTime` to the microsecond, of which all six digits have to be there."""
+        self._expect(isinstance(value, str), kind, value, owner, path)
+        micro = kind.go.endswith(".MicroTime")
+        layout = f"2006-01-02T15:04:05{'.000000' if micro else ''}Z07:00"
+        try:
+            at = parse_timestamp(value)
+        except ValueError as error:
+            raise MistypedError(_unparsed(value, layout, value, layout[:4])) from error
+        fraction = value[19:]
+        if micro and not _MICROSECONDS.match(fraction):
+            raise MistypedError(_unparsed(value, layout, fraction, ".000000"))
+        return micro_timestamp(at) if micro else timestamp(at)
+
+    def _expect(self, fits: bool, kind: Type, value: Any, owner: str, path: str) -> None:
+        if not fits:
+            word = _WORDS.get(type(value), "null")
+            raise MistypedError(f"json: cannot unmarshal {word} into Go struct field {owner}.{path} of type {kind.go}")
+
+
+def _all_plain(kind: Type, values: Iterable[Any]) -> bool:
+    plain = kind.element.plain if kind.element else None
+    return plain is not None and all(type(value) is plain for value in values)
+
+
+def _unparsed(value: str, layout: str, part: str, like: str) -> str:
+    """What Go's `time.Parse` says."""
+    return f'parsing time "{value}" as "{layout}": cannot parse "{part}" as "{like}"'
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)

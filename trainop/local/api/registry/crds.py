@@ -1,0 +1,215 @@
+"""CustomResourceDefinitions: what they say becomes kinds that are served at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trainop.local.api.printing.table import columns_of_crd
+from trainop.local.api.registry.backend import Backend
+from trainop.local.api.registry.kinds import Kind, Strategy
+from trainop.local.api.schema.complaints import required, wrong
+from trainop.local.api.schema.schema import FieldError, Schema, SchemaError
+from trainop.local.api.storage.store import Change, Table
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, Resource
+
+_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+"""The finalizer that keeps a definition until its objects are deleted."""
+
+
+class CustomStrategy(Strategy):
+    """Objects of a CRD: the generation counts whatever is not metadata (or status, where that is a subresource)."""
+
+    generation = True
+
+    def __init__(self, *, status: bool) -> None:
+        self.status = status
+
+
+class DefinitionStrategy(Strategy):
+    """CRDs themselves."""
+
+    finalizer = CLEANUP
+    generation = True
+    status = True
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def default(self, value: Json) -> None:
+        spec = value.get("spec") or {}
+        names = spec.get("names") or {}
+        spec.setdefault("conversion", {"strategy": "None"})
+        if kind := names.get("kind"):
+            names.setdefault("singular", kind.lower())
+            names.setdefault("listKind", f"{kind}List")
+
+    def prepare_create(self, value: Json) -> None:
+        value["status"] = self._accepted(value)
+
+    def prepare_update(self, value: Json, old: Json) -> None:
+        status = value.get("status") or {}
+        stored = status.get("storedVersions") or []
+        current = _storage_version(value)
+        if current and current not in stored:
+            value["status"] = {**status, "storedVersions": [*stored, current]}
+
+    def validate(self, value: Json) -> list[FieldError]:
+        spec = value.get("spec") or {}
+        names = spec.get("names") or {}
+        found = [required(f"spec.{field}") for field in ("group", "scope") if not spec.get(field)]
+        found += [required(f"spec.names.{field}") for field in ("plural", "kind") if not names.get(field)]
+        expected = f"{names.get('plural', '')}.{spec.get('group', '')}"
+        if value["metadata"].get("name") != expected:
+            name = value["metadata"].get("name", "")
+            found.append(wrong("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
+        versions = spec.get("versions") or []
+        if sum(bool(version.get("storage")) for version in versions) != 1:
+            shown = [version.get("name") for version in versions]
+            found.append(wrong("spec.versions", shown, "must have exactly one version marked as storage version"))
+        for index, version in enumerate(versions):
+            found += _schema_complaints(version, f"spec.versions[{index}].schema.openAPIV3Schema")
+            found += _column_complaints(version, f"spec.versions[{index}].additionalPrinterColumns")
+        return found
+
+    def warnings(self, value: Json) -> list[str]:
+        schemas = ((version.get("schema") or {}).get("openAPIV3Schema") for version in value["spec"]["versions"])
+        return [warning for schema in schemas if schema for warning in Schema(schema).warnings]
+
+    def _accepted(self, value: Json) -> Json:
+        now = self._backend.now()
+        names = value.get("spec", {}).get("names", {})
+        return {
+            "conditions": [
+                {
+                    "type": "NamesAccepted",
+                    "status": "True",
+                    "lastTransitionTime": now,
+                    "reason": "NoConflicts",
+                    "message": "no conflicts found",
+                },
+                {
+                    "type": "Established",
+                    "status": "True",
+                    "lastTransitionTime": now,
+                    "reason": "InitialNamesAccepted",
+                    "message": "the initial names have been accepted",
+                },
+            ],
+            "acceptedNames": names,
+            "storedVersions": [_storage_version(value)],
+        }
+
+
+def _schema_complaints(version: Json, path: str) -> list[FieldError]:
+    schema = (version.get("schema") or {}).get("openAPIV3Schema")
+    if schema is None:
+        return [required(path, "schemas are required")]
+    try:
+        Schema(schema)
+    except SchemaError as error:
+        return [wrong(path, "<schema>", str(error))]
+    return []
+
+
+def _column_complaints(version: Json, path: str) -> list[FieldError]:
+    found = []
+    for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
+        try:
+            columns_of_crd({"additionalPrinterColumns": [column]})
+        except ValueError as error:
+            found.append(wrong(f"{path}[{index}].jsonPath", column.get("jsonPath"), str(error)))
+    return found
+
+
+def _storage_version(definition: Json) -> str:
+    versions = definition.get("spec", {}).get("versions") or []
+    return next((str(version["name"]) for version in versions if version.get("storage")), "")
+
+
+def kinds_of(definition: Json) -> list[Kind]:
+    """One kind per served version, best version first as discovery prefers them."""
+    spec = definition["spec"]
+    storage = _storage_version(definition)
+    served = [version for version in spec["versions"] if version.get("served")]
+    closing = bool(definition["metadata"].get("deletionTimestamp"))
+    return [_kind(spec, version, storage, closing=closing) for version in served]
+
+
+def _kind(spec: Json, version: Json, storage: str, *, closing: bool) -> Kind:
+    names = spec["names"]
+    subresources = version.get("subresources") or {}
+    resource = Resource(
+        spec["group"], version["name"], names["plural"], names["kind"], namespaced=spec["scope"] == "Namespaced"
+    )
+    document = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+    schema = Schema(document)
+    stored_as = f"{spec['group']}/{storage}"
+    is_storage = version["name"] == storage
+    return Kind(
+        resource=resource,
+        singular=names.get("singular") or names["kind"].lower(),
+        table=str(resource),
+        strategy=CustomStrategy(status="status" in subresources),
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        subresources=tuple(name for name in ("status", "scale") if name in subresources),
+        scale=subresources.get("scale"),
+        schema=schema,
+        document=document,
+        shape=schema.shape,
+        columns=columns_of_crd(version),
+        custom=True,
+        verbs=_VERBS,
+        closing=closing,
+        convert=None if is_storage else _viewed(resource.api_version, schema),
+        store_form=None if is_storage else _renamed(stored_as),
+    )
+
+
+def _renamed(api_version: str) -> Callable[[Json], Json]:
+    """Conversion strategy None: only the apiVersion changes."""
+
+    def convert(value: Json) -> Json:
+        return {**value, "apiVersion": api_version}
+
+    return convert
+
+
+def _viewed(api_version: str, schema: Schema) -> Callable[[Json], Json]:
+    """As read in another version: that version's schema prunes and defaults."""
+
+    def convert(value: Json) -> Json:
+        renamed: dict[str, Any] = {**value, "apiVersion": api_version}
+        return schema.default(schema.prune(renamed)[0])
+
+    return convert
+
+
+class Definitions:
+    """Follows the table of CRDs and keeps the registry in step."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def __call__(self, table: Table, change: Change) -> None:
+        if table.name != str(CUSTOM_RESOURCE_DEFINITIONS):
+            return
+        if change.old is not None:
+            self._drop(change.old.value, final=change.new is None)
+        if change.new is not None:
+            self.serve(change.new.value)
+
+    def serve(self, definition: Json) -> None:
+        """Add the kinds of a definition."""
+        for kind in kinds_of(definition):
+            self._backend.registry.add(kind)
+            self._backend.store.table(kind.table).closed = False
+
+    def _drop(self, definition: Json, *, final: bool) -> None:
+        for name in {kind.table for kind in kinds_of(definition)}:
+            self._backend.registry.remove_table(name)
+            if final:
+                self._backend.store.table(name).close()

@@ -1,0 +1,153 @@
+"""`metadata` of every object: what the server sets, what clients may not change, and what is valid.
+
+Source: apimachinery `pkg/api/validation/objectmeta.go`, apiserver `pkg/registry/rest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainop.local.api.registry.kinds import Kind
+from trainop.local.api.registry.names import label_value, qualified_name
+from trainop.local.api.schema.complaints import forbidden, immutable, required, wrong
+from trainop.local.api.schema.schema import FieldError
+from trainop.runtime.objects.metadata import Json
+
+_STANDARD_FINALIZERS = {"kubernetes", "orphan", "foregroundDeletion", "customresourcecleanup.apiextensions.k8s.io"}
+_ANNOTATIONS_LIMIT = 256 * 1024
+_SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
+_NAME_LIMIT = 63
+_SUFFIX = 5
+
+
+def start(metadata: Json, *, uid: str, now: str) -> None:
+    """Make the metadata of a client's object that of a new one."""
+    for field in _SERVER_SET:
+        metadata.pop(field, None)
+    metadata.pop("resourceVersion", None)
+    metadata |= {"uid": uid, "creationTimestamp": now}
+
+
+def carry_over(metadata: Json, old: Json) -> None:
+    """Keep what only the server sets, whatever the client sent."""
+    for field in _SERVER_SET:
+        if field in old:
+            metadata[field] = old[field]
+        else:
+            metadata.pop(field, None)
+    if "generateName" in old:
+        metadata.setdefault("generateName", old["generateName"])
+
+
+def tidy(metadata: Json) -> None:
+    """Drop empty members, which the server does not store."""
+    for field in ("labels", "annotations", "ownerReferences", "finalizers", "managedFields"):
+        if field in metadata and not metadata[field]:
+            del metadata[field]
+    if metadata.get("namespace") == "":
+        del metadata["namespace"]
+
+
+def generated_name(base: str, suffix: str) -> str:
+    """The base is cut so that the name fits a DNS label."""
+    return base[: _NAME_LIMIT - _SUFFIX] + suffix
+
+
+def complaints(kind: Kind, metadata: Json) -> list[FieldError]:
+    """What is wrong with the metadata of an object that is to be stored."""
+    found: list[FieldError] = []
+    name = metadata.get("name", "")
+    prefix = metadata.get("generateName", "")
+    if prefix:
+        probe = prefix[:-1] + "a" if prefix.endswith("-") else prefix
+        found += [wrong("metadata.generateName", prefix, problem) for problem in kind.strategy.check_name(probe)]
+    if not name:
+        found.append(required("metadata.name", "name or generateName is required"))
+    else:
+        found += [wrong("metadata.name", name, problem) for problem in kind.strategy.check_name(name)]
+    if not kind.resource.namespaced and metadata.get("namespace"):
+        found.append(forbidden("metadata.namespace", "not allowed on this type"))
+    return found + common_complaints(metadata)
+
+
+def common_complaints(metadata: Json, path: str = "metadata") -> list[FieldError]:
+    """Labels, annotations, owners, finalizers; also of a template's metadata."""
+    return [
+        *labels_complaints(metadata.get("labels") or {}, f"{path}.labels"),
+        *_annotations(metadata.get("annotations") or {}, f"{path}.annotations"),
+        *_owners(metadata.get("ownerReferences") or [], f"{path}.ownerReferences"),
+        *_finalizers(metadata.get("finalizers") or [], f"{path}.finalizers"),
+    ]
+
+
+def update_complaints(metadata: Json, old: Json) -> list[FieldError]:
+    """What may not change between two versions of an object."""
+    found: list[FieldError] = []
+    fixed = ("name", "namespace", "uid", "creationTimestamp")
+    changed = [field for field in fixed if metadata.get(field) != old.get(field)]
+    found += [immutable(f"metadata.{field}", metadata.get(field, "")) for field in changed]
+    if old.get("deletionTimestamp"):
+        added = sorted(set(metadata.get("finalizers") or ()) - set(old.get("finalizers") or ()))
+        if added:
+            shown = ", ".join(f'"{finalizer}"' for finalizer in added)
+            reason = (
+                "no new finalizers can be added if the object is being deleted, "
+                f"found new finalizers []string{{{shown}}}"
+            )
+            found += [forbidden("metadata.finalizers", reason)] * 2  # the real server says it twice
+    return found
+
+
+def labels_complaints(labels: Json, path: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    for key, value in labels.items():
+        found += [wrong(path, key, problem) for problem in qualified_name(key)]
+        found += [wrong(path, value, problem) for problem in label_value(value)]
+    return found
+
+
+def _annotations(annotations: Json, path: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    for key in annotations:
+        found += [wrong(path, key, problem) for problem in qualified_name(key.lower())]
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+    if size > _ANNOTATIONS_LIMIT:
+        message = f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
+        found.append(FieldError(path, "FieldValueTooLong", message))
+    return found
+
+
+def _owners(owners: Iterable[Json], path: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    controllers: list[Json] = []
+    for owner in owners:
+        if not owner.get("apiVersion"):
+            found.append(wrong(f"{path}.apiVersion", "", "version must not be empty"))
+        missing = [field for field in ("kind", "name", "uid") if not owner.get(field)]
+        found += [wrong(f"{path}.{field}", "", "must not be empty") for field in missing]
+        if owner.get("controller"):
+            controllers.append(owner)
+    for second in controllers[1:]:
+        first = controllers[0]
+        reason = (
+            'Only one reference can have Controller set to true. Found "true" in references for '
+            f"{first.get('kind')}/{first.get('name')} and {second.get('kind')}/{second.get('name')}"
+        )
+        found.append(wrong(path, list(owners), reason))
+    return found
+
+
+def _finalizers(finalizers: list[str], path: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    for finalizer in finalizers:
+        found += [wrong(path, finalizer, problem) for problem in qualified_name(finalizer)]
+    reason = "name is neither a standard finalizer name nor is it fully qualified"
+    found += [
+        wrong(f"{path}[{index}]", finalizer, reason)
+        for index, finalizer in enumerate(finalizers)
+        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS
+    ]
+    if {"orphan", "foregroundDeletion"} <= set(finalizers):
+        reason = "finalizer orphan and foregroundDeletion cannot be both set"
+        found.append(wrong(path, finalizers, reason))
+    return found

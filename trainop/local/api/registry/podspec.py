@@ -1,0 +1,252 @@
+"""The specification of a pod: its defaults and what is wrong with it, in the API server's words.
+
+Sources: kubernetes `pkg/apis/core/v1/defaults.go` and `pkg/apis/core/validation/validation.go`; of the validation what
+users get wrong, not every field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainop.local.api.registry import quantity
+from trainop.local.api.registry.names import dns_label, environment_name, port_name
+from trainop.local.api.schema.complaints import duplicate, not_found, required, unsupported, wrong
+from trainop.local.api.schema.schema import FieldError
+from trainop.runtime.objects.metadata import Json
+
+_RESTART = ("Always", "OnFailure", "Never")
+_PULL = ("Always", "IfNotPresent", "Never")
+_PROTOCOLS = ("SCTP", "TCP", "UDP")
+_DNS = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_PORT_RANGE = "must be between 1 and 65535, inclusive"
+_PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+_MODE = 0o644
+_MODED = ("secret", "configMap", "downwardAPI", "projected")
+
+
+def default_spec(spec: Json) -> None:
+    """Fill in what the client left out."""
+    for volume in spec.get("volumes") or []:
+        _default_volume(volume)
+    for container in _containers(spec):
+        _default_container(container)
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("dnsPolicy", "ClusterFirst")
+    if spec.get("serviceAccountName"):
+        spec["serviceAccount"] = spec["serviceAccountName"]
+    elif spec.get("serviceAccount"):
+        spec["serviceAccountName"] = spec["serviceAccount"]
+    spec.setdefault("securityContext", {})
+    spec.setdefault("schedulerName", "default-scheduler")
+    spec.setdefault("enableServiceLinks", True)
+
+
+def _containers(spec: Json) -> Iterator[Json]:
+    yield from spec.get("initContainers") or []
+    yield from spec.get("containers") or []
+
+
+def _default_container(container: Json) -> None:
+    resources = container.setdefault("resources", {})
+    for field in ("limits", "requests"):
+        if amounts := resources.get(field):
+            resources[field] = {name: quantity.canonical(str(amount)) for name, amount in amounts.items()}
+    if limits := resources.get("limits"):
+        resources["requests"] = {**limits, **(resources.get("requests") or {})}
+    container.setdefault("terminationMessagePath", "/dev/termination-log")
+    container.setdefault("terminationMessagePolicy", "File")
+    container.setdefault("imagePullPolicy", _pull_policy(container.get("image") or ""))
+    for port in container.get("ports") or []:
+        port.setdefault("protocol", "TCP")
+    for variable in container.get("env") or []:
+        if reference := (variable.get("valueFrom") or {}).get("fieldRef"):
+            reference.setdefault("apiVersion", "v1")
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if probe := container.get(name):
+            _default_probe(probe)
+
+
+def _pull_policy(image: str) -> str:
+    tag = image.rpartition("/")[2].partition(":")[2]
+    return "Always" if tag in {"", "latest"} and "@" not in image else "IfNotPresent"
+
+
+def _default_probe(probe: Json) -> None:
+    for field, value in _PROBE.items():
+        probe.setdefault(field, value)
+    if request := probe.get("httpGet"):
+        request.setdefault("path", "/")
+        request.setdefault("scheme", "HTTP")
+
+
+def _default_volume(volume: Json) -> None:
+    if not any(field != "name" for field in volume):
+        volume["emptyDir"] = {}
+    for kind in _MODED:
+        if source := volume.get(kind):
+            source.setdefault("defaultMode", _MODE)
+    if source := volume.get("hostPath"):
+        source.setdefault("type", "")
+    for source in (volume.get("projected") or {}).get("sources") or []:
+        if token := source.get("serviceAccountToken"):
+            token.setdefault("expirationSeconds", 3600)
+
+
+def complaints(spec: Json, path: str) -> list[FieldError]:
+    """Everything that is wrong, in the order of the API server."""
+    volumes, found = _volumes(spec.get("volumes") or [], f"{path}.volumes")
+    containers = spec.get("containers") or []
+    if not containers:
+        found.append(required(f"{path}.containers"))
+    names: set[str] = set()
+    found += _all_containers(containers, f"{path}.containers", volumes, names)
+    found += _all_containers(spec.get("initContainers") or [], f"{path}.initContainers", volumes, names)
+    restart = spec.get("restartPolicy")
+    if restart not in _RESTART:
+        found.append(unsupported(f"{path}.restartPolicy", restart, _RESTART))
+    if (dns := spec.get("dnsPolicy")) not in _DNS:
+        found.append(unsupported(f"{path}.dnsPolicy", dns, _DNS))
+    grace = spec.get("terminationGracePeriodSeconds") or 0
+    if grace < 0:
+        found.append(wrong(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"))
+    deadline = spec.get("activeDeadlineSeconds")
+    if deadline is not None and not 1 <= deadline <= 2**31 - 1:
+        found.append(wrong(f"{path}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive"))
+    for field in ("hostname", "subdomain"):
+        if name := spec.get(field):
+            found += [wrong(f"{path}.{field}", name, problem) for problem in dns_label(name)]
+    return found
+
+
+def _volumes(volumes: list[Json], path: str) -> tuple[set[str], list[FieldError]]:
+    names: set[str] = set()
+    found: list[FieldError] = []
+    for index, volume in enumerate(volumes):
+        name, field = volume.get("name") or "", f"{path}[{index}].name"
+        if not name:
+            found.append(required(field))
+        elif problems := dns_label(name):
+            found += [wrong(field, name, problem) for problem in problems]
+        elif name in names:
+            found.append(duplicate(field, name))
+        names.add(name)
+    return names, found
+
+
+def _all_containers(containers: list[Json], path: str, volumes: set[str], names: set[str]) -> list[FieldError]:
+    found: list[FieldError] = []
+    for index, container in enumerate(containers):
+        place = f"{path}[{index}]"
+        name = container.get("name") or ""
+        found += _container(container, place, volumes)
+        if name and name in names:
+            found.append(duplicate(f"{place}.name", name))
+        names.add(name)
+    return found
+
+
+def _container(container: Json, path: str, volumes: set[str]) -> list[FieldError]:
+    found: list[FieldError] = []
+    name, image = container.get("name") or "", container.get("image") or ""
+    if not name:
+        found.append(required(f"{path}.name"))
+    else:
+        found += [wrong(f"{path}.name", name, problem) for problem in dns_label(name)]
+    if not image:
+        found.append(required(f"{path}.image"))
+    elif image != image.strip():
+        found.append(wrong(f"{path}.image", image, "must not have leading or trailing whitespace"))
+    if (policy := container.get("imagePullPolicy")) not in _PULL:
+        found.append(unsupported(f"{path}.imagePullPolicy", policy, _PULL))
+    return [
+        *found,
+        *_ports(container.get("ports") or [], f"{path}.ports"),
+        *_variables(container.get("env") or [], f"{path}.env"),
+        *_mounts(container.get("volumeMounts") or [], f"{path}.volumeMounts", volumes),
+        *_resources(container.get("resources") or {}, f"{path}.resources"),
+    ]
+
+
+def _ports(ports: list[Json], path: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    names: set[str] = set()
+    for index, port in enumerate(ports):
+        place = f"{path}[{index}]"
+        if name := port.get("name"):
+            problems = port_name(name)
+            found += [wrong(f"{place}.name", name, problem) for problem in problems]
+            if not problems and name in names:
+                found.append(duplicate(f"{place}.name", name))
+            names.add(name)
+        number = port.get("containerPort") or 0
+        if not number:
+            found.append(required(f"{place}.containerPort"))
+        elif not 1 <= number <= 65535:
+            found.append(wrong(f"{place}.containerPort", number, _PORT_RANGE))
+        host = port.get("hostPort") or 0
+        if host and not 1 <= host <= 65535:
+            found.append(wrong(f"{place}.hostPort", host, _PORT_RANGE))
+        if (protocol := port.get("protocol")) not in _PROTOCOLS:
+            found.append(unsupported(f"{place}.protocol", protocol, _PROTOCOLS))
+    return found
+
+
+def _variables(variables: list[Json], path: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    for index, variable in enumerate(variables):
+        place = f"{path}[{index}]"
+        name = variable.get("name") or ""
+        if not name:
+            found.append(required(f"{place}.name"))
+        else:
+            found += [wrong(f"{place}.name", name, problem) for problem in environment_name(name)]
+        source = variable.get("valueFrom")
+        if source is not None and variable.get("value"):
+            found.append(wrong(f"{place}.valueFrom", "", "may not be specified when `value` is not empty"))
+        elif source is not None and len(source) != 1:
+            said = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
+            several = "may not have more than one field specified at a time"
+            found.append(wrong(f"{place}.valueFrom", "", several if source else said))
+    return found
+
+
+def _mounts(mounts: list[Json], path: str, volumes: set[str]) -> list[FieldError]:
+    found: list[FieldError] = []
+    paths: set[str] = set()
+    for index, mount in enumerate(mounts):
+        place = f"{path}[{index}]"
+        name, where = mount.get("name") or "", mount.get("mountPath") or ""
+        if not name:
+            found.append(required(f"{place}.name"))
+        elif name not in volumes:
+            found.append(not_found(f"{place}.name", name))
+        if not where:
+            found.append(required(f"{place}.mountPath"))
+        if where in paths:
+            found.append(wrong(f"{place}.mountPath", where, "must be unique"))
+        paths.add(where)
+    return found
+
+
+def _resources(resources: Json, path: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    limits: Json = resources.get("limits") or {}
+    for field in ("limits", "requests"):
+        for name, amount in (resources.get(field) or {}).items():
+            if (number := _amount(amount)) is not None and number < 0:
+                found.append(wrong(f"{path}.{field}[{name}]", str(amount), "must be greater than or equal to 0"))
+    for name, amount in (resources.get("requests") or {}).items():
+        asked, most = _amount(amount), _amount(limits.get(name))
+        if asked is not None and most is not None and asked > most:
+            reason = f"must be less than or equal to {name} limit of {limits[name]}"
+            found.append(wrong(f"{path}.requests", str(amount), reason))
+    return found
+
+
+def _amount(text: Any) -> Any:
+    try:
+        return quantity.parse(str(text))[0]
+    except ValueError:
+        return None

@@ -1,0 +1,175 @@
+"""The smaller built-in kinds: what is validated and filled in at a write; nothing more happens to them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from trainop.local.api.refusal import bad_request
+from trainop.local.api.registry.kinds import Strategy
+from trainop.local.api.registry.names import config_key, path_segment
+from trainop.local.api.registry.quantity import canonical
+from trainop.local.api.schema.complaints import forbidden, immutable, required, wrong
+from trainop.local.api.schema.schema import FieldError
+from trainop.runtime.objects.metadata import Json
+
+_FROZEN = "field is immutable when `immutable` is set"
+_SIZE_LIMIT = 1024 * 1024
+
+
+class InertStrategy(Strategy):
+    """A kind that is only kept."""
+
+    def __init__(self, *, generation: bool = False, status: bool = False) -> None:
+        self.generation = generation
+        self.status = status
+
+
+class NodeStrategy(Strategy):
+    """A node that just registered is not ready until its kubelet says so."""
+
+    status = False
+
+    def default(self, value: Json) -> None:
+        value.setdefault("spec", {})
+
+
+class RbacStrategy(Strategy):
+    """RBAC names may be anything that fits into a URL."""
+
+    def check_name(self, name: str) -> list[str]:
+        return path_segment(name)
+
+
+class WebhookStrategy(InertStrategy):
+    """Admission webhooks are not called: a configuration of some would be obeyed by every cluster but this one."""
+
+    def __init__(self) -> None:
+        super().__init__(generation=True)
+
+    def validate(self, value: Json) -> list[FieldError]:
+        if not value.get("webhooks"):
+            return []
+        return [forbidden("webhooks", "this cluster calls no admission webhooks; try them on a kube-apiserver")]
+
+
+class ServiceAccountStrategy(Strategy):
+    returns_deleted = True
+
+
+class EventStrategy(Strategy):
+    """Events tell of an object in their own namespace."""
+
+    create_on_update = True
+
+    def default(self, value: Json) -> None:
+        value.setdefault("eventTime", None)
+        value.setdefault("reportingComponent", "")
+        value.setdefault("reportingInstance", "")
+
+    def validate(self, value: Json) -> list[FieldError]:
+        about = (value.get("involvedObject") or {}).get("namespace") or ""
+        own = value["metadata"].get("namespace", "")
+        if about != own and (about or own != "default"):
+            return [wrong("involvedObject.namespace", about, "does not match event.namespace")]
+        return []
+
+
+class LeaseStrategy(Strategy):
+    """Leases of leader election."""
+
+    create_on_update = True
+
+    def validate(self, value: Json) -> list[FieldError]:
+        spec = value.get("spec") or {}
+        found: list[FieldError] = []
+        seconds, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+        if seconds is not None and seconds <= 0:
+            found.append(wrong("spec.leaseDurationSeconds", seconds, "must be greater than 0"))
+        if transitions is not None and transitions < 0:
+            found.append(wrong("spec.leaseTransitions", transitions, "must be greater than or equal to 0"))
+        return found
+
+
+class ConfigMapStrategy(Strategy):
+    """Text and bytes by key, together at most 1 MiB."""
+
+    def validate(self, value: Json) -> list[FieldError]:
+        found: list[FieldError] = []
+        data, binary = value.get("data") or {}, value.get("binaryData") or {}
+        for field, part in (("data", data), ("binaryData", binary)):
+            for key in part:
+                found += [wrong(f"{field}[{key}]", key, problem) for problem in config_key(key)]
+        for key in sorted(data.keys() & binary.keys()):
+            found.append(wrong(f"data[{key}]", key, "duplicate of key present in binaryData"))
+        size = sum(len(text.encode()) for text in data.values()) + sum(len(text) * 3 // 4 for text in binary.values())
+        if size > _SIZE_LIMIT:
+            found.append(FieldError("", "FieldValueTooLong", f"Too long: may not be more than {_SIZE_LIMIT} bytes"))
+        return found
+
+    def validate_update(self, value: Json, old: Json) -> list[FieldError]:
+        return _frozen(value, old, ("data", "binaryData"))
+
+
+class SecretStrategy(Strategy):
+    """Bytes in base64 by key; `stringData` is written, never read."""
+
+    def default(self, value: Json) -> None:
+        value.setdefault("type", "Opaque")
+        for text in (value.get("data") or {}).values():
+            try:
+                base64.b64decode(text or "", validate=True)
+            except binascii.Error as error:
+                said = "illegal base64 data at input byte 0"
+                raise bad_request(f'Secret in version "v1" cannot be handled as a Secret: {said}') from error
+        plain = value.pop("stringData", None) or {}
+        if plain:
+            encoded = {key: base64.b64encode(text.encode()).decode() for key, text in plain.items()}
+            value["data"] = {**(value.get("data") or {}), **encoded}
+
+    def validate(self, value: Json) -> list[FieldError]:
+        data = value.get("data") or {}
+        found: list[FieldError] = []
+        for key in data:
+            found += [wrong(f"data[{key}]", key, problem) for problem in config_key(key)]
+        if value["type"] == "kubernetes.io/tls":
+            found += [required(f"data[{key}]") for key in ("tls.crt", "tls.key") if key not in data]
+        return found
+
+    def validate_update(self, value: Json, old: Json) -> list[FieldError]:
+        if value["type"] != old.get("type"):
+            return [immutable("type", value["type"])]
+        return _frozen(value, old, ("data",))
+
+
+def _frozen(value: Json, old: Json, fields: tuple[str, ...]) -> list[FieldError]:
+    if not old.get("immutable"):
+        return []
+    found = [] if value.get("immutable") else [forbidden("immutable", _FROZEN)]
+    return found + [forbidden(field, _FROZEN) for field in fields if value.get(field) != old.get(field)]
+
+
+class VolumeClaimStrategy(Strategy):
+    """Claims stay Pending: nothing provisions volumes here."""
+
+    status = True
+    returns_deleted = True
+
+    def default(self, value: Json) -> None:
+        spec = value.setdefault("spec", {})
+        spec.setdefault("volumeMode", "Filesystem")
+        requests = (spec.get("resources") or {}).get("requests")
+        if requests:
+            spec["resources"]["requests"] = {name: canonical(str(amount)) for name, amount in requests.items()}
+
+    def prepare_create(self, value: Json) -> None:
+        value["status"] = {"phase": "Pending"}
+
+    def validate(self, value: Json) -> list[FieldError]:
+        spec = value["spec"]
+        found: list[FieldError] = []
+        if not spec.get("accessModes"):
+            found.append(required("spec.accessModes", "at least 1 access mode is required"))
+        if "storage" not in ((spec.get("resources") or {}).get("requests") or {}):
+            found.append(required("spec.resources[storage]"))
+        return found

@@ -1,0 +1,140 @@
+"""Kinds whose controllers do not run here: complete enough for kubectl, and honest about what will not happen.
+
+Sources of the defaults: kubernetes `pkg/apis/apps/v1/defaults.go`, `pkg/apis/batch/v1/defaults.go`,
+`pkg/registry/batch/job/strategy.go`.
+"""
+
+from __future__ import annotations
+
+from trainop.local.api.registry.backend import Backend
+from trainop.local.api.registry.podspec import complaints, default_spec
+from trainop.local.api.registry.simple_kinds import InertStrategy
+from trainop.local.api.schema.complaints import required, wrong
+from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.storage.store import Change, Table
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import EVENTS
+
+_TRACKING = "batch.kubernetes.io/"
+
+
+class UnattendedStrategy(InertStrategy):
+    """A kind that is kept, and of which users would expect that something acts on it."""
+
+    def __init__(self, *, generation: bool = False) -> None:
+        super().__init__(generation=generation, status=True)
+
+    def warnings(self, value: Json) -> list[str]:
+        return [unattended(value)]
+
+
+class DeploymentStrategy(UnattendedStrategy):
+    """A Deployment with its defaults."""
+
+    def __init__(self) -> None:
+        super().__init__(generation=True)
+
+    def default(self, value: Json) -> None:
+        spec = value.setdefault("spec", {})
+        spec.setdefault("replicas", 1)
+        strategy = spec.setdefault("strategy", {})
+        if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+            rolling = strategy.setdefault("rollingUpdate", {})
+            rolling.setdefault("maxUnavailable", "25%")
+            rolling.setdefault("maxSurge", "25%")
+        spec.setdefault("revisionHistoryLimit", 10)
+        spec.setdefault("progressDeadlineSeconds", 600)
+        default_spec(spec.setdefault("template", {}).setdefault("spec", {}))
+
+    def validate(self, value: Json) -> list[FieldError]:
+        spec = value["spec"]
+        selector, template = spec.get("selector"), spec["template"]
+        labels = (template.get("metadata") or {}).get("labels") or {}
+        found: list[FieldError] = []
+        if not selector:
+            found.append(required("spec.selector"))
+        elif not (selector.get("matchLabels") or {}).items() <= labels.items():
+            said = "`selector` does not match template `labels`"
+            found.append(wrong("spec.template.metadata.labels", labels, said))
+        return found + complaints(template["spec"], "spec.template.spec")
+
+
+class JobStrategy(UnattendedStrategy):
+    """A Job with its defaults, and the labels by which its pods would be found."""
+
+    def __init__(self) -> None:
+        super().__init__(generation=True)
+
+    def default(self, value: Json) -> None:
+        spec = value.setdefault("spec", {})
+        if "completions" not in spec and "parallelism" not in spec:
+            spec["completions"] = 1
+        spec.setdefault("parallelism", 1)
+        spec.setdefault("backoffLimit", 2**31 - 1 if "backoffLimitPerIndex" in spec else 6)
+        spec.setdefault("completionMode", "NonIndexed")
+        spec.setdefault("suspend", False)
+        spec.setdefault("podReplacementPolicy", "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed")
+        spec.setdefault("manualSelector", False)
+        default_spec(spec.setdefault("template", {}).setdefault("spec", {}))
+
+    def prepare_create(self, value: Json) -> None:
+        spec, metadata = value["spec"], value["metadata"]
+        if spec.get("manualSelector"):
+            return
+        template = spec["template"].setdefault("metadata", {})
+        own = {"controller-uid": metadata["uid"], "job-name": metadata["name"]}
+        own |= {f"{_TRACKING}{name}": text for name, text in own.items()}
+        template["labels"] = {**(template.get("labels") or {}), **own}
+        spec.setdefault("selector", {"matchLabels": {f"{_TRACKING}controller-uid": metadata["uid"]}})
+
+    def validate(self, value: Json) -> list[FieldError]:
+        spec = value["spec"]["template"]["spec"]
+        found = complaints(spec, "spec.template.spec")
+        if spec["restartPolicy"] == "Always":
+            said = 'Unsupported value: "Always": supported values: "OnFailure", "Never"'
+            found.append(FieldError("spec.template.spec.restartPolicy", "FieldValueNotSupported", said))
+        return found
+
+
+def unattended(value: Json) -> str:
+    """The sentence that says so of an object."""
+    return f"nothing in this cluster acts on objects of kind {value['kind']}: it runs pods and training jobs"
+
+
+class Notices:
+    """Follows the store: a new object that nothing will act on gets one event that says so."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        kinds = (kind for kind in backend.registry if isinstance(kind.strategy, UnattendedStrategy))
+        self._tables = frozenset(kind.table for kind in kinds)
+
+    def __call__(self, table: Table, change: Change) -> None:
+        if change.new is None or change.old is not None or table.name not in self._tables:
+            return
+        value, now = change.new.value, self._backend.now()
+        namespace, name = change.key
+        about = {key: value["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
+        event_name = f"{name}.{change.version:x}"
+        event: Json = {
+            "kind": "Event",
+            "apiVersion": "v1",
+            "metadata": {
+                "name": event_name,
+                "namespace": namespace,
+                "uid": self._backend.new_uid(),
+                "creationTimestamp": now,
+            },
+            "involvedObject": {"kind": value["kind"], "apiVersion": value["apiVersion"], **about},
+            "reason": "NothingActsOnIt",
+            "message": unattended(value),
+            "source": {"component": "trainop-cluster"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "type": "Warning",
+            "eventTime": None,
+            "reportingComponent": "trainop-cluster",
+            "reportingInstance": "",
+        }
+        self._backend.store.put(EVENTS.plural, (namespace, event_name), event)

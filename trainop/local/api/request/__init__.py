@@ -1,0 +1,1 @@
+"""Verbs: what one request reads or changes, from its path and body to its answer."""

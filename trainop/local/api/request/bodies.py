@@ -1,0 +1,248 @@
+"""Bodies and options of writes: decoded, matched with the URL, told about unknown fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import yaml
+
+from trainop.local.api import refusal
+from trainop.local.api.refusal import Refusal, bad_request
+from trainop.local.api.registry import core_types
+from trainop.local.api.registry.kinds import Kind
+from trainop.local.api.request import bounds, protobuf
+from trainop.local.api.schema.complaints import forbidden, unsupported, wrong
+from trainop.local.api.schema.schema import FieldError
+from trainop.runtime.client.transport import Request
+from trainop.runtime.objects.metadata import Json
+
+APPLY = "application/apply-patch"
+_OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The query of a write; `warnings` collects what the answer carries in `Warning` headers."""
+
+    dry_run: bool
+    manager: str
+    validation: str
+    force: bool
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, request: Request, options_kind: str) -> WriteOptions:
+        """`options_kind` names the options in complaints: CreateOptions, UpdateOptions, PatchOptions."""
+        query = request.query
+        found: list[FieldError] = []
+        if (dry_run := query.get("dryRun", "")) not in {"", "All"}:
+            found.append(unsupported("dryRun", [dry_run], ["All"]))
+        media = request.content_type.partition(";")[0].strip()
+        if query.get("force") and options_kind == "PatchOptions" and not media.startswith(APPLY):
+            found.append(forbidden("force", "may not be specified for non-apply patch"))
+        if (validation := query.get("fieldValidation", "")) not in {"", "Ignore", "Strict", "Warn"}:
+            found.append(unsupported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
+        if found:
+            raise refusal.invalid("meta.k8s.io", options_kind, "", found)
+        manager = query.get("fieldManager") or user_agent(request.headers).partition("/")[0]
+        return cls(
+            dry_run=dry_run == "All",
+            manager=manager or "unknown",
+            validation=validation or "Warn",
+            force=query.get("force") in {"1", "true"},
+        )
+
+
+def user_agent(headers: Mapping[str, str]) -> str:
+    return next((value for name, value in headers.items() if name.lower() == "user-agent"), "")
+
+
+def decode(request: Request, what: str) -> Json:
+    """The JSON or YAML object in the body; `what` is the kind that is expected, for the complaint."""
+    media = request.content_type.partition(";")[0].strip()
+    if media == "application/yaml":
+        try:
+            value = load_yaml(request.body)
+        except yaml.YAMLError as error:
+            raise _unrecognized(what, f"error converting YAML to JSON: {error}", request.body) from error
+    elif media == protobuf.MEDIA_TYPE:
+        value = _load_protobuf(request.body, what)
+    elif media in {"application/json", ""}:
+        value = load_json(request.body, what)
+    else:
+        accepted = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+        message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
+        raise Refusal(415, "UnsupportedMediaType", message)
+    if not isinstance(value, dict):
+        word = {list: "array", str: "string", bool: "bool"}.get(type(value), "number")
+        target = r'struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }'
+        raise _unrecognized(what, f"json: cannot unmarshal {word} into Go value of type {target}", request.body)
+    if bounds.may_be_deep(request.body):
+        bounds.check_value(value)
+    return value
+
+
+def _load_protobuf(body: bytes, what: str) -> Json:
+    try:
+        return protobuf.decode_protobuf(body)
+    except protobuf.MalformedProtobufError as error:
+        raise bad_request(f"the object provided is unrecognized (must be of type {what}): {error}") from error
+    except protobuf.UnknownKindError as error:
+        message = f"{error} is not read in protobuf by this server: send it as application/json"
+        raise Refusal(415, "UnsupportedMediaType", message) from error
+
+
+def load_json(body: bytes, what: str) -> Any:
+    if not body:
+        raise _unrecognized(what, "unexpected end of JSON input", body)
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise _unrecognized(what, go_error(body, str(error)), body) from error
+
+
+def go_error(body: bytes, fallback: str) -> str:
+    """What Go's decoder says of bytes that are no JSON."""
+    first = body.lstrip()[:1]
+    if first and first not in b'{["-0123456789tfn':
+        return f"invalid character '{first.decode(errors='replace')}' looking for beginning of value"
+    return "unexpected end of JSON input" if "truncated" in fallback else fallback
+
+
+class _JsonYaml(yaml.SafeLoader):
+    """YAML whose scalars are those of JSON: dates stay text."""
+
+
+_JsonYaml.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def load_yaml(body: bytes) -> Any:
+    """The value; raises `yaml.YAMLError`. JSON, which most clients send as YAML, is read a hundred times faster."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError):
+        value = yaml.load(body, Loader=_JsonYaml)  # noqa: S506 - a subclass of SafeLoader
+    bounds.check_value(value)
+    return value
+
+
+def _unrecognized(what: str, why: str, body: bytes) -> Refusal:
+    shown = body.decode(errors="replace") if body.startswith(b"{") else body.hex() or "<empty>"
+    return bad_request(
+        f"the object provided is unrecognized (must be of type {what}): couldn't get version/kind; "
+        f"json parse error: {why} ({shown[:128]})"
+    )
+
+
+def duplicate_fields(body: bytes) -> list[str]:
+    """Members that a JSON body names twice, as strict decoding reports them."""
+    found: list[str] = []
+
+    def walk(value: Any, place: str) -> None:
+        if isinstance(value, _Members):
+            seen: set[str] = set()
+            for name, part in value:
+                here = f"{place}.{name}" if place else name
+                if name in seen:
+                    found.append(f'duplicate field "{here}"')
+                seen.add(name)
+                walk(part, here)
+        elif isinstance(value, list):
+            for index, part in enumerate(value):
+                walk(part, f"{place}[{index}]")
+
+    walk(json.loads(body, object_pairs_hook=_Members), "")
+    return found
+
+
+class _Members(tuple[tuple[str, Any], ...]):
+    """A JSON object with every member, also the second of a name."""
+
+    __slots__ = ()
+
+
+def match_kind(value: Json, kind: Kind) -> None:
+    """Complain unless apiVersion and kind are left out or those of the URL."""
+    resource = kind.resource
+    if kind.custom:
+        _match_custom(value, kind)
+        return
+    given_kind, given_version = value.get("kind") or resource.kind, value.get("apiVersion") or resource.api_version
+    if (given_kind, given_version) == (resource.kind, resource.api_version):
+        return
+    group, _, version = given_version.rpartition("/")
+    why = f'no kind "{given_kind}" is registered for version "{given_version}" in scheme "pkg/runtime/scheme.go:110"'
+    if core_types.definition_of(group, version, given_kind):
+        inside = (resource.group or "core").partition(".")[0]
+        why = f"converting ({version}.{given_kind}) to ({inside}.{resource.kind}): unknown conversion"
+    raise bad_request(f'{given_kind} in version "{version}" cannot be handled as a {resource.kind}: {why}')
+
+
+def _match_custom(value: Json, kind: Kind) -> None:
+    """Custom objects must say what they are."""
+    resource = kind.resource
+    given_kind, given_version = value.get("kind") or "", value.get("apiVersion") or ""
+    if not given_kind:
+        shown = msgspec.json.encode(value).decode()
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): "
+            f"Object 'Kind' is missing in '{shown}' ({shown[:32]} ...)"
+        )
+    if given_version != resource.api_version:
+        raise bad_request(
+            f"the API version in the data ({given_version}) does not match the expected API version "
+            f"({resource.api_version})"
+        )
+    if given_kind != resource.kind:
+        name = (value.get("metadata") or {}).get("name", "")
+        raise refusal.invalid(resource.group, given_kind, name, [wrong("kind", given_kind, f"must be {resource.kind}")])
+
+
+def match_name(metadata: Json, *, namespace: str, name: str, kind: Kind) -> None:
+    """Complain unless the object's own name and namespace agree with the URL; fill in what is left out."""
+    if name and metadata.setdefault("name", name) != name:
+        raise bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")
+    if not kind.resource.namespaced:
+        return
+    if (metadata.get("namespace") or namespace) != namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    metadata["namespace"] = namespace
+
+
+def check_fields(value: Json, kind: Kind, options: WriteOptions, raw: bytes = b"", *, keep_empty: bool = False) -> Json:
+    """The object without fields that the kind does not know: refused, warned of or dropped in silence."""
+    problems = duplicate_fields(raw) if raw[:1] == b"{" and options.validation == "Strict" else []
+    value, unknown = known_fields(value, kind, keep_empty=keep_empty)
+    problems += [f'unknown field "{path}"' for path in unknown]
+    if not problems or options.validation == "Ignore":
+        return value
+    if options.validation == "Warn":
+        options.warnings.extend(problems)
+        return value
+    raise bad_request(_unfit(kind, f"strict decoding error: {', '.join(problems)}"))
+
+
+def known_fields(value: Json, kind: Kind, *, keep_empty: bool = False) -> tuple[Json, list[str]]:
+    """The object with the fields that its kind has, and the paths of the others; raises what mistyped ones deserve."""
+    if not kind.custom and not kind.definition:
+        return value, []
+    try:
+        if kind.schema is not None:
+            pruned, unknown = kind.schema.prune(value)
+            metadata, unknown_metadata = core_types.decode(_OBJECT_META, pruned.get("metadata") or {})
+            return {**pruned, "metadata": metadata}, [*(f"metadata.{name}" for name in unknown_metadata), *unknown]
+        return core_types.decode(kind.definition, value, keep_empty=keep_empty)
+    except core_types.MistypedError as error:
+        raise bad_request(_unfit(kind, str(error))) from error
+
+
+def _unfit(kind: Kind, why: str) -> str:
+    resource = kind.resource
+    return f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}'

@@ -1,0 +1,236 @@
+"""Reading many: which objects, as of which version, and how pages continue."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import bisect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from trainop.local.api import refusal
+from trainop.local.api.refusal import Refusal, bad_request
+from trainop.local.api.registry.kinds import Kind
+from trainop.local.api.request.selectors import SelectorError, field_selector, label_selector
+from trainop.local.api.schema.complaints import forbidden, unsupported
+from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.storage.store import Key, Store, Stored
+from trainop.runtime.objects.metadata import Json
+
+Selected = Callable[[Stored], bool]
+
+_TOO_OLD = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "deleted between the time the first chunk was returned and now may show up in the list."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """The query of a list or watch (`metav1.ListOptions`)."""
+
+    label_selector: str = ""
+    field_selector: str = ""
+    limit: int = 0
+    continue_: str = ""
+    resource_version: str = ""
+    match: str = ""
+    watch: bool = False
+    bookmarks: bool = False
+    send_initial_events: bool | None = None
+    timeout_seconds: int | None = None
+
+    @classmethod
+    def parse(cls, query: Mapping[str, str]) -> ListOptions:
+        initial = query.get("sendInitialEvents")
+        timeout = query.get("timeoutSeconds")
+        options = cls(
+            label_selector=query.get("labelSelector", ""),
+            field_selector=query.get("fieldSelector", ""),
+            limit=parse_int(query.get("limit") or "0"),
+            continue_=query.get("continue", ""),
+            resource_version=query.get("resourceVersion", ""),
+            match=query.get("resourceVersionMatch", ""),
+            watch=truth(query.get("watch")),
+            bookmarks=truth(query.get("allowWatchBookmarks")),
+            send_initial_events=truth(initial) if initial else None,
+            timeout_seconds=parse_int(timeout) if timeout else None,
+        )
+        if wrong := options.complaints():
+            raise refusal.invalid("meta.k8s.io", "ListOptions", "", wrong)
+        return options
+
+    def complaints(self) -> list[FieldError]:
+        """What is wrong with the combination (apimachinery `internalversion/validation`)."""
+        wrong = []
+        if self.watch and self.send_initial_events is not None and self.match != "NotOlderThan":
+            reason = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+            return [forbidden("resourceVersionMatch", reason)]
+        if self.watch and self.match and self.send_initial_events is None:
+            return [
+                forbidden(
+                    "resourceVersionMatch",
+                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                )
+            ]
+        if self.watch:
+            return []
+        if self.match:
+            if not self.resource_version:
+                wrong.append(
+                    forbidden(
+                        "resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"
+                    )
+                )
+            if self.continue_:
+                wrong.append(
+                    forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided")
+                )
+            if self.match not in {"Exact", "NotOlderThan"}:
+                wrong.append(unsupported("resourceVersionMatch", self.match, ["Exact", "NotOlderThan", ""]))
+            if self.match == "Exact" and self.resource_version == "0":
+                wrong.append(
+                    forbidden(
+                        "resourceVersionMatch", 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+                    )
+                )
+        if self.send_initial_events is not None:
+            wrong.append(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+        return wrong
+
+
+def truth(text: str | None) -> bool:
+    """As Go's query decoding: present and not `0` or `false`."""
+    return text is not None and text.lower() not in {"0", "false"}
+
+
+def parse_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+
+
+def parse_version(text: str) -> int:
+    """A resourceVersion; 0 if unset; raises `Refusal`."""
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdigit():
+        message = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise bad_request(f"invalid resource version: {message}")
+    if len(text) > 20:  # of the largest number of 64 bits
+        message = f'resourceVersion: Invalid value: "{text[:40]}": strconv.ParseUint: value out of range'
+        raise bad_request(f"invalid resource version: {message}")
+    return int(text)
+
+
+def select(kind: Kind, namespace: str | None, name: str | None, options: ListOptions) -> Selected:
+    """Whether an object is asked for; raises the 400 of a selector that cannot be read."""
+    resource = kind.resource
+    try:
+        labels = label_selector(options.label_selector) if options.label_selector else None
+        fields = (
+            field_selector(options.field_selector, group=resource.group, kind=resource.kind)
+            if options.field_selector
+            else None
+        )
+    except SelectorError as error:
+        raise bad_request(str(error)) from error
+
+    def selected(stored: Stored) -> bool:
+        if namespace is not None and stored.key[0] != namespace:
+            return False
+        if name is not None and stored.key[1] != name:
+            return False
+        if labels is None and fields is None:
+            return True
+        value = kind.read(stored)
+        return (labels is None or labels(value)) and (fields is None or fields(value))
+
+    return selected
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of the objects, and the list's metadata."""
+
+    items: list[Stored]
+    metadata: Json
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """Where a list goes on: `version` -1 means "whatever is there now"."""
+
+    version: int
+    start: Key
+
+
+def list_page(store: Store, kind: Kind, namespace: str | None, options: ListOptions, selected: Selected) -> Page:
+    """The objects asked for: consistent across pages, because later changes are undone."""
+    table = store.table(kind.table)
+    version, start = _version_and_start(store, options)
+    objects = table.objects if version == store.version else table.state_at(version)
+    if objects is None:
+        raise _gone(options, start, store.version)
+    keys = table.keys(namespace) if objects is table.objects else _keys(objects, namespace)
+    first = bisect.bisect_left(keys, start)
+    items: list[Stored] = []
+    for index in range(first, len(keys)):
+        stored = objects[keys[index]]
+        if not selected(stored):
+            continue
+        if options.limit and len(items) == options.limit:
+            return Page(items, _more(options, version, keys, index))
+        items.append(stored)
+    metadata: Json = {"continue": ""} if kind.custom else {}
+    return Page(items, metadata | {"resourceVersion": str(version)})
+
+
+def _version_and_start(store: Store, options: ListOptions) -> tuple[int, Key]:
+    if options.continue_:
+        if options.resource_version not in {"", "0"}:
+            raise bad_request("specifying resource version is not allowed when using continue")
+        token = _decode(options.continue_)
+        return (store.version if token.version < 0 else token.version), token.start
+    wanted = parse_version(options.resource_version)
+    if wanted > store.version:
+        raise refusal.too_large(wanted, store.version)
+    exact = options.match == "Exact" or (not options.match and options.limit and wanted)
+    return (wanted if exact else store.version), ("", "")
+
+
+def _keys(objects: Mapping[Key, Stored], namespace: str | None) -> list[Key]:
+    return sorted(key for key in objects if namespace is None or key[0] == namespace)
+
+
+def _more(options: ListOptions, version: int, keys: list[Key], index: int) -> Json:
+    metadata: Json = {"resourceVersion": str(version), "continue": _encode(_Token(version, keys[index]))}
+    if not options.label_selector and not options.field_selector:
+        metadata["remainingItemCount"] = len(keys) - index
+    return metadata
+
+
+def _gone(options: ListOptions, start: Key, now: int) -> Refusal:
+    if not options.continue_:
+        return refusal.expired("The resourceVersion for the provided list is too old.")
+    metadata = {"resourceVersion": str(now), "continue": _encode(_Token(-1, start))}
+    return refusal.expired(_TOO_OLD, metadata=metadata)
+
+
+def _encode(token: _Token) -> str:
+    value = {"v": "meta.k8s.io/v1", "rv": token.version, "start": "/".join(token.start)}
+    return base64.urlsafe_b64encode(msgspec.json.encode(value)).decode().rstrip("=")
+
+
+def _decode(text: str) -> _Token:
+    try:
+        value = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=dict)
+        namespace, _, name = value["start"].partition("/")
+        return _Token(int(value["rv"]), (namespace, name))
+    except (binascii.Error, msgspec.MsgspecError, KeyError, ValueError, AttributeError, TypeError) as error:
+        raise bad_request(f"invalid continue token: continue key is not valid: {error}") from error

@@ -1,0 +1,101 @@
+"""Which resource, object and subresource a URL path names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainop.local.api import refusal
+from trainop.local.api.refusal import Refusal
+from trainop.local.api.registry.kinds import Kind, Registry
+from trainop.runtime.objects.resource import NAMESPACES
+
+_NAMESPACE_PARTS = {"status", "finalize"}
+
+
+_LEFT_OUT = {
+    "v1": "limitranges persistentvolumes podtemplates replicationcontrollers",
+    "admissionregistration.k8s.io/v1": "validatingadmissionpolicies validatingadmissionpolicybindings",
+    "apps/v1": "controllerrevisions daemonsets replicasets statefulsets",
+    "batch/v1": "cronjobs",
+    "certificates.k8s.io/v1": "certificatesigningrequests",
+    "networking.k8s.io/v1": "ingressclasses ingresses networkpolicies",
+    "node.k8s.io/v1": "runtimeclasses",
+    "policy/v1": "poddisruptionbudgets",
+    "storage.k8s.io/v1": "csidrivers csinodes storageclasses volumeattachments",
+}
+_LEFT_OUT_RESOURCES = frozenset((version, plural) for version, names in _LEFT_OUT.items() for plural in names.split())
+"""API version and plural of kinds that every cluster has but this one."""
+
+
+class NoSuchPathError(Exception):
+    """404 in plain text: the path belongs to no served group and version."""
+
+
+def _unserved(registry: Registry, group: str, version: str) -> Exception:
+    """Groups of custom kinds have no routes of their own, so that nothing answers with a Status there."""
+    kinds = (kind for kind in registry if (kind.resource.group, kind.resource.version) == (group, version))
+    return NoSuchPathError() if next(kinds).custom else refusal.no_such_path()
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`namespace` is None for cluster-scoped kinds and for all namespaces; `name` is empty for a collection."""
+
+    kind: Kind
+    namespace: str | None
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace or "", self.name
+
+    @property
+    def covers_one_namespace(self) -> bool:
+        """Or the kind has none."""
+        return bool(self.namespace) or not self.kind.resource.namespaced
+
+    def not_found(self) -> Refusal:
+        return refusal.not_found(self.kind.resource, self.name)
+
+
+def _check_left_out(group: str, version: str, rest: list[str]) -> None:
+    """Say so of a kind that users know from other clusters."""
+    plural = rest[2] if rest[0] == NAMESPACES.plural and len(rest) > 2 else rest[0]
+    if (f"{group}/{version}" if group else version, plural) in _LEFT_OUT_RESOURCES:
+        shown = f"{plural}.{group}" if group else plural
+        said = f"this cluster does not serve {shown}: nothing in it would act on them"
+        raise Refusal(404, "NotFound", said, {"group": group, "kind": plural})
+
+
+def find(registry: Registry, path: str) -> Route:
+    """The route of `/api/...` or `/apis/...`; raises `NoSuchPathError` or the 404 Status."""
+    root, *parts = path.strip("/").split("/")
+    if root == "api" and len(parts) >= 2:
+        group, version, rest = "", parts[0], parts[1:]
+    elif root == "apis" and len(parts) >= 3:
+        group, version, rest = parts[0], parts[1], parts[2:]
+    else:
+        raise NoSuchPathError
+    _check_left_out(group, version, rest)
+    if version not in registry.versions(group):
+        raise NoSuchPathError
+    namespace: str | None = None
+    if (
+        rest[0] == NAMESPACES.plural
+        and len(rest) > 2
+        and not (group == "" and len(rest) == 3 and rest[2] in _NAMESPACE_PARTS)
+    ):
+        namespace, rest = rest[1], rest[2:]
+    kind = registry.find(group, version, rest[0])
+    if kind is None or len(rest) > 3 or "" in rest:
+        raise _unserved(registry, group, version)
+    name = rest[1] if len(rest) > 1 else ""
+    subresource = rest[2] if len(rest) > 2 else ""
+    if not kind.resource.namespaced and namespace is not None:
+        raise refusal.no_such_path()
+    if kind.resource.namespaced and name and namespace is None:
+        raise refusal.no_such_path()
+    if subresource and subresource not in kind.subresources:
+        raise refusal.no_such_path()
+    return Route(kind, namespace, name, subresource)

@@ -1,0 +1,70 @@
+"""The scale subresource of custom kinds: `autoscaling/v1` Scale, read and written by the paths of the CRD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from trainop.local.api import refusal
+from trainop.local.api.registry.backend import Backend
+from trainop.local.api.registry.scale_paths import read_path, write_path
+from trainop.local.api.request import bodies
+from trainop.local.api.request.bodies import WriteOptions
+from trainop.local.api.request.patching import patched
+from trainop.local.api.request.route import Route
+from trainop.local.api.request.writes import Writer, Written
+from trainop.runtime.client.transport import Request
+from trainop.runtime.objects.metadata import Json
+
+
+class Scaler:
+    """Gets and sets the number of replicas of any scalable object."""
+
+    def __init__(self, backend: Backend, writer: Writer) -> None:
+        self._backend = backend
+        self._writer = writer
+
+    def answer(self, route: Route, request: Request) -> Written:
+        """GET, PUT or PATCH of `.../scale`."""
+        kind = route.kind
+        stored = self._backend.store.get(kind.table, route.key)
+        if stored is None:
+            raise route.not_found()
+        paths = kind.scale or {}
+        value = kind.read(stored)
+        match request.method:
+            case "GET":
+                return Written(scale_of(value, paths))
+            case "PUT":
+                options = WriteOptions.parse(request, "UpdateOptions")
+                scale = bodies.decode(request, "Scale")
+            case "PATCH":
+                options = WriteOptions.parse(request, "PatchOptions")
+                media = request.content_type.partition(";")[0].strip()
+                scale = patched(kind, scale_of(value, paths), media, request.body)
+            case _:
+                raise refusal.method_not_allowed()
+        fresh: Json = msgspec.json.decode(msgspec.json.encode(value), type=dict)
+        fresh["metadata"]["resourceVersion"] = (scale.get("metadata") or {}).get("resourceVersion", "")
+        replicas = (scale.get("spec") or {}).get("replicas", 0)
+        write_path(fresh, paths.get("specReplicasPath", ".spec.replicas"), replicas)
+        written = self._writer.change(route, stored, fresh, options)
+        return Written(scale_of(written.value, paths))
+
+
+def scale_of(value: Json, paths: Any) -> Json:
+    """The Scale of an object."""
+    metadata = value["metadata"]
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    status: Json = {"replicas": read_path(value, paths.get("statusReplicasPath", ".status.replicas")) or 0}
+    if selector := read_path(value, paths.get("labelSelectorPath") or ".status.selector"):
+        status["selector"] = selector
+    replicas = read_path(value, paths.get("specReplicasPath", ".spec.replicas"))
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {name: metadata[name] for name in kept if name in metadata},
+        "spec": {"replicas": replicas} if replicas is not None else {},
+        "status": status,
+    }

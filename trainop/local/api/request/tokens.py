@@ -1,0 +1,62 @@
+"""Tokens of service accounts: `kubectl create token`, and what clients ask for by a TokenRequest.
+
+They are accepted until they expire or the server ends. Who has one may do everything: roles are kept, not enforced.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from typing import Any
+
+from trainop.local.api import refusal
+from trainop.local.api.refusal import bad_request
+from trainop.local.api.registry.backend import Backend
+from trainop.local.api.request import bodies
+from trainop.local.api.request.route import Route
+from trainop.local.api.schema.complaints import wrong
+from trainop.runtime.client.transport import Request
+from trainop.runtime.clock import timestamp
+from trainop.runtime.objects.metadata import Json
+
+_AUDIENCE = "https://kubernetes.default.svc.cluster.local"
+_DEFAULT, _SHORTEST, _LONGEST = 3600, 600, 2**32
+
+
+def issue_token(backend: Backend, route: Route, request: Request) -> Json:
+    """POST of `serviceaccounts/token`: the TokenRequest with its token."""
+    if request.method != "POST":
+        raise refusal.method_not_allowed()
+    if backend.store.get(route.kind.table, route.key) is None:
+        raise route.not_found()
+    spec = bodies.decode(request, "TokenRequest").get("spec") or {}
+    seconds = _lifetime(spec)
+    token = secrets.token_urlsafe(32)
+    backend.lend_token(token, seconds)
+    expires = timestamp(backend.clock.now() + timedelta(seconds=seconds))
+    return {
+        "kind": "TokenRequest",
+        "apiVersion": "authentication.k8s.io/v1",
+        "metadata": {"name": route.name, "namespace": route.namespace, "creationTimestamp": backend.now()},
+        "spec": {
+            "audiences": spec.get("audiences") or [_AUDIENCE],
+            "expirationSeconds": seconds,
+            "boundObjectRef": spec.get("boundObjectRef"),
+        },
+        "status": {"token": token, "expirationTimestamp": expires},
+    }
+
+
+def _lifetime(spec: Any) -> int:
+    """Seconds; raises the API server's complaints."""
+    seconds = spec.get("expirationSeconds", _DEFAULT) if isinstance(spec, dict) else None
+    if not isinstance(seconds, int) or isinstance(seconds, bool):
+        raise bad_request('TokenRequest in version "v1" cannot be handled as a TokenRequest: spec is malformed')
+    if seconds < _SHORTEST:
+        said = "may not specify a duration less than 10 minutes"
+    elif seconds > _LONGEST:
+        said = "may not specify a duration larger than 2^32 seconds"
+    else:
+        return seconds
+    problem = wrong("spec.expirationSeconds", seconds, said)
+    raise refusal.invalid("authentication.k8s.io", "TokenRequest", "", [problem])

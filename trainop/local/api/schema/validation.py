@@ -1,0 +1,325 @@
+"""Validation against a structural schema, with the messages of kube-openapi and apiextensions-apiserver."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from trainop.local.api.schema.ages import parse_time
+from trainop.local.api.schema.field_error import FieldError
+from trainop.local.api.schema.rules import Rule, RuleError
+from trainop.local.api.schema.structural import ABSENT, Place
+from trainop.runtime.objects.metadata import Json
+
+_BLOCKING = frozenset(
+    {"FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany", "FieldValueNotSupported"}
+)
+"""Errors after which rules are not looked at: they could not rely on the types."""
+_NOT_CHECKED = FieldError(
+    "<nil>",
+    "FieldValueInvalid",
+    "Invalid value: null: some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation",
+)
+
+
+def validate(root: Place, value: Json, old: Json | None) -> list[FieldError]:
+    """What is wrong with the object; parts that are as in `old` are not looked at again."""
+    before = ABSENT if old is None else old
+    errors = [*_validate(root, value, before, ""), *_duplicates(root, value, "")]
+    if not root.has_rules:
+        return errors
+    if any(error.reason in _BLOCKING for error in errors):
+        return [*errors, _NOT_CHECKED]
+    return [*errors, *_break_rules(root, value, before, "")]
+
+
+# Schema keywords ------------------------------------------------------------------------------------------------------
+
+
+def _validate(place: Place, value: Any, old: Any, path: str) -> Iterator[FieldError]:
+    """Complaints about the value and all below; an unchanged value has none (ratcheting)."""
+    if old is not ABSENT and value == old:
+        return
+    if value is None and (place.nullable or not place.types):
+        return
+    if place.bounded or not _fits(place, value):
+        yield from _check_type(place, value, path)
+    if isinstance(value, dict):
+        yield from _check_map(place, value, old, path)
+    elif isinstance(value, list):
+        yield from _check_list(place, value, old, path)
+    if place.bounded:
+        yield from _check_value(place.keywords, value, path)
+
+
+def _check_value(keywords: Json, value: Any, path: str) -> Iterator[FieldError]:
+    """What the keywords say of the value as such."""
+    yield from _check_enum(keywords, value, path)
+    if isinstance(value, str):
+        yield from _check_text(keywords, value, path)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield from _check_number(keywords, value, path)
+    yield from _check_combinations(keywords, value, path)
+
+
+def _invalid(path: str, value: Any, complaint: str) -> FieldError:
+    shown = msgspec.json.encode(value).decode()
+    return FieldError(path or "<nil>", "FieldValueInvalid", f"Invalid value: {shown}: {path} in body {complaint}")
+
+
+def type_of(value: Any) -> str:
+    """The JSON type; an integer that 64 bits cannot hold is a number."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "integer" if -(2**63) <= value < 2**63 and value == int(value) else "number"
+    return _TYPE_NAMES[type(value)]
+
+
+_TYPE_NAMES = {type(None): "null", bool: "boolean", str: "string", list: "array", dict: "object"}
+
+
+def _fits(place: Place, value: Any) -> bool:
+    found, wanted = type_of(value), place.types
+    return not wanted or found in wanted or (found == "integer" and "number" in wanted)
+
+
+def _check_type(place: Place, value: Any, path: str) -> Iterator[FieldError]:
+    found, wanted, fits = type_of(value), place.types, _fits(place, value)
+    if fits and isinstance(value, str):
+        checks = _FORMATS.get(place.keywords.get("format", ""))
+        if checks is None or checks(value):
+            return
+        wanted, found = (place.keywords["format"],), value
+    elif fits:
+        return
+    shown = msgspec.json.encode(found).decode()
+    message = f"Invalid value: {shown}: {path} in body must be of type {','.join(wanted)}: {shown}"
+    yield FieldError(path or "<nil>", "FieldValueTypeInvalid", message)
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return False
+    return True
+
+
+_FORMATS: dict[str, Callable[[str], bool]] = {
+    "date-time": lambda text: parse_time(text) is not None,
+    "date": lambda text: re.fullmatch(r"\d{4}-\d\d-\d\d", text) is not None,
+    "byte": _is_base64,
+}
+
+
+def _check_enum(keywords: Json, value: Any, path: str) -> Iterator[FieldError]:
+    choices = keywords.get("enum")
+    if not choices or value in choices:
+        return
+    shown = msgspec.json.encode(value).decode()
+    supported = ", ".join(
+        msgspec.json.encode(choice if isinstance(choice, str) else str(choice)).decode() for choice in choices
+    )
+    message = f"Unsupported value: {shown}: supported values: {supported}"
+    yield FieldError(path or "<nil>", "FieldValueNotSupported", message)
+
+
+def _check_map(place: Place, value: Json, old: Any, path: str) -> Iterator[FieldError]:
+    if place.bounded:
+        yield from _check_size(place.keywords, value, path)
+    required = place.keywords.get("required") or ()
+    for name in dict.fromkeys([*required, *(("apiVersion", "kind") if place.embedded else ())]):
+        if name not in value:
+            yield FieldError(_join(path, name), "FieldValueRequired", "Required value")
+    for name, member in value.items():
+        inner = place.member(name)
+        if inner:
+            yield from _validate(inner, member, _old_member(old, name), _join(path, name))
+
+
+def _check_size(keywords: Json, value: Json, path: str) -> Iterator[FieldError]:
+    least, most = keywords.get("minProperties"), keywords.get("maxProperties")
+    if least is not None and len(value) < least:
+        yield _invalid(path, len(value), f"should have at least {least} properties")
+    if most is not None and len(value) > most:
+        yield _too_many(path, len(value), most)
+
+
+def _check_list(place: Place, value: list[Any], old: Any, path: str) -> Iterator[FieldError]:
+    if place.items:
+        for index, item in enumerate(value):
+            yield from _validate(place.items, item, _old_item(place, old, item), f"{path}[{index}]")
+    least, most = place.keywords.get("minItems"), place.keywords.get("maxItems")
+    if least is not None and len(value) < least:
+        yield _invalid(path, len(value), f"should have at least {least} items")
+    if most is not None and len(value) > most:
+        yield _too_many(path, len(value), most)
+
+
+def _too_many(path: str, count: int, most: int) -> FieldError:
+    return FieldError(path, "FieldValueTooMany", f"Too many: {count}: must have at most {most} items")
+
+
+def _check_text(keywords: Json, value: str, path: str) -> Iterator[FieldError]:
+    least, most, pattern = keywords.get("minLength"), keywords.get("maxLength"), keywords.get("pattern")
+    if most is not None and len(value) > most:
+        yield FieldError(path, "FieldValueTooLong", f"Too long: may not be more than {most} bytes")
+    if least is not None and len(value) < least:
+        yield _invalid(path, value, f"should be at least {least} chars long")
+    if pattern and not re.search(pattern, value):
+        yield _invalid(path, value, f"should match '{pattern}'")
+
+
+def _check_number(keywords: Json, value: float, path: str) -> Iterator[FieldError]:
+    least, most, factor = keywords.get("minimum"), keywords.get("maximum"), keywords.get("multipleOf")
+    if most is not None and keywords.get("exclusiveMaximum") and value >= most:
+        yield _invalid(path, value, f"should be less than {most}")
+    elif most is not None and value > most:
+        yield _invalid(path, value, f"should be less than or equal to {most}")
+    if least is not None and keywords.get("exclusiveMinimum") and value <= least:
+        yield _invalid(path, value, f"should be greater than {least}")
+    elif least is not None and value < least:
+        yield _invalid(path, value, f"should be greater than or equal to {least}")
+    if factor and not float(value / factor).is_integer():
+        yield _invalid(path, value, f"should be a multiple of {factor}")
+
+
+def _check_combinations(keywords: Json, value: Any, path: str) -> Iterator[FieldError]:
+    """`allOf`, `anyOf`, `oneOf` and `not`; of those that failed, what the best alternative complains of is told too."""
+
+    def attempts(name: str) -> list[list[FieldError]]:
+        return [list(_validate(_overlay(part), value, ABSENT, path)) for part in keywords.get(name) or ()]
+
+    every, some, one = attempts("allOf"), attempts("anyOf"), attempts("oneOf")
+    if any(every):
+        yield from (error for errors in every for error in errors)
+        none = "" if any(not errors for errors in every) else ". None validated"
+        yield _about(path, f"must validate all the schemas (allOf){none}")
+    if some and all(some):
+        yield _about(path, "must validate at least one schema (anyOf)")
+        yield from min(some, key=len)
+    matched = sum(not errors for errors in one)
+    if one and matched != 1:
+        count = f"Found {matched} valid alternatives" if matched else "Found none valid"
+        yield _about(path, f"must validate one and only one schema (oneOf). {count}")
+        yield from min(one, key=len) if not matched else ()
+    if "not" in keywords and not any(_validate(_overlay(keywords["not"]), value, ABSENT, path)):
+        yield _about(path, "must not validate the schema (not)")
+
+
+def _about(path: str, complaint: str) -> FieldError:
+    return FieldError("<nil>", "FieldValueInvalid", f'Invalid value: "": "{path}" {complaint}')
+
+
+def _overlay(schema: Json) -> Place:
+    """The place for a schema below allOf and its like: it says values only, never structure."""
+    return Place(
+        keywords=schema,
+        properties={name: _overlay(member) for name, member in (schema.get("properties") or {}).items()},
+        items=_overlay(schema["items"]) if isinstance(schema.get("items"), dict) else None,
+        types=(schema["type"],) if schema.get("type") else (),
+    )
+
+
+# Lists that are sets or maps ------------------------------------------------------------------------------------------
+
+
+def _duplicates(place: Place, value: Any, path: str) -> Iterator[FieldError]:
+    if not place.has_keys:
+        return
+    if isinstance(value, dict):
+        for name, member in value.items():
+            inner = place.member(name)
+            if inner:
+                yield from _duplicates(inner, member, _join(path, name))
+    elif isinstance(value, list):
+        yield from _repeated(place, value, path)
+        for index, item in enumerate(value):
+            if place.items:
+                yield from _duplicates(place.items, item, f"{path}[{index}]")
+
+
+def _repeated(place: Place, value: list[Any], path: str) -> Iterator[FieldError]:
+    """The second of equal items of a set, or of equal keys of a map, once each."""
+    kind = place.keywords.get("x-kubernetes-list-type")
+    if kind not in {"set", "map"}:
+        return
+    seen: dict[bytes, int] = {}
+    for index, item in enumerate(value):
+        key = item
+        if kind == "map":
+            if not isinstance(item, dict):
+                shown = msgspec.json.encode(item).decode()
+                complaint = f"Invalid value: {shown}: must be an object for an array of list-type map"
+                yield FieldError(f"{path}[{index}]", "FieldValueInvalid", complaint)
+                return
+            key = {name: item[name] for name in place.map_keys if name in item}
+        text = msgspec.json.encode(key, order="sorted")
+        seen[text] = seen.get(text, 0) + 1
+        if seen[text] == 2:
+            yield FieldError(f"{path}[{index}]", "FieldValueDuplicate", f"Duplicate value: {text.decode()}")
+
+
+# Rules ----------------------------------------------------------------------------------------------------------------
+
+
+def _break_rules(place: Place, value: Any, old: Any, path: str) -> Iterator[FieldError]:
+    """Complaints of the rules here and below."""
+    if not place.has_rules or value is None:
+        return
+    for rule in place.rules:
+        yield from _break_rule(rule, value, old, path)
+    if isinstance(value, dict):
+        for name, member in value.items():
+            inner = place.member(name)
+            if inner:
+                yield from _break_rules(inner, member, _old_member(old, name), _join(path, name))
+    elif isinstance(value, list) and place.items:
+        for index, item in enumerate(value):
+            yield from _break_rules(place.items, item, _old_item(place, old, item), f"{path}[{index}]")
+
+
+def _break_rule(rule: Rule, value: Any, old: Any, path: str) -> Iterator[FieldError]:
+    unchanged = old is not ABSENT and value == old
+    if rule.expression is None or (old is ABSENT if rule.transition else unchanged):
+        return
+    kind = type_of(value)
+    try:
+        if rule.expression({"self": value, "oldSelf": None if old is ABSENT else old}) is True:
+            return
+    except RuleError as error:
+        message = f'Invalid value: "{kind}": {error} evaluating rule: {rule.message}'
+        yield FieldError(path, "FieldValueInvalid", message)
+        return
+    messages = {
+        "FieldValueForbidden": f"Forbidden: {rule.message}",
+        "FieldValueRequired": f"Required value: {rule.message}",
+        "FieldValueDuplicate": f'Duplicate value: "{kind}"',
+    }
+    message = messages.get(rule.reason, f'Invalid value: "{kind}": {rule.message}')
+    yield FieldError(f"{path}{rule.field_path}", rule.reason, message)
+
+
+# What a value was before ----------------------------------------------------------------------------------------------
+
+
+def _old_member(old: Any, name: str) -> Any:
+    return old.get(name, ABSENT) if isinstance(old, dict) else ABSENT
+
+
+def _old_item(place: Place, old: Any, item: Any) -> Any:
+    """The item that stood for this one; only lists that are maps tell."""
+    if not place.map_keys or not isinstance(old, list) or not isinstance(item, dict):
+        return ABSENT
+    key = [item.get(name) for name in place.map_keys]
+    matching = (o for o in old if isinstance(o, dict) and [o.get(name) for name in place.map_keys] == key)
+    return next(matching, ABSENT)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

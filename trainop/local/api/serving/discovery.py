@@ -1,0 +1,188 @@
+"""What is served: the documents at `/api`, `/apis` and below, plain and aggregated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from trainop.local.api.registry.kinds import Kind, Registry
+from trainop.runtime.objects.metadata import Json
+
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_SUBRESOURCE_VERBS = {
+    "status": ("get", "patch", "update"),
+    "scale": ("get", "patch", "update"),
+    "finalize": ("update",),
+    "log": ("get",),
+    "binding": ("create",),
+    "eviction": ("create",),
+    "ephemeralcontainers": ("get", "patch", "update"),
+    "token": ("create",),
+}
+_SUBRESOURCE_KINDS = {
+    "scale": ("autoscaling", "v1", "Scale"),
+    "binding": ("", "v1", "Binding"),
+    "eviction": ("policy", "v1", "Eviction"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+}
+
+
+def document(registry: Registry, path: str, host: str) -> Json | None:
+    """The plain document at a path; None if there is none."""
+    match path.strip("/").split("/"):
+        case ["api"]:
+            return core_versions(host)
+        case ["apis"]:
+            return groups(registry)
+        case ["api", version]:
+            return resources(registry, "", version)
+        case ["apis", name]:
+            return group(registry, name)
+        case ["apis", name, version]:
+            return resources(registry, name, version)
+    return None
+
+
+def version_info(version: str) -> Json:
+    """`/version`, in the shape of the API server's."""
+    major, minor = version.lstrip("v").split(".")[:2]
+    return {
+        "major": major,
+        "minor": minor,
+        "gitVersion": version,
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "python",
+        "compiler": "cpython",
+        "platform": "any/any",
+    }
+
+
+def core_versions(host: str) -> Json:
+    """`/api`."""
+    addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}] if host else []
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": addresses}
+
+
+def groups(registry: Registry) -> Json:
+    """`/apis`."""
+    named = [_group(registry, name) for name in registry.groups() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": named}
+
+
+def group(registry: Registry, name: str) -> Json | None:
+    """`/apis/<group>`; None if it is not served."""
+    if not name or name not in registry.groups():
+        return None
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(registry, name)}
+
+
+def _group(registry: Registry, name: str) -> Json:
+    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in ordered(registry, name)]
+    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
+
+
+def ordered(registry: Registry, group_name: str) -> list[str]:
+    """The versions of a group, best first (apimachinery `pkg/version/helpers.go`)."""
+    return sorted(registry.versions(group_name), key=_rank)
+
+
+def _rank(version: str) -> tuple[int, int, int, str]:
+    match = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
+    if match is None:
+        return (3, 0, 0, version)
+    stage = {None: 0, "beta": 1, "alpha": 2}[match[2]]
+    return (stage, -int(match[1]), -int(match[3] or 0), "")
+
+
+def resources(registry: Registry, group_name: str, version: str) -> Json | None:
+    """`/api/v1` and `/apis/<group>/<version>`; None if it is not served."""
+    kinds = [kind for kind in registry if (kind.resource.group, kind.resource.version) == (group_name, version)]
+    if not kinds:
+        return None
+    listed = [entry for kind in kinds for entry in _entries(kind)]
+    full = f"{group_name}/{version}" if group_name else version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": full, "resources": listed}
+
+
+def _entries(kind: Kind) -> Iterable[Json]:
+    resource = kind.resource
+    entry: Json = {
+        "name": resource.plural,
+        "singularName": kind.singular,
+        "namespaced": resource.namespaced,
+        "kind": resource.kind,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short_names:
+        entry["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        entry["categories"] = list(kind.categories)
+    yield entry
+    for name in kind.subresources:
+        group_name, version, answered = _SUBRESOURCE_KINDS.get(name, ("", "", resource.kind))
+        part: Json = {
+            "name": f"{resource.plural}/{name}",
+            "singularName": "",
+            "namespaced": resource.namespaced,
+        }
+        if version:
+            part |= {"group": group_name, "version": version}
+        yield part | {"kind": answered, "verbs": list(_SUBRESOURCE_VERBS.get(name, ("get",)))}
+
+
+def aggregated(registry: Registry, *, core: bool) -> Json:
+    """All groups with all their resources in one document (`apidiscovery.k8s.io/v2`)."""
+    names = [name for name in registry.groups() if bool(name) != core]
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": [_discovered_group(registry, name) for name in names],
+    }
+
+
+def _discovered_group(registry: Registry, name: str) -> Json:
+    versions = [
+        {
+            "version": version,
+            "resources": [
+                _discovered(kind)
+                for kind in registry
+                if (kind.resource.group, kind.resource.version) == (name, version)
+            ],
+            "freshness": "Current",
+        }
+        for version in ordered(registry, name)
+    ]
+    return {"metadata": {"name": name} if name else {}, "versions": versions}
+
+
+def _discovered(kind: Kind) -> Json:
+    resource = kind.resource
+    entry: Json = {
+        "resource": resource.plural,
+        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": kind.singular,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short_names:
+        entry["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        entry["categories"] = list(kind.categories)
+    if kind.subresources:
+        entry["subresources"] = [_discovered_part(kind, name) for name in kind.subresources]
+    return entry
+
+
+def _discovered_part(kind: Kind, name: str) -> Json:
+    resource = kind.resource
+    own = (resource.group, resource.version, resource.kind)
+    group_name, version, answered = _SUBRESOURCE_KINDS.get(name, own)
+    return {
+        "subresource": name,
+        "responseKind": {"group": group_name, "version": version, "kind": answered},
+        "verbs": list(_SUBRESOURCE_VERBS.get(name, ("get",))),
+    }

@@ -1,0 +1,141 @@
+"""`/openapi/v3`: what kubectl reads to explain kinds, and to learn that the server validates fields by itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from trainop.local.api.registry import core_types
+from trainop.local.api.registry.kinds import Kind, Registry
+from trainop.runtime.objects.metadata import Json
+
+_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+_PREFIX = "#/components/schemas/"
+SWAGGER = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+"""What kubectl asks of `/openapi/v2` for kinds that version 3 does not describe; no bytes are an empty document."""
+
+_QUERY = (
+    ("dryRun", "string"),
+    ("fieldManager", "string"),
+    ("fieldValidation", "string"),
+    ("force", "boolean"),
+)
+
+
+class Documents:
+    """The documents of all groups, made when first asked for after the registry changed."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._made: dict[str, bytes] = {}
+        self._revision = -1
+
+    def index(self) -> Json:
+        """`/openapi/v3`."""
+        paths = {
+            path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={_digest(body)}"}
+            for path, body in self._documents().items()
+        }
+        return {"paths": paths}
+
+    def document(self, path: str) -> bytes | None:
+        """`/openapi/v3/apis/<group>/<version>`."""
+        return self._documents().get(path)
+
+    def _documents(self) -> dict[str, bytes]:
+        if self._revision != self._registry.revision:
+            kinds: dict[str, list[Kind]] = {}
+            for kind in self._registry:
+                version = kind.resource.api_version
+                kinds.setdefault(f"apis/{version}" if "/" in version else f"api/{version}", []).append(kind)
+            self._made = {path: msgspec.json.encode(_document(found)) for path, found in kinds.items()}
+            self._revision = self._registry.revision
+        return self._made
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:32].upper()
+
+
+def _document(kinds: Iterable[Kind]) -> Json:
+    schemas: dict[str, Json] = {}
+    paths: dict[str, Json] = {}
+    for kind in kinds:
+        name = _add_schema(kind, schemas)
+        resource = kind.resource
+        collection = resource.path("{namespace}") if resource.namespaced else resource.path()
+        paths[collection] = {"post": _operation(kind, "post", name), "get": _operation(kind, "list", name)}
+        paths[f"{collection}/{{name}}"] = {
+            verb: _operation(kind, verb, name) for verb in ("get", "put", "patch", "delete")
+        }
+    _add_references(schemas)
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "v1.34.4"},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def _gvk(kind: Kind) -> Json:
+    resource = kind.resource
+    return {"group": resource.group, "kind": resource.kind, "version": resource.version}
+
+
+def _operation(kind: Kind, action: str, schema: str) -> Json:
+    response = {"content": {"application/json": {"schema": {"$ref": _PREFIX + schema}}}, "description": "OK"}
+    operation: Json = {
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": _gvk(kind),
+        "responses": {"200": response},
+    }
+    if action in {"post", "put", "patch"}:
+        operation["parameters"] = [
+            {"name": name, "in": "query", "schema": {"type": type_, "uniqueItems": True}} for name, type_ in _QUERY
+        ]
+    return operation
+
+
+def _add_schema(kind: Kind, schemas: dict[str, Json]) -> str:
+    """Put the kind's schema there; returns its name."""
+    resource = kind.resource
+    if not kind.custom:
+        name = core_types.definition_of(resource.group, resource.version, resource.kind)
+        if name:
+            schemas[name] = core_types.schemas()[name]
+            return name
+    name = ".".join([*reversed(resource.group.split(".")), resource.version, resource.kind])
+    schema: Json = dict(kind.document)
+    schema["type"] = "object"
+    properties: dict[str, Any] = {
+        "apiVersion": {"type": "string", "description": "The version of the schema of this object"},
+        "kind": {"type": "string", "description": "The kind of this object"},
+        **(schema.get("properties") or {}),
+        "metadata": {"description": "Standard object's metadata", "allOf": [{"$ref": _PREFIX + _META}]},
+    }
+    schemas[name] = {**schema, "properties": properties, "x-kubernetes-group-version-kind": [_gvk(kind)]}
+    return name
+
+
+def _add_references(schemas: dict[str, Json]) -> None:
+    """Add the definitions that those there refer to, until nothing is missing."""
+    known = core_types.schemas()
+    wanted = [name for schema in tuple(schemas.values()) for name in _references(schema)]
+    while wanted:
+        name = wanted.pop()
+        if name not in schemas and name in known:
+            schemas[name] = known[name]
+            wanted += _references(known[name])
+
+
+def _references(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        own = value.get("$ref")
+        found = [own.removeprefix(_PREFIX)] if isinstance(own, str) else []
+        return found + [name for part in value.values() for name in _references(part)]
+    if isinstance(value, list):
+        return [name for part in value for name in _references(part)]
+    return []

@@ -1,0 +1,1 @@
+"""The life of a pod: containers, probes, volumes, environment, logs and status."""

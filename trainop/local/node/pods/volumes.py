@@ -1,0 +1,229 @@
+"""Volumes of pods as directories of the node, and where containers see them.
+
+`volume_references` and `render_files` are pure; `VolumeDirectory` writes. Sources: kubelet `pkg/volume/*`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from trainop.local.node.pods.environment import (
+    ConfigError,
+    Reference,
+    Sources,
+    Surroundings,
+    contents,
+    expand,
+    pod_field,
+    resource_field,
+)
+from trainop.local.node.pods.quantity import parse_quantity
+from trainop.local.node.sandbox.filesystem import Mount
+from trainop.runtime.objects.metadata import Json
+
+_MODE = 0o644
+_WRITTEN = ("configMap", "secret", "downwardAPI", "projected")
+_DIRECTORY_MADE = "DirectoryOrCreate"
+_FILE_MADE = "FileOrCreate"
+
+
+class VolumeError(Exception):
+    """A volume that cannot be had; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a volume that the node writes."""
+
+    content: bytes
+    mode: int
+
+
+def volume_references(pod: Json) -> set[Reference]:
+    """The ConfigMaps and Secrets whose contents the pod's volumes show."""
+    found: set[Reference] = set()
+    for volume in pod["spec"].get("volumes") or ():
+        for source in _written_sources(volume):
+            if "configMap" in source:
+                found.add(Reference("configmap", source["configMap"].get("name", "")))
+            if "secret" in source:
+                secret = source["secret"]
+                found.add(Reference("secret", secret.get("secretName") or secret.get("name", "")))
+    return found
+
+
+def _written_sources(volume: Json) -> list[Json]:
+    if "projected" in volume:
+        return list(volume["projected"].get("sources") or ())
+    return [volume] if any(kind in volume for kind in _WRITTEN) else []
+
+
+def render_files(volume: Json, pod: Json, sources: Sources, here: Surroundings) -> dict[str, File]:
+    """Relative path -> file, for a volume that shows objects of the API; raises `VolumeError`."""
+    own: Json = next((volume[kind] for kind in _WRITTEN if kind in volume), {})
+    default = own.get("defaultMode")
+    mode = _MODE if default is None else int(default)
+    files: dict[str, File] = {}
+    try:
+        for source in _written_sources(volume):
+            if "downwardAPI" in source:
+                files |= _downward_files(source["downwardAPI"], pod, here, mode)
+            elif "configMap" in source:
+                reference = Reference("configmap", source["configMap"].get("name", ""))
+                files |= _object_files(reference, source["configMap"], sources, mode)
+            elif "secret" in source:
+                named = source["secret"].get("secretName") or source["secret"].get("name", "")
+                files |= _object_files(Reference("secret", named), source["secret"], sources, mode)
+    except ConfigError as error:
+        raise VolumeError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {error}') from error
+    return files
+
+
+def _object_files(reference: Reference, source: Json, sources: Sources, mode: int) -> dict[str, File]:
+    found = sources.get(reference)
+    if found is None:
+        if source.get("optional"):
+            return {}
+        raise ConfigError(f"{reference} not found")
+    values = contents(reference, found)
+    if not source.get("items"):
+        return {key: File(value, mode) for key, value in values.items()}
+    files: dict[str, File] = {}
+    for item in source["items"]:
+        if item["key"] in values:
+            files[_inside(item["path"])] = File(values[item["key"]], int(item.get("mode") or mode))
+        elif not source.get("optional"):
+            raise ConfigError(f"references non-existent config key: {item['key']}")
+    return files
+
+
+def _downward_files(source: Json, pod: Json, here: Surroundings, mode: int) -> dict[str, File]:
+    files: dict[str, File] = {}
+    for item in source.get("items") or ():
+        if ref := item.get("fieldRef"):
+            text = pod_field(pod, ref.get("fieldPath") or "", here)
+        else:
+            text = resource_field(pod, item.get("resourceFieldRef") or {}, here)
+        files[_inside(item["path"])] = File(text.encode(), int(item.get("mode") or mode))
+    return files
+
+
+def _inside(path: str) -> str:
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise ConfigError(f"path {path!r} leaves the volume")
+    return str(pure)
+
+
+class VolumeDirectory:
+    """The volumes of one pod, below `root`. Claims outlive pods: they are directories below `claims`."""
+
+    def __init__(self, root: Path, claims: Path) -> None:
+        self._root = root
+        self._claims = claims
+
+    def prepare(self, pod: Json, sources: Sources, here: Surroundings) -> None:
+        """Makes or renews what the volumes hold; raises `VolumeError` for the first that cannot be had."""
+        for volume in pod["spec"].get("volumes") or ():
+            place = self._root / volume["name"]
+            if _written_sources(volume) or "projected" in volume:
+                place.mkdir(parents=True, exist_ok=True)
+                write_files(place, render_files(volume, pod, sources, here))
+            elif "hostPath" in volume:
+                _check_host_path(volume)
+            else:
+                self._source(volume, pod).mkdir(parents=True, exist_ok=True)
+
+    def mounts(self, pod: Json, container: Json, environment: Mapping[str, str]) -> list[Mount]:
+        """Where `container` sees its volumes; raises `VolumeError`."""
+        volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
+        found: list[Mount] = []
+        for mount in container.get("volumeMounts") or ():
+            volume = volumes.get(mount["name"])
+            if volume is None:
+                raise VolumeError(f'volume "{mount["name"]}" of container "{container["name"]}" is not defined')
+            found.append(self._mount(volume, mount, pod, environment))
+        return found
+
+    def remove(self) -> None:
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def _mount(self, volume: Json, mount: Json, pod: Json, environment: Mapping[str, str]) -> Mount:
+        target = str(PurePosixPath("/", mount["mountPath"]))
+        read_only = bool(mount.get("readOnly")) or bool(_written_sources(volume))
+        if _lives_in_memory(volume) and _users(volume["name"], pod) == 1 and not mount.get("subPath"):
+            limit = (volume["emptyDir"] or {}).get("sizeLimit")
+            return Mount(target, size=int(parse_quantity(limit)) if limit else 0)
+        source = self._source(volume, pod)
+        if below := mount.get("subPath") or expand(mount.get("subPathExpr") or "", environment):
+            try:
+                source /= _inside(below)
+            except ConfigError as error:
+                raise VolumeError(f'subPath of volume "{volume["name"]}": {error}') from error
+            if not source.exists() and not read_only:
+                source.mkdir(parents=True)
+        if not source.exists():
+            raise VolumeError(f'volume "{volume["name"]}" has nothing at {below or source}')
+        return Mount(target, str(source), read_only=read_only)
+
+    def _source(self, volume: Json, pod: Json) -> Path:
+        own = self._root / str(volume["name"])
+        if "hostPath" in volume:
+            return Path(volume["hostPath"]["path"])
+        if claim := volume.get("persistentVolumeClaim"):
+            return self._claims / str(pod["metadata"].get("namespace", "")) / str(claim["claimName"])
+        if _written_sources(volume) or volume.keys() & {"emptyDir", "ephemeral", "projected"}:
+            return own
+        kinds = sorted(volume.keys() - {"name"})
+        if not kinds:
+            return own  # Kubernetes takes a volume without a source for an emptyDir
+        raise VolumeError(f'volume "{volume["name"]}": {kinds[0]} volumes cannot be mounted on a local node')
+
+
+def _lives_in_memory(volume: Json) -> bool:
+    return ((volume.get("emptyDir") or {}).get("medium") or "") == "Memory"
+
+
+def _users(name: str, pod: Json) -> int:
+    """How many containers mount it: a tmpfs of its own cannot be shared between them."""
+    everyone = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+    return sum(any(mount["name"] == name for mount in one.get("volumeMounts") or ()) for one in everyone)
+
+
+def _check_host_path(volume: Json) -> None:
+    path, kind = Path(volume["hostPath"]["path"]), volume["hostPath"].get("type") or ""
+    try:
+        if kind == _DIRECTORY_MADE or (not kind and not path.exists()):
+            path.mkdir(parents=True, exist_ok=True)
+        elif kind == _FILE_MADE:
+            path.touch()
+    except OSError as error:
+        raise VolumeError(f'hostPath volume "{volume["name"]}": {path}: {error.strerror}') from error
+    checks = {"Directory": path.is_dir, "File": path.is_file, "Socket": path.is_socket}
+    checks |= {"CharDevice": path.is_char_device, "BlockDevice": path.is_block_device}
+    if kind in checks and not checks[kind]():
+        raise VolumeError(f'hostPath type check failed: {path} is not a {kind} (volume "{volume["name"]}")')
+
+
+def write_files(directory: Path, files: Mapping[str, File]) -> None:
+    """Makes `directory` hold exactly `files`; each appears whole, and one that is as it should be is left alone."""
+    for path, file in files.items():
+        place = directory / path
+        if place.is_file() and place.read_bytes() == file.content and place.stat().st_mode & 0o777 == file.mode:
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=place.parent, prefix="..", delete=False) as fresh:
+            fresh.write(file.content)
+        Path(fresh.name).chmod(file.mode)
+        Path(fresh.name).replace(place)
+    for place in sorted(directory.rglob("*"), reverse=True):
+        if place.is_file() and str(place.relative_to(directory)) not in files:
+            place.unlink()
+        elif place.is_dir():
+            with suppress(OSError):  # it still holds files
+                place.rmdir()

@@ -1,0 +1,1 @@
+"""Processes in namespaces of their own: the supervisor, the inits of containers, and what Linux offers."""

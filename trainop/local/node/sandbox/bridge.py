@@ -1,0 +1,112 @@
+"""A network of our own: one namespace per pod, joined by a bridge in the namespace of the supervisor, the hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from trainop.local.node.sandbox import linux
+
+HUB_ADDRESS = "10.244.0.1"
+HUB_HARDWARE_ADDRESS = "0a:58:0a:f4:00:01"
+"""Fixed: else a bridge changes to the lowest address of its ports as pods come and go, and pods that know the old one
+reach neither names nor the world outside for up to a minute."""
+PREFIX_LENGTH = 16
+NETWORK = "10.244.0.0/16"
+
+_MAIN_TABLE = 254
+_KINDS = (("net", linux.CLONE_NEWNET), ("uts", linux.CLONE_NEWUTS), ("ipc", linux.CLONE_NEWIPC))
+
+
+@dataclass(frozen=True, slots=True)
+class PodNamespaces:
+    """What the containers of a pod share: open descriptors that keep its namespaces alive."""
+
+    fds: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def current(cls) -> PodNamespaces:
+        return cls(tuple((os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind) for name, kind in _KINDS))
+
+    @property
+    def network(self) -> int:
+        return self.fds[0][0]
+
+    def enter(self) -> None:
+        for fd, kind in self.fds:
+            linux.setns(fd, kind)
+
+    def close(self) -> None:
+        for fd, _ in self.fds:
+            os.close(fd)
+
+
+class Hub:
+    """The bridge. Lives in the supervisor, which has no threads: entering a namespace and coming back is safe."""
+
+    def __init__(self) -> None:
+        """Makes the bridge in the present network namespace, which must be new. Raises `OSError`."""
+        from pyroute2 import IPRoute  # noqa: PLC0415  # a quarter of a second that the other mode does not pay
+
+        self._open: Any = IPRoute
+        self._home = PodNamespaces.current()
+        self._count = 0
+        with _kernel_refusal("a bridge for pods"):
+            self._links = self._open()
+            self._links.link("set", index=1, state="up")
+            self._links.link("add", ifname="pods", kind="bridge", address=HUB_HARDWARE_ADDRESS)
+            self._bridge: int = self._links.link_lookup(ifname="pods")[0]
+            self._links.addr("add", index=self._bridge, address=HUB_ADDRESS, prefixlen=PREFIX_LENGTH)
+            self._links.link("set", index=self._bridge, state="up")
+            # Every address that is not a pod's is the hub's own: see `outside`.
+            self._links.route("add", dst="0.0.0.0/0", type="local", scope="host", oif=1, table=_MAIN_TABLE)
+
+    def add_pod(self, hostname: str, address: str) -> PodNamespaces:
+        """New namespaces with `eth0` at `address`. Raises `OSError`."""
+        linux.unshare(sum(kind for _, kind in _KINDS))
+        try:
+            pod = PodNamespaces.current()
+            linux.set_hostname(hostname)
+        finally:
+            self._home.enter()
+        try:
+            with _kernel_refusal(f"the network of {hostname}"):
+                self._connect(pod)
+                self._configure(pod, address)
+        except OSError:
+            pod.close()
+            raise
+        return pod
+
+    def _connect(self, pod: PodNamespaces) -> None:
+        self._count += 1
+        port = f"pod{self._count}"
+        self._links.link("add", ifname=port, kind="veth", peer={"ifname": "eth0", "net_ns_fd": pod.network})
+        index = self._links.link_lookup(ifname=port)[0]
+        self._links.link("set", index=index, master=self._bridge, state="up")
+
+    def _configure(self, pod: PodNamespaces, address: str) -> None:
+        linux.setns(pod.network, linux.CLONE_NEWNET)
+        try:
+            with self._open() as links:
+                links.link("set", index=1, state="up")
+                index = links.link_lookup(ifname="eth0")[0]
+                links.addr("add", index=index, address=address, prefixlen=PREFIX_LENGTH)
+                links.link("set", index=index, state="up")
+                links.route("add", dst="0.0.0.0/0", gateway=HUB_ADDRESS, oif=index)
+        finally:
+            linux.setns(self._home.network, linux.CLONE_NEWNET)
+
+
+@contextmanager
+def _kernel_refusal(what: str) -> Iterator[None]:
+    """Errors of netlink as `OSError`s that say what could not be had."""
+    from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415  # as above
+
+    try:
+        yield
+    except NetlinkError as error:
+        raise OSError(error.code, f"{what}: {os.strerror(error.code)}") from error

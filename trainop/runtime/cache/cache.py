@@ -1,0 +1,141 @@
+"""All informers of the process: whoever asks for the same objects shares one watch."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from trainop.runtime.cache.informer import Informer, InformerMetrics
+from trainop.runtime.cache.scope import Namespaces, scopes_of
+from trainop.runtime.cache.store import Index
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.discovery import Discovery
+from trainop.runtime.clock import Clock, SystemClock
+from trainop.runtime.objects.metadata import Decoder, HasMetadata, Key
+from trainop.runtime.objects.resource import Resource
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+class CacheError(LookupError):
+    """What is asked for is not in the cache, whether it exists or not."""
+
+
+class Cache:
+    """Informers may be asked for before and while it runs."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespaces: Namespaces = (),
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        metrics: InformerMetrics | None = None,
+        guarded: bool = False,
+    ) -> None:
+        """`namespaces` limits all namespaced kinds, perhaps with selectors of each; none means all namespaces.
+        `guarded`: whoever mutates a cached object ends the process; for tests."""
+        self._client = client
+        self._namespaces = namespaces
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
+        self._metrics = metrics
+        self._guarded = guarded
+        self._discovery = Discovery(client, self._clock)
+        self._informers: dict[tuple[Any, ...], Informer[Any]] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    def informer(
+        self,
+        resource: Resource,
+        decode: Decoder[T],
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        indices: Mapping[str, Index[T]] | None = None,
+        namespaces: Namespaces | None = None,
+        optional: bool = False,
+        metadata_only: bool = False,
+    ) -> Informer[T]:
+        """The informer for these objects; for the same selectors and decoder the same one, which then has the indices
+        of all who asked and is optional only if it is for all. `namespaces` goes before that of the cache."""
+        namespaces = self._namespaces if namespaces is None else namespaces
+        scopes = tuple(scopes_of(resource, namespaces, label_selector, field_selector))
+        identity = (resource, decode, scopes, metadata_only)
+        known = self._informers.get(identity)
+        if known is not None:
+            return _share(cast("Informer[T]", known), indices or {}, optional=optional)
+        informer = Informer(
+            self._client,
+            resource,
+            decode,
+            namespaces=namespaces,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            indices=indices,
+            optional=optional,
+            metadata_only=metadata_only,
+            discovery=self._discovery,
+            clock=self._clock,
+            rng=self._rng,
+            metrics=self._metrics,
+            guarded=self._guarded,
+        )
+        self._informers[identity] = informer
+        if self._group is not None:
+            self._group.create_task(informer.run(), name=f"informer {resource}")
+        return informer
+
+    def get(self, resource: Resource, key: Key) -> Any:
+        """The object, None if it does not exist. This and the following raise `CacheError` if there is no synced
+        informer of the kind, or several. With types and without a search: `informer(...).store`."""
+        return self._only(resource, key.namespace).store.get(key)
+
+    def list(self, resource: Resource, namespace: str | None = None) -> Sequence[Any]:
+        """All objects, or those of one namespace."""
+        return self._only(resource, namespace).store.list(namespace)
+
+    def by_index(self, resource: Resource, index: str, value: str) -> Sequence[Any]:
+        """The objects that this index puts under `value`; raises `KeyError` if there is no such index."""
+        return self._only(resource, None).store.by_index(index, value)
+
+    def _only(self, resource: Resource, namespace: str | None) -> Informer[Any]:
+        found = [informer for informer in self._informers.values() if informer.resource == resource]
+        if len(found) != 1:
+            raise CacheError(f"unable to read {resource}: {len(found)} informers have it, not one")
+        if not found[0].synced:
+            raise CacheError(f"unable to read {resource}: the cache is not synced yet")
+        if namespace is not None and not found[0].covers(namespace):
+            raise CacheError(f"unable to read {resource} in {namespace}: because of unknown namespace for the cache")
+        return found[0]
+
+    @property
+    def synced(self) -> bool:
+        """All informers are."""
+        return all(informer.synced for informer in self._informers.values())
+
+    async def wait_synced(self) -> None:
+        for informer in tuple(self._informers.values()):
+            await informer.wait_synced()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                for informer in self._informers.values():
+                    group.create_task(informer.run(), name=f"informer {informer.resource}")
+                await asyncio.Event().wait()
+            finally:
+                self._group = None
+
+
+def _share(informer: Informer[T], indices: Mapping[str, Index[T]], *, optional: bool) -> Informer[T]:
+    """The same informer for one more who asks."""
+    informer.optional = informer.optional and optional
+    for name, index in indices.items():
+        informer.store.add_index(name, index)
+    return informer

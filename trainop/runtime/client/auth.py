@@ -1,0 +1,76 @@
+"""Where the API server is and how to prove who we are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainop.runtime.client.cluster import ClusterConfig, ConfigError, Credentials, Pem, Proof
+from trainop.runtime.client.credentials import TokenFile
+from trainop.runtime.clock import Clock, SystemClock
+
+__all__ = ["ClusterConfig", "ConfigError", "Credentials", "Pem", "Proof", "in_cluster_config", "load_config"]
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+def load_config(
+    kubeconfig: str | None = None,
+    context: str | None = None,
+    *,
+    clock: Clock | None = None,
+    environ: Mapping[str, str] | None = None,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> ClusterConfig:
+    """The flag, else `$KUBECONFIG` (a list of files), else the pod's service account, else `~/.kube/config`.
+
+    Raises `ConfigError`.
+    """
+    clock = clock or SystemClock()
+    environ = os.environ if environ is None else environ
+    files = _given_files(kubeconfig, environ)
+    if not files:
+        if environ.get("KUBERNETES_SERVICE_HOST") and (service_account / "token").exists():
+            return in_cluster_config(clock, environ, service_account)
+        home = Path(environ.get("HOME") or "~").expanduser() / ".kube" / "config"
+        if not home.is_file():
+            raise ConfigError(
+                f"no cluster is configured: neither --kubeconfig nor $KUBECONFIG is set, this is not a pod with a "
+                f"service account, and {home} does not exist"
+            )
+        files = [home]
+    from trainop.runtime.client import kubeconfig as files_of  # noqa: PLC0415  # a pod needs none of it
+
+    return files_of.read(files).config(clock, environ, context)
+
+
+def _given_files(kubeconfig: str | None, environ: Mapping[str, str]) -> list[Path]:
+    if kubeconfig:
+        path = Path(kubeconfig).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"--kubeconfig {kubeconfig}: no such file; it must be a kubeconfig file")
+        return [path]
+    listed = [Path(entry) for entry in environ.get("KUBECONFIG", "").split(os.pathsep) if entry]
+    present = [path for path in listed if path.is_file()]
+    if listed and not present:
+        raise ConfigError(f"$KUBECONFIG is {environ['KUBECONFIG']}: no such file; unset it or name a kubeconfig file")
+    return present
+
+
+def in_cluster_config(
+    clock: Clock, environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT
+) -> ClusterConfig:
+    """The API server that Kubernetes tells every pod of, with the pod's service account; no proxy."""
+    host = environ["KUBERNETES_SERVICE_HOST"]
+    port = environ.get("KUBERNETES_SERVICE_PORT") or "443"
+    namespace = service_account / "namespace"
+    ca = service_account / "ca.crt"
+    if not ca.is_file():
+        raise ConfigError(f"{ca} does not exist; mount the service account token into this pod")
+    return ClusterConfig(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        credentials=TokenFile(service_account / "token", clock),
+        ca=ca,
+        namespace=namespace.read_text().strip() if namespace.is_file() else "default",
+    )

@@ -1,0 +1,394 @@
+"""The API client: bytes in and out, one error tree, bounded retries, a gate before every write.
+
+What may be sent twice is sent again after a failure that passes; everything else fails at once and is left to the next
+reconcile, which finds by name what did happen. `Client` speaks of objects, `Sender` of single exchanges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import platform
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NotRequired, TypeAlias, TypedDict, TypeVar, cast
+
+import msgspec
+import structlog
+
+from trainop.runtime.client.decoding import ObjectDecoder, check_depth, read
+from trainop.runtime.client.paging import Pages, ask_for_fewer
+from trainop.runtime.client.recovery import Recovery
+from trainop.runtime.client.sender import Limiter, RequestMetrics, Sender, Unmeasured
+from trainop.runtime.client.transport import Request, Response, Stream, Transport
+from trainop.runtime.clock import Clock, SystemClock
+from trainop.runtime.errors import DecodeError, GoneError
+from trainop.runtime.objects.metadata import Json, decode_complete
+from trainop.runtime.objects.resource import Resource
+
+__all__ = ["Client", "Limiter", "Listing", "Page", "PatchKind", "RequestMetrics"]
+
+D = TypeVar("D")
+
+_Jsons: TypeAlias = list[Json]
+_Errors: TypeAlias = list[DecodeError]
+
+USER_AGENT = f"controller ({platform.system().lower()}/{platform.machine()})"
+
+JSON = "application/json"
+METADATA_OBJECT = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
+"""Media types of answers: the whole object, and its metadata where the server can, which all API servers can."""
+
+PAGE_SIZE = 250
+"""Objects per page of a list: 500 pods of 5 KiB would block the loop for 110 ms in one parse."""
+
+LIST_TIMEOUT = 60.0
+MAX_PAGE = 16 * 1024 * 1024
+"""Bytes of a page of more than one object; where pods are that large, fewer are asked for."""
+
+MAX_LIST = PAGE_SIZE * 1536 * 1024
+"""Bytes of an answer that is a list however few objects are asked for, from servers that know no pages: so many of the
+largest objects that etcd takes."""
+
+SLICE = 1024 * 1024
+"""Bytes of a list that are decoded before the event loop gets its turn."""
+
+
+class PatchKind(enum.Enum):
+    """How a patch is meant; the value is its content type. Strategic merge is for built-in kinds only."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A whole list; every item carries `apiVersion` and `kind`, which API servers leave out in lists. `unreadable` are
+    the items that could not be decoded."""
+
+    items: list[Json] = field(repr=False)
+    resource_version: str
+    unreadable: Sequence[DecodeError] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list with its items undecoded; `token` asks for the next page and is empty on the last one; `size`
+    of the page in bytes. No more than `limit` objects were asked for."""
+
+    items: list[msgspec.Raw] = field(repr=False)
+    resource_version: str
+    token: str
+    size: int
+    limit: int = PAGE_SIZE
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    token: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct, frozen=True):
+    kind: str = ""
+    metadata: _ListMeta = _ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+class _Identity(TypedDict):
+    name: NotRequired[str]
+    namespace: NotRequired[str]
+    uid: str
+    resourceVersion: str
+
+
+class _Identified(TypedDict):
+    metadata: _Identity
+
+
+_decode_object = msgspec.json.Decoder(Json).decode
+_decode_identity: Callable[[bytes], Any] = msgspec.json.Decoder(_Identified).decode
+_decode_list = msgspec.json.Decoder(_List).decode
+_encode = msgspec.json.Encoder().encode
+
+log = structlog.get_logger(__name__)
+
+
+class Client:
+    """All methods raise `ApiError` and its subclasses, `ConnectionError` or `TimeoutError` (see `errors.py`)."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        metrics: RequestMetrics | None = None,
+        host: str = "",
+        user_agent: str = USER_AGENT,
+        field_manager: str = "controller",
+        limiter: Limiter | None = None,
+        gate: Callable[[], None] | None = None,
+        urgent: bool = False,
+    ) -> None:
+        """`gate` is called right before each write is sent and raises to refuse it; `host` is a label of metrics.
+        `user_agent` and `field_manager` say in audit logs and `managedFields` what program wrote.
+        The requests of an `urgent` client wait for no request of another client: for leases."""
+        self._field_manager = field_manager
+        self._clock = clock or SystemClock()
+        self._metrics = metrics or Unmeasured()
+        self._sender = Sender(
+            transport,
+            clock=self._clock,
+            rng=rng or random.Random(),  # noqa: S311  # jitter, not a secret
+            metrics=self._metrics,
+            host=host,
+            user_agent=user_agent,
+            limiter=limiter,
+            gate=gate,
+            urgent=urgent,
+        )
+
+    @property
+    def recovery(self) -> Recovery:
+        """Tells who backs off that the server answers again."""
+        return self._sender.recovery
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
+        return await self._json(resource, await self.request(Request("GET", resource.path(namespace, name))))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = PAGE_SIZE,
+    ) -> Listing:
+        """All pages of a list; begins once more if the list expires half-way. Raises `EndlessListError`, too."""
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        query = {name: value for name, value in selectors.items() if value}
+        try:
+            return await self._pages(resource, namespace, query, limit)
+        except GoneError:
+            return await self._pages(resource, namespace, query, limit)
+
+    async def _pages(self, resource: Resource, namespace: str | None, query: Mapping[str, str], limit: int) -> Listing:
+        items: list[Json] = []
+        unreadable: list[DecodeError] = []
+        seen: set[int] = set()
+        pages, token = Pages(), ""
+        while True:
+            page = await self.page(resource, namespace, query, token, limit=limit, retry=True)
+            limit = page.limit
+            await self._decode_items(resource, page, items, unreadable)
+            if not page.token:
+                return Listing(items, page.resource_version, unreadable)
+            known = len(seen)
+            seen.update(hash(bytes(raw)) for raw in page.items)
+            pages.follow(page.token, grew=len(seen) > known)
+            token = page.token
+
+    async def page(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        token: str = "",
+        *,
+        limit: int = PAGE_SIZE,
+        accept: str = JSON,
+        retry: bool = False,
+    ) -> Page:
+        """One page of a list, with at most `limit` objects; fewer if these are so large that the page would have more
+        than 16 MiB. Only retried if `retry`: who pages may know better when to try again."""
+        send = self.request if retry else self._sender.attempt
+
+        async def ask(most: int) -> Page:
+            request = list_request(resource, namespace, {**query, "limit": str(most)}, token, accept)
+            return await self._page(resource, await send(request), most)
+
+        return await ask_for_fewer(ask, limit)
+
+    async def create(
+        self,
+        resource: Resource,
+        body: Json | msgspec.Raw,
+        *,
+        namespace: str | None = None,
+        metadata_only: bool = False,
+    ) -> Json:
+        """Sends `body`, which may be encoded already, at most once unless it surely did not arrive; `namespace`
+        defaults to the one in a `body` that is not. With `metadata_only` the answer has no more than name, namespace,
+        UID and version: the server sends a third less, and the rest is not decoded."""
+        place = namespace
+        if place is None and not isinstance(body, msgspec.Raw):
+            place = (body.get("metadata") or {}).get("namespace")
+        request = self._write("POST", resource.path(place), body, metadata_only=metadata_only)
+        return await self._answer(resource, await self.request(request), metadata_only=metadata_only)
+
+    async def replace(self, resource: Resource, body: Json, *, subresource: str | None = None) -> Json:
+        """Writes the whole object; with `metadata.resourceVersion` in `body` only over that version."""
+        metadata = body["metadata"]
+        path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
+        repeatable = bool(metadata.get("resourceVersion"))
+        return await self._json(resource, await self.request(self._write("PUT", path, body), repeatable=repeatable))
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None,
+        patch: Json | Sequence[Json],
+        *,
+        kind: PatchKind = PatchKind.MERGE,
+        subresource: str | None = None,
+        force: bool = False,
+        metadata_only: bool = False,
+    ) -> Json:
+        """`force` takes fields from other managers and is for APPLY only; `metadata_only` is as in `create`."""
+        path = resource.path(namespace, name, subresource)
+        query = {"force": "true"} if force else {}
+        request = self._write("PATCH", path, patch, query, kind.value, metadata_only=metadata_only)
+        answer = await self.request(request, repeatable=kind is PatchKind.APPLY or _names_version(patch))
+        return await self._answer(resource, answer, metadata_only=metadata_only)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> None:
+        """`uid` and `resource_version` are preconditions; `propagation` is Background, Foreground or Orphan."""
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        options = {
+            "preconditions": {name: value for name, value in preconditions.items() if value} or None,
+            "propagationPolicy": propagation,
+            "gracePeriodSeconds": grace_seconds,
+        }
+        body = _delete_options(options)
+        await self.request(Request("DELETE", resource.path(namespace, name), body=body), repeatable=bool(uid))
+
+    async def delete_collection(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        propagation: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> None:
+        """Deletes all that the selectors choose, of one namespace if the kind has them: the API server deletes one
+        after the other, and an error may leave some. Without selectors all of them go."""
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        query = {name: value for name, value in selectors.items() if value}
+        body = _delete_options({"propagationPolicy": propagation, "gracePeriodSeconds": grace_seconds})
+        path = resource.path(namespace)
+        await self.request(Request("DELETE", path, query, body, timeout=LIST_TIMEOUT, max_answer=MAX_LIST))
+
+    async def request(self, request: Request, *, repeatable: bool | None = None) -> Response:
+        """One exchange, retried; `repeatable` tells that sending it twice does no harm (by default only GET)."""
+        return await self._sender.send(
+            request, repeatable=request.method == "GET" if repeatable is None else repeatable
+        )
+
+    async def open(self, request: Request) -> Stream:
+        """A response that streams; raises `ApiError` unless it begins with 2xx. One attempt."""
+        return await self._sender.open(request)
+
+    async def _page(self, resource: Resource, response: Response, limit: int) -> Page:
+        """Whatever is not a list of this kind at a version must not pass for an empty one."""
+        decoded = await self._decode(_decode_list, response)
+        version = decoded.metadata.resource_version
+        if decoded.kind not in {resource.list_kind or f"{resource.kind}List", "PartialObjectMetadataList"}:
+            raise DecodeError("kind", f"{decoded.kind[:64]!r} is no list of them", resource=str(resource))
+        if not version:
+            raise DecodeError("metadata.resourceVersion", "a list must have one", resource=str(resource))
+        return Page(decoded.items or [], version, decoded.metadata.token, len(response.body), limit)
+
+    async def _json(self, resource: Resource, response: Response) -> Json:
+        return check_depth(resource, response.body, await self._decode(_decode_object, response))
+
+    async def _answer(self, resource: Resource, response: Response, *, metadata_only: bool) -> Json:
+        if metadata_only:
+            return cast("Json", await self._decode(_decode_identity, response))
+        return await self._json(resource, response)
+
+    async def _decode(self, decode: Callable[[bytes], D], response: Response) -> D:
+        began = self._clock.monotonic()
+        try:
+            return await read(decode, response.body)
+        except DecodeError as error:
+            # A success whose body is no JSON comes from something that is not an API server, such as a login page.
+            raise DecodeError("", f"{error.detail}: {response.body[:200]!r}") from error
+        finally:
+            self._metrics.decoded(self._clock.monotonic() - began)
+
+    async def _decode_items(self, resource: Resource, page: Page, items: _Jsons, unreadable: _Errors) -> None:
+        known = {"apiVersion": resource.api_version, "kind": resource.kind}
+        decode, decoded = ObjectDecoder(resource, decode_complete, anonymous=True), 0
+        known_bad = len(unreadable)
+        for raw in page.items:
+            try:
+                items.append(known | decode(raw).raw)
+            except DecodeError as error:
+                unreadable.append(error)
+            decoded += page.size // len(page.items)
+            if decoded >= SLICE:
+                decoded = 0
+                await asyncio.sleep(0)
+        if bad := unreadable[known_bad:]:
+            log.warning("items of a list cannot be read", items=len(bad), error=str(bad[0]))
+
+    def _write(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        *,
+        metadata_only: bool = False,
+    ) -> Request:
+        return Request(
+            method,
+            path,
+            {"fieldManager": self._field_manager, **(query or {})},
+            _encode(body),
+            content_type,
+            METADATA_OBJECT if metadata_only else JSON,
+        )
+
+
+def list_request(
+    resource: Resource,
+    namespace: str | None,
+    query: Mapping[str, str],
+    token: str = "",
+    accept: str = JSON,
+) -> Request:
+    """A page of a list; a continuation names no version, that is in its token."""
+    asked = {**query, "continue": token} if token else query
+    most = MAX_LIST if query.get("limit", "1") == "1" else MAX_PAGE
+    return Request("GET", resource.path(namespace), asked, accept=accept, timeout=LIST_TIMEOUT, max_answer=most)
+
+
+def _delete_options(options: Mapping[str, Any]) -> bytes:
+    given = {name: value for name, value in options.items() if value is not None}
+    return _encode({"apiVersion": "v1", "kind": "DeleteOptions"} | given) if given else b""
+
+
+def _names_version(patch: Json | Sequence[Json]) -> bool:
+    """Whether the patch holds for one resourceVersion only, so that a second copy of it cannot apply."""
+    if isinstance(patch, dict):
+        return bool((patch.get("metadata") or {}).get("resourceVersion"))
+    return any(op.get("op") == "test" and op.get("path") == "/metadata/resourceVersion" for op in patch)

@@ -1,0 +1,322 @@
+"""Kubeconfig files: read, merged, and turned into one `ClusterConfig`.
+
+The first file wins for every named entry and for `current-context`, as in client-go. Every complaint is one line with
+the file, the place in it and what would be right.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, NotRequired, TypedDict
+from urllib.parse import urlsplit
+
+import msgspec
+
+from trainop.runtime.client.cluster import ClusterConfig, ConfigError, Credentials, Pem
+from trainop.runtime.client.credentials import LibraryCredentials, StaticCredentials, TokenFile, TokenText
+from trainop.runtime.client.execplugin import ExecCredentials, ExecPlugin
+from trainop.runtime.client.proxy import proxy_for
+from trainop.runtime.clock import Clock
+from trainop.runtime.errors import UNREADABLE
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.texts import cut
+
+
+class Entry(NamedTuple):
+    """A cluster, user or context, and the file that relative paths in it start from."""
+
+    file: Path
+    value: Json
+
+    def pem(self, data: str, file: str, what: str, again: Callable[[], Entry]) -> Pem | None:
+        """Inline base64, which `again` reads anew, or a file; inline wins."""
+        if self.value.get(data):
+            self.inline(data, what)
+            return lambda: again().inline(data, what)
+        if self.value.get(file):
+            return self.path(file, what)
+        return None
+
+    def inline(self, data: str, what: str) -> bytes:
+        if not self.value.get(data):
+            raise ConfigError(f"{self.file}: {data} of {what} is gone; it was there before")
+        try:
+            return base64.b64decode(self.value[data], validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise ConfigError(f"{self.file}: {data} of {what} is not base64: {error}") from error
+
+    def path(self, field: str, what: str) -> Path:
+        path = self.file.parent / str(self.value[field])
+        if not path.is_file():
+            raise ConfigError(f"{self.file}: {field} of {what}: {path} does not exist")
+        return path
+
+
+class _NamedExtension(TypedDict, total=False):
+    name: str | None
+    extension: Any
+
+
+class _ExecVariable(TypedDict):
+    name: str
+    value: str
+
+
+_TEXT = str | None
+_CLUSTER = TypedDict(
+    "_CLUSTER",
+    {
+        "server": _TEXT,
+        "certificate-authority": _TEXT,
+        "certificate-authority-data": _TEXT,
+        "insecure-skip-tls-verify": bool | None,
+        "tls-server-name": _TEXT,
+        "proxy-url": _TEXT,
+        "extensions": list[_NamedExtension] | None,
+    },
+    total=False,
+)
+
+
+class _EXEC(TypedDict, total=False):
+    command: str
+    args: list[str] | None
+    env: list[_ExecVariable] | None
+    apiVersion: _TEXT
+    interactiveMode: _TEXT
+    installHint: _TEXT
+    provideClusterInfo: bool | None
+
+
+_USER = TypedDict(
+    "_USER",
+    {
+        "token": _TEXT,
+        "tokenFile": _TEXT,
+        "username": _TEXT,
+        "password": _TEXT,
+        "client-certificate": _TEXT,
+        "client-certificate-data": _TEXT,
+        "client-key": _TEXT,
+        "client-key-data": _TEXT,
+        "as": _TEXT,
+        "as-uid": _TEXT,
+        "as-groups": list[str] | None,
+        "as-user-extra": dict[str, list[str]] | None,
+        "exec": _EXEC | None,
+    },
+    total=False,
+)
+
+
+class _CONTEXT(TypedDict, total=False):
+    cluster: _TEXT
+    user: _TEXT
+    namespace: _TEXT
+
+
+class _NamedCluster(TypedDict):
+    name: str
+    cluster: NotRequired[_CLUSTER | None]
+
+
+class _NamedUser(TypedDict):
+    name: str
+    user: NotRequired[_USER | None]
+
+
+class _NamedContext(TypedDict):
+    name: str
+    context: NotRequired[_CONTEXT | None]
+
+
+_TYPES: dict[str, Any] = {
+    "clusters": list[_NamedCluster],
+    "users": list[_NamedUser],
+    "contexts": list[_NamedContext],
+}
+"""The fields that are read, with the types of client-go (`tools/clientcmd/api/v1/types.go`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kubeconfig:
+    """Merged files; `file` is the one to name in complaints that concern no entry."""
+
+    file: Path
+    current: str
+    clusters: Mapping[str, Entry]
+    users: Mapping[str, Entry]
+    contexts: Mapping[str, Entry]
+    files: Sequence[Path] = ()
+
+    def config(self, clock: Clock, environ: Mapping[str, str], context: str | None = None) -> ClusterConfig:
+        """The cluster and user of `context` (default: the current one); raises `ConfigError`.
+
+        Tokens and certificates are read again from the same entries of the same files while they are in use; whatever
+        else changes there, such as the current context, takes effect after a restart.
+        """
+        name = context or self.current
+        known = ", ".join(self.contexts) or "none"
+        if not name:
+            raise ConfigError(f"{self.file}: no current-context is set; contexts there: {known}")
+        if name not in self.contexts:
+            raise ConfigError(f"{self.file}: context {name!r} does not exist; contexts there: {known}")
+        chosen = self.contexts[name]
+        cluster = self._named(self.clusters, chosen, name, "cluster")
+        server = self._server(cluster, str(chosen.value["cluster"]))
+        user = self._named(self.users, chosen, name, "user") if chosen.value.get("user") else Entry(chosen.file, {})
+        where = f"cluster {chosen.value['cluster']!r}"
+        who = f"user {chosen.value.get('user')!r}"
+        proxy = cluster.value.get("proxy-url") or proxy_for(server, environ)
+        if proxy and not _is_url(proxy):
+            raise ConfigError(f"{cluster.file}: proxy {proxy!r} of {where}: only http:// and https:// proxies work")
+        cluster_again = functools.partial(_read_again, self.files, name, server, "cluster")
+        user_again = functools.partial(_read_again, self.files, name, server, "user")
+        return ClusterConfig(
+            server=server,
+            credentials=_credentials(user, who, name, _cluster_info(cluster), clock, again=user_again),
+            ca=cluster.pem("certificate-authority-data", "certificate-authority", where, cluster_again),
+            client_certificate=user.pem("client-certificate-data", "client-certificate", who, user_again),
+            client_key=user.pem("client-key-data", "client-key", who, user_again),
+            insecure=bool(cluster.value.get("insecure-skip-tls-verify")),
+            tls_server_name=cluster.value.get("tls-server-name") or None,
+            proxy=proxy or None,
+            namespace=str(chosen.value.get("namespace") or "default"),
+            headers=_impersonation(user.value),
+        )
+
+    @staticmethod
+    def _named(entries: Mapping[str, Entry], context: Entry, name: str, kind: str) -> Entry:
+        wanted = str(context.value.get(kind) or "")
+        if wanted not in entries:
+            known = ", ".join(entries) or "none"
+            raise ConfigError(f"{context.file}: context {name!r} names {kind} {wanted!r}; {kind}s there: {known}")
+        return entries[wanted]
+
+    @staticmethod
+    def _server(cluster: Entry, name: str) -> str:
+        server = str(cluster.value.get("server") or "")
+        if not _is_url(server):
+            raise ConfigError(f"{cluster.file}: server of cluster {name!r} is {server!r}; it must be https://host:port")
+        return server.rstrip("/")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # such as https://[::1 or a port that is no number
+        return False
+
+
+def read(files: Sequence[Path]) -> Kubeconfig:
+    """Merges files that exist; raises `ConfigError`."""
+    current = ""
+    merged: dict[str, dict[str, Entry]] = {"clusters": {}, "users": {}, "contexts": {}}
+    for file in files:
+        content = _parse(file)
+        current = current or str(content.get("current-context") or "")
+        for kind, entries in merged.items():
+            for name, value in _entries(file, content, kind):
+                entries.setdefault(name, Entry(file.absolute(), value))
+    return Kubeconfig(files[0], current, merged["clusters"], merged["users"], merged["contexts"], tuple(files))
+
+
+def _read_again(files: Sequence[Path], context: str, server: str, kind: str) -> Entry:
+    """The cluster or user of `context` as it is now; raises `ConfigError`, also if that is another server by now,
+    which must not get to see the credentials of this one, nor this one those of the other."""
+    config = read(files)
+    if context not in config.contexts:
+        raise ConfigError(f"{config.file}: context {context!r} does not exist any more")
+    chosen = config.contexts[context]
+    cluster = config._named(config.clusters, chosen, context, "cluster")  # noqa: SLF001  # of this module
+    now = config._server(cluster, str(chosen.value["cluster"]))  # noqa: SLF001
+    if now != server:
+        raise ConfigError(f"{cluster.file}: the server was {server} and is {now} now; restart to use it")
+    return cluster if kind == "cluster" else config._named(config.users, chosen, context, "user")  # noqa: SLF001
+
+
+def _parse(file: Path) -> Json:
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}; it must be a readable kubeconfig file") from error
+    try:
+        content = msgspec.json.decode(text)
+    except UNREADABLE:
+        content = _parse_yaml(file, text)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: not a kubeconfig: it must be an object with clusters, users and contexts")
+    return content
+
+
+def _parse_yaml(file: Path, text: bytes) -> Any:
+    import yaml  # noqa: PLC0415  # not needed in a pod
+
+    try:
+        return yaml.safe_load(text)
+    except RecursionError as error:
+        raise ConfigError(f"{file}: not a kubeconfig: it is nested too deep") from error
+    # Beside its own errors PyYAML raises these for values that do not fit their tag, such as the date 2025-99-99.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+        problem = cut(" ".join(str(error).split()))
+        raise ConfigError(f"{file}: not a kubeconfig: {problem}") from error
+
+
+def _entries(file: Path, content: Json, kind: str) -> list[tuple[str, Json]]:
+    singular = kind.removesuffix("s")
+    listed = content.get(kind) or []
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) and "name" in entry for entry in listed):
+        raise ConfigError(f"{file}: {kind} must be a list of entries with a name and a {singular}")
+    if not all(isinstance(entry.get(singular) or {}, dict) for entry in listed):
+        raise ConfigError(f"{file}: each {singular} in {kind} must be an object")
+    try:
+        msgspec.convert(listed, _TYPES[kind])
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ConfigError(f"{file}: {kind}: {error}") from error
+    return [(entry["name"], entry.get(singular) or {}) for entry in listed]
+
+
+def _credentials(
+    user: Entry, who: str, context: str, cluster: Json, clock: Clock, *, again: Callable[[], Entry]
+) -> Credentials | None:
+    """Token before token file before password before exec before auth-provider, as in client-go."""
+    value = user.value
+    if value.get("token"):
+        return TokenText(lambda: str(again().value.get("token") or ""), str(user.file), clock)
+    if value.get("tokenFile"):
+        return TokenFile(user.path("tokenFile", who), clock)
+    if value.get("username"):
+        return StaticCredentials.basic(str(value["username"]), str(value.get("password") or ""))
+    if value.get("exec"):
+        try:
+            return ExecCredentials(ExecPlugin.parse(value["exec"], user.file.parent, cluster), clock)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ConfigError(f"{user.file}: exec of {who} needs command, args and env: {error!r}") from error
+    if value.get("auth-provider"):
+        return LibraryCredentials(user.file, context, clock)
+    return None
+
+
+def _cluster_info(cluster: Entry) -> Json:
+    """What an exec plugin is told of the cluster (client.authentication.k8s.io `Cluster`)."""
+    names = ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url")
+    info = {name: cluster.value[name] for name in names if cluster.value.get(name)}
+    for extension in cluster.value.get("extensions") or ():
+        if extension.get("name") == "client.authentication.k8s.io/exec":
+            info["config"] = extension.get("extension")
+    return info
+
+
+def _impersonation(user: Json) -> tuple[tuple[str, str], ...]:
+    headers = [("impersonate-user", str(user["as"]))] if user.get("as") else []
+    headers += [("impersonate-uid", str(user["as-uid"]))] if user.get("as-uid") else []
+    headers += [("impersonate-group", str(group)) for group in user.get("as-groups") or ()]
+    for name, values in (user.get("as-user-extra") or {}).items():
+        headers += [(f"impersonate-extra-{name}", str(value)) for value in values]
+    return tuple(headers)

@@ -1,0 +1,1 @@
+"""Controllers: sources of events, the work queue, workers and what a reconciler answers."""

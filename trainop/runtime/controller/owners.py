@@ -1,0 +1,49 @@
+"""Owner references: the one controller of an object, and the refusals of controller-runtime.
+
+Kubernetes follows a reference by its UID. One that names an owner in another namespace means an object that does not
+exist, so that the garbage collector deletes the child.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainop.runtime.errors import ReconcileError
+from trainop.runtime.objects.metadata import HasMetadata, Json, Metadata, owner_reference
+from trainop.runtime.objects.resource import Resource
+
+
+class OwnerError(ReconcileError):
+    """This object cannot be the controller of that one."""
+
+
+def set_controller(owner: HasMetadata, resource: Resource, child: Json) -> Json:
+    """The manifest `child` with `owner`, an object of `resource`, as its controller; `child` itself is not changed.
+
+    A reference to the same owner (the same UID) is replaced, other references are kept. Raises `OwnerError` if
+    the owner has no name or UID, if a namespaced owner is in another namespace or the child has none, and if another
+    owner controls the child (controller-runtime `pkg/controller/controllerutil`, `SetControllerReference`, which
+    takes over from a deleted owner of the same name: here another UID is another owner).
+    """
+    of_child: dict[str, Any] = child.get("metadata") or {}
+    of_owner = owner.metadata
+    if not of_owner.name or not of_owner.uid:
+        raise OwnerError(f"the owner {resource.kind} {of_owner.key} has no name or no UID: it was never stored")
+    if resource.namespaced:
+        _check_namespaces(of_owner, of_child.get("namespace") or "")
+    references: list[Json] = of_child.get("ownerReferences") or []
+    for reference in references:
+        if reference.get("controller") and reference.get("uid") != of_owner.uid:
+            raise OwnerError(f"already controlled by {reference.get('kind')} {reference.get('name')}")
+    ours = owner_reference(resource.api_version, resource.kind, of_owner.name, of_owner.uid)
+    others = [reference for reference in references if reference.get("uid") != of_owner.uid]
+    return {**child, "metadata": {**of_child, "ownerReferences": [*others, ours]}}
+
+
+def _check_namespaces(owner: Metadata, namespace: str) -> None:
+    if not owner.namespace:
+        raise OwnerError(f"the owner {owner.name} has no namespace, but its kind is namespaced")
+    if not namespace:
+        raise OwnerError(f"a namespaced owner ({owner.key}) cannot own a cluster-scoped child or one without namespace")
+    if namespace != owner.namespace:
+        raise OwnerError(f"an owner in namespace {owner.namespace} cannot own a child in namespace {namespace}")

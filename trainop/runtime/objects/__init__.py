@@ -1,0 +1,1 @@
+"""Objects of the API as Python values: metadata, resources, patches, and the limits of what is kept."""

@@ -1,0 +1,1 @@
+"""Admission webhooks: reviews, certificates made and renewed, and their configuration."""

@@ -1,0 +1,236 @@
+"""Keeps the webhook certificates: makes them, renews them, serves them, and tells the API server whom to trust.
+
+Every replica runs it. The Secret decides between them: it is written only over the version that was read, and who
+loses reads again and serves what the other wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from trainop.runtime.cache.cache import Cache
+from trainop.runtime.client.client import Client, PatchKind
+from trainop.runtime.clock import Clock, SystemClock
+from trainop.runtime.controller.controller import Controller
+from trainop.runtime.controller.enqueue import Enqueue, EnqueueMapped
+from trainop.runtime.controller.reconcile import Result
+from trainop.runtime.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    ReconcileError,
+)
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.objects.metadata import HasMetadata, Json, Key, PartialObject
+from trainop.runtime.objects.resource import SECRETS, Resource
+from trainop.runtime.serving.certificate_folder import CertificateError, ServingCertificate
+from trainop.runtime.webhook.injection import Configuration, injection, is_foreign
+
+if TYPE_CHECKING:
+    from trainop.runtime.webhook.keyring import Keyring
+
+CHECK_INTERVAL = 12 * 3600.0
+SETTLE = 10.0
+"""Seconds from the confirmation of a bundle until API servers surely use it."""
+
+CONTROLLER = "certificates"
+
+log = structlog.get_logger(__name__)
+
+_decode = msgspec.json.Decoder(PartialObject).decode
+
+
+@dataclass(frozen=True, slots=True)
+class RotationOptions:
+    """`names` are the DNS names to serve, first `<service>.<namespace>.svc`; `configurations` are those to inject."""
+
+    secret: Key
+    names: tuple[str, ...]
+    configurations: tuple[Configuration, ...] = ()
+    authority: str = "webhook-ca"
+    organization: str = "webhook"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The configurations as they were before the Secret was read; `failures` tells of those that could not be."""
+
+    found: tuple[tuple[Configuration, Json], ...]
+    failures: tuple[Exception, ...]
+
+
+class CertificateRotation:
+    """Goes to `Manager.add`: runs on every replica, until cancelled.
+
+    The Secret is created if it is missing; one that cert-controller wrote is kept as it is until it is due. All trouble
+    with the API server is retried with back-off, for ever.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        options: RotationOptions,
+        certificate: ServingCertificate,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """`client` must not be fenced by leadership: every replica writes."""
+        self._clock = clock or SystemClock()
+        self._metrics = metrics or Metrics()
+        reconciler = _Rotator(client, options, certificate, self._clock, self._metrics)
+        self._controller = Controller(CONTROLLER, reconciler, clock=self._clock, rng=rng, metrics=self._metrics)
+        self._key = options.secret
+        # They only wake the controller, which reads for itself, so that a missing right to watch costs promptness only.
+        self._cache = Cache(client, clock=self._clock, rng=rng, metrics=self._metrics)
+        mapper: EnqueueMapped[HasMetadata] = EnqueueMapped(lambda _: (self._key,))
+        enqueue = Enqueue(self._controller.queue, mapper)
+        objects: list[tuple[Resource, str, tuple[str, ...]]] = [
+            (SECRETS, options.secret.name, (options.secret.namespace,))
+        ]
+        objects += [(each.resource, each.name, ()) for each in options.configurations]
+        for resource, name, namespaces in objects:
+            informer = self._cache.informer(
+                resource,
+                _decode,
+                namespaces=namespaces,
+                field_selector=f"metadata.name={name}",
+                metadata_only=True,
+            )
+            informer.add_handler(enqueue)
+
+    async def run(self) -> None:
+        self._controller.queue.add(self._key)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._cache.run(), name="certificates cache")
+            tasks.create_task(self._controller.run(), name="certificates")
+
+
+class _Rotator:
+    """The reconciler of the one Secret."""
+
+    def __init__(
+        self, client: Client, options: RotationOptions, certificate: ServingCertificate, clock: Clock, metrics: Metrics
+    ) -> None:
+        from trainop.runtime.webhook import keyring  # noqa: PLC0415  # 20 MiB, only for who manages certificates
+
+        self._keyring = keyring
+        self._client = client
+        self._options = options
+        self._subject = keyring.Subject(options.names, options.authority, options.organization)
+        self._certificate = certificate
+        self._clock = clock
+        self._metrics = metrics
+        self._published: tuple[bytes, float] | None = None
+        """The bundle that all configurations show, and since when."""
+        self._told: set[Configuration] = set()
+
+    async def reconcile(self, key: Key) -> Result:
+        # Configurations before the Secret: what is then written into them is at least as new as what they show, and
+        # written only if they still show it. So a replica that is behind never takes back a bundle.
+        reading = await self._read_configurations()
+        secret = await self._read_secret(key)
+        ring = self._keyring.Keyring.parse((secret or {}).get("data") or {})
+        now = self._clock.now()
+        wanted, why = ring, ""
+        if secret is None or not is_foreign(secret):
+            wanted, why = self._keyring.advance(ring, self._subject, now, published=self._is_settled(ring, reading))
+        if why:
+            log.info("certificates change", secret=str(key), reason=why)
+            try:
+                await self._write(key, secret, wanted)
+            except (ConflictError, AlreadyExistsError, NotFoundError):
+                return Result(requeue=True)  # another replica was faster
+        self._serve(wanted)
+        await self._inject(reading, wanted.bundle)
+        return Result(requeue_after=self._next_look(wanted, now))
+
+    async def _read_secret(self, key: Key) -> Json | None:
+        try:
+            return await self._client.get(SECRETS, key.name, key.namespace)
+        except NotFoundError:
+            return None
+
+    async def _write(self, key: Key, secret: Json | None, ring: Keyring) -> None:
+        if secret is None:
+            metadata = {"name": key.name, "namespace": key.namespace}
+            body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": ring.data()}
+            await self._client.create(SECRETS, body)
+            return
+        others = {name: value for name, value in (secret.get("data") or {}).items() if name not in self._keyring.FIELDS}
+        await self._client.replace(SECRETS, {**secret, "data": others | ring.data()})
+
+    def _serve(self, ring: Keyring) -> None:
+        try:
+            if self._certificate.load(ring.server.certificate, ring.server.key):
+                self._metrics.certificate_reads.inc()
+                log.info("serving certificate loaded", secret=str(self._options.secret))
+        except CertificateError as error:
+            self._metrics.certificate_read_errors.inc()
+            raise ReconcileError(str(error)) from error
+        self._certificate.authority = ring.bundle
+
+    async def _read_configurations(self) -> _Reading:
+        found, failures = [], []
+        for each in self._options.configurations:
+            try:
+                configuration = await self._client.get(each.resource, each.name)
+            except NotFoundError:
+                if each not in self._told:
+                    log.info("webhook configuration does not exist", configuration=str(each))
+                self._told.add(each)
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                failures.append(error)
+            else:
+                if not is_foreign(configuration):
+                    found.append((each, configuration))
+        return _Reading(tuple(found), tuple(failures))
+
+    async def _inject(self, reading: _Reading, bundle: bytes) -> None:
+        failures: list[Exception] = list(reading.failures)
+        for each, configuration in reading.found:
+            patch = injection(configuration, bundle)
+            if not patch:
+                continue
+            try:
+                await self._client.patch(each.resource, each.name, None, patch, kind=PatchKind.JSON)
+                log.info("authority injected", configuration=str(each))
+                self._published = None
+            except (ConflictError, InvalidError, NotFoundError):
+                failures.append(ReconcileError(f"{each} has changed meanwhile"))  # so says the test
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                failures.append(error)
+        self._confirm(bundle, failures)
+
+    def _confirm(self, bundle: bytes, failures: Sequence[Exception]) -> None:
+        if failures:
+            self._published = None
+            raise failures[0]
+        if self._published is None or self._published[0] != bundle:
+            self._published = (bundle, self._clock.monotonic())
+
+    def _is_settled(self, ring: Keyring, reading: _Reading) -> bool:
+        """All configurations show the ring's bundle, and have for long enough."""
+        shown = not reading.failures and not any(injection(seen, ring.bundle) for _, seen in reading.found)
+        if not shown or self._published is None or self._published[0] != ring.bundle:
+            return False
+        return self._clock.monotonic() - self._published[1] >= SETTLE
+
+    def _next_look(self, ring: Keyring, now: datetime) -> float:
+        """Seconds."""
+        if ring.successor is not None:
+            return SETTLE
+        retires = ring.previous_until
+        left = (retires - now).total_seconds() if ring.previous and retires else CHECK_INTERVAL
+        return min(max(left, 1.0), CHECK_INTERVAL)
