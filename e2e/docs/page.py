@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import trainop.controllers
+import trainop.kinds
 from e2e.docs.rules import refusals, rules
 from e2e.docs.samples import ROOT, example, plain_job, table
 from trainop.engine import extensions
@@ -43,7 +43,7 @@ def page(framework: Framework) -> str:
     """The page of one kind."""
     file, raw = example(framework)
     job = parse(framework, Unstructured(raw))
-    module = next(module for module in controllers() if framework in module.__dict__.values())
+    module = next(module for module in kinds() if framework in module.__dict__.values())
     summary = ast.get_docstring(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))) or ""
     parts = [
         f"# {framework.kind}\n\n{summary.splitlines()[0]}\n\n{table(facts(framework))}",
@@ -59,9 +59,9 @@ def page(framework: Framework) -> str:
     return HEADER + "\n" + "\n".join(part.rstrip() + "\n" for part in parts)
 
 
-def controllers() -> Iterator[Any]:
-    for info in pkgutil.iter_modules(trainop.controllers.__path__):
-        yield importlib.import_module(f"trainop.controllers.{info.name}")
+def kinds() -> Iterator[Any]:
+    for info in pkgutil.iter_modules(trainop.kinds.__path__):
+        yield importlib.import_module(f"trainop.kinds.{info.name}")
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
