@@ -1,0 +1,194 @@
+"""Jobs that leave almost no room in etcd for what the operator has to write on them, on a real kube-apiserver: they end
+or wait with words that a user understands, and neither their neighbours nor the API server notice."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server.process import Operator, fetch
+from tests.server.world import JOBS, MERGE, Json, World, replicas
+
+RESTARTS = "trainop.kubeflow.org/restarts"
+ANNOTATIONS_LIMIT = 256 * 1024
+"""Bytes of all names and values (apimachinery `pkg/api/validation/objectmeta.go`, `TotalAnnotationSizeLimitB`)."""
+
+CAPACITY = 1536 * 1024 - 200
+"""Bytes of a job: of a request of 1.5 MiB to etcd some are for the key and the condition."""
+
+TOO_LARGE = "etcdserver: request is too large"
+REFUSED_STATUSES = 'trainop_statuses_refused_total{framework="pytorch"}'
+
+MANY = 48
+"""Pods that restart together: to note them takes more room than to end the job."""
+
+CALM = 2.0
+"""Seconds in which a loop without pauses shows."""
+
+MOST_WRITES = 3
+"""In these seconds; a single status or event may be late."""
+
+
+def size_of(job: Json) -> int:
+    """Bytes as etcd holds the job. Its version is kept beside it; `managedFields` the API server leaves out of what is
+    too large otherwise (apiserver `pkg/endpoints/handlers/patch.go`, `isTooLargeError`)."""
+    metadata = {
+        name: value for name, value in job["metadata"].items() if name not in ("resourceVersion", "managedFields")
+    }
+    return len(json.dumps(job | {"metadata": metadata}, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def ballast(size: int) -> Json:
+    """Of a spec: text that the operator does not read without gang scheduling, and that no pod contains."""
+    return {"runPolicy": {"schedulingPolicy": {"priorityClass": "x" * size}}}
+
+
+@pytest.fixture
+def stage(world: World) -> Iterator[World]:
+    """The job does not keep the API server busy beside the next tests."""
+    yield world
+    world.try_to("DELETE", f"{JOBS}/j")
+    world.wait(lambda: world.try_to("GET", f"{JOBS}/j").status == 404, "the end of the large job")
+
+
+def fill(world: World, room: int) -> None:
+    """Leaves so many bytes of room in job j."""
+    light = world.ask("PATCH", f"{JOBS}/j?dryRun=All", {"spec": ballast(1)}, MERGE)
+    world.patch_job(ballast(CAPACITY - size_of(light) - room + 1))
+
+
+def empty(world: World) -> None:
+    world.patch_job(ballast(1))
+
+
+def writes(operator: Operator) -> float:
+    """Requests of the operator that create, change or delete, whatever their answer."""
+    text = fetch(operator.metrics_url)[1]
+    found = re.findall(r'^rest_client_requests_total\{.*method="(?:PATCH|POST|DELETE)".*\} (\S+)$', text, re.MULTILINE)
+    assert found, text
+    return sum(map(float, found))
+
+
+def assert_calm(world: World, operator: Operator) -> None:
+    """A job beside it gets its pods, and then the operator writes next to nothing."""
+    world.create_job("small", {"Worker": replicas(1)})
+    world.wait_pod("small-worker-0")
+    world.run_pod("small-worker-0")
+    world.wait_condition("Running", "small")
+    before = writes(operator)
+    world.settle(CALM)
+    assert writes(operator) - before <= MOST_WRITES
+    assert operator.probe("/healthz")[0] == 200
+
+
+def invalid_job() -> Json:
+    """One whose condition has a long message."""
+    roles = {"Worker": replicas(1)} | {f"Role{number}": replicas(1) for number in range(100)}
+    spec = {"pytorchReplicaSpecs": roles}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "j"}, "spec": spec}
+
+
+def fail_unfilled(world: World) -> tuple[str, int]:
+    """The message of the invalid job's end where there is room, and the bytes that its status takes."""
+    made = world.ask("POST", JOBS, invalid_job())
+    message = world.wait_condition("Failed")["message"]
+    grown = size_of(world.job()) - size_of(made)
+    world.ask("DELETE", f"{JOBS}/j")
+    world.wait(lambda: world.try_to("GET", f"{JOBS}/j").status == 404, "the end of the job")
+    return message, grown
+
+
+def post_full(world: World, job: Json, room: int) -> None:
+    """The job has that much room from the beginning."""
+    light = job | {"spec": job["spec"] | ballast(1)}
+    size = CAPACITY - room - size_of(world.ask("POST", f"{JOBS}?dryRun=All", light)) + 1
+    world.ask("POST", JOBS, job | {"spec": job["spec"] | ballast(size)})
+
+
+def test_a_status_that_does_not_fit_is_written_in_short(stage: World, operator: Operator):
+    message, grown = fail_unfilled(stage)
+    assert len(message) > 500
+    refused = operator.metric(REFUSED_STATUSES)
+    post_full(stage, invalid_job(), grown - 400)
+    short = stage.wait_condition("Failed")
+    assert short["reason"] == "PyTorchJobFailedValidation"
+    assert len(short["message"].encode()) <= 96
+    assert short["message"].startswith(message[:40])
+    assert short["message"].endswith("characters left out)")
+    assert_calm(stage, operator)
+    assert stage.pods().keys() == {"small-worker-0"}
+    assert stage.events("FailedStatusUpdate") == []
+    assert operator.metric(REFUSED_STATUSES) == refused
+
+
+def test_a_status_without_any_room_is_told_in_one_event(stage: World, operator: Operator):
+    message, _ = fail_unfilled(stage)
+    post_full(stage, invalid_job(), 100)
+    (event,) = stage.wait(lambda: stage.events("FailedStatusUpdate"), "the event")
+    assert TOO_LARGE in event["message"]
+    assert f"it would say Failed: {message[:100]}" in event["message"]
+    assert_calm(stage, operator)
+    assert stage.conditions() == []
+    assert len(stage.events("FailedStatusUpdate")) == 1
+    empty(stage)
+    assert stage.wait_condition("Failed")["message"] == message, "as soon as there is room"
+
+
+def run_workers(world: World, count: int) -> list[str]:
+    names = [f"j-worker-{number}" for number in range(count)]
+    world.create_job("j", {"Worker": replicas(count, "ExitCode")})
+    world.wait_pods(*names)
+    world.run_pod(*names)
+    world.wait_condition("Running")
+    world.wait(lambda: world.status()["replicaStatuses"]["Worker"].get("active") == count, "that all are counted")
+    return names
+
+
+def test_a_restart_that_etcd_has_no_room_to_note_fails_the_job(stage: World, operator: Operator):
+    names = [f"j-worker-{number}" for number in range(MANY)]
+    stage.create_job("j", {"Worker": replicas(MANY, "ExitCode")}, cleanPodPolicy="All")
+    annotations = {"trainop.kubeflow.org/restart-scope": "job"}
+    stage.ask("PATCH", f"{JOBS}/j", {"metadata": {"annotations": annotations}}, MERGE)
+    stage.wait_pods(*names)
+    stage.wait(lambda: stage.status().get("replicaStatuses"), "that pods are counted")
+    fill(stage, 400)
+    stage.end_pod(names[0], 130)
+    failed = stage.wait_condition("Failed")
+    assert TOO_LARGE in failed["message"]
+    assert "restarts cannot be noted" in failed["message"]
+    stage.wait_pods()
+    stage.wait_services()
+    assert_calm(stage, operator)
+    assert stage.job()["metadata"]["annotations"] == annotations
+
+
+def test_a_restart_waits_where_not_even_its_refusal_can_be_written(stage: World, operator: Operator):
+    names = run_workers(stage, 2)
+    before = stage.pods()
+    fill(stage, 20)
+    stage.end_pod(names[0], 130)
+    (event,) = stage.wait(lambda: stage.events("FailedStatusUpdate"), "the event")
+    assert TOO_LARGE in event["message"]
+    assert "restarts cannot be noted" in event["message"]
+    assert_calm(stage, operator)
+    assert len(stage.events("FailedStatusUpdate")) == 1
+    kept = {name: stage.pods()[name]["metadata"]["uid"] for name in names}
+    assert kept == {name: pod["metadata"]["uid"] for name, pod in before.items()}, "what is not noted is not restarted"
+    empty(stage)
+    stage.wait_successor(names[0], kept[names[0]])
+    assert json.loads(stage.job()["metadata"]["annotations"][RESTARTS])["failures"] == 1
+
+
+def test_a_restart_that_large_annotations_leave_no_room_for_fails_the_job(stage: World, operator: Operator):
+    names = run_workers(stage, 2)
+    annotations = {"note": "x" * (ANNOTATIONS_LIMIT - len("note"))}
+    stage.ask("PATCH", f"{JOBS}/j", {"metadata": {"annotations": annotations}}, MERGE)
+    stage.end_pod(names[0], 130)
+    failed = stage.wait_condition("Failed")
+    assert "restarts cannot be noted" in failed["message"]
+    assert f"may not be more than {ANNOTATIONS_LIMIT} bytes" in failed["message"]
+    assert_calm(stage, operator)
+    assert stage.job()["metadata"]["annotations"] == annotations
