@@ -40,7 +40,7 @@ from trainop.runtime.errors import (
     UnauthorizedError,
     api_error,
 )
-from trainop.runtime.objects.metadata import Change, Json, changed
+from trainop.runtime.objects.metadata import Change, Json, apply_change
 from trainop.runtime.objects.resource import NODES, PODS
 
 Call: TypeAlias = Callable[[Client], Awaitable[Any]]
@@ -321,11 +321,11 @@ def test_a_change_gets_a_copy_of_its_own_and_may_return_another_object():
     def in_place(obj: Json) -> None:
         obj["labels"]["new"] = "2"
 
-    assert changed(given, in_place) == {"labels": {"old": "1", "new": "2"}}
-    assert changed(given, lambda obj: {"labels": {**obj["labels"], "new": "2"}}) == changed(given, in_place)
+    assert apply_change(given, in_place) == {"labels": {"old": "1", "new": "2"}}
+    assert apply_change(given, lambda obj: {"labels": {**obj["labels"], "new": "2"}}) == apply_change(given, in_place)
     assert given == {"labels": {"old": "1"}}
     with pytest.raises(TypeError, match="not str"):
-        changed(given, lambda obj: obj["labels"].setdefault("new", "2"))
+        apply_change(given, lambda obj: obj["labels"].setdefault("new", "2"))
 
 
 @virtual_time

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainop.local.api.fields.patch import json_patch
-from trainop.runtime.objects.jsonpatch import diff, escape, same
+from trainop.runtime.objects.jsonpatch import diff, equal_json, escape
 
 NAMES = st.sampled_from(["a", "b", "a/b", "~", "", "c~1"])
 SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(0, 2, width=16) | st.sampled_from(["", "x"])
@@ -28,7 +28,7 @@ def test_a_patch_makes_the_one_of_the_other(before: Any, after: Any):
     operations = diff(before, after)
     assert text(json_patch(copy.deepcopy(before), operations)) == text(after)
     assert text((before, after)) == text(kept)
-    assert (not operations) == same(before, after) == (text(before) == text(after))
+    assert (not operations) == equal_json(before, after) == (text(before) == text(after))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trainop.runtime.client.client import Client
 from trainop.runtime.errors import ConflictError
-from trainop.runtime.objects.jsonpatch import same
-from trainop.runtime.objects.metadata import Change, Json, changed
+from trainop.runtime.objects.jsonpatch import equal_json
+from trainop.runtime.objects.metadata import Change, Json, apply_change
 from trainop.runtime.objects.resource import Resource
 
 TRIES = 5
@@ -29,8 +29,8 @@ async def update(
     """
     for remaining in reversed(range(TRIES)):
         current = await client.get(resource, name, namespace)
-        wanted = changed(current, change)
-        if same(wanted, current):
+        wanted = apply_change(current, change)
+        if equal_json(wanted, current):
             return current
         try:
             return await client.replace(resource, wanted, subresource=subresource)

@@ -13,8 +13,16 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from trainop.runtime.errors import UNREADABLE, DecodeError
-from trainop.runtime.objects.metadata import Decoder, HasMetadata, Json, Key, Metadata, Unstructured, strip
-from trainop.runtime.objects.nesting import MAX_DEPTH, CrowdedError, is_deep, prune, prune_in_slices, prune_value, thin
+from trainop.runtime.objects.metadata import Decoder, HasMetadata, Json, Key, Metadata, Unstructured, drop_bookkeeping
+from trainop.runtime.objects.nesting import (
+    MAX_DEPTH,
+    TooManyValuesError,
+    drop_large_fields,
+    is_deep,
+    prune,
+    prune_in_slices,
+    prune_value,
+)
 from trainop.runtime.objects.resource import Resource
 
 T = TypeVar("T", bound=HasMetadata)
@@ -95,13 +103,13 @@ class ObjectDecoder(Generic[T]):
         return obj if self._anonymous else _identified(obj)
 
     def _explain(self, raw: bytes, error: Exception) -> DecodeError:
-        value, crowded = _salvage(raw, is_crowded=isinstance(error, CrowdedError))
+        value, crowded = _salvage(raw, is_crowded=isinstance(error, TooManyValuesError))
         if value is None:
             return DecodeError("", _describe(error), resource=self._resource)
-        strip(value)
+        drop_bookkeeping(value)
         deep = prune_value(value) or "metadata.managedFields"
         metadata, wrong = _read_metadata(value.get("metadata"))
-        if isinstance(error, CrowdedError):
+        if isinstance(error, TooManyValuesError):
             path, detail = crowded, str(error)
         elif isinstance(error, _DeepError):
             path, detail = deep, TOO_DEEP
@@ -141,7 +149,7 @@ def _salvage(raw: bytes, *, is_crowded: bool) -> tuple[Json | None, str]:
     """The object as JSON, with what is no UTF-8 replaced and what is far too deep, or too crowded, left out; None if it
     is no JSON. And the path of what is too crowded."""
     text = raw.decode("utf-8", "replace").encode()
-    read = thin if is_crowded else _decode_with_no_path
+    read = drop_large_fields if is_crowded else _decode_with_no_path
     try:
         try:
             return read(text)

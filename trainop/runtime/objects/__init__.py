@@ -1,1 +1,4 @@
-"""Objects of the API as Python values: metadata, resources, patches, and the limits of what is kept."""
+"""Kubernetes API objects as Python values: metadata, resources, JSON patches, and size limits.
+
+The lowest layer of the runtime: it does no I/O, and all other packages build on it.
+"""

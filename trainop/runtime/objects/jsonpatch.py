@@ -1,4 +1,4 @@
-"""The difference of two JSON values as a JSON patch (RFC 6902)."""
+"""Computes the JSON patch (RFC 6902) between two JSON values, such as an admission webhook's mutation of an object."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from trainop.runtime.objects.metadata import Json
 
 
 def diff(before: Any, after: Any) -> list[Json]:
-    """The operations that make `after` of `before`; empty if they are the same JSON. Both are left as they are.
+    """The patch operations that turn `before` into `after`; empty if both are equal JSON. Mutates neither.
 
-    Of lists only the part between their common beginning and their common end is written.
+    For lists, the common prefix and the common suffix are left out of the patch.
     """
     return list(_changes("", before, after))
 
 
 def escape(name: str) -> str:
-    """One step of a JSON pointer (RFC 6901)."""
+    """Escapes a field name as one segment of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether both are the same JSON: unlike in Python, true is not 1."""
+def equal_json(one: Any, other: Any) -> bool:
+    """Whether both values are equal as JSON. Unlike `==` in Python, `true` differs from `1`, and `1` from `1.0`."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
+        return one.keys() == other.keys() and all(equal_json(value, other[name]) for name, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(equal_json, one, other))
     return type(one) is type(other) and bool(one == other)
 
 
@@ -35,7 +35,7 @@ def _changes(path: str, before: Any, after: Any) -> Iterator[Json]:
         yield from _changes_of_object(path, before, after)
     elif isinstance(before, list) and isinstance(after, list):
         yield from _changes_of_list(path, before, after)
-    elif not same(before, after):
+    elif not equal_json(before, after):
         yield {"op": "replace", "path": path, "value": after}
 
 
@@ -54,15 +54,15 @@ def _changes_of_object(path: str, before: Json, after: Json) -> Iterator[Json]:
 def _changes_of_list(path: str, before: list[Any], after: list[Any]) -> Iterator[Json]:
     shorter = min(len(before), len(after))
     head = 0
-    while head < shorter and same(before[head], after[head]):
+    while head < shorter and equal_json(before[head], after[head]):
         head += 1
     tail = 0
-    while tail < shorter - head and same(before[-1 - tail], after[-1 - tail]):
+    while tail < shorter - head and equal_json(before[-1 - tail], after[-1 - tail]):
         tail += 1
     common = shorter - tail
     for index in range(head, common):
         yield from _changes(f"{path}/{index}", before[index], after[index])
-    for index in range(len(before) - tail - 1, common - 1, -1):  # from the end, so that no index moves
+    for index in range(len(before) - tail - 1, common - 1, -1):  # last first, so that the remaining indices stay valid
         yield {"op": "remove", "path": f"{path}/{index}"}
     for index in range(common, len(after) - tail):
         yield {"op": "add", "path": f"{path}/{index}", "value": after[index]}

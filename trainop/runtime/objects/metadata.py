@@ -1,7 +1,8 @@
-"""Objects as the cache holds them: typed metadata, and either the few fields that are read or the raw JSON value.
+"""Object metadata, and the two representations of objects in the cache.
 
-Children (pods, services) are decoded straight into `msgspec.Struct`s that name only what is read; objects whose every
-field matters (the jobs) stay raw JSON in `Unstructured`, so that no unknown field is ever lost. Nobody mutates either.
+A kind of which only a few fields are read (pods, services) is decoded into a `msgspec.Struct` with just these fields. A
+kind of which every field matters (jobs) stays raw JSON in an `Unstructured`, so that unknown fields survive. Cached
+objects are shared by all controllers and must never be mutated.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from trainop.runtime.objects.nesting import check_parts
+from trainop.runtime.objects.nesting import check_value_counts
 
 if TYPE_CHECKING:
     from trainop.runtime.errors import DecodeError
 
 Json: TypeAlias = dict[str, Any]
-"""A JSON object as the API server speaks it."""
+"""A decoded JSON object with the field names of the API (camelCase)."""
 
 
 class Key(NamedTuple):
-    """Names one object of a kind; `namespace` is empty for cluster-scoped kinds."""
+    """Namespace and name of an object, unique within its kind; `namespace` is empty for cluster-scoped kinds."""
 
     namespace: str
     name: str
@@ -36,7 +37,7 @@ class Key(NamedTuple):
 
 
 class OwnerReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """`metadata.ownerReferences[]`; field names on the wire are camelCase."""
+    """One entry of `metadata.ownerReferences`."""
 
     api_version: str
     kind: str
@@ -47,14 +48,17 @@ class OwnerReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 @lru_cache(maxsize=4096)
-def _shared(owners: tuple[OwnerReference, ...]) -> tuple[OwnerReference, ...]:
-    """Equal owners of several objects, which mostly come one after another, as one value."""
+def _intern_owners(owners: tuple[OwnerReference, ...]) -> tuple[OwnerReference, ...]:
+    """Returns one shared tuple for equal owner references: objects of one owner are mostly decoded in a row."""
     return owners
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """The part of `metadata` that controllers read; timestamps stay RFC 3339 text. What many objects have in common is
-    held once: the namespace, labels and owners of thousands of pods are mostly the same."""
+    """The fields of `metadata` that controllers read; timestamps stay RFC 3339 text.
+
+    To save memory, equal namespaces, label names, label values and owner references are interned: thousands of pods
+    share them.
+    """
 
     name: str = ""
     namespace: str = ""
@@ -75,9 +79,10 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
         if self.labels:
             set_field(self, "labels", self._kept_labels())
         if self.owner_references:
-            set_field(self, "owner_references", _shared(self.owner_references))
+            set_field(self, "owner_references", _intern_owners(self.owner_references))
 
     def _kept_labels(self) -> dict[str, str]:
+        """The labels to keep in memory, interned; subclasses may keep fewer."""
         return {intern(label): intern(value) for label, value in self.labels.items()}
 
     @property
@@ -86,8 +91,8 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The one owner reference with `controller: true`."""
-        for owner in self.owner_references:  # asked of every child in every pass: no generator
+        """The owner reference with `controller: true`, if any (apimachinery `metav1.GetControllerOf`)."""
+        for owner in self.owner_references:  # no generator: this runs for every child in every reconcile
             if owner.controller:
                 return owner
         return None
@@ -99,7 +104,8 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
 
 @dataclass(frozen=True, slots=True)
 class ObjectReference:
-    """The object that an event is about; `namespace` is empty for cluster-scoped kinds."""
+    """Reference to the object that an event regards (`corev1.ObjectReference`); `namespace` is empty for cluster-scoped
+    kinds."""
 
     api_version: str
     kind: str
@@ -111,12 +117,12 @@ class ObjectReference:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The same for all versions of the object."""
+        """Identifies the object across its resource versions."""
         return (self.api_version, self.kind, self.namespace, self.name, self.uid)
 
 
 class HasMetadata(Protocol):
-    """What every cached object offers."""
+    """The interface of every cached object."""
 
     @property
     def metadata(self) -> Metadata: ...
@@ -127,20 +133,21 @@ T_co = TypeVar("T_co", bound=HasMetadata, covariant=True)
 
 
 class Decoder(Protocol[T_co]):
-    """Turns the JSON bytes of one object into what the cache holds. Whatever it raises becomes a `DecodeError`."""
+    """Decodes the JSON bytes of one object into its cached representation. Any exception becomes a `DecodeError` of
+    that object alone."""
 
     def __call__(self, raw: bytes, /) -> T_co: ...
 
 
 class PartialObject(msgspec.Struct, frozen=True, gc=False):
-    """An object of which only the metadata matters."""
+    """An object reduced to its metadata."""
 
     metadata: Metadata = Metadata()
 
 
 class Unstructured:
-    """An object with all its fields: `raw` is the JSON value as received, to be read and never mutated. `fault` is set
-    on what remains of an object that cannot be read whole."""
+    """An object with all its fields. `raw` is the decoded JSON and must not be mutated. `fault` is set if the object
+    could only be decoded in part; `raw` then holds the readable part."""
 
     __slots__ = ("fault", "metadata", "raw")
 
@@ -156,40 +163,42 @@ class Unstructured:
 _decode_json = msgspec.json.Decoder(Json).decode
 
 LARGE = 100_000
-"""Bytes of an object that may have more lists and dictionaries than the collector of cycles looks at in one go."""
+"""Bytes from which an object is decoded with the garbage collector paused: it may hold enough containers to trigger
+collections during the decoding."""
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def decode_complete(raw: bytes) -> Unstructured:
-    """The decoder for kinds whose every field is kept; raises `CrowdedError` beside what msgspec raises."""
-    check_parts(raw)
+    """Decodes an object with every field. Raises `TooManyValuesError`, and what msgspec raises."""
+    check_value_counts(raw)
     return Unstructured(_decode_json(raw))
 
 
 def decode_unstructured(raw: bytes) -> Unstructured:
-    """The same without what doubles an object's size and only API servers and kubectl read: `managedFields` and the
-    configuration that was last applied. So patch what you read here, and never replace it. Raises the same."""
-    check_parts(raw)
+    """Decodes an object without `managedFields` and the last-applied annotation, which can double its size and matter
+    only to API servers and kubectl. Write such an object back by patch: a replace would drop the annotation. Raises
+    `TooManyValuesError`, and what msgspec raises."""
+    check_value_counts(raw)
     value = _decode_json(raw) if len(raw) < LARGE else _decode_large(raw)
-    strip(value)
+    drop_bookkeeping(value)
     return Unstructured(value)
 
 
 def _decode_large(raw: bytes) -> Json:
-    """Without the collector of cycles, which JSON has not: it would look at hundreds of thousands of new lists again
-    and again, for three times as long as they take to decode."""
-    collects = gc.isenabled()
+    """Decodes with Python's cyclic garbage collector paused. JSON has no cycles, and repeated scans of hundreds of
+    thousands of new lists would take three times as long as the decoding itself."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         return _decode_json(raw)
     finally:
-        if collects:
+        if was_enabled:
             gc.enable()
 
 
-def strip(value: Json) -> None:
-    """Takes out what `decode_unstructured` does not keep."""
+def drop_bookkeeping(value: Json) -> None:
+    """Removes `managedFields` and the last-applied annotation, in place."""
     metadata = value.get("metadata")
     if isinstance(metadata, dict):
         metadata.pop("managedFields", None)
@@ -199,22 +208,24 @@ def strip(value: Json) -> None:
 
 
 Change: TypeAlias = Callable[[Json], Json | None]
-"""Changes an object: in place, or by returning another one. It is given a copy of its own."""
+"""A mutation of an object: it edits its argument in place and returns None, or returns the new object."""
 
 
-def changed(obj: Json, change: Change) -> Json:
-    """A copy of `obj` after `change`: what that returned or, if it returned None, what it made of its argument."""
-    own = copy.deepcopy(obj)
-    result: object = change(own)
+def apply_change(obj: Json, change: Change) -> Json:
+    """The result of `change` on a deep copy of `obj`; `obj` itself is not mutated. Raises `TypeError` if `change`
+    returns anything but an object or None."""
+    mutable = copy.deepcopy(obj)
+    result: object = change(mutable)
     if result is None:
-        return own
+        return mutable
     if not isinstance(result, dict):
         raise TypeError(f"a change returns an object, or None after a change in place, not {type(result).__name__}")
     return result
 
 
 def owner_reference(api_version: str, kind: str, name: str, uid: str) -> Json:
-    """The reference that a controller puts on its children: `controller` and `blockOwnerDeletion` are true."""
+    """The owner reference that a controller puts on its children, with `controller` and `blockOwnerDeletion` true
+    (apimachinery `metav1.NewControllerRef`)."""
     return {
         "apiVersion": api_version,
         "kind": kind,

@@ -1,4 +1,4 @@
-"""What the API server serves: a resource is a kind with its place in the URL."""
+"""API resources: a kind together with its group, version and URL path (apimachinery `GroupVersionResource`)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ class Resource:
     kind: str
     namespaced: bool = True
     list_kind: str = ""
-    """What the server calls a list of these, if that is not the kind with `List` (`spec.names.listKind` of a CRD)."""
+    """The kind of a list of these objects, if it is not `kind` + `List` (`spec.names.listKind` of a CRD)."""
 
     @property
     def api_version(self) -> str:
-        """As objects carry it: `v1`, `kubeflow.org/v1`."""
+        """The `apiVersion` of objects of this resource, such as `v1` or `kubeflow.org/v1`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL path of the collection or, with `name`, of one object; all namespaces if `namespace` is empty."""
+        """The URL path of the collection or, with `name`, of one object. Without `namespace`, the collection spans all
+        namespaces."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root]
         if self.namespaced and namespace:

@@ -14,8 +14,8 @@ import msgspec
 
 from trainop.runtime.client.decoding import read
 from trainop.runtime.errors import DecodeError
-from trainop.runtime.objects.jsonpatch import diff, same
-from trainop.runtime.objects.metadata import Change, Json, changed
+from trainop.runtime.objects.jsonpatch import diff, equal_json
+from trainop.runtime.objects.metadata import Change, Json, apply_change
 from trainop.runtime.objects.nesting import is_deep_value, prune_value
 from trainop.runtime.objects.resource import Resource
 
@@ -125,7 +125,7 @@ def validating(check: Check, deleting: Callable[[Json], Verdict] | None = None) 
         if request.operation not in ("CREATE", "UPDATE") or request.object is None:
             return allow()
         verdict = check(request.object, old)
-        if not verdict.allowed and old is not None and same(_asked(request.object), _asked(old)):
+        if not verdict.allowed and old is not None and equal_json(_asked(request.object), _asked(old)):
             return allow(*verdict.warnings)
         return verdict
 
@@ -139,7 +139,7 @@ def defaulting(default: Change) -> Handler:
     def judge(request: AdmissionRequest) -> Verdict:
         if request.operation not in ("CREATE", "UPDATE") or request.object is None:
             return allow()
-        return amend(request.object, changed(request.object, default))
+        return amend(request.object, apply_change(request.object, default))
 
     return judge
 
