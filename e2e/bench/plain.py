@@ -13,9 +13,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from trainop.local.api import refusal
+from trainop.local.api import status_errors
 from trainop.local.api.fields.patch import merge_patch
-from trainop.local.api.refusal import Refusal
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.core import core_kinds
 from trainop.local.api.registry.crds import Definitions
@@ -25,6 +24,7 @@ from trainop.local.api.request.route import Route, find
 from trainop.local.api.serving.http import HttpServer
 from trainop.local.api.serving.router import Router, Whole
 from trainop.local.api.serving.tls import make_certificate
+from trainop.local.api.status_errors import StatusError
 from trainop.local.api.storage.store import Store, Stored
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.clock import SystemClock
@@ -51,8 +51,8 @@ class _PlainRouter(Router):
         write = self._create if request.method == "POST" else self._merge
         try:
             stored = write(route, msgspec.json.decode(request.body))
-        except Refusal as refused:
-            return Response(refused.code, _JSON, msgspec.json.encode(refused.status))
+        except StatusError as error:
+            return Response(error.code, _JSON, msgspec.json.encode(error.status))
         body = stored.body
         if "as=PartialObjectMetadata" in request.accept:
             body = msgspec.json.encode({**_PARTIAL, "metadata": stored.value["metadata"]})
@@ -62,7 +62,7 @@ class _PlainRouter(Router):
         resource, metadata = route.kind.resource, value["metadata"]
         key = (route.namespace or "", metadata["name"])
         if self._backend.store.get(route.kind.table, key) is not None:
-            raise refusal.already_exists(resource, metadata["name"], going=False)
+            raise status_errors.already_exists(resource, metadata["name"], deleting=False)
         metadata |= {
             "namespace": route.namespace,
             "uid": self._backend.new_uid(),
@@ -80,7 +80,7 @@ class _PlainRouter(Router):
             raise route.not_found()
         old, wanted = stored.value["metadata"], patch.get("metadata") or {}
         if any(name in wanted and wanted[name] != old[name] for name in ("uid", "resourceVersion")):
-            raise refusal.conflict(route.kind.resource, route.name)
+            raise status_errors.conflict(route.kind.resource, route.name)
         value = merge_patch(stored.value, patch)
         value["metadata"] = dict(value["metadata"])
         return self._backend.store.put(route.kind.table, route.key, value)

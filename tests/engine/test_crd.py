@@ -13,7 +13,7 @@ from trainop.engine.framework import Framework
 from trainop.engine.schema.crd import crd
 from trainop.kinds.pytorch import PYTORCH
 from trainop.local.api.printing.table import columns_of_crd
-from trainop.local.api.schema.schema import Schema
+from trainop.local.api.schema.crd_schema import Schema
 from trainop.operator import FRAMEWORKS
 
 KINDS = pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=FRAMEWORKS)

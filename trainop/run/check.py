@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from trainop.engine.framework import Framework
 from trainop.engine.parse import parse
 from trainop.engine.schema.crd import crd
-from trainop.local.api.schema.schema import Schema
+from trainop.local.api.schema.crd_schema import Schema
 from trainop.operator import FRAMEWORKS
 from trainop.run.documents import BadInputError, Document
 from trainop.runtime.objects.metadata import Json, Unstructured

@@ -20,7 +20,7 @@ from trainop.local.api.fields.server_side_apply import (
     apply,
     track_update,
 )
-from trainop.local.api.schema.schema import Schema
+from trainop.local.api.schema.crd_schema import Schema
 from trainop.local.api.schema.shapes import Shape, shape_of_kind
 
 TIME = "2026-01-01T00:00:00Z"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.local.api.support import DEFINITIONS, Api, definition
-from trainop.local.api.schema.rules import RuleError, compile_expression, compile_rules
+from trainop.local.api.schema.cel import RuleError, compile_expression, compile_rules
 
 SELF = {"a": 1, "b": "text", "l": [1, 2, 3], "m": {"k": "v", "n": None}, "t": True, "f": 1.5}
 OLD = {"a": 2, "b": "text"}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.local.semantics.recordings import recorded
-from trainop.local.api.schema.schema import Schema, SchemaError, invalid_message
+from trainop.local.api.schema.crd_schema import Schema, SchemaError, invalid_message
 
 RECORDED = recorded("schema")
 SCHEMA = Schema(RECORDED["schema"])

@@ -10,7 +10,7 @@ import pytest
 from tests.local.semantics.recordings import recorded
 from trainop.local.api.printing.jsonpath import compile_path
 from trainop.local.api.printing.table import columns_of_crd, columns_of_kind, table
-from trainop.local.api.schema.ages import age, human_duration
+from trainop.local.api.schema.durations import age, human_duration
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 TABLES = {recording["kind"]: recording for recording in recorded("tables")}

@@ -134,7 +134,7 @@ def fields_of(shape: Shape, value: Any) -> Fields | None:
     if isinstance(value, dict):
         for name, member in value.items():
             inner = fields_of(shape.member(name), member)
-            implied = member is None or member == {} or not shape.names(name)
+            implied = member is None or member == {} or not shape.declares(name)
             if (child := node(implied or contains(inner), below(inner))) is not None:
                 children[f"f:{name}"] = child
         return node(False, children)
@@ -153,7 +153,7 @@ def name_parents(fields: Fields | None, shape: Shape) -> Fields | None:
         name = element[2:]
         is_field = element.startswith("f:")
         inner = name_parents(child, shape.member(name) if is_field else shape.item)
-        member = contains(child) or (is_field and shape.names(name))
+        member = contains(child) or (is_field and shape.declares(name))
         children[element] = node(member, below(inner)) or {}
     return node(contains(fields), children)
 

@@ -209,7 +209,7 @@ def _with_last_applied(merged: Json, applied: Json) -> Json:
 def _before_first_apply(live: Json, api_version: str, shape: Shape, time: str) -> Managers:
     """Who owns an object that has no managers yet."""
     managers, who = Managers(), Manager("before-first-apply", "Update", api_version)
-    changed, _ = compare(shape, dict(shape.blank), live)
+    changed, _ = compare(shape, dict(shape.zero_value), live)
     managers.set_fields(who, difference(changed, _UNOWNED))
     managers.set_time(who, time)
     return managers
@@ -234,7 +234,7 @@ def track_update(
     managers = _managers_of_update(old, new, subresource)
     if old is not None and not managers.entries:
         return managers.written_to(new)
-    before = _unmanaged(old) if old is not None else dict(shape.blank)
+    before = _unmanaged(old) if old is not None else dict(shape.zero_value)
     try:
         changed, removed = compare(shape, before, _unmanaged(new))
     except UnmergeableError:  # a list that names a key badly is for validation to refuse

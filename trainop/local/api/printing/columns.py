@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from trainop.local.api.printing.pod_status import pod_ready, pod_restarts, pod_status, readiness_gates
-from trainop.local.api.schema.ages import age, human_duration, parse_time
+from trainop.local.api.schema.durations import age, human_duration, parse_time
 from trainop.runtime.objects.metadata import Json
 
 

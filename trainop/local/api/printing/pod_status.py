@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from trainop.local.api.schema.ages import age
+from trainop.local.api.schema.durations import age
 from trainop.runtime.objects.metadata import Json
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from trainop.local.api.printing.table import columns_of_crd
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind, Strategy
-from trainop.local.api.schema.complaints import required, wrong
-from trainop.local.api.schema.schema import FieldError, Schema, SchemaError
+from trainop.local.api.schema.crd_schema import Schema, SchemaError
+from trainop.local.api.schema.field_errors import FieldError, invalid, required
 from trainop.local.api.storage.store import Change, Table
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, Resource
@@ -64,11 +64,11 @@ class DefinitionStrategy(Strategy):
         expected = f"{names.get('plural', '')}.{spec.get('group', '')}"
         if value["metadata"].get("name") != expected:
             name = value["metadata"].get("name", "")
-            found.append(wrong("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
+            found.append(invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
         versions = spec.get("versions") or []
         if sum(bool(version.get("storage")) for version in versions) != 1:
             shown = [version.get("name") for version in versions]
-            found.append(wrong("spec.versions", shown, "must have exactly one version marked as storage version"))
+            found.append(invalid("spec.versions", shown, "must have exactly one version marked as storage version"))
         for index, version in enumerate(versions):
             found += _schema_complaints(version, f"spec.versions[{index}].schema.openAPIV3Schema")
             found += _column_complaints(version, f"spec.versions[{index}].additionalPrinterColumns")
@@ -110,7 +110,7 @@ def _schema_complaints(version: Json, path: str) -> list[FieldError]:
     try:
         Schema(schema)
     except SchemaError as error:
-        return [wrong(path, "<schema>", str(error))]
+        return [invalid(path, "<schema>", str(error))]
     return []
 
 
@@ -120,7 +120,7 @@ def _column_complaints(version: Json, path: str) -> list[FieldError]:
         try:
             columns_of_crd({"additionalPrinterColumns": [column]})
         except ValueError as error:
-            found.append(wrong(f"{path}[{index}].jsonPath", column.get("jsonPath"), str(error)))
+            found.append(invalid(f"{path}[{index}].jsonPath", column.get("jsonPath"), str(error)))
     return found
 
 

@@ -10,7 +10,8 @@ import msgspec
 from trainop.local.api.printing.table import Columns, columns_of_kind
 from trainop.local.api.registry.core_types import definition_of
 from trainop.local.api.registry.names import dns_subdomain
-from trainop.local.api.schema.schema import FieldError, Schema
+from trainop.local.api.schema.crd_schema import Schema
+from trainop.local.api.schema.field_errors import FieldError
 from trainop.local.api.schema.shapes import Shape, shape_of_kind
 from trainop.local.api.storage.store import Stored
 from trainop.runtime.objects.metadata import Json
@@ -54,7 +55,7 @@ class Strategy:
         """Fill in what the client left out."""
 
     def prepare_create(self, value: Json) -> None:
-        """Set what only the server sets; raise a Refusal where admission would."""
+        """Set what only the server sets; raise a StatusError where admission would."""
 
     def prepare_update(self, value: Json, old: Json) -> None:
         """Carry over what clients cannot change."""

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.registry.names import label_value, qualified_name
-from trainop.local.api.schema.complaints import forbidden, immutable, required, wrong
-from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.schema.field_errors import FieldError, forbidden, immutable, invalid, required
 from trainop.runtime.objects.metadata import Json
 
 _STANDARD_FINALIZERS = {"kubernetes", "orphan", "foregroundDeletion", "customresourcecleanup.apiextensions.k8s.io"}
@@ -60,11 +59,11 @@ def complaints(kind: Kind, metadata: Json) -> list[FieldError]:
     prefix = metadata.get("generateName", "")
     if prefix:
         probe = prefix[:-1] + "a" if prefix.endswith("-") else prefix
-        found += [wrong("metadata.generateName", prefix, problem) for problem in kind.strategy.check_name(probe)]
+        found += [invalid("metadata.generateName", prefix, problem) for problem in kind.strategy.check_name(probe)]
     if not name:
         found.append(required("metadata.name", "name or generateName is required"))
     else:
-        found += [wrong("metadata.name", name, problem) for problem in kind.strategy.check_name(name)]
+        found += [invalid("metadata.name", name, problem) for problem in kind.strategy.check_name(name)]
     if not kind.resource.namespaced and metadata.get("namespace"):
         found.append(forbidden("metadata.namespace", "not allowed on this type"))
     return found + common_complaints(metadata)
@@ -101,15 +100,15 @@ def update_complaints(metadata: Json, old: Json) -> list[FieldError]:
 def labels_complaints(labels: Json, path: str) -> list[FieldError]:
     found: list[FieldError] = []
     for key, value in labels.items():
-        found += [wrong(path, key, problem) for problem in qualified_name(key)]
-        found += [wrong(path, value, problem) for problem in label_value(value)]
+        found += [invalid(path, key, problem) for problem in qualified_name(key)]
+        found += [invalid(path, value, problem) for problem in label_value(value)]
     return found
 
 
 def _annotations(annotations: Json, path: str) -> list[FieldError]:
     found: list[FieldError] = []
     for key in annotations:
-        found += [wrong(path, key, problem) for problem in qualified_name(key.lower())]
+        found += [invalid(path, key, problem) for problem in qualified_name(key.lower())]
     size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
     if size > _ANNOTATIONS_LIMIT:
         message = f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
@@ -122,9 +121,9 @@ def _owners(owners: Iterable[Json], path: str) -> list[FieldError]:
     controllers: list[Json] = []
     for owner in owners:
         if not owner.get("apiVersion"):
-            found.append(wrong(f"{path}.apiVersion", "", "version must not be empty"))
+            found.append(invalid(f"{path}.apiVersion", "", "version must not be empty"))
         missing = [field for field in ("kind", "name", "uid") if not owner.get(field)]
-        found += [wrong(f"{path}.{field}", "", "must not be empty") for field in missing]
+        found += [invalid(f"{path}.{field}", "", "must not be empty") for field in missing]
         if owner.get("controller"):
             controllers.append(owner)
     for second in controllers[1:]:
@@ -133,21 +132,21 @@ def _owners(owners: Iterable[Json], path: str) -> list[FieldError]:
             'Only one reference can have Controller set to true. Found "true" in references for '
             f"{first.get('kind')}/{first.get('name')} and {second.get('kind')}/{second.get('name')}"
         )
-        found.append(wrong(path, list(owners), reason))
+        found.append(invalid(path, list(owners), reason))
     return found
 
 
 def _finalizers(finalizers: list[str], path: str) -> list[FieldError]:
     found: list[FieldError] = []
     for finalizer in finalizers:
-        found += [wrong(path, finalizer, problem) for problem in qualified_name(finalizer)]
+        found += [invalid(path, finalizer, problem) for problem in qualified_name(finalizer)]
     reason = "name is neither a standard finalizer name nor is it fully qualified"
     found += [
-        wrong(f"{path}[{index}]", finalizer, reason)
+        invalid(f"{path}[{index}]", finalizer, reason)
         for index, finalizer in enumerate(finalizers)
         if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS
     ]
     if {"orphan", "foregroundDeletion"} <= set(finalizers):
         reason = "finalizer orphan and foregroundDeletion cannot be both set"
-        found.append(wrong(path, finalizers, reason))
+        found.append(invalid(path, finalizers, reason))
     return found

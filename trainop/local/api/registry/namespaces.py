@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainop.local.api import refusal
+from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind, Strategy
 from trainop.local.api.registry.names import dns_label
@@ -20,7 +20,7 @@ def admit(backend: Backend, kind: Kind, metadata: Json) -> None:
     name = metadata.get("namespace", "")
     namespace = backend.store.get(NAMESPACES.plural, ("", name))
     if namespace is None:
-        raise refusal.not_found(NAMESPACES, name)
+        raise status_errors.not_found(NAMESPACES, name)
     if namespace.value["metadata"].get("deletionTimestamp"):
         why = f"unable to create new content in namespace {name} because it is being terminated"
         cause = {
@@ -28,7 +28,7 @@ def admit(backend: Backend, kind: Kind, metadata: Json) -> None:
             "message": f"namespace {name} is being terminated",
             "field": "metadata.namespace",
         }
-        raise refusal.forbidden(kind.resource, metadata.get("name", ""), why, [cause])
+        raise status_errors.forbidden(kind.resource, metadata.get("name", ""), why, [cause])
 
 
 class NamespaceStrategy(Strategy):

@@ -8,8 +8,7 @@ from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Strategy
 from trainop.local.api.registry.podspec import complaints, default_spec
 from trainop.local.api.registry.quantity import canonical
-from trainop.local.api.schema.complaints import forbidden
-from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.schema.field_errors import FieldError, forbidden
 from trainop.runtime.objects.metadata import Json
 
 _TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

@@ -11,8 +11,7 @@ from typing import Any
 
 from trainop.local.api.registry import quantity
 from trainop.local.api.registry.names import dns_label, environment_name, port_name
-from trainop.local.api.schema.complaints import duplicate, not_found, required, unsupported, wrong
-from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.schema.field_errors import FieldError, duplicate, invalid, not_found, not_supported, required
 from trainop.runtime.objects.metadata import Json
 
 _RESTART = ("Always", "OnFailure", "Never")
@@ -105,18 +104,18 @@ def complaints(spec: Json, path: str) -> list[FieldError]:
     found += _all_containers(spec.get("initContainers") or [], f"{path}.initContainers", volumes, names)
     restart = spec.get("restartPolicy")
     if restart not in _RESTART:
-        found.append(unsupported(f"{path}.restartPolicy", restart, _RESTART))
+        found.append(not_supported(f"{path}.restartPolicy", restart, _RESTART))
     if (dns := spec.get("dnsPolicy")) not in _DNS:
-        found.append(unsupported(f"{path}.dnsPolicy", dns, _DNS))
+        found.append(not_supported(f"{path}.dnsPolicy", dns, _DNS))
     grace = spec.get("terminationGracePeriodSeconds") or 0
     if grace < 0:
-        found.append(wrong(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"))
+        found.append(invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"))
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= 2**31 - 1:
-        found.append(wrong(f"{path}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive"))
+        found.append(invalid(f"{path}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive"))
     for field in ("hostname", "subdomain"):
         if name := spec.get(field):
-            found += [wrong(f"{path}.{field}", name, problem) for problem in dns_label(name)]
+            found += [invalid(f"{path}.{field}", name, problem) for problem in dns_label(name)]
     return found
 
 
@@ -128,7 +127,7 @@ def _volumes(volumes: list[Json], path: str) -> tuple[set[str], list[FieldError]
         if not name:
             found.append(required(field))
         elif problems := dns_label(name):
-            found += [wrong(field, name, problem) for problem in problems]
+            found += [invalid(field, name, problem) for problem in problems]
         elif name in names:
             found.append(duplicate(field, name))
         names.add(name)
@@ -153,13 +152,13 @@ def _container(container: Json, path: str, volumes: set[str]) -> list[FieldError
     if not name:
         found.append(required(f"{path}.name"))
     else:
-        found += [wrong(f"{path}.name", name, problem) for problem in dns_label(name)]
+        found += [invalid(f"{path}.name", name, problem) for problem in dns_label(name)]
     if not image:
         found.append(required(f"{path}.image"))
     elif image != image.strip():
-        found.append(wrong(f"{path}.image", image, "must not have leading or trailing whitespace"))
+        found.append(invalid(f"{path}.image", image, "must not have leading or trailing whitespace"))
     if (policy := container.get("imagePullPolicy")) not in _PULL:
-        found.append(unsupported(f"{path}.imagePullPolicy", policy, _PULL))
+        found.append(not_supported(f"{path}.imagePullPolicy", policy, _PULL))
     return [
         *found,
         *_ports(container.get("ports") or [], f"{path}.ports"),
@@ -176,7 +175,7 @@ def _ports(ports: list[Json], path: str) -> list[FieldError]:
         place = f"{path}[{index}]"
         if name := port.get("name"):
             problems = port_name(name)
-            found += [wrong(f"{place}.name", name, problem) for problem in problems]
+            found += [invalid(f"{place}.name", name, problem) for problem in problems]
             if not problems and name in names:
                 found.append(duplicate(f"{place}.name", name))
             names.add(name)
@@ -184,12 +183,12 @@ def _ports(ports: list[Json], path: str) -> list[FieldError]:
         if not number:
             found.append(required(f"{place}.containerPort"))
         elif not 1 <= number <= 65535:
-            found.append(wrong(f"{place}.containerPort", number, _PORT_RANGE))
+            found.append(invalid(f"{place}.containerPort", number, _PORT_RANGE))
         host = port.get("hostPort") or 0
         if host and not 1 <= host <= 65535:
-            found.append(wrong(f"{place}.hostPort", host, _PORT_RANGE))
+            found.append(invalid(f"{place}.hostPort", host, _PORT_RANGE))
         if (protocol := port.get("protocol")) not in _PROTOCOLS:
-            found.append(unsupported(f"{place}.protocol", protocol, _PROTOCOLS))
+            found.append(not_supported(f"{place}.protocol", protocol, _PROTOCOLS))
     return found
 
 
@@ -201,14 +200,14 @@ def _variables(variables: list[Json], path: str) -> list[FieldError]:
         if not name:
             found.append(required(f"{place}.name"))
         else:
-            found += [wrong(f"{place}.name", name, problem) for problem in environment_name(name)]
+            found += [invalid(f"{place}.name", name, problem) for problem in environment_name(name)]
         source = variable.get("valueFrom")
         if source is not None and variable.get("value"):
-            found.append(wrong(f"{place}.valueFrom", "", "may not be specified when `value` is not empty"))
+            found.append(invalid(f"{place}.valueFrom", "", "may not be specified when `value` is not empty"))
         elif source is not None and len(source) != 1:
             said = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
             several = "may not have more than one field specified at a time"
-            found.append(wrong(f"{place}.valueFrom", "", several if source else said))
+            found.append(invalid(f"{place}.valueFrom", "", several if source else said))
     return found
 
 
@@ -225,7 +224,7 @@ def _mounts(mounts: list[Json], path: str, volumes: set[str]) -> list[FieldError
         if not where:
             found.append(required(f"{place}.mountPath"))
         if where in paths:
-            found.append(wrong(f"{place}.mountPath", where, "must be unique"))
+            found.append(invalid(f"{place}.mountPath", where, "must be unique"))
         paths.add(where)
     return found
 
@@ -236,12 +235,12 @@ def _resources(resources: Json, path: str) -> list[FieldError]:
     for field in ("limits", "requests"):
         for name, amount in (resources.get(field) or {}).items():
             if (number := _amount(amount)) is not None and number < 0:
-                found.append(wrong(f"{path}.{field}[{name}]", str(amount), "must be greater than or equal to 0"))
+                found.append(invalid(f"{path}.{field}[{name}]", str(amount), "must be greater than or equal to 0"))
     for name, amount in (resources.get("requests") or {}).items():
         asked, most = _amount(amount), _amount(limits.get(name))
         if asked is not None and most is not None and asked > most:
             reason = f"must be less than or equal to {name} limit of {limits[name]}"
-            found.append(wrong(f"{path}.requests", str(amount), reason))
+            found.append(invalid(f"{path}.requests", str(amount), reason))
     return found
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainop.local.api.registry.kinds import Kind
-from trainop.local.api.schema.complaints import wrong
-from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.schema.field_errors import FieldError, invalid
 from trainop.runtime.objects.metadata import Json
 
 
@@ -34,5 +33,5 @@ def scale_complaints(kind: Kind, value: Json) -> list[FieldError]:
     path = kind.scale["specReplicasPath"]
     replicas = read_path(value, path)
     if isinstance(replicas, int) and replicas < 0:
-        return [wrong(path, replicas, "should be a non-negative integer")]
+        return [invalid(path, replicas, "should be a non-negative integer")]
     return []

@@ -8,8 +8,7 @@ from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Strategy
 from trainop.local.api.registry.metadata import labels_complaints
 from trainop.local.api.registry.names import dns_1035_label, dns_label, port_name
-from trainop.local.api.schema.complaints import duplicate, required, unsupported, wrong
-from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.schema.field_errors import FieldError, duplicate, invalid, not_supported, required
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import SERVICES
 
@@ -78,13 +77,13 @@ class ServiceStrategy(Strategy):
         found += _ports(ports)
         found += labels_complaints(spec.get("selector") or {}, "spec.selector")
         if spec["type"] not in _TYPES:
-            found.append(unsupported("spec.type", spec["type"], _TYPES))
+            found.append(not_supported("spec.type", spec["type"], _TYPES))
         return found + self._address_complaints(value)
 
     def validate_update(self, value: Json, old: Json) -> list[FieldError]:
         before, after = (old.get("spec") or {}).get("clusterIPs"), value["spec"].get("clusterIPs")
         if before and after != before and value["spec"]["type"] != "ExternalName":
-            return [wrong("spec.clusterIPs[0]", after, "may not change once set")]
+            return [invalid("spec.clusterIPs[0]", after, "may not change once set")]
         return []
 
     def _address_complaints(self, value: Json) -> list[FieldError]:
@@ -95,7 +94,7 @@ class ServiceStrategy(Strategy):
             inside = ipaddress.ip_address(address) in self._network
         except ValueError:
             return [
-                wrong("spec.clusterIPs[0]", address, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
+                invalid("spec.clusterIPs[0]", address, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
             ]
         own = (value["metadata"].get("namespace", ""), value["metadata"].get("name", ""))
         if own in self._backend.store.table(SERVICES.plural).objects:
@@ -105,10 +104,10 @@ class ServiceStrategy(Strategy):
                 "failed to allocate IP " + address + ": the provided IP "
                 f"({address}) is not in the valid range. The range of valid IPs is {self._network}"
             )
-            return [wrong("spec.clusterIPs", [address], reason)]
+            return [invalid("spec.clusterIPs", [address], reason)]
         if address in self._taken():
             reason = f"failed to allocate IP {address}: provided IP is already allocated"
-            return [wrong("spec.clusterIPs", [address], reason)]
+            return [invalid("spec.clusterIPs", [address], reason)]
         return []
 
     def _taken(self) -> set[str]:
@@ -165,18 +164,18 @@ def _port(port: Json, path: str, names: set[str], *, several: bool) -> list[Fiel
     if not name and several:
         found.append(required(f"{path}.name"))
     elif name:
-        found += [wrong(f"{path}.name", name, problem) for problem in dns_label(name)]
+        found += [invalid(f"{path}.name", name, problem) for problem in dns_label(name)]
         if name in names:
             found.append(duplicate(f"{path}.name", name))
         names.add(name)
     number = port.get("port") or 0
     if not 1 <= number <= 65535:
-        found.append(wrong(f"{path}.port", number, _PORT_RANGE))
+        found.append(invalid(f"{path}.port", number, _PORT_RANGE))
     if port["protocol"] not in _PROTOCOLS:
-        found.append(unsupported(f"{path}.protocol", port["protocol"], _PROTOCOLS))
+        found.append(not_supported(f"{path}.protocol", port["protocol"], _PROTOCOLS))
     target = port.get("targetPort")
     if isinstance(target, int) and not 1 <= target <= 65535:
-        found.append(wrong(f"{path}.targetPort", target, _PORT_RANGE))
+        found.append(invalid(f"{path}.targetPort", target, _PORT_RANGE))
     if isinstance(target, str):
-        found += [wrong(f"{path}.targetPort", target, problem) for problem in port_name(target)]
+        found += [invalid(f"{path}.targetPort", target, problem) for problem in port_name(target)]
     return found

@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 
-from trainop.local.api.refusal import bad_request
 from trainop.local.api.registry.kinds import Strategy
 from trainop.local.api.registry.names import config_key, path_segment
 from trainop.local.api.registry.quantity import canonical
-from trainop.local.api.schema.complaints import forbidden, immutable, required, wrong
-from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.schema.field_errors import FieldError, forbidden, immutable, invalid, required
+from trainop.local.api.status_errors import bad_request
 from trainop.runtime.objects.metadata import Json
 
 _FROZEN = "field is immutable when `immutable` is set"
@@ -71,7 +70,7 @@ class EventStrategy(Strategy):
         about = (value.get("involvedObject") or {}).get("namespace") or ""
         own = value["metadata"].get("namespace", "")
         if about != own and (about or own != "default"):
-            return [wrong("involvedObject.namespace", about, "does not match event.namespace")]
+            return [invalid("involvedObject.namespace", about, "does not match event.namespace")]
         return []
 
 
@@ -85,9 +84,9 @@ class LeaseStrategy(Strategy):
         found: list[FieldError] = []
         seconds, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
         if seconds is not None and seconds <= 0:
-            found.append(wrong("spec.leaseDurationSeconds", seconds, "must be greater than 0"))
+            found.append(invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0"))
         if transitions is not None and transitions < 0:
-            found.append(wrong("spec.leaseTransitions", transitions, "must be greater than or equal to 0"))
+            found.append(invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0"))
         return found
 
 
@@ -99,9 +98,9 @@ class ConfigMapStrategy(Strategy):
         data, binary = value.get("data") or {}, value.get("binaryData") or {}
         for field, part in (("data", data), ("binaryData", binary)):
             for key in part:
-                found += [wrong(f"{field}[{key}]", key, problem) for problem in config_key(key)]
+                found += [invalid(f"{field}[{key}]", key, problem) for problem in config_key(key)]
         for key in sorted(data.keys() & binary.keys()):
-            found.append(wrong(f"data[{key}]", key, "duplicate of key present in binaryData"))
+            found.append(invalid(f"data[{key}]", key, "duplicate of key present in binaryData"))
         size = sum(len(text.encode()) for text in data.values()) + sum(len(text) * 3 // 4 for text in binary.values())
         if size > _SIZE_LIMIT:
             found.append(FieldError("", "FieldValueTooLong", f"Too long: may not be more than {_SIZE_LIMIT} bytes"))
@@ -131,7 +130,7 @@ class SecretStrategy(Strategy):
         data = value.get("data") or {}
         found: list[FieldError] = []
         for key in data:
-            found += [wrong(f"data[{key}]", key, problem) for problem in config_key(key)]
+            found += [invalid(f"data[{key}]", key, problem) for problem in config_key(key)]
         if value["type"] == "kubernetes.io/tls":
             found += [required(f"data[{key}]") for key in ("tls.crt", "tls.key") if key not in data]
         return found

@@ -9,8 +9,7 @@ from __future__ import annotations
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.podspec import complaints, default_spec
 from trainop.local.api.registry.simple_kinds import InertStrategy
-from trainop.local.api.schema.complaints import required, wrong
-from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.schema.field_errors import FieldError, invalid, required
 from trainop.local.api.storage.store import Change, Table
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import EVENTS
@@ -55,7 +54,7 @@ class DeploymentStrategy(UnattendedStrategy):
             found.append(required("spec.selector"))
         elif not (selector.get("matchLabels") or {}).items() <= labels.items():
             said = "`selector` does not match template `labels`"
-            found.append(wrong("spec.template.metadata.labels", labels, said))
+            found.append(invalid("spec.template.metadata.labels", labels, said))
         return found + complaints(template["spec"], "spec.template.spec")
 
 

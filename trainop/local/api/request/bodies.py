@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 import yaml
 
-from trainop.local.api import refusal
-from trainop.local.api.refusal import Refusal, bad_request
+from trainop.local.api import status_errors
 from trainop.local.api.registry import core_types
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request import bounds, protobuf
-from trainop.local.api.schema.complaints import forbidden, unsupported, wrong
-from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.schema.field_errors import FieldError, forbidden, invalid, not_supported
+from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.runtime.client.transport import Request
 from trainop.runtime.objects.metadata import Json
 
@@ -40,14 +39,14 @@ class WriteOptions:
         query = request.query
         found: list[FieldError] = []
         if (dry_run := query.get("dryRun", "")) not in {"", "All"}:
-            found.append(unsupported("dryRun", [dry_run], ["All"]))
+            found.append(not_supported("dryRun", [dry_run], ["All"]))
         media = request.content_type.partition(";")[0].strip()
         if query.get("force") and options_kind == "PatchOptions" and not media.startswith(APPLY):
             found.append(forbidden("force", "may not be specified for non-apply patch"))
         if (validation := query.get("fieldValidation", "")) not in {"", "Ignore", "Strict", "Warn"}:
-            found.append(unsupported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
+            found.append(not_supported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
         if found:
-            raise refusal.invalid("meta.k8s.io", options_kind, "", found)
+            raise status_errors.invalid("meta.k8s.io", options_kind, "", found)
         manager = query.get("fieldManager") or user_agent(request.headers).partition("/")[0]
         return cls(
             dry_run=dry_run == "All",
@@ -76,7 +75,7 @@ def decode(request: Request, what: str) -> Json:
     else:
         accepted = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
         message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
-        raise Refusal(415, "UnsupportedMediaType", message)
+        raise StatusError(415, "UnsupportedMediaType", message)
     if not isinstance(value, dict):
         word = {list: "array", str: "string", bool: "bool"}.get(type(value), "number")
         target = r'struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }'
@@ -93,7 +92,7 @@ def _load_protobuf(body: bytes, what: str) -> Json:
         raise bad_request(f"the object provided is unrecognized (must be of type {what}): {error}") from error
     except protobuf.UnknownKindError as error:
         message = f"{error} is not read in protobuf by this server: send it as application/json"
-        raise Refusal(415, "UnsupportedMediaType", message) from error
+        raise StatusError(415, "UnsupportedMediaType", message) from error
 
 
 def load_json(body: bytes, what: str) -> Any:
@@ -133,7 +132,7 @@ def load_yaml(body: bytes) -> Any:
     return value
 
 
-def _unrecognized(what: str, why: str, body: bytes) -> Refusal:
+def _unrecognized(what: str, why: str, body: bytes) -> StatusError:
     shown = body.decode(errors="replace") if body.startswith(b"{") else body.hex() or "<empty>"
     return bad_request(
         f"the object provided is unrecognized (must be of type {what}): couldn't get version/kind; "
@@ -202,7 +201,9 @@ def _match_custom(value: Json, kind: Kind) -> None:
         )
     if given_kind != resource.kind:
         name = (value.get("metadata") or {}).get("name", "")
-        raise refusal.invalid(resource.group, given_kind, name, [wrong("kind", given_kind, f"must be {resource.kind}")])
+        raise status_errors.invalid(
+            resource.group, given_kind, name, [invalid("kind", given_kind, f"must be {resource.kind}")]
+        )
 
 
 def match_name(metadata: Json, *, namespace: str, name: str, kind: Kind) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainop.local.api.refusal import Refusal, bad_request
+from trainop.local.api.status_errors import StatusError, bad_request
 
 BODY_LIMIT = 3 * 1024 * 1024
 """Bytes of a request, as of the API server (`--max-request-bytes` of etcd, doubled)."""
@@ -22,10 +22,10 @@ _NODE_LIMIT = BODY_LIMIT
 def check_body(body: bytes) -> None:
     """Refuse what is too large to be looked at."""
     if len(body) > BODY_LIMIT:
-        raise Refusal(413, "RequestEntityTooLarge", f"Request entity too large: limit is {BODY_LIMIT}", {})
+        raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {BODY_LIMIT}", {})
 
 
-def too_deep() -> Refusal:
+def too_deep() -> StatusError:
     return bad_request(f"the object is nested too deeply: this server takes {DEPTH_LIMIT} levels")
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from trainop.local.api import refusal
-from trainop.local.api.refusal import Refusal, bad_request
+from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.registry.namespaces import IMMORTAL
@@ -17,7 +16,8 @@ from trainop.local.api.request import bodies
 from trainop.local.api.request.lists import ListOptions, list_page, parse_int, select
 from trainop.local.api.request.route import Route
 from trainop.local.api.request.writes import copy, gone
-from trainop.local.api.schema.complaints import unsupported
+from trainop.local.api.schema.field_errors import not_supported
+from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.local.api.storage.store import Stored
 from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import parse_timestamp, timestamp
@@ -50,8 +50,8 @@ class DeleteOptions:
             propagation = "Orphan" if orphan else "Background"
         if propagation not in ("", "Background", "Foreground", "Orphan"):
             supported = ["Foreground", "Background", "Orphan", "nil"]
-            wrong = unsupported("propagationPolicy", propagation, supported)
-            raise refusal.invalid("meta.k8s.io", "DeleteOptions", "", [wrong])
+            wrong = not_supported("propagationPolicy", propagation, supported)
+            raise status_errors.invalid("meta.k8s.io", "DeleteOptions", "", [wrong])
         preconditions = body.get("preconditions") or {}
         if not isinstance(preconditions, dict) or isinstance(grace, bool) or not isinstance(grace, int | None):
             raise bad_request('DeleteOptions in version "v1" cannot be handled as a DeleteOptions: mistyped field')
@@ -78,7 +78,7 @@ class Deleter:
         if stored is None:
             raise route.not_found()
         if route.kind.resource == NAMESPACES and route.name in IMMORTAL:
-            raise refusal.forbidden(NAMESPACES, route.name, "this namespace may not be deleted")
+            raise status_errors.forbidden(NAMESPACES, route.name, "this namespace may not be deleted")
         value, removed = self.delete_stored(route.kind, stored, options)
         if removed and not route.kind.strategy.returns_deleted:
             return self._success(route, stored)
@@ -214,8 +214,8 @@ class Deleter:
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
-def _precondition(resource: Resource, name: str, why: str) -> Refusal:
+def _precondition(resource: Resource, name: str, why: str) -> StatusError:
     """These complaints name the kind, not the resource."""
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     details = {"name": name} | ({"group": resource.group} if resource.group else {}) | {"kind": resource.kind}
-    return Refusal(409, "Conflict", f'Operation cannot be fulfilled on {kind} "{name}": {why}', details)
+    return StatusError(409, "Conflict", f'Operation cannot be fulfilled on {kind} "{name}": {why}', details)

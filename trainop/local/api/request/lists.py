@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from trainop.local.api import refusal
-from trainop.local.api.refusal import Refusal, bad_request
+from trainop.local.api import status_errors
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request.selectors import SelectorError, field_selector, label_selector
-from trainop.local.api.schema.complaints import forbidden, unsupported
-from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.schema.field_errors import FieldError, forbidden, not_supported
+from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.local.api.storage.store import Key, Store, Stored
 from trainop.runtime.objects.metadata import Json
 
@@ -61,7 +60,7 @@ class ListOptions:
             timeout_seconds=parse_int(timeout) if timeout else None,
         )
         if wrong := options.complaints():
-            raise refusal.invalid("meta.k8s.io", "ListOptions", "", wrong)
+            raise status_errors.invalid("meta.k8s.io", "ListOptions", "", wrong)
         return options
 
     def complaints(self) -> list[FieldError]:
@@ -91,7 +90,7 @@ class ListOptions:
                     forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided")
                 )
             if self.match not in {"Exact", "NotOlderThan"}:
-                wrong.append(unsupported("resourceVersionMatch", self.match, ["Exact", "NotOlderThan", ""]))
+                wrong.append(not_supported("resourceVersionMatch", self.match, ["Exact", "NotOlderThan", ""]))
             if self.match == "Exact" and self.resource_version == "0":
                 wrong.append(
                     forbidden(
@@ -116,7 +115,7 @@ def parse_int(text: str) -> int:
 
 
 def parse_version(text: str) -> int:
-    """A resourceVersion; 0 if unset; raises `Refusal`."""
+    """A resourceVersion; 0 if unset; raises `StatusError`."""
     if not text:
         return 0
     if not text.isascii() or not text.isdigit():
@@ -199,7 +198,7 @@ def _version_and_start(store: Store, options: ListOptions) -> tuple[int, Key]:
         return (store.version if token.version < 0 else token.version), token.start
     wanted = parse_version(options.resource_version)
     if wanted > store.version:
-        raise refusal.too_large(wanted, store.version)
+        raise status_errors.too_large(wanted, store.version)
     exact = options.match == "Exact" or (not options.match and options.limit and wanted)
     return (wanted if exact else store.version), ("", "")
 
@@ -215,11 +214,11 @@ def _more(options: ListOptions, version: int, keys: list[Key], index: int) -> Js
     return metadata
 
 
-def _gone(options: ListOptions, start: Key, now: int) -> Refusal:
+def _gone(options: ListOptions, start: Key, now: int) -> StatusError:
     if not options.continue_:
-        return refusal.expired("The resourceVersion for the provided list is too old.")
+        return status_errors.expired("The resourceVersion for the provided list is too old.")
     metadata = {"resourceVersion": str(now), "continue": _encode(_Token(-1, start))}
-    return refusal.expired(_TOO_OLD, metadata=metadata)
+    return status_errors.expired(_TOO_OLD, metadata=metadata)
 
 
 def _encode(token: _Token) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from trainop.local.api import refusal
+from trainop.local.api import status_errors
 from trainop.local.api.fields import server_side_apply
 from trainop.local.api.fields.patch import (
     MalformedPatchError,
@@ -16,15 +16,14 @@ from trainop.local.api.fields.patch import (
     merge_patch,
     strategic_merge_patch,
 )
-from trainop.local.api.refusal import Refusal, bad_request
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request import bodies, bounds
 from trainop.local.api.request.bodies import WriteOptions
 from trainop.local.api.request.route import Route
 from trainop.local.api.request.writes import Writer, Written, copy, headed
-from trainop.local.api.schema.complaints import wrong
-from trainop.local.api.schema.schema import FieldError
+from trainop.local.api.schema.field_errors import FieldError, invalid
+from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.runtime.client.transport import Request
 from trainop.runtime.objects.metadata import Json
 
@@ -49,11 +48,11 @@ class Patcher:
         if media.startswith(bodies.APPLY):
             return self._apply(route, request, options)
         if media not in {_JSON, _MERGE, _STRATEGIC}:
-            raise refusal.unsupported_media_type()
+            raise status_errors.unsupported_media_type()
         if media == _STRATEGIC and not route.kind.strategic:
             accepted = f"{_JSON}, {_MERGE}, application/apply-patch+yaml"
             message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
-            raise Refusal(415, "UnsupportedMediaType", message)
+            raise StatusError(415, "UnsupportedMediaType", message)
         stored = self._backend.store.get(route.kind.table, route.key)
         if stored is None:
             raise route.not_found()
@@ -65,13 +64,13 @@ class Patcher:
         """As `_checked`; of a patch the API server says that the patch is wrong, not the object."""
         try:
             return self._checked(route, value, options)
-        except Refusal as refused:
-            _, found, said = refused.message.partition("strict decoding error: ")
+        except StatusError as error:
+            _, found, said = error.message.partition("strict decoding error: ")
             if not found:
                 raise
-            problem = wrong("patch", msgspec.json.encode(value).decode(), found + said)
+            problem = invalid("patch", msgspec.json.encode(value).decode(), found + said)
             message = f' "" is invalid: {problem}'
-            raise Refusal(422, "Invalid", message, {"causes": [problem.cause]}) from refused
+            raise StatusError(422, "Invalid", message, {"causes": [problem.cause]}) from error
 
     def _checked(self, route: Route, value: Json, options: WriteOptions, *, keep_empty: bool = False) -> Json:
         value = headed(bodies.check_fields(value, route.kind, options, keep_empty=keep_empty), route.kind)
@@ -82,7 +81,7 @@ class Patcher:
         kind = route.kind
         if not request.query.get("fieldManager"):
             wrong = FieldError("fieldManager", "FieldValueRequired", "Required value: is required for apply patch")
-            raise refusal.invalid("meta.k8s.io", "PatchOptions", "", [wrong])
+            raise status_errors.invalid("meta.k8s.io", "PatchOptions", "", [wrong])
         applied = _decode_applied(request.body)
         group_version, given = applied.get("apiVersion") or "/", applied.get("kind") or ""
         if (group_version, given) != (kind.resource.api_version, kind.resource.kind):
@@ -113,7 +112,7 @@ class Patcher:
                 ignored=_unwritten(route, applied),
             )
         except server_side_apply.ApplyConflictError as conflict:
-            raise Refusal(409, "Conflict", conflict.message, {"causes": conflict.causes}) from conflict
+            raise StatusError(409, "Conflict", conflict.message, {"causes": conflict.causes}) from conflict
         except server_side_apply.MalformedApplyError as error:
             raise bad_request(str(error)) from error
         value = copy(bodies.known_fields(value, route.kind)[0])
@@ -147,7 +146,7 @@ def _check_declared(applied: Json, kind: Kind) -> None:
         group_version = resource.api_version if resource.group else f"/{resource.version}"
         of = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {group_version}, Kind={resource.kind}"
         said = f"failed to create typed patch object ({of}): .{unknown[0]}: field not declared in schema"
-        raise Refusal(500, "", said)
+        raise StatusError(500, "", said)
 
 
 def patched(kind: Kind, current: Json, media: str, body: bytes) -> Json:
@@ -172,7 +171,9 @@ def patched(kind: Kind, current: Json, media: str, body: bytes) -> Json:
     except MalformedPatchError as error:
         raise bad_request(str(error)) from error
     except PatchError as error:
-        raise Refusal(422, "Invalid", "the server rejected our request due to an error in our request", {}) from error
+        raise StatusError(
+            422, "Invalid", "the server rejected our request due to an error in our request", {}
+        ) from error
     if not isinstance(value, dict):
         raise bad_request("the patched value is not an object")
     return copy(value)
@@ -181,13 +182,13 @@ def patched(kind: Kind, current: Json, media: str, body: bytes) -> Json:
 def _operated(current: Json, operations: list[Any]) -> Any:
     if len(operations) > _OPERATIONS:
         said = f"The allowed maximum operations in a JSON patch is {_OPERATIONS}, got {len(operations)}"
-        raise Refusal(413, "RequestEntityTooLarge", said, {})
+        raise StatusError(413, "RequestEntityTooLarge", said, {})
     value = json_patch(current, operations)
     bounds.check_value(value)
     return value
 
 
-def _undecodable(why: str) -> Refusal:
+def _undecodable(why: str) -> StatusError:
     return bad_request(f"error decoding patch: {why}")
 
 

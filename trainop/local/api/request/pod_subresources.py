@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from trainop.local.api import refusal
-from trainop.local.api.refusal import Refusal, bad_request
+from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.request import bodies
 from trainop.local.api.request.bodies import WriteOptions
@@ -18,7 +17,8 @@ from trainop.local.api.request.deletes import DeleteOptions, Deleter
 from trainop.local.api.request.lists import parse_int, truth
 from trainop.local.api.request.route import Route
 from trainop.local.api.request.writes import Writer
-from trainop.local.api.schema.complaints import wrong
+from trainop.local.api.schema.field_errors import invalid
+from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.local.api.storage.store import Stored
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.clock import parse_timestamp
@@ -96,7 +96,7 @@ class PodParts:
                 return self._bind(route, stored, request)
             case "eviction", "POST":
                 return self._evict(route, stored, request)
-        raise refusal.method_not_allowed()
+        raise status_errors.method_not_allowed()
 
     def _log(self, route: Route, stored: Stored, request: Request) -> Stream | Response:
         query = request.query
@@ -106,7 +106,7 @@ class PodParts:
         if not pod["spec"].get("nodeName"):
             return Response(204, {}, b"")
         if self.log_source is None:
-            raise Refusal(500, "InternalError", "Internal error occurred: this server has no node that keeps logs")
+            raise StatusError(500, "InternalError", "Internal error occurred: this server has no node that keeps logs")
         previous = truth(query.get("previous"))
         _check_started(pod, container, route.name, previous=previous)
         tail = query.get("tailLines")
@@ -123,7 +123,7 @@ class PodParts:
                 timestamps=truth(query.get("timestamps")),
             )
         except ApiError as error:
-            raise Refusal(error.code, error.reason, error.message, error.status.get("details")) from error
+            raise StatusError(error.code, error.reason, error.message, error.status.get("details")) from error
         return LogStream(source, parse_int(limit) if limit else None)
 
     def _since(self, query: Mapping[str, str]) -> datetime | None:
@@ -143,14 +143,14 @@ class PodParts:
         uid = (binding.get("metadata") or {}).get("uid")
         if uid and uid != stored.uid:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored.uid}"
-            raise refusal.conflict(_BINDING, route.name, why)
+            raise status_errors.conflict(_BINDING, route.name, why)
         if pod["metadata"].get("deletionTimestamp"):
-            raise refusal.conflict(
+            raise status_errors.conflict(
                 _BINDING, route.name, f"pod {route.name} is being deleted, cannot be assigned to a host"
             )
         if held := pod["spec"].get("nodeName"):
             why = f'pod {route.name} is already assigned to node "{held}"'
-            raise refusal.conflict(_BINDING, route.name, why)
+            raise status_errors.conflict(_BINDING, route.name, why)
         pod["spec"]["nodeName"] = target
         status = pod.setdefault("status", {})
         others = [condition for condition in status.get("conditions") or [] if condition["type"] != "PodScheduled"]
@@ -200,12 +200,12 @@ def _container(pod: Json, wanted: str, name: str) -> str:
 
 def _check_options(query: Mapping[str, str], name: str) -> None:
     found = [
-        wrong(field, number, f"must be greater than {'' if least else 'or equal to '}0")
+        invalid(field, number, f"must be greater than {'' if least else 'or equal to '}0")
         for field, least in (("tailLines", 0), ("sinceSeconds", 1), ("limitBytes", 1))
         if field in query and (number := parse_int(query[field])) < least
     ]
     if found:
-        raise refusal.invalid("", "PodLogOptions", name, found)
+        raise status_errors.invalid("", "PodLogOptions", name, found)
 
 
 def _check_started(pod: Json, container: str, name: str, *, previous: bool) -> None:

@@ -12,8 +12,8 @@ import msgspec
 import yaml
 
 from trainop.local.api.printing.table import table
-from trainop.local.api.refusal import Refusal
 from trainop.local.api.registry.kinds import Kind
+from trainop.local.api.status_errors import StatusError
 from trainop.local.api.storage.store import Stored
 from trainop.runtime.objects.metadata import Json
 
@@ -59,7 +59,7 @@ def negotiate(accept: str) -> Wanted:
         if asked in {"PartialObjectMetadata", "PartialObjectMetadataList"}:
             return Wanted(Form.METADATA)
     message = f"406: Not Acceptable\n\nAvailable representations: {_AVAILABLE}"
-    raise Refusal(406, "NotAcceptable", message, {})
+    raise StatusError(406, "NotAcceptable", message, {})
 
 
 def encode(value: Json, wanted: Wanted = Wanted()) -> bytes:

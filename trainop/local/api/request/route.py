@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainop.local.api import refusal
-from trainop.local.api.refusal import Refusal
+from trainop.local.api import status_errors
 from trainop.local.api.registry.kinds import Kind, Registry
+from trainop.local.api.status_errors import StatusError
 from trainop.runtime.objects.resource import NAMESPACES
 
 _NAMESPACE_PARTS = {"status", "finalize"}
@@ -34,7 +34,7 @@ class NoSuchPathError(Exception):
 def _unserved(registry: Registry, group: str, version: str) -> Exception:
     """Groups of custom kinds have no routes of their own, so that nothing answers with a Status there."""
     kinds = (kind for kind in registry if (kind.resource.group, kind.resource.version) == (group, version))
-    return NoSuchPathError() if next(kinds).custom else refusal.no_such_path()
+    return NoSuchPathError() if next(kinds).custom else status_errors.resource_not_served()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class Route:
         """Or the kind has none."""
         return bool(self.namespace) or not self.kind.resource.namespaced
 
-    def not_found(self) -> Refusal:
-        return refusal.not_found(self.kind.resource, self.name)
+    def not_found(self) -> StatusError:
+        return status_errors.not_found(self.kind.resource, self.name)
 
 
 def _check_left_out(group: str, version: str, rest: list[str]) -> None:
@@ -65,7 +65,7 @@ def _check_left_out(group: str, version: str, rest: list[str]) -> None:
     if (f"{group}/{version}" if group else version, plural) in _LEFT_OUT_RESOURCES:
         shown = f"{plural}.{group}" if group else plural
         said = f"this cluster does not serve {shown}: nothing in it would act on them"
-        raise Refusal(404, "NotFound", said, {"group": group, "kind": plural})
+        raise StatusError(404, "NotFound", said, {"group": group, "kind": plural})
 
 
 def find(registry: Registry, path: str) -> Route:
@@ -93,9 +93,9 @@ def find(registry: Registry, path: str) -> Route:
     name = rest[1] if len(rest) > 1 else ""
     subresource = rest[2] if len(rest) > 2 else ""
     if not kind.resource.namespaced and namespace is not None:
-        raise refusal.no_such_path()
+        raise status_errors.resource_not_served()
     if kind.resource.namespaced and name and namespace is None:
-        raise refusal.no_such_path()
+        raise status_errors.resource_not_served()
     if subresource and subresource not in kind.subresources:
-        raise refusal.no_such_path()
+        raise status_errors.resource_not_served()
     return Route(kind, namespace, name, subresource)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from trainop.local.api import refusal
+from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.scale_paths import read_path, write_path
 from trainop.local.api.request import bodies
@@ -44,7 +44,7 @@ class Scaler:
                 media = request.content_type.partition(";")[0].strip()
                 scale = patched(kind, scale_of(value, paths), media, request.body)
             case _:
-                raise refusal.method_not_allowed()
+                raise status_errors.method_not_allowed()
         fresh: Json = msgspec.json.decode(msgspec.json.encode(value), type=dict)
         fresh["metadata"]["resourceVersion"] = (scale.get("metadata") or {}).get("resourceVersion", "")
         replicas = (scale.get("spec") or {}).get("replicas", 0)

@@ -9,12 +9,12 @@ import secrets
 from datetime import timedelta
 from typing import Any
 
-from trainop.local.api import refusal
-from trainop.local.api.refusal import bad_request
+from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.request import bodies
 from trainop.local.api.request.route import Route
-from trainop.local.api.schema.complaints import wrong
+from trainop.local.api.schema.field_errors import invalid
+from trainop.local.api.status_errors import bad_request
 from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import timestamp
 from trainop.runtime.objects.metadata import Json
@@ -26,7 +26,7 @@ _DEFAULT, _SHORTEST, _LONGEST = 3600, 600, 2**32
 def issue_token(backend: Backend, route: Route, request: Request) -> Json:
     """POST of `serviceaccounts/token`: the TokenRequest with its token."""
     if request.method != "POST":
-        raise refusal.method_not_allowed()
+        raise status_errors.method_not_allowed()
     if backend.store.get(route.kind.table, route.key) is None:
         raise route.not_found()
     spec = bodies.decode(request, "TokenRequest").get("spec") or {}
@@ -58,5 +58,5 @@ def _lifetime(spec: Any) -> int:
         said = "may not specify a duration larger than 2^32 seconds"
     else:
         return seconds
-    problem = wrong("spec.expirationSeconds", seconds, said)
-    raise refusal.invalid("authentication.k8s.io", "TokenRequest", "", [problem])
+    problem = invalid("spec.expirationSeconds", seconds, said)
+    raise status_errors.invalid("authentication.k8s.io", "TokenRequest", "", [problem])

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import msgspec
 
-from trainop.local.api import refusal
-from trainop.local.api.refusal import Refusal
+from trainop.local.api import status_errors
 from trainop.local.api.request.lists import ListOptions, Selected, parse_version
 from trainop.local.api.request.render import Renderer
+from trainop.local.api.status_errors import StatusError
 from trainop.local.api.storage.store import Change, Store, Stored, Table
 from trainop.runtime.clock import Clock
 
@@ -54,7 +54,7 @@ class Watch:
         self._alarm: asyncio.Task[None] | None = None
         """Rings when a bookmark is due, or the end."""
         self._closed = False
-        self._refused: Refusal | None = None
+        self._refused: StatusError | None = None
         self._initial: list[Stored] = []
         self._ends_initial = False
         self._seen = store.version
@@ -81,8 +81,8 @@ class Watch:
                     return
                 else:
                     await self._pause()
-        except Refusal as refused:
-            yield _error_line(refused)
+        except StatusError as error:
+            yield _error_line(error)
         finally:
             self.end()
 
@@ -106,13 +106,13 @@ class Watch:
             initial = version == 0
         if initial:
             if version > self._store.version:
-                self._refused = refusal.too_large(version, self._store.version)
+                self._refused = status_errors.too_large(version, self._store.version)
                 return
             self._initial = [self._table.objects[key] for key in self._table.keys()]  # noqa: SIM118 - no mapping
             self._ends_initial = options.send_initial_events is True and self._bookmarks
         elif version:
             if version < self._table.forgotten:
-                self._refused = refusal.expired(f"too old resource version: {version} ({self._table.forgotten})")
+                self._refused = status_errors.expired(f"too old resource version: {version} ({self._table.forgotten})")
                 return
             self._position = self._table.position_after(version)
 
@@ -130,7 +130,7 @@ class Watch:
         while not lines:
             changes = self._table.since(self._position, _BATCH)
             if changes is None:
-                raise refusal.expired(f"too old resource version: {self._seen} ({self._table.forgotten})")
+                raise status_errors.expired(f"too old resource version: {self._seen} ({self._table.forgotten})")
             if not changes:
                 return b""
             self._position += len(changes)
@@ -181,9 +181,9 @@ def _version(text: str) -> int:
     """As of a list, but the API server calls a bad one its own error."""
     try:
         return parse_version(text)
-    except Refusal as refused:
-        raise Refusal(500, "", refused.message.removeprefix("invalid resource version: ")) from refused
+    except StatusError as error:
+        raise StatusError(500, "", error.message.removeprefix("invalid resource version: ")) from error
 
 
-def _error_line(error: Refusal) -> bytes:
+def _error_line(error: StatusError) -> bytes:
     return msgspec.json.encode({"type": "ERROR", "object": error.status}) + b"\n"

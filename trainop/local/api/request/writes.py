@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from trainop.local.api import refusal
+from trainop.local.api import status_errors
 from trainop.local.api.fields import server_side_apply
-from trainop.local.api.refusal import Refusal, bad_request
 from trainop.local.api.registry import metadata
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind
@@ -17,7 +16,8 @@ from trainop.local.api.registry.scale_paths import scale_complaints
 from trainop.local.api.request import bodies
 from trainop.local.api.request.bodies import WriteOptions
 from trainop.local.api.request.route import Route
-from trainop.local.api.schema.complaints import quote, wrong
+from trainop.local.api.schema.field_errors import invalid, quote
+from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.local.api.storage.store import Key, Stored
 from trainop.runtime.client.transport import Request
 from trainop.runtime.objects.metadata import Json
@@ -57,12 +57,12 @@ class Writer:
         kind = route.kind
         if kind.closing:
             said = "create not allowed while custom resource definition is terminating"
-            raise Refusal(405, "MethodNotAllowed", said, {})
+            raise StatusError(405, "MethodNotAllowed", said, {})
         value = headed(value, kind)
         meta = value["metadata"]
         bodies.match_name(meta, namespace=route.namespace or "", name=route.name, kind=kind)
         if meta.get("resourceVersion"):
-            raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
+            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         metadata.start(meta, uid=self._backend.new_uid(), now=self._backend.now())
         generated = not meta.get("name") and bool(meta.get("generateName"))
         if generated:
@@ -81,9 +81,9 @@ class Writer:
         key = (meta.get("namespace", ""), meta["name"])
         if (held := self._store.get(kind.table, key)) is not None:
             if generated:
-                raise refusal.name_taken(kind.resource, meta["name"])
+                raise status_errors.generated_name_conflict(kind.resource, meta["name"])
             going = bool(held.value["metadata"].get("deletionTimestamp"))
-            raise refusal.already_exists(kind.resource, meta["name"], going=going)
+            raise status_errors.already_exists(kind.resource, meta["name"], deleting=going)
         return self._stored(kind, key, value, options, 201)
 
     def replace(self, route: Route, request: Request) -> Written:
@@ -101,8 +101,8 @@ class Writer:
         if stored is None:
             raise route.not_found()
         if kind.custom and not value["metadata"].get("resourceVersion"):
-            missing = wrong("metadata.resourceVersion", 0, "must be specified for an update")
-            raise refusal.invalid(kind.resource.group, kind.resource.plural, route.name, [missing])
+            missing = invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            raise status_errors.invalid(kind.resource.group, kind.resource.plural, route.name, [missing])
         uid = value["metadata"].get("uid") or stored.uid
         if uid != stored.uid:
             raise self._uid_conflict(route, uid, stored.uid)
@@ -172,16 +172,16 @@ class Writer:
     def _check_preconditions(self, route: Route, meta: Json, old: Json) -> None:
         version = meta.get("resourceVersion") or "0"
         if version != "0" and version != old["resourceVersion"]:
-            raise refusal.conflict(route.kind.resource, route.name)
+            raise status_errors.conflict(route.kind.resource, route.name)
 
-    def _uid_conflict(self, route: Route, sent: str, held: str) -> Refusal:
+    def _uid_conflict(self, route: Route, sent: str, held: str) -> StatusError:
         resource = route.kind.resource
         place = "/".join(part for part in (resource.plural, *route.key) if part)
         why = (
             f"StorageError: invalid object, Code: 4, Key: /registry/{place}, ResourceVersion: 0, AdditionalErrorMsg: "
             f"Precondition failed: UID in precondition: {sent}, UID in object meta: {held}"
         )
-        return refusal.conflict(resource, route.name, why)
+        return status_errors.conflict(resource, route.name, why)
 
     def _check(self, kind: Kind, value: Json, old: Json | None) -> None:
         """Refuse with every complaint at once."""
@@ -195,7 +195,9 @@ class Writer:
         if old is not None:
             found += kind.strategy.validate_update(value, old)
         if found:
-            raise refusal.invalid(kind.resource.group, kind.resource.kind, value["metadata"].get("name", ""), found)
+            raise status_errors.invalid(
+                kind.resource.group, kind.resource.kind, value["metadata"].get("name", ""), found
+            )
 
     def _tracked(self, kind: Kind, old: Json | None, value: Json, options: WriteOptions, subresource: str) -> Json:
         return server_side_apply.track_update(

@@ -1,1 +1,1 @@
-"""Structural schemas: validation, defaults, pruning, CEL rules, and what is said of a wrong field."""
+"""Structural schemas of CRDs: pruning, defaulting, validation, CEL rules, and field errors."""

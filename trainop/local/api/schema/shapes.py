@@ -1,8 +1,8 @@
-"""How the parts of an object merge: which lists are maps by key or sets, and which values are replaced whole.
+"""How the parts of an object merge: which lists are maps by key or sets, and which values are atomic.
 
-Two vocabularies meet here. Server-side apply reads `x-kubernetes-list-type`, `-list-map-keys` and `-map-type`;
-strategic merge patches read `x-kubernetes-patch-merge-key` and `-patch-strategy`. A `Shape` carries both. The tables
-of built-in kinds follow the OpenAPI document of Kubernetes (`api/openapi-spec/swagger.json`).
+Server-side apply reads `x-kubernetes-list-type`, `-list-map-keys` and `-map-type`; strategic merge patches read
+`x-kubernetes-patch-merge-key` and `-patch-strategy`. A `Shape` holds both. The shapes of built-in kinds follow the
+OpenAPI document of Kubernetes (`api/openapi-spec/swagger.json`); those of custom resources are derived from the CRD.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ from trainop.runtime.objects.metadata import Json
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One place in an object. Where nothing is said, maps merge member by member and lists are replaced whole."""
+    """The merge rules of one node of an object. By default maps are granular and lists are atomic."""
 
     fields: Mapping[str, Shape] = field(default_factory=dict)
-    """Of a map, the members that have something to say."""
-    named: frozenset[str] | None = None
-    """Of a map, the fields that its type names, where it names some; None where all that may stand there are fields."""
+    """Map: the members that have merge rules of their own."""
+    declared: frozenset[str] | None = None
+    """Map: the fields that the type declares; None if the type is unknown and every member counts as a field."""
     values: Shape | None = None
-    """Of a map, every other member."""
+    """Map: the shape of every other member."""
     items: Shape | None = None
-    """Of a list, each item."""
+    """List: the shape of each item."""
     atomic: bool = False
-    """A map that server-side apply takes as one value."""
+    """Map: server-side apply replaces it as one value (`x-kubernetes-map-type: atomic`)."""
     set: bool = False
-    """A list of scalars without duplicates; both kinds of patch merge it."""
+    """List: scalars without duplicates, merged by server-side apply and by strategic merge patches."""
     keys: tuple[str, ...] = ()
-    """Server-side apply merges the list as a map by these fields."""
+    """List: server-side apply merges it as a map by these fields (`x-kubernetes-list-map-keys`)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What a missing key field stands for, such as `protocol: TCP`."""
+    """List: the values of omitted key fields, such as `protocol: TCP`."""
     merge_key: str = ""
-    """A strategic merge patch merges the list by this field."""
-    blank: Mapping[str, Any] = field(default_factory=dict)
-    """Of a whole object, what one holds before anybody has set a field, as the Go types of the API server print it."""
+    """List: a strategic merge patch merges it by this field (`x-kubernetes-patch-merge-key`)."""
+    zero_value: Mapping[str, Any] = field(default_factory=dict)
+    """Whole object: the JSON of the zero value of its Go type; fields equal to it have no manager."""
 
     def member(self, name: str) -> Shape:
         """The shape of a member of a map."""
-        return self.fields.get(name) or self.values or (UNKNOWN if self.named is None else OPEN)
+        return self.fields.get(name) or self.values or (UNKNOWN if self.declared is None else OPEN)
 
-    def names(self, name: str) -> bool:
-        """Whether a member of a map is a field of its type, and not a key of the user's."""
-        return self.named is None or name in self.named
+    def declares(self, name: str) -> bool:
+        """Whether a member of a map is a declared field of its type, as opposed to a key of a free-form map."""
+        return self.declared is None or name in self.declared
 
     @property
     def item(self) -> Shape:
         """The shape of the items of a list."""
-        return self.items or (UNKNOWN if self.named is None else OPEN)
+        return self.items or (UNKNOWN if self.declared is None else OPEN)
 
 
 UNKNOWN = Shape()
-"""Nothing is known: maps merge, lists are replaced."""
-OPEN = Shape(named=frozenset())
-"""Below it stand keys of the user's."""
+"""The type is unknown: maps are granular, lists are atomic."""
+OPEN = Shape(declared=frozenset())
+"""A free-form map: the type declares no fields."""
 
 _ATOMIC = Shape(atomic=True)
 _SET = Shape(set=True)
 
 
 def _map_list(*keys: str, item: Shape = UNKNOWN, **defaults: Any) -> Shape:
-    """A list that both kinds of patch merge: apply by all `keys`, the strategic merge patch by the first."""
+    """A list that server-side apply merges by all `keys`, and a strategic merge patch by the first one."""
     return Shape(keys=keys, merge_key=keys[0], items=item, defaults=defaults)
 
 
@@ -145,8 +145,8 @@ _KINDS: dict[tuple[str, str], Shape] = {
 }
 
 
-_BLANK: dict[str, Any] = {"metadata": {}}
-_BLANKS: dict[tuple[str, str], dict[str, Any]] = {
+_ZERO_OBJECT: dict[str, Any] = {"metadata": {}}
+_ZERO_VALUES: dict[tuple[str, str], dict[str, Any]] = {
     ("", "Pod"): {"spec": {"containers": None}, "status": {}},
     ("", "Service"): {"spec": {}, "status": {"loadBalancer": {}}},
     ("", "Event"): {
@@ -171,22 +171,25 @@ _BLANKS: dict[tuple[str, str], dict[str, Any]] = {
 
 @cache
 def shape_of_kind(group: str, kind: str) -> Shape:
-    """The shape of a built-in kind; of any other, that of its metadata."""
-    return replace(_with_metadata(_KINDS.get((group, kind), UNKNOWN)), blank=_BLANK | _BLANKS.get((group, kind), {}))
+    """The shape of a built-in kind; for an unknown kind only the shape of its metadata."""
+    return replace(
+        _with_metadata(_KINDS.get((group, kind), UNKNOWN)),
+        zero_value=_ZERO_OBJECT | _ZERO_VALUES.get((group, kind), {}),
+    )
 
 
 def shape_of_schema(schema: Json) -> Shape:
-    """The shape that the `openAPIV3Schema` of a CRD version describes, with that of metadata."""
+    """The shape of objects of an `openAPIV3Schema`, including that of their metadata."""
     return _with_metadata(_compile(schema))
 
 
 def _with_metadata(shape: Shape) -> Shape:
-    named = None if shape.named is None else shape.named | {"apiVersion", "kind", "metadata"}
-    return replace(shape, fields={**shape.fields, "metadata": _METADATA}, named=named)
+    declared = None if shape.declared is None else shape.declared | {"apiVersion", "kind", "metadata"}
+    return replace(shape, fields={**shape.fields, "metadata": _METADATA}, declared=declared)
 
 
 def _compile(schema: Json) -> Shape:
-    """The shape of one place of a structural schema."""
+    """The shape of one node of a structural schema."""
     members = {name: _compile(member) for name, member in (schema.get("properties") or {}).items()}
     if schema.get("x-kubernetes-embedded-resource"):
         members["metadata"] = _METADATA
@@ -196,7 +199,7 @@ def _compile(schema: Json) -> Shape:
     key_schemas = ((items or {}).get("properties") or {}) if keys else {}
     return Shape(
         fields={name: member for name, member in members.items() if member != OPEN},
-        named=frozenset(members),
+        declared=frozenset(members),
         values=_compile(additional) if isinstance(additional, dict) else None,
         items=_compile(items) if isinstance(items, dict) else None,
         atomic=schema.get("x-kubernetes-map-type") == "atomic",

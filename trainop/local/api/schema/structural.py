@@ -1,4 +1,7 @@
-"""Structural schemas: the OpenAPI schema of a CRD version as a tree of places that say what may stand there."""
+"""Structural schemas: the schema of a CRD version as a tree (apiextensions-apiserver `pkg/apiserver/schema`).
+
+`compile_schema` checks that the schema is structural and precomputes what pruning, defaulting and validation read.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainop.local.api.schema.rules import Rule, compile_rules
+from trainop.local.api.schema.cel import Rule, compile_rules
 from trainop.runtime.objects.metadata import Json
 
 ABSENT: Any = object()
-"""No value, where null is one."""
+"""A missing value, as opposed to null."""
 
 METADATA_FIELDS = frozenset(
     {
@@ -31,10 +34,10 @@ METADATA_FIELDS = frozenset(
         "uid",
     }
 )
-"""All that `metadata` of any object may hold."""
+"""The fields of `metav1.ObjectMeta`."""
 
 
-_UNBOUNDED = frozenset(
+_STRUCTURE_KEYWORDS = frozenset(
     {
         "additionalProperties",
         "default",
@@ -54,88 +57,88 @@ _UNBOUNDED = frozenset(
         "x-kubernetes-validations",
     }
 )
-"""Keywords that leave a value of the right type, with the right members, as it is."""
+"""Keywords that constrain only the type and the members of a value, so that no value check is needed."""
 
 
 class SchemaError(ValueError):
-    """The schema is not structural; one sentence that begins with the path inside the schema."""
+    """The schema is not structural; the message begins with the path inside the schema."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One place of an object. `keywords` is the schema as written, for the checks that read it."""
+class Structural:
+    """The schema of one node of an object. `keywords` is the JSON of the schema, for the value checks."""
 
     keywords: Json
-    properties: Mapping[str, Place] = field(default_factory=dict)
-    additional: Place | None = None
-    items: Place | None = None
+    properties: Mapping[str, Structural] = field(default_factory=dict)
+    additional_properties: Structural | None = None
+    items: Structural | None = None
     types: tuple[str, ...] = ()
-    """The JSON types that may stand here; none means any."""
+    """The allowed JSON types; empty allows any."""
     nullable: bool = False
-    preserve: bool = False
-    """Unknown fields are kept."""
-    embedded: bool = False
-    """A whole object with apiVersion, kind and metadata."""
+    preserve_unknown_fields: bool = False
+    """Unknown fields are not pruned."""
+    embedded_resource: bool = False
+    """The value is an object with apiVersion, kind and metadata."""
     default: Any = ABSENT
     defaulted: tuple[str, ...] = ()
-    """Properties that have a default."""
+    """Names of the properties that have a default."""
     map_keys: tuple[str, ...] = ()
-    """Of a list that is a map, the fields that make its key."""
-    bounded: bool = True
-    """More is said of values than their type and members."""
+    """List of type map: the fields that form the key of an item."""
+    constrains_values: bool = True
+    """A keyword constrains the value beyond its type and members, such as `enum` or `maxLength`."""
     rules: tuple[Rule, ...] = ()
     has_rules: bool = False
-    """A rule stands here or below."""
-    has_keys: bool = False
-    """Here or below stands a list that is a set or a map."""
+    """This node or a descendant has a CEL rule."""
+    has_associative_lists: bool = False
+    """This node or a descendant is a list of type set or map, whose items must be unique."""
 
-    def member(self, name: str) -> Place | None:
-        """The place of a member of a map, if the schema knows one."""
-        return self.properties.get(name) or self.additional
+    def member(self, name: str) -> Structural | None:
+        """The schema of a member of a map; None if the member is unknown."""
+        return self.properties.get(name) or self.additional_properties
 
 
-def compile_schema(schema: Json) -> Place:
-    """The tree for an `openAPIV3Schema`; raises `SchemaError`."""
+def compile_schema(schema: Json) -> Structural:
+    """The tree of an `openAPIV3Schema`; raises `SchemaError` if it is not structural."""
     if schema.get("type") != "object":
         raise SchemaError(f'type: Invalid value: "{schema.get("type", "")}": must be object at the root')
     return _compile(schema, "")
 
 
-def _compile(schema: Json, path: str) -> Place:
-    _check(schema, path)
+def _compile(schema: Json, path: str) -> Structural:
+    _check_structural(schema, path)
     properties = {
         name: _compile(member, f"{path}properties[{name}].")
         for name, member in (schema.get("properties") or {}).items()
     }
     items = _compile(schema["items"], f"{path}items.") if isinstance(schema.get("items"), dict) else None
     rules = compile_rules(schema.get("x-kubernetes-validations") or ())
-    additional = _additional(schema, path)
-    keyed = schema.get("x-kubernetes-list-type") in {"set", "map"}
-    below = [*properties.values(), *(place for place in (items, additional) if place)]
-    return Place(
+    additional = _additional_properties(schema, path)
+    associative = schema.get("x-kubernetes-list-type") in {"set", "map"}
+    children = [*properties.values(), *(node for node in (items, additional) if node)]
+    return Structural(
         keywords=schema,
         properties=properties,
-        additional=additional,
+        additional_properties=additional,
         items=items,
         types=_types(schema),
         nullable=bool(schema.get("nullable")),
-        preserve=bool(schema.get("x-kubernetes-preserve-unknown-fields")),
-        embedded=bool(schema.get("x-kubernetes-embedded-resource")),
+        preserve_unknown_fields=bool(schema.get("x-kubernetes-preserve-unknown-fields")),
+        embedded_resource=bool(schema.get("x-kubernetes-embedded-resource")),
         default=ABSENT if schema.get("default") is None else schema["default"],
-        defaulted=tuple(name for name, place in properties.items() if place.default is not ABSENT),
+        defaulted=tuple(name for name, node in properties.items() if node.default is not ABSENT),
         map_keys=tuple(schema.get("x-kubernetes-list-map-keys") or ()),
-        bounded=not schema.keys() <= _UNBOUNDED,
+        constrains_values=not schema.keys() <= _STRUCTURE_KEYWORDS,
         rules=rules,
-        has_rules=bool(rules) or any(place.has_rules for place in below),
-        has_keys=keyed or any(place.has_keys for place in below),
+        has_rules=bool(rules) or any(node.has_rules for node in children),
+        has_associative_lists=associative or any(node.has_associative_lists for node in children),
     )
 
 
-def _additional(schema: Json, path: str) -> Place | None:
+def _additional_properties(schema: Json, path: str) -> Structural | None:
     additional = schema.get("additionalProperties")
     if isinstance(additional, dict):
         return _compile(additional, f"{path}additionalProperties.")
-    return Place({}, preserve=True) if additional is True else None
+    return Structural({}, preserve_unknown_fields=True) if additional is True else None
 
 
 def _types(schema: Json) -> tuple[str, ...]:
@@ -144,8 +147,8 @@ def _types(schema: Json) -> tuple[str, ...]:
     return (schema["type"],) if schema.get("type") else ()
 
 
-def _check(schema: Json, path: str) -> None:
-    """That the schema is structural (apiextensions-apiserver `pkg/apiserver/schema/validation.go`)."""
+def _check_structural(schema: Json, path: str) -> None:
+    """Raise `SchemaError` unless the node is structural (apiextensions-apiserver `pkg/apiserver/schema/validation.go`)."""
     typeless = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
     if not schema.get("type") and not typeless:
         raise SchemaError(f"{path}type: Required value: must not be empty for specified object fields")

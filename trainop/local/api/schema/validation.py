@@ -1,4 +1,8 @@
-"""Validation against a structural schema, with the messages of kube-openapi and apiextensions-apiserver."""
+"""Validation against a structural schema, with the messages of kube-openapi and apiextensions-apiserver.
+
+Three passes: schema keywords (with ratcheting), uniqueness of items in lists of type set or map, and CEL rules. Rules
+are skipped if an earlier error makes the types of the values unreliable.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,17 @@ from typing import Any
 
 import msgspec
 
-from trainop.local.api.schema.ages import parse_time
-from trainop.local.api.schema.field_error import FieldError
-from trainop.local.api.schema.rules import Rule, RuleError
-from trainop.local.api.schema.structural import ABSENT, Place
+from trainop.local.api.schema.cel import Rule, RuleError
+from trainop.local.api.schema.durations import parse_time
+from trainop.local.api.schema.field_errors import FieldError
+from trainop.local.api.schema.structural import ABSENT, Structural
 from trainop.runtime.objects.metadata import Json
 
-_BLOCKING = frozenset(
+_SKIPS_RULES = frozenset(
     {"FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany", "FieldValueNotSupported"}
 )
-"""Errors after which rules are not looked at: they could not rely on the types."""
-_NOT_CHECKED = FieldError(
+"""Errors after which CEL rules are not evaluated, because the values may not have the types of the schema."""
+_RULES_NOT_CHECKED = FieldError(
     "<nil>",
     "FieldValueInvalid",
     "Invalid value: null: some validation rules were not checked because the object was invalid; "
@@ -28,53 +32,53 @@ _NOT_CHECKED = FieldError(
 )
 
 
-def validate(root: Place, value: Json, old: Json | None) -> list[FieldError]:
-    """What is wrong with the object; parts that are as in `old` are not looked at again."""
+def validate(root: Structural, value: Json, old: Json | None) -> list[FieldError]:
+    """The field errors of the object; parts that equal those of `old` are not validated again (ratcheting)."""
     before = ABSENT if old is None else old
     errors = [*_validate(root, value, before, ""), *_duplicates(root, value, "")]
     if not root.has_rules:
         return errors
-    if any(error.reason in _BLOCKING for error in errors):
-        return [*errors, _NOT_CHECKED]
-    return [*errors, *_break_rules(root, value, before, "")]
+    if any(error.reason in _SKIPS_RULES for error in errors):
+        return [*errors, _RULES_NOT_CHECKED]
+    return [*errors, *_evaluate_rules(root, value, before, "")]
 
 
 # Schema keywords ------------------------------------------------------------------------------------------------------
 
 
-def _validate(place: Place, value: Any, old: Any, path: str) -> Iterator[FieldError]:
-    """Complaints about the value and all below; an unchanged value has none (ratcheting)."""
+def _validate(node: Structural, value: Any, old: Any, path: str) -> Iterator[FieldError]:
+    """Errors of the value and its descendants; an unchanged value has none (ratcheting)."""
     if old is not ABSENT and value == old:
         return
-    if value is None and (place.nullable or not place.types):
+    if value is None and (node.nullable or not node.types):
         return
-    if place.bounded or not _fits(place, value):
-        yield from _check_type(place, value, path)
+    if node.constrains_values or not _type_matches(node, value):
+        yield from _check_type(node, value, path)
     if isinstance(value, dict):
-        yield from _check_map(place, value, old, path)
+        yield from _check_map(node, value, old, path)
     elif isinstance(value, list):
-        yield from _check_list(place, value, old, path)
-    if place.bounded:
-        yield from _check_value(place.keywords, value, path)
+        yield from _check_list(node, value, old, path)
+    if node.constrains_values:
+        yield from _check_value(node.keywords, value, path)
 
 
 def _check_value(keywords: Json, value: Any, path: str) -> Iterator[FieldError]:
-    """What the keywords say of the value as such."""
+    """Errors of the keywords that constrain the value itself."""
     yield from _check_enum(keywords, value, path)
     if isinstance(value, str):
         yield from _check_text(keywords, value, path)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield from _check_number(keywords, value, path)
-    yield from _check_combinations(keywords, value, path)
+    yield from _check_logical_junctors(keywords, value, path)
 
 
-def _invalid(path: str, value: Any, complaint: str) -> FieldError:
+def _invalid(path: str, value: Any, detail: str) -> FieldError:
     shown = msgspec.json.encode(value).decode()
-    return FieldError(path or "<nil>", "FieldValueInvalid", f"Invalid value: {shown}: {path} in body {complaint}")
+    return FieldError(path or "<nil>", "FieldValueInvalid", f"Invalid value: {shown}: {path} in body {detail}")
 
 
 def type_of(value: Any) -> str:
-    """The JSON type; an integer that 64 bits cannot hold is a number."""
+    """The JSON type; an integer outside of int64 is a number."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "integer" if -(2**63) <= value < 2**63 and value == int(value) else "number"
     return _TYPE_NAMES[type(value)]
@@ -83,19 +87,19 @@ def type_of(value: Any) -> str:
 _TYPE_NAMES = {type(None): "null", bool: "boolean", str: "string", list: "array", dict: "object"}
 
 
-def _fits(place: Place, value: Any) -> bool:
-    found, wanted = type_of(value), place.types
+def _type_matches(node: Structural, value: Any) -> bool:
+    found, wanted = type_of(value), node.types
     return not wanted or found in wanted or (found == "integer" and "number" in wanted)
 
 
-def _check_type(place: Place, value: Any, path: str) -> Iterator[FieldError]:
-    found, wanted, fits = type_of(value), place.types, _fits(place, value)
-    if fits and isinstance(value, str):
-        checks = _FORMATS.get(place.keywords.get("format", ""))
+def _check_type(node: Structural, value: Any, path: str) -> Iterator[FieldError]:
+    found, wanted, matches = type_of(value), node.types, _type_matches(node, value)
+    if matches and isinstance(value, str):
+        checks = _FORMATS.get(node.keywords.get("format", ""))
         if checks is None or checks(value):
             return
-        wanted, found = (place.keywords["format"],), value
-    elif fits:
+        wanted, found = (node.keywords["format"],), value
+    elif matches:
         return
     shown = msgspec.json.encode(found).decode()
     message = f"Invalid value: {shown}: {path} in body must be of type {','.join(wanted)}: {shown}"
@@ -129,20 +133,20 @@ def _check_enum(keywords: Json, value: Any, path: str) -> Iterator[FieldError]:
     yield FieldError(path or "<nil>", "FieldValueNotSupported", message)
 
 
-def _check_map(place: Place, value: Json, old: Any, path: str) -> Iterator[FieldError]:
-    if place.bounded:
-        yield from _check_size(place.keywords, value, path)
-    required = place.keywords.get("required") or ()
-    for name in dict.fromkeys([*required, *(("apiVersion", "kind") if place.embedded else ())]):
+def _check_map(node: Structural, value: Json, old: Any, path: str) -> Iterator[FieldError]:
+    if node.constrains_values:
+        yield from _check_property_count(node.keywords, value, path)
+    required = node.keywords.get("required") or ()
+    for name in dict.fromkeys([*required, *(("apiVersion", "kind") if node.embedded_resource else ())]):
         if name not in value:
             yield FieldError(_join(path, name), "FieldValueRequired", "Required value")
     for name, member in value.items():
-        inner = place.member(name)
+        inner = node.member(name)
         if inner:
             yield from _validate(inner, member, _old_member(old, name), _join(path, name))
 
 
-def _check_size(keywords: Json, value: Json, path: str) -> Iterator[FieldError]:
+def _check_property_count(keywords: Json, value: Json, path: str) -> Iterator[FieldError]:
     least, most = keywords.get("minProperties"), keywords.get("maxProperties")
     if least is not None and len(value) < least:
         yield _invalid(path, len(value), f"should have at least {least} properties")
@@ -150,11 +154,11 @@ def _check_size(keywords: Json, value: Json, path: str) -> Iterator[FieldError]:
         yield _too_many(path, len(value), most)
 
 
-def _check_list(place: Place, value: list[Any], old: Any, path: str) -> Iterator[FieldError]:
-    if place.items:
+def _check_list(node: Structural, value: list[Any], old: Any, path: str) -> Iterator[FieldError]:
+    if node.items:
         for index, item in enumerate(value):
-            yield from _validate(place.items, item, _old_item(place, old, item), f"{path}[{index}]")
-    least, most = place.keywords.get("minItems"), place.keywords.get("maxItems")
+            yield from _validate(node.items, item, _old_item(node, old, item), f"{path}[{index}]")
+    least, most = node.keywords.get("minItems"), node.keywords.get("maxItems")
     if least is not None and len(value) < least:
         yield _invalid(path, len(value), f"should have at least {least} items")
     if most is not None and len(value) > most:
@@ -189,39 +193,39 @@ def _check_number(keywords: Json, value: float, path: str) -> Iterator[FieldErro
         yield _invalid(path, value, f"should be a multiple of {factor}")
 
 
-def _check_combinations(keywords: Json, value: Any, path: str) -> Iterator[FieldError]:
-    """`allOf`, `anyOf`, `oneOf` and `not`; of those that failed, what the best alternative complains of is told too."""
+def _check_logical_junctors(keywords: Json, value: Any, path: str) -> Iterator[FieldError]:
+    """`allOf`, `anyOf`, `oneOf` and `not`; a failure includes the errors of the alternative with the fewest errors."""
 
-    def attempts(name: str) -> list[list[FieldError]]:
-        return [list(_validate(_overlay(part), value, ABSENT, path)) for part in keywords.get(name) or ()]
+    def errors_of(name: str) -> list[list[FieldError]]:
+        return [list(_validate(_value_schema(part), value, ABSENT, path)) for part in keywords.get(name) or ()]
 
-    every, some, one = attempts("allOf"), attempts("anyOf"), attempts("oneOf")
+    every, some, one = errors_of("allOf"), errors_of("anyOf"), errors_of("oneOf")
     if any(every):
         yield from (error for errors in every for error in errors)
         none = "" if any(not errors for errors in every) else ". None validated"
-        yield _about(path, f"must validate all the schemas (allOf){none}")
+        yield _combination_error(path, f"must validate all the schemas (allOf){none}")
     if some and all(some):
-        yield _about(path, "must validate at least one schema (anyOf)")
+        yield _combination_error(path, "must validate at least one schema (anyOf)")
         yield from min(some, key=len)
     matched = sum(not errors for errors in one)
     if one and matched != 1:
         count = f"Found {matched} valid alternatives" if matched else "Found none valid"
-        yield _about(path, f"must validate one and only one schema (oneOf). {count}")
+        yield _combination_error(path, f"must validate one and only one schema (oneOf). {count}")
         yield from min(one, key=len) if not matched else ()
-    if "not" in keywords and not any(_validate(_overlay(keywords["not"]), value, ABSENT, path)):
-        yield _about(path, "must not validate the schema (not)")
+    if "not" in keywords and not any(_validate(_value_schema(keywords["not"]), value, ABSENT, path)):
+        yield _combination_error(path, "must not validate the schema (not)")
 
 
-def _about(path: str, complaint: str) -> FieldError:
-    return FieldError("<nil>", "FieldValueInvalid", f'Invalid value: "": "{path}" {complaint}')
+def _combination_error(path: str, detail: str) -> FieldError:
+    return FieldError("<nil>", "FieldValueInvalid", f'Invalid value: "": "{path}" {detail}')
 
 
-def _overlay(schema: Json) -> Place:
-    """The place for a schema below allOf and its like: it says values only, never structure."""
-    return Place(
+def _value_schema(schema: Json) -> Structural:
+    """The node of a schema below `allOf` and the like, which may constrain values but not add structure."""
+    return Structural(
         keywords=schema,
-        properties={name: _overlay(member) for name, member in (schema.get("properties") or {}).items()},
-        items=_overlay(schema["items"]) if isinstance(schema.get("items"), dict) else None,
+        properties={name: _value_schema(member) for name, member in (schema.get("properties") or {}).items()},
+        items=_value_schema(schema["items"]) if isinstance(schema.get("items"), dict) else None,
         types=(schema["type"],) if schema.get("type") else (),
     )
 
@@ -229,24 +233,24 @@ def _overlay(schema: Json) -> Place:
 # Lists that are sets or maps ------------------------------------------------------------------------------------------
 
 
-def _duplicates(place: Place, value: Any, path: str) -> Iterator[FieldError]:
-    if not place.has_keys:
+def _duplicates(node: Structural, value: Any, path: str) -> Iterator[FieldError]:
+    if not node.has_associative_lists:
         return
     if isinstance(value, dict):
         for name, member in value.items():
-            inner = place.member(name)
+            inner = node.member(name)
             if inner:
                 yield from _duplicates(inner, member, _join(path, name))
     elif isinstance(value, list):
-        yield from _repeated(place, value, path)
+        yield from _list_duplicates(node, value, path)
         for index, item in enumerate(value):
-            if place.items:
-                yield from _duplicates(place.items, item, f"{path}[{index}]")
+            if node.items:
+                yield from _duplicates(node.items, item, f"{path}[{index}]")
 
 
-def _repeated(place: Place, value: list[Any], path: str) -> Iterator[FieldError]:
-    """The second of equal items of a set, or of equal keys of a map, once each."""
-    kind = place.keywords.get("x-kubernetes-list-type")
+def _list_duplicates(node: Structural, value: list[Any], path: str) -> Iterator[FieldError]:
+    """One error for each value of a set, or key of a map, that occurs more than once."""
+    kind = node.keywords.get("x-kubernetes-list-type")
     if kind not in {"set", "map"}:
         return
     seen: dict[bytes, int] = {}
@@ -255,10 +259,10 @@ def _repeated(place: Place, value: list[Any], path: str) -> Iterator[FieldError]
         if kind == "map":
             if not isinstance(item, dict):
                 shown = msgspec.json.encode(item).decode()
-                complaint = f"Invalid value: {shown}: must be an object for an array of list-type map"
-                yield FieldError(f"{path}[{index}]", "FieldValueInvalid", complaint)
+                detail = f"Invalid value: {shown}: must be an object for an array of list-type map"
+                yield FieldError(f"{path}[{index}]", "FieldValueInvalid", detail)
                 return
-            key = {name: item[name] for name in place.map_keys if name in item}
+            key = {name: item[name] for name in node.map_keys if name in item}
         text = msgspec.json.encode(key, order="sorted")
         seen[text] = seen.get(text, 0) + 1
         if seen[text] == 2:
@@ -268,23 +272,23 @@ def _repeated(place: Place, value: list[Any], path: str) -> Iterator[FieldError]
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-def _break_rules(place: Place, value: Any, old: Any, path: str) -> Iterator[FieldError]:
-    """Complaints of the rules here and below."""
-    if not place.has_rules or value is None:
+def _evaluate_rules(node: Structural, value: Any, old: Any, path: str) -> Iterator[FieldError]:
+    """Errors of the CEL rules of this node and its descendants."""
+    if not node.has_rules or value is None:
         return
-    for rule in place.rules:
-        yield from _break_rule(rule, value, old, path)
+    for rule in node.rules:
+        yield from _evaluate_rule(rule, value, old, path)
     if isinstance(value, dict):
         for name, member in value.items():
-            inner = place.member(name)
+            inner = node.member(name)
             if inner:
-                yield from _break_rules(inner, member, _old_member(old, name), _join(path, name))
-    elif isinstance(value, list) and place.items:
+                yield from _evaluate_rules(inner, member, _old_member(old, name), _join(path, name))
+    elif isinstance(value, list) and node.items:
         for index, item in enumerate(value):
-            yield from _break_rules(place.items, item, _old_item(place, old, item), f"{path}[{index}]")
+            yield from _evaluate_rules(node.items, item, _old_item(node, old, item), f"{path}[{index}]")
 
 
-def _break_rule(rule: Rule, value: Any, old: Any, path: str) -> Iterator[FieldError]:
+def _evaluate_rule(rule: Rule, value: Any, old: Any, path: str) -> Iterator[FieldError]:
     unchanged = old is not ABSENT and value == old
     if rule.expression is None or (old is ABSENT if rule.transition else unchanged):
         return
@@ -305,19 +309,19 @@ def _break_rule(rule: Rule, value: Any, old: Any, path: str) -> Iterator[FieldEr
     yield FieldError(f"{path}{rule.field_path}", rule.reason, message)
 
 
-# What a value was before ----------------------------------------------------------------------------------------------
+# Old values for ratcheting and transition rules -----------------------------------------------------------------------
 
 
 def _old_member(old: Any, name: str) -> Any:
     return old.get(name, ABSENT) if isinstance(old, dict) else ABSENT
 
 
-def _old_item(place: Place, old: Any, item: Any) -> Any:
-    """The item that stood for this one; only lists that are maps tell."""
-    if not place.map_keys or not isinstance(old, list) or not isinstance(item, dict):
+def _old_item(node: Structural, old: Any, item: Any) -> Any:
+    """The old item with the same key; ABSENT unless the list is of type map."""
+    if not node.map_keys or not isinstance(old, list) or not isinstance(item, dict):
         return ABSENT
-    key = [item.get(name) for name in place.map_keys]
-    matching = (o for o in old if isinstance(o, dict) and [o.get(name) for name in place.map_keys] == key)
+    key = [item.get(name) for name in node.map_keys]
+    matching = (o for o in old if isinstance(o, dict) and [o.get(name) for name in node.map_keys] == key)
     return next(matching, ABSENT)
 
 

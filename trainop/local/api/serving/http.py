@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 from aiohttp import web
 
-from trainop.local.api import refusal
+from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.serving.tls import Certificate
 from trainop.runtime.client.transport import Request, Response, Stream
@@ -47,9 +47,9 @@ class HttpServer:
             self._runner = None
 
     async def _serve(self, incoming: web.Request) -> web.StreamResponse:
-        if (refused := self._refusal(incoming)) is not None:
-            body = msgspec.json.encode(refused.status)
-            return web.Response(status=refused.code, body=body, content_type="application/json")
+        if (error := self._authenticate(incoming)) is not None:
+            body = msgspec.json.encode(error.status)
+            return web.Response(status=error.code, body=body, content_type="application/json")
         request = Request(
             method="GET" if incoming.method == "HEAD" else incoming.method,
             path=incoming.path,
@@ -73,13 +73,13 @@ class HttpServer:
             await answer.close()
         return response
 
-    def _refusal(self, incoming: web.Request) -> refusal.Refusal | None:
+    def _authenticate(self, incoming: web.Request) -> status_errors.StatusError | None:
         """Why the request is not even looked at: it comes from a web page, or has no token."""
         if "Origin" in incoming.headers or not self._meant_for_us(incoming.host):
-            return refusal.Refusal(403, "Forbidden", "requests from web pages are refused", {})
+            return status_errors.StatusError(403, "Forbidden", "requests from web pages are refused", {})
         scheme, _, token = incoming.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not self._backend.knows_token(token.strip()):
-            return refusal.unauthorized()
+            return status_errors.unauthorized()
         return None
 
     def _meant_for_us(self, host: str) -> bool:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from trainop.local.api import refusal
-from trainop.local.api.refusal import Refusal
+from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.request import bounds
 from trainop.local.api.request.deletes import Deleter
@@ -24,6 +23,7 @@ from trainop.local.api.request.watches import Watch
 from trainop.local.api.request.writes import Writer, Written
 from trainop.local.api.serving import discovery
 from trainop.local.api.serving.openapi import SWAGGER, Documents
+from trainop.local.api.status_errors import StatusError
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.objects.metadata import Json
 
@@ -71,9 +71,9 @@ class Router:
         except RecursionError:
             return respond(bounds.too_deep())
         except UnicodeError as error:
-            return respond(refusal.bad_request(f"text that is not valid in UTF-8: {error}"))
-        except Refusal as refused:
-            return respond(refused)
+            return respond(status_errors.bad_request(f"text that is not valid in UTF-8: {error}"))
+        except StatusError as error:
+            return respond(error)
         except NoSuchPathError:
             return Response(404, _TEXT, b"404 page not found\n")
 
@@ -138,7 +138,7 @@ class Router:
                 return self._written(route, request, self._patcher.patch(route, request))
             case "DELETE" if not route.subresource:
                 return _json(self._deleter.delete(route, request))
-        raise refusal.method_not_allowed()
+        raise status_errors.method_not_allowed()
 
     def _on_collection(self, route: Route, request: Request) -> Response | Stream:
         match request.method:
@@ -148,7 +148,7 @@ class Router:
                 return self._written(route, request, self._writer.create(route, request))
             case "DELETE" if "deletecollection" in route.kind.verbs and route.covers_one_namespace:
                 return _json(self._deleter.delete_collection(route, request))
-        raise refusal.method_not_allowed()
+        raise status_errors.method_not_allowed()
 
     def _get(self, route: Route, request: Request) -> Response | Stream:
         if ListOptions.parse(request.query).watch:
@@ -156,7 +156,7 @@ class Router:
         store = self._backend.store
         wanted_version = parse_version(request.query.get("resourceVersion", ""))
         if wanted_version > store.version:
-            raise refusal.too_large(wanted_version, store.version)
+            raise status_errors.too_large(wanted_version, store.version)
         wanted = negotiate(request.accept)
         stored = store.get(route.kind.table, route.key)
         if stored is None:
@@ -200,9 +200,9 @@ class Router:
         return Renderer(route.kind, wanted, self._backend.clock.now(), request.query)
 
 
-def respond(refused: Refusal) -> Response:
+def respond(error: StatusError) -> Response:
     """The answer that says why there is no other."""
-    return Response(refused.code, {**_JSON, **refused.headers}, msgspec.json.encode(refused.status))
+    return Response(error.code, {**_JSON, **error.headers}, msgspec.json.encode(error.status))
 
 
 def _warning_headers(warnings: list[str]) -> Mapping[str, str]:

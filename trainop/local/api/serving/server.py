@@ -7,7 +7,7 @@ import base64
 import random
 from pathlib import Path
 
-from trainop.local.api import refusal
+from trainop.local.api import status_errors
 from trainop.local.api.background.garbage_collector import GarbageCollector
 from trainop.local.api.background.namespace_controller import DefinitionCleaner, EventExpiry, NamespaceCleaner
 from trainop.local.api.registry.backend import Backend
@@ -175,7 +175,7 @@ class ApiServer:
             answer = await self._router.answer(request)
             await self._journal.settle()
         except StorageError as error:
-            return respond(refusal.internal_error(f"the change is not on disk: {error}"))
+            return respond(status_errors.internal_error(f"the change is not on disk: {error}"))
         return answer
 
     def _make_namespace(self, name: str) -> None:

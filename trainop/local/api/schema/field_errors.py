@@ -1,17 +1,38 @@
-"""Field errors in the API server's words (apimachinery `pkg/util/validation/field/errors.go`)."""
+"""Field errors with the messages of kube-apiserver (apimachinery `pkg/util/validation/field/errors.go`).
+
+Every function returns one `FieldError`; validation collects them and `status_errors.invalid` makes the 422 Status.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from trainop.local.api.schema.schema import FieldError
+from trainop.runtime.objects.metadata import Json
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One entry of `Status.details.causes[]`; `reason` is such as FieldValueInvalid, `message` excludes the field."""
+
+    field: str
+    reason: str
+    message: str
+
+    @property
+    def cause(self) -> Json:
+        """The `metav1.StatusCause`."""
+        return {"reason": self.reason, "message": self.message, "field": self.field}
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
 
 
 def quote(value: Any) -> str:
-    """A bad value as messages show it: JSON, with strings in double quotes."""
+    """A rejected value as messages show it: JSON, strings in double quotes."""
     return msgspec.json.encode(value).decode()
 
 
@@ -19,7 +40,7 @@ def required(field: str, detail: str = "") -> FieldError:
     return FieldError(field, "FieldValueRequired", f"Required value: {detail}" if detail else "Required value")
 
 
-def wrong(field: str, value: Any, detail: str) -> FieldError:
+def invalid(field: str, value: Any, detail: str) -> FieldError:
     return FieldError(field, "FieldValueInvalid", f"Invalid value: {quote(value)}: {detail}")
 
 
@@ -31,7 +52,7 @@ def forbidden(field: str, detail: str) -> FieldError:
     return FieldError(field, "FieldValueForbidden", f"Forbidden: {detail}")
 
 
-def unsupported(field: str, value: Any, supported: Iterable[str]) -> FieldError:
+def not_supported(field: str, value: Any, supported: Iterable[str]) -> FieldError:
     choices = ", ".join(quote(choice) for choice in supported)
     return FieldError(
         field, "FieldValueNotSupported", f"Unsupported value: {quote(value)}: supported values: {choices}"
@@ -43,4 +64,4 @@ def not_found(field: str, value: Any) -> FieldError:
 
 
 def immutable(field: str, value: Any) -> FieldError:
-    return wrong(field, value, "field is immutable")
+    return invalid(field, value, "field is immutable")

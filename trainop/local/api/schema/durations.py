@@ -1,4 +1,4 @@
-"""Times as people read them: `5m30s`, `3d4h`."""
+"""Durations as kubectl prints them: `5m30s`, `3d4h` (apimachinery `pkg/util/duration/duration.go`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 86400 * 365
 
 
 def parse_time(text: Any) -> datetime | None:
-    """The moment that an RFC 3339 text names; None for anything else."""
+    """The time of an RFC 3339 string; None for anything else."""
     if not isinstance(text, str):
         return None
     try:
@@ -21,7 +21,7 @@ def parse_time(text: Any) -> datetime | None:
 
 
 def age(text: Any, now: datetime) -> str:
-    """The time since `text`, RFC 3339; `<unknown>` if there is none, `<invalid>` if it is no time."""
+    """The time since the RFC 3339 timestamp `text`; `<unknown>` if missing, `<invalid>` if it cannot be parsed."""
     if text in {None, ""}:
         return "<unknown>"
     moment = parse_time(text)
@@ -39,11 +39,11 @@ _THRESHOLDS = (
     (8 * _YEAR, _YEAR, "y", _DAY, "d"),
     (float("inf"), _YEAR, "y", 0, ""),
 )
-"""Up to how many seconds a duration is told in which unit, and with which smaller one beside it."""
+"""Upper limit in seconds, unit and its suffix, second smaller unit (0 for none) and its suffix."""
 
 
 def human_duration(seconds: float) -> str:
-    """Two or three significant figures of a duration, with the thresholds that kubectl uses."""
+    """The duration with two or three significant figures (`HumanDuration` upstream); `<invalid>` if negative."""
     whole = int(seconds)
     if whole < -1:
         return "<invalid>"

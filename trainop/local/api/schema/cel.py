@@ -1,9 +1,9 @@
-"""`x-kubernetes-validations`: rules in CEL, as far as rules of CRDs for jobs go.
+"""`x-kubernetes-validations`: a compiler for the subset of CEL that CRDs of training jobs use.
 
-Understood are literals, `self`, `oldSelf`, field selection, `has(...)`, `size(...)`, `.size()`, `.startsWith(...)`,
+Supported are literals, `self`, `oldSelf`, field selection, `has(...)`, `size(...)`, `.size()`, `.startsWith(...)`,
 `.endsWith(...)`, `.contains(...)`, `.matches(...)`, indices, lists, arithmetic, comparisons, `in`, `!`, `&&`, `||` and
-`? :`. A rule that says more is not checked, and `Rule.problem` says so: the whole language (cel-python) would bring
-five more packages for the single rule that our own CRDs have, `self == oldSelf`.
+`? :`. A rule outside of the subset is not evaluated; `Rule.problem` gives the reason, and the client gets a warning. A
+complete implementation (cel-python) needs five more packages for the only rule of our own CRDs, `self == oldSelf`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ Expression = Callable[[Scope], Any]
 
 
 class RuleError(Exception):
-    """A rule that cannot be compiled, or evaluated on these values; the message is CEL's."""
+    """A rule that cannot be compiled, or cannot be evaluated on these values; the message is that of CEL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, compiled; `problem` tells why it is not checked."""
+    """One compiled rule. Either `expression` is set, or `problem` gives the reason why the rule is not evaluated."""
 
     text: str
     message: str
     reason: str
     field_path: str
     transition: bool
-    """It compares with the old value, so it binds only where there is one."""
+    """A transition rule: it uses `oldSelf`, so it is evaluated on updates only."""
     expression: Expression | None = None
     problem: str = ""
 
 
 def compile_rules(validations: Iterable[Mapping[str, Any]]) -> tuple[Rule, ...]:
-    """The rules of one `x-kubernetes-validations` list."""
+    """The rules of one `x-kubernetes-validations` list, in order; never raises for an unsupported rule."""
     return tuple(_compile_rule(validation) for validation in validations)
 
 
@@ -70,13 +70,13 @@ _TOKEN = re.compile(
 )
 
 
-def _same(left: Any, right: Any) -> bool:
-    """Equality of JSON values: true is not 1."""
+def _equal(left: Any, right: Any) -> bool:
+    """Equality of JSON values; unlike in Python, true does not equal 1."""
     return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
 
 
 def _divide(left: Any, right: Any) -> Any:
-    """Division as CEL has it: that of integers rounds towards zero."""
+    """CEL division: integer division truncates towards zero."""
     if isinstance(left, int) and isinstance(right, int):
         quotient = abs(left) // abs(right)
         return quotient if (left < 0) == (right < 0) else -quotient
@@ -84,10 +84,10 @@ def _divide(left: Any, right: Any) -> Any:
 
 
 _CONSTANTS = {"true": True, "false": False, "null": None}
-_LEVELS: tuple[dict[str, Callable[[Any, Any], Any]], ...] = (
+_PRECEDENCE: tuple[dict[str, Callable[[Any, Any], Any]], ...] = (
     {
-        "==": _same,
-        "!=": lambda a, b: not _same(a, b),
+        "==": _equal,
+        "!=": lambda a, b: not _equal(a, b),
         "<": operator.lt,
         "<=": operator.le,
         ">": operator.gt,
@@ -97,7 +97,7 @@ _LEVELS: tuple[dict[str, Callable[[Any, Any], Any]], ...] = (
     {"+": operator.add, "-": operator.sub},
     {"*": operator.mul, "/": _divide, "%": lambda a, b: a - b * _divide(a, b)},
 )
-"""Binary operators, those that bind least first."""
+"""Binary operators by precedence, lowest first."""
 _METHODS: dict[str, Callable[..., Any]] = {
     "size": len,
     "startsWith": str.startswith,
@@ -108,61 +108,61 @@ _METHODS: dict[str, Callable[..., Any]] = {
 
 
 def compile_expression(text: str) -> Expression:
-    """The function from the values of `self` and `oldSelf` to the result; raises `RuleError`."""
+    """The function that evaluates the expression on a scope with `self` and `oldSelf`; raises `RuleError`."""
     parser = _Parser(_tokens(text))
-    expression = parser.choice()
+    expression = parser.ternary()
     if parser.next:
         raise RuleError(f"unexpected {parser.next!r}")
     return expression
 
 
 def _tokens(text: str) -> list[str]:
-    tokens, place = [], 0
-    while place < len(text):
-        found = _TOKEN.match(text, place)
+    tokens, position = [], 0
+    while position < len(text):
+        found = _TOKEN.match(text, position)
         if not found:
-            raise RuleError(f"unexpected {text[place]!r}")
+            raise RuleError(f"unexpected {text[position]!r}")
         tokens.append(found.group().strip())
-        place = found.end()
+        position = found.end()
     return tokens
 
 
 class _Parser:
-    """A parser by descent over the tokens of one expression; each method reads one level of precedence."""
+    """A recursive-descent parser over the tokens of one expression; each method parses one grammar rule."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
-        self._place = 0
+        self._position = 0
 
     @property
     def next(self) -> str:
-        return self._tokens[self._place] if self._place < len(self._tokens) else ""
+        return self._tokens[self._position] if self._position < len(self._tokens) else ""
 
     def take(self, *wanted: str) -> str:
         token = self.next
         if wanted and token not in wanted:
             raise RuleError(f"expected {' or '.join(wanted)}, found {token or 'the end'!r}")
-        self._place += 1
+        self._position += 1
         return token
 
-    def choice(self) -> Expression:
-        condition = self.either()
+    def ternary(self) -> Expression:
+        condition = self.logical_or()
         if self.next != "?":
             return condition
         self.take()
-        then = self.either()
+        then = self.logical_or()
         self.take(":")
-        otherwise = self.choice()
+        otherwise = self.ternary()
         return lambda scope: then(scope) if condition(scope) else otherwise(scope)
 
-    def either(self) -> Expression:
-        parts = [self.both()]
+    def logical_or(self) -> Expression:
+        parts = [self.logical_and()]
         while self.next == "||":
             self.take()
-            parts.append(self.both())
+            parts.append(self.logical_and())
         return parts[0] if len(parts) == 1 else lambda scope: any(part(scope) for part in parts)
 
-    def both(self) -> Expression:
+    def logical_and(self) -> Expression:
         parts = [self.binary(0)]
         while self.next == "&&":
             self.take()
@@ -170,11 +170,11 @@ class _Parser:
         return parts[0] if len(parts) == 1 else lambda scope: all(part(scope) for part in parts)
 
     def binary(self, level: int) -> Expression:
-        if level == len(_LEVELS):
+        if level == len(_PRECEDENCE):
             return self.unary()
         left = self.binary(level + 1)
-        while self.next in _LEVELS[level]:
-            left = _combine(_LEVELS[level][self.take()], left, self.binary(level + 1))
+        while self.next in _PRECEDENCE[level]:
+            left = _combine(_PRECEDENCE[level][self.take()], left, self.binary(level + 1))
         return left
 
     def unary(self) -> Expression:
@@ -190,7 +190,7 @@ class _Parser:
         return value
 
     def index(self, value: Expression) -> Expression:
-        index = self.choice()
+        index = self.ternary()
         self.take("]")
         return lambda scope: _select(value(scope), index(scope))
 
@@ -205,14 +205,14 @@ class _Parser:
         if method is None:
             raise RuleError(f"function {name!r} is not known")
         arguments = [*first, *self.list_until(")")]
-        return lambda scope: _guard(method, *(argument(scope) for argument in arguments))
+        return lambda scope: _call(method, *(argument(scope) for argument in arguments))
 
     def list_until(self, end: str) -> list[Expression]:
-        """Expressions between the opening token, which is next, and `end`."""
+        """The comma-separated expressions between the opening token, which is next, and `end`."""
         self.take()
         items: list[Expression] = []
         while self.next != end:
-            items.append(self.choice())
+            items.append(self.ternary())
             if self.next != end:
                 self.take(",")
         self.take(end)
@@ -225,27 +225,27 @@ class _Parser:
             return lambda scope: [item(scope) for item in items]
         self.take()
         if word == "(":
-            inner = self.choice()
+            inner = self.ternary()
             self.take(")")
             return inner
         if word == "has":
             return self.has()
-        return self.call(word) if self.next == "(" else _atom(word)
+        return self.call(word) if self.next == "(" else _literal_or_variable(word)
 
     def has(self) -> Expression:
-        """Whether the field that the last selection names is there."""
+        """The `has(a.b.c)` macro: whether the last selected field is present."""
         self.take("(")
         value = self.primary()
         self.take(".")
         name = self.take()
         while self.next == ".":
             self.take()
-            value, name = _selected(value, name), self.take()
+            value, name = _selection(value, name), self.take()
         self.take(")")
         return lambda scope: isinstance(holder := value(scope), Mapping) and name in holder
 
 
-def _atom(token: str) -> Expression:
+def _literal_or_variable(token: str) -> Expression:
     if token in _CONSTANTS:
         constant = _CONSTANTS[token]
         return lambda _: constant
@@ -260,15 +260,15 @@ def _atom(token: str) -> Expression:
     raise RuleError(f"{token or 'the end'!r} is not known")
 
 
-def _selected(value: Expression, name: str) -> Expression:
+def _selection(value: Expression, name: str) -> Expression:
     return lambda scope: _select(value(scope), name)
 
 
 def _combine(combine: Callable[[Any, Any], Any], left: Expression, right: Expression) -> Expression:
-    return lambda scope: _guard(combine, left(scope), right(scope))
+    return lambda scope: _call(combine, left(scope), right(scope))
 
 
-def _guard(function: Callable[..., Any], *arguments: Any) -> Any:
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except (TypeError, ValueError, ZeroDivisionError, re.error) as error:
