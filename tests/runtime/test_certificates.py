@@ -59,13 +59,13 @@ def test_a_certificate_ends_with_its_authority():
     [
         (AUTHORITY, 0, ""),
         (AUTHORITY, 3559, ""),
-        (AUTHORITY, 3560, "it ends at"),
+        (AUTHORITY, 3560, "it expires at"),
         (AUTHORITY, -1, "it is not valid before"),
-        (SERVER, 0, "it is not an authority"),
-        (replace(AUTHORITY, key=SERVER.key), 0, "its key is another one's"),
-        (replace(AUTHORITY, key=b""), 0, "its key cannot be read"),
-        (Pair(b"", b""), 0, "there is none"),
-        (Pair(b"x", b""), 0, "it is no certificate"),
+        (SERVER, 0, "it is not a CA certificate"),
+        (replace(AUTHORITY, key=SERVER.key), 0, "its key does not match"),
+        (replace(AUTHORITY, key=b""), 0, "its key cannot be parsed"),
+        (Pair(b"", b""), 0, "it is missing"),
+        (Pair(b"x", b""), 0, "it is not a certificate"),
     ],
 )
 def test_what_is_wrong_with_an_authority(authority: Pair, days: int, fault: str):
@@ -79,13 +79,13 @@ def test_what_is_wrong_with_an_authority(authority: Pair, days: int, fault: str)
     [
         (SERVER, 0, ""),
         (SERVER, 274, ""),
-        (SERVER, 275, "it ends at"),
-        (issue(AUTHORITY, [NAME], NOW), 0, "it does not name other.example"),
-        (issue(make_authority("ca", "test", NOW), SUBJECT.names, NOW), 0, "another authority signed it"),
+        (SERVER, 275, "it expires at"),
+        (issue(AUTHORITY, [NAME], NOW), 0, "its names do not include other.example"),
+        (issue(make_authority("ca", "test", NOW), SUBJECT.names, NOW), 0, "it is signed by another CA"),
         (issue(make_authority("x", "test", NOW), SUBJECT.names, NOW), 0, "issuer certificate subject"),
-        (replace(SERVER, key=AUTHORITY.key), 0, "its key is another one's"),
+        (replace(SERVER, key=AUTHORITY.key), 0, "its key does not match"),
         (AUTHORITY, 0, "No <"),
-        (Pair(b"x", b"y"), 0, "it is no certificate"),
+        (Pair(b"x", b"y"), 0, "it is not a certificate"),
     ],
 )
 def test_what_is_wrong_with_a_server_certificate(server: Pair, days: int, fault: str):
@@ -103,7 +103,7 @@ def test_a_short_life_is_renewed_when_a_third_of_it_is_left():
 
     assert fault(19.9) == ""
     assert fault(20.1)
-    assert server_fault(server, AUTHORITY.certificate, SUBJECT.names, soon + 29 * DAY, due_early=False) == ""
+    assert server_fault(server, AUTHORITY.certificate, SUBJECT.names, soon + 29 * DAY, renew_early=False) == ""
 
 
 def test_certificates_of_cert_controller_are_good_until_ninety_days_before_their_end():
@@ -111,7 +111,7 @@ def test_certificates_of_cert_controller_are_good_until_ninety_days_before_their
     ring, subject = Keyring(authority, server), Subject((NAME,))
     assert advance(ring, subject, NOW, published=True) == (ring, "")
     later, why = advance(ring, subject, NOW + 2 * DAY, published=True)
-    assert why.startswith("authority: it ends at")
+    assert why.startswith("CA: it expires at")
     assert (later.authority, later.server) == (authority, server)
     assert later.successor is not None
 
@@ -133,20 +133,20 @@ def test_an_authority_is_followed_in_three_steps():
     later = NOW + 3600 * DAY
     ring = Keyring(AUTHORITY, issue(AUTHORITY, SUBJECT.names, later))
     second, why = advance(ring, SUBJECT, later, published=True)
-    assert why.startswith("authority: it ends at")
+    assert why.startswith("CA: it expires at")
     assert (second.authority, second.server) == (ring.authority, ring.server)
     assert second.successor is not None
     assert second.bundle == AUTHORITY.certificate + second.successor.certificate
     assert advance(second, SUBJECT, later, published=False) == (second, ""), "not before all show the bundle"
     third, why = advance(second, SUBJECT, later, published=True)
-    assert why == "the next authority takes over"
+    assert why == "next CA: it becomes current"
     assert third.authority == second.successor
     assert third.successor is None
     assert third.bundle == third.authority.certificate + AUTHORITY.certificate
     assert not server_fault(third.server, third.authority.certificate, SUBJECT.names, later)
     assert advance(third, SUBJECT, later + timedelta(hours=23.9), published=True) == (third, "")
     last, why = advance(third, SUBJECT, later + timedelta(hours=24), published=True)
-    assert why == "the previous authority has retired"
+    assert why == "previous CA: its overlap has ended"
     assert last == Keyring(third.authority, third.server)
     assert advance(last, SUBJECT, later + DAY, published=True) == (last, "")
 
@@ -177,24 +177,24 @@ def test_a_next_authority_takes_over_unseen_when_the_old_certificate_has_ended()
     later = NOW + 3600 * DAY
     waiting, _ = advance(replace(RING, server=issue(AUTHORITY, SUBJECT.names, later)), SUBJECT, later, published=False)
     following, why = advance(waiting, SUBJECT, later + 51 * DAY, published=False)
-    assert why == "the next authority takes over"
+    assert why == "next CA: it becomes current"
     assert following.authority == waiting.successor
 
 
 def test_a_next_authority_that_is_none_is_made_again():
     spoiled = replace(RING, successor=Pair(b"x", b"y"))
     following, why = advance(spoiled, SUBJECT, NOW, published=True)
-    assert (following, why.split(":")[0]) == (RING, "next authority")
+    assert (following, why.split(":")[0]) == (RING, "next CA")
 
 
 def test_only_the_server_certificate_is_renewed_when_only_that_is_due():
     following, why = advance(RING, SUBJECT, NOW + 300 * DAY, published=False)
-    assert why.startswith("certificate: it ends at")
+    assert why.startswith("certificate: it expires at")
     assert following == replace(RING, server=following.server)
     assert not server_fault(following.server, AUTHORITY.certificate, SUBJECT.names, NOW + 300 * DAY)
 
 
 def test_a_change_of_names_is_served_at_once():
     following, why = advance(RING, Subject(("new.example",)), NOW, published=False)
-    assert why == "certificate: it does not name new.example"
+    assert why == "certificate: its names do not include new.example"
     assert following.authority == AUTHORITY

@@ -80,7 +80,7 @@ async def test_connections_in_use_are_not_closed_and_a_new_one_is_refused():
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "], ids=["nothing", "half"])
 async def test_headers_that_do_not_come_are_not_waited_for(sent: bytes, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listener, "HEAD_WITHIN", 0.3)
+    monkeypatch.setattr(listener, "HEADER_TIMEOUT", 0.3)
     server, _, _ = make_health()
     async with serving(server) as url:
         assert server.port
@@ -104,7 +104,7 @@ async def test_headers_that_do_not_come_are_not_waited_for(sent: bytes, monkeypa
 
 @pytest.mark.parametrize("more", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "], ids=["nothing", "half"])
 async def test_a_connection_that_was_used_is_closed_when_it_is_idle(more: bytes, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listener, "IDLE_AT_MOST", 0.3)
+    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.3)
     server, _, _ = make_health()
     async with serving(server):
         assert server.port
@@ -120,7 +120,7 @@ async def test_a_connection_that_was_used_is_closed_when_it_is_idle(more: bytes,
 
 
 async def test_an_answer_that_nobody_reads_does_not_stay(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listener, "IDLE_AT_MOST", 0.3)
+    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.3)
 
     async def much(_: web.Request) -> web.Response:
         return web.Response(body=bytes(64 * 1024 * 1024))
@@ -168,7 +168,7 @@ async def test_one_port_for_both_is_an_error_of_the_second():
 
 
 async def test_without_descriptors_the_server_neither_spins_nor_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listener, "PAUSE", 0.2)
+    monkeypatch.setattr(listener, "ACCEPT_RETRY", 0.2)
     server, _, _ = make_health()
     async with serving(server) as url:
         assert server.port

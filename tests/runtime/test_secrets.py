@@ -17,7 +17,7 @@ from trainop.runtime.client.credentials import StaticCredentials, bearer
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.manager.logs import configure_logging
 from trainop.runtime.objects.metadata import Unstructured
-from trainop.runtime.webhook.admission import AdmissionRequest, Verdict
+from trainop.runtime.webhook.admission import AdmissionRequest, AdmissionResponse
 from trainop.runtime.webhook.certificates import Pair
 from trainop.runtime.webhook.keyring import Keyring
 
@@ -45,7 +45,7 @@ BODY = msgspec.json.encode(OBJECT)
         Page([msgspec.Raw(BODY)], "1", "", 1),
         WatchEvent("ADDED", msgspec.Raw(BODY)),
         AdmissionRequest("u", "CREATE", object=OBJECT, old_object=OBJECT, options=OBJECT, user_info=OBJECT),
-        Verdict(True, patch=({"value": SECRET},)),
+        AdmissionResponse(True, patch=({"value": SECRET},)),
     ],
     ids=lambda shown: type(shown).__name__,
 )

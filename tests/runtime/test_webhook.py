@@ -30,8 +30,8 @@ from trainop.runtime.serving.certificate_folder import CertificateError, Certifi
 from trainop.runtime.serving.server import Address
 from trainop.runtime.webhook.admission import (
     AdmissionRequest,
+    AdmissionResponse,
     Handler,
-    Verdict,
     allow,
     amend,
     decode_review,
@@ -42,7 +42,7 @@ from trainop.runtime.webhook.admission import (
     validating_path,
 )
 from trainop.runtime.webhook.certificates import issue, make_authority
-from trainop.runtime.webhook.server import WebhookServer, _Endpoint, seconds_for
+from trainop.runtime.webhook.server import WebhookServer, _Endpoint, handler_timeout
 
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 PATH = "/validate-kubeflow-org-v1-pytorchjob"
@@ -64,7 +64,7 @@ def review(
     return {"apiVersion": f"admission.k8s.io/{version}", "kind": kind, "request": request | more}
 
 
-def check(obj: Json, old: Json | None) -> Verdict:
+def check(obj: Json, old: Json | None) -> AdmissionResponse:
     """Refuses what asks for something bad."""
     return deny("spec is bad", "take care") if obj.get("spec") == "bad" else allow("take care")
 
@@ -164,7 +164,7 @@ async def test_requests_that_are_none():
 
 @pytest.mark.case("runtime-39", "c")
 async def test_a_handler_that_raises_concerns_one_request_only():
-    def judge(request: AdmissionRequest) -> Verdict:
+    def judge(request: AdmissionRequest) -> AdmissionResponse:
         if request.namespace == "bug":
             raise KeyError("spec")
         if request.namespace == "gone":
@@ -187,14 +187,14 @@ async def test_a_handler_that_raises_concerns_one_request_only():
 async def test_a_slow_handler_is_answered_for_before_the_api_server_gives_up():
     ended = []
 
-    async def think(_: AdmissionRequest) -> Verdict:
+    async def think(_: AdmissionRequest) -> AdmissionResponse:
         try:
             await asyncio.sleep(3600)
         finally:
             ended.append(asyncio.get_running_loop().time())
         return allow()
 
-    async def defy(_: AdmissionRequest) -> Verdict:
+    async def defy(_: AdmissionRequest) -> AdmissionResponse:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(3600)
         await asyncio.sleep(3600)
@@ -223,7 +223,7 @@ async def test_a_slow_handler_is_answered_for_before_the_api_server_gives_up():
     [("10s", 9.5), ("2s", 1.5), ("1m0.5s", 60.0), ("1500ms", 1.0), ("", 9.5), ("x", 9.5), ("10", 9.5), ("100ms", 0.1)],
 )
 def test_the_deadline_leaves_time_for_the_answer(timeout: str, seconds: float):
-    assert seconds_for(timeout) == pytest.approx(seconds)
+    assert handler_timeout(timeout) == pytest.approx(seconds)
 
 
 def request(operation: str, obj: Json | None = None, old: Json | None = None) -> AdmissionRequest:
@@ -248,14 +248,14 @@ BAD, GOOD = {"spec": "bad", "metadata": {"finalizers": ["x"]}}, {"spec": "good"}
 )
 def test_validators_judge_by_operation(operation: str, obj: Json | None, old: Json | None, allowed: bool):
     verdict = validating(check)(request(operation, obj, old))
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, AdmissionResponse)
     assert verdict.allowed is allowed
 
 
 def test_deletions_are_judged_on_demand():
     judge = validating(check, lambda old: deny(f"{old['spec']} stays"))
     verdict = judge(request("DELETE", None, GOOD))
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, AdmissionResponse)
     assert verdict.message == "good stays"
 
 
@@ -285,7 +285,7 @@ def test_defaults_may_be_set_in_place_or_returned(result: str):
 
     asked = request("CREATE", {"spec": {}}, None)
     verdict = defaulting(default)(asked)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, AdmissionResponse)
     assert verdict.patch == ({"op": "add", "path": "/spec/replicas", "value": 1},)
     assert asked.object == {"spec": {}}
 
@@ -293,7 +293,7 @@ def test_defaults_may_be_set_in_place_or_returned(result: str):
 async def test_dry_runs_are_told_and_paths_are_taken_once():
     seen = []
 
-    def judge(asked: AdmissionRequest) -> Verdict:
+    def judge(asked: AdmissionRequest) -> AdmissionResponse:
         seen.append((asked.dry_run, asked.user_info["username"], asked.sub_resource))
         return allow()
 
@@ -348,7 +348,7 @@ async def test_a_slow_handler_is_named(capsys: pytest.CaptureFixture[str]):
     clock = VirtualClock()
     now = 0.0
 
-    def judge(_: AdmissionRequest) -> Verdict:
+    def judge(_: AdmissionRequest) -> AdmissionResponse:
         nonlocal now
         now += 0.006
         return allow()
@@ -356,14 +356,14 @@ async def test_a_slow_handler_is_named(capsys: pytest.CaptureFixture[str]):
     clock.monotonic = lambda: now  # type: ignore[method-assign]  # stands still but for the handler
     endpoint = _Endpoint(PATH, judge, Metrics(), clock)
     await endpoint._call((await decode_review(json.dumps(review()).encode()))[1])
-    assert "webhook is slow" in capsys.readouterr().out
+    assert "slow webhook handler" in capsys.readouterr().out
 
 
 def test_warnings_stay_when_an_update_of_metadata_is_let_through():
     judge = validating(lambda obj, old: deny("never", "look out"))
     before = {"metadata": {"name": "a", "finalizers": ["x"]}, "spec": 1}
     verdict = judge(AdmissionRequest("u", "UPDATE", object={"metadata": {"name": "a"}, "spec": 1}, old_object=before))
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, AdmissionResponse)
     assert (verdict.allowed, verdict.warnings) == (True, ("look out",))
 
 
@@ -403,7 +403,7 @@ async def test_a_folder_is_read_again_and_again(tmp_path: Path, capsys: pytest.C
     await folder.reload()
     (tmp_path / "tls.key").write_bytes(AUTHORITY.key)
     await folder.reload()
-    told = capsys.readouterr().out.count("serving certificate cannot be loaded")
+    told = capsys.readouterr().out.count("cannot load serving certificate")
     assert told == 3, "once for each kind of trouble, and again when it comes back"
     assert not certificate.load(SERVER.certificate, SERVER.key), "it is served still"
 

@@ -21,6 +21,7 @@ from tests.patience import PATIENCE
 from tests.server.world import World
 from trainop.runtime import (
     CONFIG_MAPS,
+    AdmissionResponse,
     ApiError,
     CertificateRotation,
     Client,
@@ -32,7 +33,6 @@ from trainop.runtime import (
     PatchKind,
     RotationOptions,
     ServingCertificate,
-    Verdict,
     WebhookServer,
     allow,
     defaulting,
@@ -74,7 +74,7 @@ def test_the_example(control_plane: ControlPlane, tmp_path: Path):
             process.wait()
 
 
-def check(obj: Json, old: Json | None) -> Verdict:
+def check(obj: Json, old: Json | None) -> AdmissionResponse:
     return deny("the word is forbidden") if "forbidden" in (obj.get("data") or {}) else allow("it was looked at")
 
 

@@ -103,9 +103,9 @@ if TYPE_CHECKING:
     )
     from trainop.runtime.webhook.admission import (
         AdmissionRequest,
+        AdmissionResponse,
         GroupVersionKind,
         GroupVersionResource,
-        Verdict,
         allow,
         amend,
         defaulting,
@@ -123,8 +123,8 @@ if TYPE_CHECKING:
     from trainop.runtime.webhook.server import WebhookServer
 
 _PLACES = {
-    "webhook.admission": "AdmissionRequest GroupVersionKind GroupVersionResource Verdict allow amend defaulting deny"
-    " mutating_path validating validating_path",
+    "webhook.admission": "AdmissionRequest AdmissionResponse GroupVersionKind GroupVersionResource allow amend"
+    " defaulting deny mutating_path validating validating_path",
     "client.auth": "load_config",
     "metrics.authorize": "Authorizer ReviewClient User require_permission",
     "cache.cache": "Cache CacheError",
@@ -176,7 +176,7 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names.
 # fmt: off
 __all__ = [
     "ALL_OTHERS", "CONFIG_MAPS", "DONE", "MUTATING_WEBHOOK_CONFIGURATIONS", "NAMESPACES", "NODES", "PODS",
-    "SECRETS", "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "Address", "AdmissionRequest",
+    "SECRETS", "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "Address", "AdmissionRequest", "AdmissionResponse",
     "AlreadyExistsError", "Announcer", "ApiError", "Authorizer", "BindError", "Bindable", "Cache", "CacheError",
     "CertificateFolder", "CertificateRotation", "Change", "Changed", "Checks", "Client", "Clock", "ClusterConfig",
     "ConfigError", "Configuration", "ConflictError", "Controller", "ControllerMetrics", "Credentials",
@@ -192,7 +192,7 @@ __all__ = [
     "RetryLimiter", "ReviewClient", "RotationOptions", "Runnable", "Scope", "Selector", "ServingCertificate",
     "Source", "StallWatch", "Steps", "Stoppable", "Store", "Stream", "Synced", "SystemClock", "TerminalError",
     "Timing", "TokenBucket", "TooManyRequestsError", "Transport", "UnauthorizedError", "UnhealthyError",
-    "Unstructured", "Urgency", "User", "Verdict", "WebhookMetrics", "WebhookServer", "WorkQueue", "allow", "amend",
+    "Unstructured", "Urgency", "User", "WebhookMetrics", "WebhookServer", "WorkQueue", "allow", "amend",
     "by_controller", "by_label", "by_namespace", "configure_logging", "decode_complete", "decode_unstructured",
     "defaulting", "deny", "health_application", "load_config", "metrics_application", "mutating_path",
     "owner_reference", "parse_address", "raise_descriptor_limit", "require_permission",

@@ -1,1 +1,5 @@
-"""Our own HTTP ports: metrics, probes and webhooks, their limits and their certificates."""
+"""HTTP servers of the operator: probes, metrics and webhooks, with connection limits and TLS certificates.
+
+`server` has the applications and `HttpServer`, `listener` accepts and limits connections, and `certificate_folder`
+holds the serving certificate and reloads it from a mounted folder.
+"""

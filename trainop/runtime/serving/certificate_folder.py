@@ -1,7 +1,7 @@
-"""The certificate of our own HTTPS servers, exchanged while they run.
+"""The serving certificate of HTTPS servers, replaceable while they run.
 
-`ServingCertificate` holds the TLS context; what fills it is the rotator (`rotation.py`) or a mounted folder
-(`CertificateFolder`), as cert-manager writes it. New handshakes see a new certificate, open connections go on.
+`ServingCertificate` holds the TLS context. It is loaded either by `webhook.rotation` or by `CertificateFolder` from a
+mounted Secret, such as cert-manager maintains. A new certificate is used for new handshakes; open connections stay.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.metrics.metrics import Metrics
 
 POLL_INTERVAL = 10.0
+"""Seconds between two reads of the folder."""
 
 log = structlog.get_logger(__name__)
 
 
 class CertificateError(Exception):
-    """A certificate and key that cannot be served: one line."""
+    """The certificate and key cannot be loaded; the message is one line."""
 
 
 class ServingCertificate:
-    """`context` is for servers and stays the same object. `server_name` and `authority` (PEM) are what clients check
-    with, as far as that is known."""
+    """A TLS server context whose certificate can be replaced.
+
+    `context` stays the same object. `server_name` is the DNS name and `authority` (PEM) the CA bundle with which
+    clients verify the certificate; None if unknown.
+    """
 
     def __init__(self, *, server_name: str | None = None, client_ca: bytes | None = None) -> None:
-        """`client_ca` (PEM) makes clients show a certificate of that authority (mutual TLS)."""
+        """`client_ca` (PEM) requires client certificates that are signed by that CA (mutual TLS)."""
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         if client_ca is not None:
             self.context.load_verify_locations(cadata=client_ca.decode())
@@ -44,23 +48,25 @@ class ServingCertificate:
         return self._pair is not None
 
     def load(self, certificate: bytes, key: bytes) -> bool:
-        """Serves this pair (PEM) from now on; false if it is the one served already. Raises `CertificateError`, and
-        then the old one stays."""
+        """Replaces the pair (PEM); returns False if it is the current one.
+
+        Raises `CertificateError` if the pair is invalid; the current pair is then kept.
+        """
         if self._pair == (certificate, key):
             return False
         try:
-            # A context that failed half-way would serve a certificate without its key: the first try is not its.
+            # Validated in a temporary context first: a failed load leaves a context with a certificate but no key.
             load_pair(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), certificate, key)
             load_pair(self.context, certificate, key)
         except (ssl.SSLError, ValueError) as error:
-            raise CertificateError(f"certificate and key cannot be served: {error}") from error
+            raise CertificateError(f"certificate and key cannot be loaded: {error}") from error
         self._pair = (certificate, key)
         return True
 
     def client_context(self) -> ssl.SSLContext:
-        """For a connection to ourselves: trusts what our clients are told to trust."""
+        """A client context for self-checks: trusts `authority`, or any certificate if that is unknown."""
         context = ssl.create_default_context(cadata=self.authority.decode() if self.authority else None)
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # authorities of cert-controller have serial number 0
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # CA certificates of cert-controller have serial number 0
         if self.authority is None:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -68,9 +74,9 @@ class ServingCertificate:
 
 
 class CertificateFolder:
-    """Keeps a `ServingCertificate` up to date with `tls.crt` and `tls.key` in a folder; runs beside the server.
+    """A runnable that loads `tls.crt` and `tls.key` from a folder whenever they change.
 
-    Files that are missing or do not match leave the last good pair in place (controller-runtime `pkg/certwatcher`).
+    If files are missing or do not match, the last valid pair is kept (as in controller-runtime `pkg/certwatcher`).
     """
 
     def __init__(
@@ -85,27 +91,27 @@ class CertificateFolder:
         self._certificate = certificate
         self._metrics = metrics or Metrics()
         self._clock = clock or SystemClock()
-        self._told = ""
+        self._last_error = ""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Polls the folder until cancelled."""
         while True:
             await self.reload()
             await self._clock.sleep(POLL_INTERVAL)
 
     async def reload(self) -> None:
-        """Reads the folder now."""
+        """Reads the folder and loads the pair. Logs an error once, until it changes."""
         try:
             pair = await asyncio.to_thread(self._read)
             if self._certificate.load(*pair):
                 log.info("serving certificate loaded", folder=str(self._folder))
                 self._metrics.certificate_reads.inc()
-            self._told = ""
+            self._last_error = ""
         except (OSError, CertificateError) as error:
             self._metrics.certificate_read_errors.inc()
-            if str(error) != self._told:
-                log.warning("serving certificate cannot be loaded", folder=str(self._folder), error=str(error))
-            self._told = str(error)
+            if str(error) != self._last_error:
+                log.warning("cannot load serving certificate", folder=str(self._folder), error=str(error))
+            self._last_error = str(error)
 
     def _read(self) -> tuple[bytes, bytes]:
         return (self._folder / "tls.crt").read_bytes(), (self._folder / "tls.key").read_bytes()

@@ -1,8 +1,8 @@
-"""The connections of one of our own HTTP servers: few at a time, none for ever.
+"""Accepts the connections of an HTTP server, with a limit on their number and a timeout for each phase.
 
-aiohttp takes all connections that come and lets them wait. Here each server has a cap; at the cap the connection that
-has been idle longest makes room, and if all are in use the new one is refused. A request has to be there within 10 s,
-an answer has to be on its way within 60 s, and a connection may be idle for 90 s.
+aiohttp by itself accepts connections without limit. Here, when a server has reached its limit, a new connection closes
+the one that has been idle longest, and is refused if none is idle. Timeouts: 10 s for the TLS handshake and again for
+the first request's headers, 60 s for a response, 90 s idle.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from aiohttp.typedefs import Handler
 
 from trainop.runtime.process import descriptor_limit
 
-HEAD_WITHIN = 10.0
-"""Seconds from the connection to the end of the first request's headers, and for a TLS handshake before that."""
+HEADER_TIMEOUT = 10.0
+"""Seconds for a TLS handshake, and then for the headers of the first request."""
 
-ANSWER_WITHIN = 60.0
-IDLE_AT_MOST = 90.0
-SHARE = 8
-"""Each server has at most an eighth of the process' descriptors."""
+RESPONSE_TIMEOUT = 60.0
+"""Seconds from a request's headers to the end of the handler."""
+
+IDLE_TIMEOUT = 90.0
+"""Seconds from the end of a handler to the next request; sending the response is included."""
+
+DESCRIPTOR_SHARE = 8
+"""A server may use one eighth of the process's file descriptors."""
 
 BACKLOG = 128
-PAUSE = 1.0
-"""Seconds without accepting when there are no descriptors."""
+ACCEPT_RETRY = 1.0
+"""Seconds before the next accept when no file descriptors are left."""
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -37,16 +41,19 @@ log = structlog.get_logger(__name__)
 
 
 def listen(host: str | None, port: int) -> list[socket.socket]:
-    """Sockets that listen on all addresses of `host`, or of the machine; raises `OSError`."""
+    """Listening sockets for all addresses of `host`, or for all interfaces if that is None. Raises `OSError`.
+
+    If `port` is 0, the system chooses one port, the same for all addresses.
+    """
     if host is None:
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
-        return [_ready(socket.create_server(("", port), family=family, backlog=BACKLOG, dualstack_ipv6=both))]
+        return [_nonblocking(socket.create_server(("", port), family=family, backlog=BACKLOG, dualstack_ipv6=both))]
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-            sockets.append(_ready(socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)))
+            sockets.append(_nonblocking(socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)))
             port = port or sockets[0].getsockname()[1]
     except OSError:
         for opened in sockets:
@@ -55,26 +62,26 @@ def listen(host: str | None, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _ready(listening: socket.socket) -> socket.socket:
-    listening.setblocking(False)
-    return listening
+def _nonblocking(listener_socket: socket.socket) -> socket.socket:
+    listener_socket.setblocking(False)
+    return listener_socket
 
 
 @web.middleware
-async def note_use(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Keeps the connection of a request that is being answered from counting as idle."""
+async def track_use(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Marks the connection of a request as busy while the handler runs, and as idle afterwards."""
     connection = request.protocol
     if not isinstance(connection, _Connection):
         return await handler(request)
-    connection.use()
+    connection.mark_busy()
     try:
         return await handler(request)
     finally:
-        connection.rest(IDLE_AT_MOST)
+        connection.mark_idle(IDLE_TIMEOUT)
 
 
 class Listener:
-    """Accepts connections for `server` while `run` runs, at most `connections` at a time."""
+    """Accepts connections for the aiohttp `server`; at most `connections` are open at a time."""
 
     def __init__(
         self,
@@ -90,57 +97,57 @@ class Listener:
         self._server = server
         self.sockets = sockets
         self._tls = tls
-        self._cap = max(4, min(connections, descriptor_limit() // SHARE))
+        self._limit = max(4, min(connections, descriptor_limit() // DESCRIPTOR_SHARE))
         self._options = options
         self.open: set[_Connection | asyncio.Task[None]] = set()
         self.idle: dict[_Connection | asyncio.Task[None], None] = {}
-        """Those that could make room, the one that has been idle longest first; tasks are TLS handshakes."""
+        """Connections that may be closed for a new one, longest idle first. Tasks are TLS handshakes in progress."""
 
     async def run(self) -> None:
-        """Until cancelled; then open requests go on."""
+        """Accepts until cancelled. Requests in progress continue after that."""
         async with asyncio.TaskGroup() as tasks:
-            for listening in self.sockets:
-                tasks.create_task(self._accept(listening, tasks), name=f"accept {self._name}")
+            for listener_socket in self.sockets:
+                tasks.create_task(self._accept(listener_socket, tasks), name=f"accept {self._name}")
 
     def close(self) -> None:
-        """Stops listening."""
-        for listening in self.sockets:
-            listening.close()
+        """Closes the listening sockets."""
+        for listener_socket in self.sockets:
+            listener_socket.close()
 
-    async def _accept(self, listening: socket.socket, tasks: asyncio.TaskGroup) -> None:
+    async def _accept(self, listener_socket: socket.socket, tasks: asyncio.TaskGroup) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listening)
+                accepted, _ = await loop.sock_accept(listener_socket)
             except OSError as error:
-                if error.errno in EXHAUSTED:  # it would be told at once, again and again, that a connection waits
-                    log.warning("no descriptor for a connection", server=self._name, error=error.strerror)
-                    self._make_room()
-                    await asyncio.sleep(PAUSE)
+                if error.errno in EXHAUSTED:  # without a pause, this loop would spin while a connection is pending
+                    log.warning("out of file descriptors", server=self._name, error=error.strerror)
+                    self._close_idle()
+                    await asyncio.sleep(ACCEPT_RETRY)
                 continue
-            if len(self.open) < self._cap or self._make_room():
-                self._begin(accepted, tasks)
+            if len(self.open) < self._limit or self._close_idle():
+                self._spawn_connection(accepted, tasks)
             else:
                 accepted.close()
-            await asyncio.sleep(0)  # whoever connects without end does not keep others from their turn
+            await asyncio.sleep(0)  # a flood of connections must not starve other tasks
 
-    def _make_room(self) -> bool:
-        """Whether a connection was idle, which is closed now."""
+    def _close_idle(self) -> bool:
+        """Closes the connection that has been idle longest; returns False if none is idle."""
         oldest = next(iter(self.idle), None)
         if oldest is None:
             return False
-        self.forget(oldest)
+        self.discard(oldest)
         if isinstance(oldest, _Connection):
             oldest.abort()
         else:
             oldest.cancel()
         return True
 
-    def _begin(self, accepted: socket.socket, tasks: asyncio.TaskGroup) -> None:
+    def _spawn_connection(self, accepted: socket.socket, tasks: asyncio.TaskGroup) -> None:
         task = tasks.create_task(self._connect(accepted), name=f"connect {self._name}")
         self.open.add(task)
         self.idle[task] = None
-        task.add_done_callback(self.forget)
+        task.add_done_callback(self.discard)
         task.add_done_callback(lambda ended: accepted.close() if ended.cancelled() else None)
 
     async def _connect(self, accepted: socket.socket) -> None:
@@ -151,54 +158,57 @@ class Listener:
                 lambda: _Connection(self, task, self._server, loop=loop, **self._options),
                 accepted,
                 ssl=self._tls,
-                ssl_handshake_timeout=HEAD_WITHIN if self._tls else None,
+                ssl_handshake_timeout=HEADER_TIMEOUT if self._tls else None,
             )
         except (OSError, TimeoutError):
-            accepted.close()  # a handshake that failed, or was given up by the other side
+            accepted.close()  # the handshake failed or the peer closed the connection
 
-    def forget(self, which: _Connection | asyncio.Task[None]) -> None:
-        self.open.discard(which)
-        self.idle.pop(which, None)
+    def discard(self, connection: _Connection | asyncio.Task[None]) -> None:
+        self.open.discard(connection)
+        self.idle.pop(connection, None)
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's, with a deadline for what it does at the moment."""
+    """aiohttp's connection, with a deadline for its current phase: headers, response or idle."""
 
-    __slots__ = ("_accepting", "_deadline", "_listener")
+    __slots__ = ("_deadline", "_handshake", "_listener")
 
-    def __init__(self, listener: Listener, accepting: asyncio.Task[None], server: web.Server, **options: Any) -> None:
+    def __init__(self, listener: Listener, handshake: asyncio.Task[None], server: web.Server, **options: Any) -> None:
         super().__init__(server, **options)
         self._listener = listener
-        self._accepting = accepting
+        self._handshake = handshake
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._listener.forget(self._accepting)
+        self._listener.discard(self._handshake)
         self._listener.open.add(self)
-        self.rest(HEAD_WITHIN)
+        self.mark_idle(HEADER_TIMEOUT)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._listener.forget(self)
-        self._expire_in(None)
+        self._listener.discard(self)
+        self._set_deadline(None)
         super().connection_lost(exc)
 
-    def use(self) -> None:
+    def mark_busy(self) -> None:
         self._listener.idle.pop(self, None)
-        self._expire_in(ANSWER_WITHIN)
+        self._set_deadline(RESPONSE_TIMEOUT)
 
-    def rest(self, seconds: float) -> None:
-        """What has been answered is perhaps still on its way; who does not read it is as idle as who asks nothing."""
+    def mark_idle(self, seconds: float) -> None:
+        """Allows the listener to close this connection, and closes it after `seconds`.
+
+        The response may still be in transit. A peer that does not read it counts as idle, too.
+        """
         if self in self._listener.open:
             self._listener.idle.pop(self, None)
             self._listener.idle[self] = None
-            self._expire_in(seconds)
+            self._set_deadline(seconds)
 
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
 
-    def _expire_in(self, seconds: float | None) -> None:
+    def _set_deadline(self, seconds: float | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None

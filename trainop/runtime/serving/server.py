@@ -1,6 +1,7 @@
-"""The operator's own HTTP endpoints: health, readiness and metrics.
+"""HTTP servers, and the applications for liveness, readiness and metrics.
 
-The texts are those of controller-runtime (`pkg/healthz/healthz.go`), which scripts and probes know.
+Response texts are those of controller-runtime (`pkg/healthz/healthz.go`), because existing scripts and probes parse
+them.
 """
 
 from __future__ import annotations
@@ -18,34 +19,36 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from trainop.runtime.errors import UnhealthyError
-from trainop.runtime.serving.listener import Listener, listen, note_use
+from trainop.runtime.serving.listener import Listener, listen, track_use
 
 Check: TypeAlias = Callable[[], None] | Callable[[], Awaitable[None]]
-"""Returns if all is well, raises `UnhealthyError` (or `OSError`) with the reason if not."""
+"""A health check. Returns if healthy; raises `UnhealthyError` or `OSError` with the reason otherwise."""
 
 CONNECTIONS = 64
-"""Enough for a probe or some scrapers at a time."""
+"""Default limit of open connections of one server: enough for probes and several scrapers."""
 
 _LIMITS = {"access_log": None, "keepalive_timeout": 100.0, "max_headers": 64, "max_field_size": 32 * 1024}
-"""Headers of 2 MiB at most; the listener closes idle connections before aiohttp would."""
+"""aiohttp options; headers are limited to 2 MiB in total. The listener closes idle connections before aiohttp does."""
 
 log = structlog.get_logger(__name__)
 
 
 class BindError(Exception):
-    """An address that cannot be listened on: one clear line."""
+    """The server cannot listen on its address; the message is one line."""
 
 
 class Address(NamedTuple):
-    """`host` is None for all interfaces."""
+    """A bind address. `host` is None for all interfaces."""
 
     host: str | None
     port: int
 
 
 def parse_address(text: str) -> Address | None:
-    """A bind address as Go writes it: `:8080`, `127.0.0.1:8080`, `[::1]:8080`; empty and `0` disable (None).
-    Raises `ValueError` on anything else."""
+    """Parses a Go bind address: `:8080`, `127.0.0.1:8080` or `[::1]:8080`. Empty and `0` mean disabled (None).
+
+    Raises `ValueError` for anything else.
+    """
     if text in {"", "0"}:
         return None
     host, colon, port = text.rpartition(":")
@@ -55,21 +58,23 @@ def parse_address(text: str) -> Address | None:
 
 
 class Checks:
-    """Named checks behind one path, `healthz` or `readyz`."""
+    """The named health checks of one endpoint, `healthz` or `readyz`. Without any, the check `ping` passes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._checks: dict[str, Check] = {}
 
     def add(self, name: str, check: Check) -> None:
-        """Raises `ValueError` if the name is taken."""
+        """Adds a check. Raises `ValueError` if the name is in use."""
         if name in self._checks:
             raise ValueError(f"{self.name} check {name!r} exists")
         self._checks[name] = check
 
     async def all(self, exclude: Iterable[str] = (), *, verbose: bool = False) -> tuple[int, str]:
-        """HTTP status and text: `ok`, or one line per check if something fails or `verbose` is asked for. The reasons
-        are not told here, since anybody may ask."""
+        """HTTP status and text: `ok`, or one line per check if one fails or `verbose` is set.
+
+        `exclude` names checks to skip. Failure reasons are withheld, as upstream, because the endpoint is public.
+        """
         checks: dict[str, Check] = self._checks or {"ping": ping}
         unknown = [name for name in dict.fromkeys(exclude) if name not in checks]
         lines, failed = [], []
@@ -88,13 +93,13 @@ class Checks:
             lines.append(f"warn: some health checks cannot be excluded: no matches for {names}")
         if failed:
             log.info("health check failed", endpoint=self.name, failed=failed)
-            return 500, "\n".join([*lines, "healthz check failed", ""])  # so upstream, for readyz too
+            return 500, "\n".join([*lines, "healthz check failed", ""])  # upstream says healthz for readyz, too
         if not verbose:
             return 200, "ok"
         return 200, "\n".join([*lines, "healthz check passed", ""])
 
     async def one(self, name: str) -> tuple[int, str]:
-        """HTTP status and text of one check; 404 if there is none of that name."""
+        """HTTP status and text of one check; 404 if it does not exist."""
         checks: dict[str, Check] = self._checks or {"ping": ping}
         if name not in checks:
             return 404, "404 page not found\n"
@@ -103,7 +108,7 @@ class Checks:
 
 
 def ping() -> None:
-    """Passes."""
+    """The default check, which always passes."""
 
 
 async def _failure(check: Check) -> str | None:
@@ -117,11 +122,10 @@ async def _failure(check: Check) -> str | None:
 
 
 class HttpServer:
-    """Serves an aiohttp application on one address; disabled if that is None. Over TLS if a context is given, whose
-    certificate may be exchanged while it runs. At most `connections` are open at a time (see `listener.py`).
+    """Serves an aiohttp application on one address, or not at all if that is None.
 
-    `bind` makes it listen and raises `BindError`, also if another server of ours has that port; `run` serves until
-    cancelled, then lets open requests end.
+    With a TLS context, it serves HTTPS; the certificate of the context may be replaced while the server runs. At most
+    `connections` are open at a time (see `listener.py`).
     """
 
     def __init__(
@@ -138,10 +142,11 @@ class HttpServer:
         self._tls = tls
         self._connections = connections
         self._listener: Listener | None = None
-        application.middlewares.insert(0, note_use)
+        application.middlewares.insert(0, track_use)
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=5.0)
 
     async def bind(self) -> None:
+        """Starts listening. Raises `BindError` if the address cannot be bound."""
         if self.address is None:
             return
         await self._runner.setup()
@@ -151,19 +156,20 @@ class HttpServer:
             await self._runner.cleanup()
             where = f"{self.address.host or ''}:{self.address.port}"
             raise BindError(f"cannot listen on {where} for {self.name}: {error.strerror or error}") from error
-        assert self._runner.server is not None  # noqa: S101  # it was set up
+        assert self._runner.server is not None  # noqa: S101  # set by `setup`
         self._listener = Listener(self.name, self._runner.server, sockets, self._tls, self._connections, **_LIMITS)
         log.info("listening", server=self.name, port=self.port)
 
     @property
     def port(self) -> int | None:
-        """The port listened on, which the system chooses if port 0 was asked for; None before `bind`."""
+        """The listening port, chosen by the system if port 0 was requested; None before `bind` or if disabled."""
         return self._listener.sockets[0].getsockname()[1] if self._listener else None
 
     async def run(self) -> None:
+        """Serves until cancelled, then waits up to 5 s for requests in progress."""
         try:
             if self._listener is None:
-                await _for_ever()
+                await _forever()
             else:
                 await self._listener.run()
         finally:
@@ -173,12 +179,12 @@ class HttpServer:
             await self._runner.cleanup()
 
 
-async def _for_ever() -> None:
+async def _forever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
 def health_application(*groups: Checks) -> web.Application:
-    """`/healthz`, `/healthz/<check>` and the same for every other group of checks."""
+    """An application that serves `/<name>` and `/<name>/<check>` for each group, such as `/healthz/ping`."""
     application = web.Application()
     for checks in groups:
         application.router.add_get(f"/{checks.name}", _answer_all(checks))
@@ -208,8 +214,10 @@ def _text(status: int, text: str) -> web.Response:
 
 
 def metrics_application(registry: CollectorRegistry, *middlewares: Middleware) -> web.Application:
-    """`/metrics` in the format that the scraper asks for, compressed if it likes; `middlewares` such as
-    `authorize.require_permission` may refuse it."""
+    """An application that serves `/metrics` in the format and compression that the scraper accepts.
+
+    `middlewares` may reject requests, for example `authorize.require_permission`.
+    """
 
     async def answer(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

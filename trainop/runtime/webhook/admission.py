@@ -1,7 +1,8 @@
-"""Admission reviews as values: what the API server asks, and what a webhook answers (admission.k8s.io).
+"""AdmissionReview requests and responses as values (API group admission.k8s.io, v1 and v1beta1).
 
-A handler is a function of an `AdmissionRequest` that returns a `Verdict`; `validating` and `defaulting` make one of a
-check or a default that knows objects only. Objects are raw JSON, so that no unknown field is ever lost.
+A handler is a function from `AdmissionRequest` to `AdmissionResponse`. `validating` and `defaulting` build a handler
+from a function that sees only objects. Objects stay raw JSON, so that unknown fields are preserved. Everything here
+is pure except that decoding a large body yields to the event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from trainop.runtime.objects.nesting import is_deep_value, prune_value
 from trainop.runtime.objects.resource import Resource
 
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
-"""Both have the same fields, and an answer has the version of its question."""
+"""Supported versions. Both have the same fields; a response uses the version of its request."""
 
 
 class GroupVersionKind(msgspec.Struct, frozen=True):
@@ -36,9 +37,10 @@ class GroupVersionResource(msgspec.Struct, frozen=True):
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """`operation` is CREATE, UPDATE, DELETE or CONNECT; `object` is absent at DELETE, `old_object` at CREATE.
+    """The `request` of an AdmissionReview (k8s.io/api `admission/v1`).
 
-    With `dry_run` nothing will be stored: a handler must not have effects then, and best never has any.
+    `operation` is CREATE, UPDATE, DELETE or CONNECT. `object` is None for DELETE, `old_object` is None for CREATE.
+    If `dry_run` is true, nothing is stored and the handler must not have side effects.
     """
 
     uid: str
@@ -55,7 +57,7 @@ class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
     options: Json | None = None
 
     def __repr__(self) -> str:
-        """Without the objects, which may be Secrets."""
+        """Omits the objects, because they may be Secrets."""
         return f"<{self.operation} {self.kind.kind} {self.namespace}/{self.name}>"
 
 
@@ -66,9 +68,12 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What becomes of the request; `code`, `reason` and `message` are those of a `metav1.Status`, which `status` gives
-    whole if it is not empty."""
+class AdmissionResponse:
+    """The `response` of an AdmissionReview (k8s.io/api `admission/v1`).
+
+    `code`, `reason` and `message` are the fields of the `metav1.Status`; a non-empty `status` replaces them with a
+    complete `metav1.Status`. `warnings` are shown to the user; `patch` is a JSON patch (RFC 6902).
+    """
 
     allowed: bool
     code: int = 200
@@ -79,64 +84,68 @@ class Verdict:
     status: Json = field(default_factory=dict)
 
 
-Handler: TypeAlias = Callable[[AdmissionRequest], Verdict | Awaitable[Verdict]]
-"""Pure, of what it was given. One that raises `ApiError` answers with its Status; anything else that it raises is a
-bug, answered with 500."""
+Handler: TypeAlias = Callable[[AdmissionRequest], AdmissionResponse | Awaitable[AdmissionResponse]]
+"""Must not modify the request. An `ApiError` that it raises is returned as its Status; any other exception is a bug
+and returns 500."""
 
-Check: TypeAlias = Callable[[Json, Json | None], Verdict]
-"""Judges an object; the second argument is what is stored now, None at creation."""
+Check: TypeAlias = Callable[[Json, Json | None], AdmissionResponse]
+"""Validates an object. The second argument is the stored object, None for CREATE."""
 
 
 class MalformedReviewError(ValueError):
-    """The body is no AdmissionReview."""
+    """The request body is not a valid AdmissionReview."""
 
 
-def allow(*warnings: str) -> Verdict:
-    """Yes; `warnings` are shown to the user."""
-    return Verdict(True, warnings=warnings)
+def allow(*warnings: str) -> AdmissionResponse:
+    """Admits the request. `warnings` are shown to the user."""
+    return AdmissionResponse(True, warnings=warnings)
 
 
-def deny(message: str, *warnings: str) -> Verdict:
-    """No, because of what the object says."""
-    return Verdict(False, 403, "Forbidden", message, warnings)
+def deny(message: str, *warnings: str) -> AdmissionResponse:
+    """Rejects the object as invalid or not permitted (403 Forbidden)."""
+    return AdmissionResponse(False, 403, "Forbidden", message, warnings)
 
 
-def refuse(code: int, message: str) -> Verdict:
-    """No, because the request cannot be judged."""
-    return Verdict(False, code, message=message)
+def refuse(code: int, message: str) -> AdmissionResponse:
+    """Rejects a request that cannot be evaluated, with HTTP status `code`."""
+    return AdmissionResponse(False, code, message=message)
 
 
-def amend(before: Json, after: Json) -> Verdict:
-    """Yes, with the difference."""
-    return Verdict(True, patch=tuple(diff(before, after)))
+def amend(before: Json, after: Json) -> AdmissionResponse:
+    """Admits the request with the JSON patch that turns `before` into `after`."""
+    return AdmissionResponse(True, patch=tuple(diff(before, after)))
 
 
-def validating(check: Check, deleting: Callable[[Json], Verdict] | None = None) -> Handler:
-    """The handler for a check of created and updated objects; `deleting` judges deletions, else they pass.
+def validating(check: Check, deleting: Callable[[Json], AdmissionResponse] | None = None) -> Handler:
+    """A handler that validates CREATE and UPDATE with `check`, and DELETE with `deleting` (admitted by default).
 
-    An update that changes nothing but metadata and status is admitted, whatever the check says: an object that was
-    stored before the check existed can still lose its finalizers.
+    An UPDATE that changes only metadata and status is admitted even if `check` rejects the object. Otherwise the
+    finalizers of an object that was stored before the check existed could not be removed.
     """
 
-    def judge(request: AdmissionRequest) -> Verdict:
+    def judge(request: AdmissionRequest) -> AdmissionResponse:
         old = request.old_object
         if request.operation == "DELETE" and old is not None and deleting is not None:
             return deleting(old)
         if request.operation not in ("CREATE", "UPDATE") or request.object is None:
             return allow()
-        verdict = check(request.object, old)
-        if not verdict.allowed and old is not None and equal_json(_asked(request.object), _asked(old)):
-            return allow(*verdict.warnings)
-        return verdict
+        response = check(request.object, old)
+        if response.allowed or old is None:
+            return response
+        if equal_json(_without_metadata(request.object), _without_metadata(old)):
+            return allow(*response.warnings)
+        return response
 
     return judge
 
 
 def defaulting(default: Change) -> Handler:
-    """The handler that adds defaults by a JSON patch against the object as it was sent. `default` gets a copy, and
-    changes it in place (and returns None) or returns an object with the defaults."""
+    """A handler that returns defaults as a JSON patch against the submitted object.
 
-    def judge(request: AdmissionRequest) -> Verdict:
+    `default` receives a copy. It either modifies the copy and returns None, or returns a new object.
+    """
+
+    def judge(request: AdmissionRequest) -> AdmissionResponse:
         if request.operation not in ("CREATE", "UPDATE") or request.object is None:
             return allow()
         return amend(request.object, apply_change(request.object, default))
@@ -144,17 +153,18 @@ def defaulting(default: Change) -> Handler:
     return judge
 
 
-def _asked(obj: Json) -> Json:
-    """The object without what others write into it."""
+def _without_metadata(obj: Json) -> Json:
+    """The object without `metadata` and `status`, which finalizers and controllers change."""
     return {name: value for name, value in obj.items() if name not in ("metadata", "status")}
 
 
 def mutating_path(resource: Resource) -> str:
-    """`/mutate-kubeflow-org-v1-pytorchjob`, as controller-runtime builds it."""
+    """The path of a mutating webhook, e.g. `/mutate-kubeflow-org-v1-pytorchjob` (as in controller-runtime)."""
     return f"/mutate-{_suffix(resource)}"
 
 
 def validating_path(resource: Resource) -> str:
+    """The path of a validating webhook, e.g. `/validate-kubeflow-org-v1-pytorchjob`."""
     return f"/validate-{_suffix(resource)}"
 
 
@@ -167,8 +177,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def decode_review(body: bytes) -> tuple[str, AdmissionRequest]:
-    """The apiVersion to answer with, and the request; raises `MalformedReviewError`. What is too deep in an object to
-    be decoded is null."""
+    """The apiVersion for the response, and the request. Raises `MalformedReviewError`.
+
+    Values that are nested too deeply to decode are replaced by null.
+    """
     if not body:
         raise MalformedReviewError("request body is empty")
     try:
@@ -180,24 +192,27 @@ async def decode_review(body: bytes) -> tuple[str, AdmissionRequest]:
     return review.api_version, review.request
 
 
-def becomes_too_deep(asked: AdmissionRequest) -> bool:
-    """Whether the object is nested deeper than code that walks through it can bear, and was not before. One that is
-    stored already can be changed and deleted: what is too deep in it becomes null for the handler."""
-    deep = [value is not None and is_deep_value(value) for value in (asked.object, asked.old_object)]
-    for value in (asked.object, asked.old_object):
+def becomes_too_deep(request: AdmissionRequest) -> bool:
+    """Whether the new object exceeds the nesting limit while the stored object does not.
+
+    An object that is already stored with too much nesting can still be updated and deleted: values nested too deeply
+    are replaced by null, in place, before the handler sees them.
+    """
+    deep = [value is not None and is_deep_value(value) for value in (request.object, request.old_object)]
+    for value in (request.object, request.old_object):
         if any(deep) and value is not None:
             prune_value(value)
     return deep == [True, False]
 
 
-def encode_review(verdict: Verdict, uid: str, api_version: str = VERSIONS[0]) -> bytes:
-    """The AdmissionReview that answers request `uid`."""
-    said = {"reason": verdict.reason, "message": verdict.message}
-    status = verdict.status or {"code": verdict.code, **{name: text for name, text in said.items() if text}}
-    response: dict[str, Any] = {"uid": uid, "allowed": verdict.allowed, "status": {"metadata": {}, **status}}
-    if verdict.patch:
-        # bytes become base64, which is how a patch travels in JSON
-        response |= {"patchType": "JSONPatch", "patch": _encode(verdict.patch)}
-    if verdict.warnings:
-        response["warnings"] = verdict.warnings
-    return _encode({"apiVersion": api_version, "kind": "AdmissionReview", "response": response})
+def encode_review(response: AdmissionResponse, uid: str, api_version: str = VERSIONS[0]) -> bytes:
+    """The AdmissionReview (JSON) that carries the response to request `uid`."""
+    texts = {"reason": response.reason, "message": response.message}
+    status = response.status or {"code": response.code, **{name: text for name, text in texts.items() if text}}
+    encoded: dict[str, Any] = {"uid": uid, "allowed": response.allowed, "status": {"metadata": {}, **status}}
+    if response.patch:
+        # msgspec encodes bytes as base64, the format of `patch`
+        encoded |= {"patchType": "JSONPatch", "patch": _encode(response.patch)}
+    if response.warnings:
+        encoded["warnings"] = response.warnings
+    return _encode({"apiVersion": api_version, "kind": "AdmissionReview", "response": encoded})

@@ -1,8 +1,8 @@
-"""Certificates for webhooks: how they are made, and when they no longer will do. Pure but for the keys' randomness.
+"""Creates CA and server certificates for webhooks, and checks whether they need renewal. Only key generation is impure.
 
-Import it lazily, where certificates are managed: `cryptography` costs 20 MiB. All certificates and keys are PEM.
-After cert-controller `pkg/rotator/rotator.go`, whose certificates are accepted as they are; ours have random serial
-numbers and key identifiers, which strict TLS libraries ask for.
+Certificates and keys are PEM. Modelled on cert-controller `pkg/rotator/rotator.go`, whose existing certificates are
+accepted. In contrast to those, certificates made here have random serial numbers and key identifiers, which strict TLS
+libraries require. Import this module lazily: `cryptography` takes 20 MiB.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-AUTHORITY_LIFE = timedelta(days=3650)
-SERVER_LIFE = timedelta(days=365)
-MAX_LOOKAHEAD = timedelta(days=90)
-BACKDATED = timedelta(hours=1)
-"""So that a client whose clock is a little behind accepts a new certificate."""
+CA_LIFETIME = timedelta(days=3650)
+SERVER_LIFETIME = timedelta(days=365)
+MAX_RENEW_BEFORE = timedelta(days=90)
+CLOCK_SKEW = timedelta(hours=1)
+"""A new certificate is valid from this long ago, so that clients whose clock is behind accept it."""
 
 SigningKey: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its private key."""
+    """A certificate and its private key, both PEM."""
 
     certificate: bytes
     key: bytes = field(repr=False)
 
 
-class _UnusableError(ValueError):
-    """What is no certificate or key, or not one that we can use."""
+class _InvalidPairError(ValueError):
+    """The certificate or key is missing, malformed, unsupported, or they do not match."""
 
 
 def make_authority(name: str, organization: str, now: datetime) -> Pair:
-    """A self-signed authority, good for ten years."""
+    """A self-signed CA certificate, valid for ten years. `now` is aware, here and below."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name, organization)
-    builder = _builder(subject, subject, key, now, now + AUTHORITY_LIFE)
+    builder = _builder(subject, subject, key, now, now + CA_LIFETIME)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
     own = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
@@ -53,11 +53,12 @@ def make_authority(name: str, organization: str, now: datetime) -> Pair:
 
 
 def issue(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
-    """A server certificate for these DNS names, the first of which is its subject; good for a year, and not longer than
-    its authority. Raises `ValueError` if the authority cannot sign."""
+    """A server certificate for the DNS `names`, the first of which is its subject.
+
+    Valid for one year, but not longer than the CA certificate. Raises `ValueError` if the CA cannot sign."""
     signer, signing_key = _parse(authority.certificate), _parse_key(authority.key)
     key = ec.generate_private_key(ec.SECP256R1())
-    until = min(now + SERVER_LIFE, signer.not_valid_after_utc)
+    until = min(now + SERVER_LIFETIME, signer.not_valid_after_utc)
     builder = _builder(_name(names[0]), signer.subject, key, now, until)
     alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
@@ -73,32 +74,37 @@ def issue(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
 
 
 def authority_fault(authority: Pair, now: datetime) -> str:
-    """Why this authority has to be replaced; empty if it is good."""
+    """Why the CA certificate must be renewed; empty if it need not be."""
     try:
         certificate = _parse(authority.certificate)
         _require_match(certificate, authority.key)
         if not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
-            return "it is not an authority"
-        return _age_fault(certificate, now, due_early=True)
-    except (_UnusableError, x509.ExtensionNotFound) as error:
+            return "it is not a CA certificate"
+        return _age_fault(certificate, now, renew_early=True)
+    except (_InvalidPairError, x509.ExtensionNotFound) as error:
         return str(error)
 
 
-def server_fault(server: Pair, authority: bytes, names: Sequence[str], now: datetime, *, due_early: bool = True) -> str:
-    """Why this certificate has to be replaced; empty if it is good. Without `due_early`: why no client that trusts
-    `authority` would accept it right now."""
+def server_fault(
+    server: Pair, authority: bytes, names: Sequence[str], now: datetime, *, renew_early: bool = True
+) -> str:
+    """Why the server certificate must be renewed; empty if it need not be.
+
+    Renewal is due when a third of the lifetime or 90 days are left, whichever is shorter. With `renew_early=False`,
+    the result says why a client that trusts `authority` would reject the certificate at `now`.
+    """
     try:
         certificate, signer = _parse(server.certificate), _parse(authority)
         _require_match(certificate, server.key)
         certificate.verify_directly_issued_by(signer)
         return (
             _purpose_fault(certificate, names)
-            or _age_fault(certificate, now, due_early=due_early)
-            or _age_fault(signer, now, due_early=False)
+            or _age_fault(certificate, now, renew_early=renew_early)
+            or _age_fault(signer, now, renew_early=False)
         )
     except InvalidSignature:
-        return "another authority signed it"
-    except (_UnusableError, x509.ExtensionNotFound, ValueError, TypeError) as error:
+        return "it is signed by another CA"
+    except (_InvalidPairError, x509.ExtensionNotFound, ValueError, TypeError) as error:
         return str(error)
 
 
@@ -106,45 +112,45 @@ def _purpose_fault(certificate: x509.Certificate, names: Sequence[str]) -> str:
     alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     missing = sorted(set(names) - set(alternatives.get_values_for_type(x509.DNSName)))
     if missing:
-        return f"it does not name {', '.join(missing)}"
+        return f"its names do not include {', '.join(missing)}"
     purposes = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    return "" if ExtendedKeyUsageOID.SERVER_AUTH in purposes else "it is not for servers"
+    return "" if ExtendedKeyUsageOID.SERVER_AUTH in purposes else "its usage does not include server authentication"
 
 
-def _age_fault(certificate: x509.Certificate, now: datetime, *, due_early: bool) -> str:
+def _age_fault(certificate: x509.Certificate, now: datetime, *, renew_early: bool) -> str:
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    lookahead = min((ends - begins) / 3, MAX_LOOKAHEAD) if due_early else timedelta()
+    renew_before = min((ends - begins) / 3, MAX_RENEW_BEFORE) if renew_early else timedelta()
     if now < begins:
         return f"it is not valid before {begins}"
-    return f"it ends at {ends}" if now + lookahead >= ends else ""
+    return f"it expires at {ends}" if now + renew_before >= ends else ""
 
 
 def _parse(pem: bytes) -> x509.Certificate:
-    """The first certificate."""
+    """The first certificate in `pem`."""
     if not pem.strip():
-        raise _UnusableError("there is none")
+        raise _InvalidPairError("it is missing")
     try:
         with warnings.catch_warnings():
-            # The authorities of cert-controller have serial number 0, which RFC 5280 forbids and TLS does not mind.
+            # cert-controller issues CA certificates with serial number 0. RFC 5280 forbids it; TLS accepts it.
             warnings.simplefilter("ignore", CryptographyDeprecationWarning)
             return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
-        raise _UnusableError(f"it is no certificate: {error}") from error
+        raise _InvalidPairError(f"it is not a certificate: {error}") from error
 
 
 def _parse_key(pem: bytes) -> SigningKey:
     try:
         key = serialization.load_pem_private_key(pem, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _UnusableError(f"its key cannot be read: {error}") from error
+        raise _InvalidPairError(f"its key cannot be parsed: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise _UnusableError("its key is neither RSA nor ECDSA")
+        raise _InvalidPairError("its key is neither RSA nor ECDSA")
     return key
 
 
 def _require_match(certificate: x509.Certificate, key: bytes) -> None:
     if _parse_key(key).public_key() != certificate.public_key():
-        raise _UnusableError("its key is another one's")
+        raise _InvalidPairError("its key does not match")
 
 
 def _builder(
@@ -157,7 +163,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(until)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
@@ -165,7 +171,7 @@ def _builder(
 
 def _name(common: str, organization: str = "") -> x509.Name:
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)] if organization else []
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64]), *attributes])  # X.520 allows no more
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64]), *attributes])  # the limit of X.520
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -1,4 +1,7 @@
-"""The `caBundle` in webhook configurations: whom the API server trusts when it calls us."""
+"""Computes the patches that set `caBundle` in webhook configurations. Pure.
+
+The API server verifies the webhook server's certificate with the `caBundle`.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
     _ADMISSION, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", namespaced=False
 )
 
-FOREIGN = "cert-manager.io/"
-"""Annotations that begin so tell that cert-manager writes the object: the bundle (`inject-ca-from` and its kin) or the
-Secret (`certificate-name`)."""
+CERT_MANAGER_PREFIX = "cert-manager.io/"
+"""Prefix of the annotations on objects that cert-manager writes: webhook configurations (`inject-ca-from`,
+`inject-ca-from-secret`, `inject-apiserver-ca`) and Secrets (`certificate-name`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One webhook configuration of ours, by kind and name."""
+    """Reference to a webhook configuration of this operator."""
 
     resource: Resource
     name: str
@@ -32,14 +35,16 @@ class Configuration:
         return f"{self.resource}/{self.name}"
 
 
-def is_foreign(obj: Json) -> bool:
-    """Whether somebody else has been asked to write our part of it."""
-    return any(name.startswith(FOREIGN) for name in obj["metadata"].get("annotations") or {})
+def is_managed_by_cert_manager(obj: Json) -> bool:
+    """Whether cert-manager writes the certificates of this Secret or webhook configuration."""
+    return any(name.startswith(CERT_MANAGER_PREFIX) for name in obj["metadata"].get("annotations") or {})
 
 
 def injection(configuration: Json, bundle: bytes) -> list[Json]:
-    """The JSON patch that puts `bundle` (PEM) into every webhook, each only if its client configuration is still what
-    was read; empty if all have it."""
+    """The JSON patch (RFC 6902) that sets `caBundle` of every webhook to `bundle` (PEM); empty if all have it.
+
+    A `test` operation precedes each change: the patch fails if another writer changed the `clientConfig`.
+    """
     wanted = base64.b64encode(bundle).decode()
     operations: list[Json] = []
     for index, webhook in enumerate(configuration.get("webhooks") or ()):

@@ -1,13 +1,13 @@
-"""What the Secret of the webhook certificates holds, and how one Secret follows another. Pure.
+"""The content of the webhook certificate Secret, and the state machine that rotates it. Pure.
 
-A change of the authority takes three steps, so that whoever trusts the published bundle trusts what is served at every
-moment, however late the other replicas and the API servers are:
+The CA is rotated in three steps. At any time the published `caBundle` verifies the certificate that is served, also
+while replicas or API servers lag behind:
 
-    1. the next authority is written beside the old one, and published with it; the old certificate is served on
-    2. once all configurations show both, the next becomes the authority and its certificate is served
-    3. after 24 h the previous one is dropped
+    1. the Secret and the bundle contain the current and the next CA; the old server certificate is still served
+    2. once all webhook configurations contain both, the next CA becomes current and signs a new server certificate
+    3. after 24 h the previous CA is removed from the bundle
 
-Import it lazily: it makes certificates.
+Import this module lazily: it imports `cryptography`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,16 @@ FIELDS = (
     "previous-ca.crt",
     "previous-ca-until",
 )
-"""The first four are those of cert-controller."""
+"""Keys of the Secret's `data`. The first four are those of cert-controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom certificates are for: `names` are DNS names, the first of which is the certificate's subject."""
+    """The subject of the certificates.
+
+    `names` are the DNS names of the server certificate, the first of which is its common name. `authority` and
+    `organization` are those of the CA certificate.
+    """
 
     names: tuple[str, ...]
     authority: str = "webhook-ca"
@@ -47,7 +51,11 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """The content of one Secret; pairs that are missing are empty."""
+    """The parsed content of the Secret. Missing pairs are empty.
+
+    `successor` is the next CA (step 1), `previous` the certificate of the previous CA (step 3), which is trusted until
+    `previous_until`.
+    """
 
     authority: Pair = field(default_factory=lambda: Pair(b"", b""))
     server: Pair = field(default_factory=lambda: Pair(b"", b""))
@@ -57,7 +65,7 @@ class Keyring:
 
     @classmethod
     def parse(cls, data: Mapping[str, str]) -> Keyring:
-        """Of `data` of a Secret; what cannot be read counts as missing."""
+        """From `data` of a Secret. Values that cannot be decoded count as missing."""
         read = {name: _decode(data.get(name) or "") for name in FIELDS}
         successor = Pair(read["next-ca.crt"], read["next-ca.key"])
         return cls(
@@ -69,7 +77,7 @@ class Keyring:
         )
 
     def data(self) -> dict[str, str]:
-        """As `data` of a Secret, without what is empty."""
+        """As `data` of a Secret, without empty values."""
         values = (
             *(self.authority.certificate, self.authority.key, self.server.certificate, self.server.key),
             *((self.successor.certificate, self.successor.key) if self.successor else (b"", b"")),
@@ -81,23 +89,25 @@ class Keyring:
 
     @property
     def bundle(self) -> bytes:
-        """What clients are told to trust."""
+        """The CA certificates (PEM) that clients must trust: current, next and previous."""
         parts = (self.authority.certificate, self.successor.certificate if self.successor else b"", self.previous)
         given = [part for part in parts if part]
         return given[0] if len(given) == 1 else b"".join(part.rstrip(b"\n") + b"\n" for part in given)
 
 
 def advance(ring: Keyring, subject: Subject, now: datetime, *, published: bool) -> tuple[Keyring, str]:
-    """The Secret that should be instead of `ring`, and why; `ring` itself and an empty reason if it is good.
-    `published`: all configurations show its bundle."""
+    """The next state of the Secret and the reason for the change; `ring` itself and "" if no change is due.
+
+    `published` says whether all webhook configurations contain the bundle of `ring`.
+    """
     if ring.successor is not None:
         return _succeed(ring, ring.successor, subject, now, published=published)
     if fault := authority_fault(ring.authority, now):
-        return _replace_authority(ring, subject, now), f"authority: {fault}"
+        return _replace_authority(ring, subject, now), f"CA: {fault}"
     if fault := server_fault(ring.server, ring.authority.certificate, subject.names, now):
         return replace(ring, server=issue(ring.authority, subject.names, now)), f"certificate: {fault}"
     if ring.previous and (ring.previous_until is None or ring.previous_until <= now):
-        return replace(ring, previous=b"", previous_until=None), "the previous authority has retired"
+        return replace(ring, previous=b"", previous_until=None), "previous CA: its overlap has ended"
     return ring, ""
 
 
@@ -112,17 +122,17 @@ def _succeed(
     ring: Keyring, successor: Pair, subject: Subject, now: datetime, *, published: bool
 ) -> tuple[Keyring, str]:
     if fault := authority_fault(successor, now):
-        return replace(ring, successor=None), f"next authority: {fault}"
+        return replace(ring, successor=None), f"next CA: {fault}"
     if not published and _is_served(ring, subject, now):
         return ring, ""
     server = issue(successor, subject.names, now)
-    return Keyring(successor, server, None, ring.authority.certificate, now + OVERLAP), "the next authority takes over"
+    return Keyring(successor, server, None, ring.authority.certificate, now + OVERLAP), "next CA: it becomes current"
 
 
 def _is_served(ring: Keyring, subject: Subject, now: datetime) -> bool:
-    """Whether there are clients that accept the certificate as it is, and would not a new one."""
+    """Whether clients that trust the current CA accept the server certificate. If so, rotation must be gradual."""
     authority = ring.authority.certificate
-    return not server_fault(ring.server, authority, subject.names, now, due_early=False)
+    return not server_fault(ring.server, authority, subject.names, now, renew_early=False)
 
 
 def _decode(text: str) -> bytes:

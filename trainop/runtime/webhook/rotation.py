@@ -1,7 +1,9 @@
-"""Keeps the webhook certificates: makes them, renews them, serves them, and tells the API server whom to trust.
+"""A controller that creates, renews and serves the webhook certificates and injects the `caBundle`.
 
-Every replica runs it. The Secret decides between them: it is written only over the version that was read, and who
-loses reads again and serves what the other wrote.
+It reconciles one Secret: read the webhook configurations and the Secret, compute the next state (`keyring.advance`),
+write the Secret, load the certificate into the server, and patch the configurations. It runs on every replica.
+Replicas are coordinated by the Secret's resourceVersion: after a conflict, a replica reads the Secret again and serves
+what the other replica wrote.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ from trainop.runtime.metrics.metrics import Metrics
 from trainop.runtime.objects.metadata import HasMetadata, Json, Key, PartialObject
 from trainop.runtime.objects.resource import SECRETS, Resource
 from trainop.runtime.serving.certificate_folder import CertificateError, ServingCertificate
-from trainop.runtime.webhook.injection import Configuration, injection, is_foreign
+from trainop.runtime.webhook.injection import Configuration, injection, is_managed_by_cert_manager
 
 if TYPE_CHECKING:
     from trainop.runtime.webhook.keyring import Keyring
 
 CHECK_INTERVAL = 12 * 3600.0
-SETTLE = 10.0
-"""Seconds from the confirmation of a bundle until API servers surely use it."""
+SETTLE_TIME = 10.0
+"""Seconds from reading a bundle back until all API servers are assumed to use it."""
 
 CONTROLLER = "certificates"
 
@@ -52,7 +54,12 @@ _decode = msgspec.json.Decoder(PartialObject).decode
 
 @dataclass(frozen=True, slots=True)
 class RotationOptions:
-    """`names` are the DNS names to serve, first `<service>.<namespace>.svc`; `configurations` are those to inject."""
+    """What to maintain.
+
+    `secret` is the Secret that stores the certificates. `names` are the DNS names of the server, the first of which is
+    `<service>.<namespace>.svc`. `configurations` receive the `caBundle`. `authority` and `organization` are the common
+    name and organization of the CA certificate.
+    """
 
     secret: Key
     names: tuple[str, ...]
@@ -63,17 +70,17 @@ class RotationOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The configurations as they were before the Secret was read; `failures` tells of those that could not be."""
+    """The configurations as read before the Secret; `failures` has one error per configuration that was not read."""
 
     found: tuple[tuple[Configuration, Json], ...]
     failures: tuple[Exception, ...]
 
 
 class CertificateRotation:
-    """Goes to `Manager.add`: runs on every replica, until cancelled.
+    """A runnable for `Manager.add`: runs on every replica until cancelled.
 
-    The Secret is created if it is missing; one that cert-controller wrote is kept as it is until it is due. All trouble
-    with the API server is retried with back-off, for ever.
+    Creates the Secret if it is missing. Certificates written by cert-controller are kept until they need renewal.
+    Errors of the API server are retried with back-off, without limit.
     """
 
     def __init__(
@@ -86,13 +93,14 @@ class CertificateRotation:
         rng: random.Random | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`client` must not be fenced by leadership: every replica writes."""
+        """`client` must not be gated by leader election, because every replica writes."""
         self._clock = clock or SystemClock()
         self._metrics = metrics or Metrics()
         reconciler = _Rotator(client, options, certificate, self._clock, self._metrics)
         self._controller = Controller(CONTROLLER, reconciler, clock=self._clock, rng=rng, metrics=self._metrics)
         self._key = options.secret
-        # They only wake the controller, which reads for itself, so that a missing right to watch costs promptness only.
+        # Informers only trigger reconciles. The reconciler reads from the API server, so that without permission to
+        # watch, rotation still works at CHECK_INTERVAL.
         self._cache = Cache(client, clock=self._clock, rng=rng, metrics=self._metrics)
         mapper: EnqueueMapped[HasMetadata] = EnqueueMapped(lambda _: (self._key,))
         enqueue = Enqueue(self._controller.queue, mapper)
@@ -123,7 +131,7 @@ class _Rotator:
     def __init__(
         self, client: Client, options: RotationOptions, certificate: ServingCertificate, clock: Clock, metrics: Metrics
     ) -> None:
-        from trainop.runtime.webhook import keyring  # noqa: PLC0415  # 20 MiB, only for who manages certificates
+        from trainop.runtime.webhook import keyring  # noqa: PLC0415  # takes 20 MiB, needed only for rotation
 
         self._keyring = keyring
         self._client = client
@@ -133,28 +141,28 @@ class _Rotator:
         self._clock = clock
         self._metrics = metrics
         self._published: tuple[bytes, float] | None = None
-        """The bundle that all configurations show, and since when."""
-        self._told: set[Configuration] = set()
+        """The bundle that all configurations contain, and the monotonic time of its confirmation."""
+        self._reported_missing: set[Configuration] = set()
 
     async def reconcile(self, key: Key) -> Result:
-        # Configurations before the Secret: what is then written into them is at least as new as what they show, and
-        # written only if they still show it. So a replica that is behind never takes back a bundle.
+        # Configurations are read before the Secret. The bundle written to them is then at least as new as the one they
+        # contain, and the patch tests that they are unchanged. So a replica that lags never reverts a bundle.
         reading = await self._read_configurations()
         secret = await self._read_secret(key)
         ring = self._keyring.Keyring.parse((secret or {}).get("data") or {})
         now = self._clock.now()
         wanted, why = ring, ""
-        if secret is None or not is_foreign(secret):
+        if secret is None or not is_managed_by_cert_manager(secret):
             wanted, why = self._keyring.advance(ring, self._subject, now, published=self._is_settled(ring, reading))
         if why:
-            log.info("certificates change", secret=str(key), reason=why)
+            log.info("updating certificates", secret=str(key), reason=why)
             try:
                 await self._write(key, secret, wanted)
             except (ConflictError, AlreadyExistsError, NotFoundError):
-                return Result(requeue=True)  # another replica was faster
+                return Result(requeue=True)  # another replica wrote it first
         self._serve(wanted)
         await self._inject(reading, wanted.bundle)
-        return Result(requeue_after=self._next_look(wanted, now))
+        return Result(requeue_after=self._requeue_after(wanted, now))
 
     async def _read_secret(self, key: Key) -> Json | None:
         try:
@@ -187,13 +195,13 @@ class _Rotator:
             try:
                 configuration = await self._client.get(each.resource, each.name)
             except NotFoundError:
-                if each not in self._told:
-                    log.info("webhook configuration does not exist", configuration=str(each))
-                self._told.add(each)
+                if each not in self._reported_missing:
+                    log.info("webhook configuration not found", configuration=str(each))
+                self._reported_missing.add(each)
             except (ApiError, ConnectionError, TimeoutError) as error:
                 failures.append(error)
             else:
-                if not is_foreign(configuration):
+                if not is_managed_by_cert_manager(configuration):
                     found.append((each, configuration))
         return _Reading(tuple(found), tuple(failures))
 
@@ -205,10 +213,10 @@ class _Rotator:
                 continue
             try:
                 await self._client.patch(each.resource, each.name, None, patch, kind=PatchKind.JSON)
-                log.info("authority injected", configuration=str(each))
+                log.info("CA bundle injected", configuration=str(each))
                 self._published = None
             except (ConflictError, InvalidError, NotFoundError):
-                failures.append(ReconcileError(f"{each} has changed meanwhile"))  # so says the test
+                failures.append(ReconcileError(f"{each} was changed by another writer"))  # the `test` operation failed
             except (ApiError, ConnectionError, TimeoutError) as error:
                 failures.append(error)
         self._confirm(bundle, failures)
@@ -221,16 +229,16 @@ class _Rotator:
             self._published = (bundle, self._clock.monotonic())
 
     def _is_settled(self, ring: Keyring, reading: _Reading) -> bool:
-        """All configurations show the ring's bundle, and have for long enough."""
-        shown = not reading.failures and not any(injection(seen, ring.bundle) for _, seen in reading.found)
-        if not shown or self._published is None or self._published[0] != ring.bundle:
+        """Whether all configurations have contained the bundle of `ring` for at least SETTLE_TIME."""
+        published = not reading.failures and not any(injection(seen, ring.bundle) for _, seen in reading.found)
+        if not published or self._published is None or self._published[0] != ring.bundle:
             return False
-        return self._clock.monotonic() - self._published[1] >= SETTLE
+        return self._clock.monotonic() - self._published[1] >= SETTLE_TIME
 
-    def _next_look(self, ring: Keyring, now: datetime) -> float:
-        """Seconds."""
+    def _requeue_after(self, ring: Keyring, now: datetime) -> float:
+        """Seconds until the next change may be due."""
         if ring.successor is not None:
-            return SETTLE
+            return SETTLE_TIME
         retires = ring.previous_until
         left = (retires - now).total_seconds() if ring.previous and retires else CHECK_INTERVAL
         return min(max(left, 1.0), CHECK_INTERVAL)

@@ -1,7 +1,8 @@
-"""The admission server: AdmissionReviews in over TLS, verdicts out.
+"""The admission webhook server: dispatches AdmissionReviews, received over TLS, to handlers by path.
 
-Semantics and texts of controller-runtime `pkg/webhook`: whatever happens to a review, the HTTP status is 200 and the
-code stands in the response. Beyond it, no handler keeps the API server waiting: it is answered before it gives up.
+Semantics and messages are those of controller-runtime `pkg/webhook`: the HTTP status is always 200, and errors are
+reported by `response.status`. In addition, each handler has a timeout slightly shorter than that of the API server, so
+that the API server receives a response even if the handler hangs.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from trainop.runtime.serving.certificate_folder import ServingCertificate
 from trainop.runtime.serving.server import Address, HttpServer
 from trainop.runtime.webhook.admission import (
     AdmissionRequest,
+    AdmissionResponse,
     Handler,
     MalformedReviewError,
-    Verdict,
     becomes_too_deep,
     decode_review,
     deny,
@@ -35,17 +36,18 @@ from trainop.runtime.webhook.admission import (
 PORT = 9443
 ANY_ADDRESS = Address(None, PORT)
 MAX_BODY = 7 * 1024 * 1024
-"""Bytes; the largest object that etcd takes, twice, and then some."""
+"""Bytes. An UPDATE review contains two objects, each at most 3 MiB (the API server's limit on request bodies)."""
 
 CONNECTIONS = 128
-BODY_WITHIN = 10.0
-"""Seconds in which the body of a review has to be there."""
+BODY_TIMEOUT = 10.0
+"""Seconds for receiving the body of a review."""
 
 DEFAULT_TIMEOUT = 10.0
 MARGIN = 0.5
-"""Seconds before the API server's deadline at which it is answered."""
+"""Seconds by which a handler's timeout is shorter than that of the API server."""
 
 SLOW_HANDLER = 0.005
+"""Seconds. A synchronous handler that takes longer is logged, because it blocks the event loop."""
 PROBE_TIMEOUT = 10.0
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -54,7 +56,10 @@ log = structlog.get_logger(__name__)
 
 
 class WebhookServer:
-    """Serves handlers by path; goes to `Manager.add_webhooks`. Paths are registered before `bind`."""
+    """The admission server, for `Manager.add_webhooks`. Handlers must be registered before `bind`.
+
+    `certificate` may be loaded or replaced while the server runs. Until a certificate is loaded, TLS handshakes fail.
+    """
 
     def __init__(
         self,
@@ -72,25 +77,27 @@ class WebhookServer:
         self._paths: set[str] = set()
 
     def register(self, path: str, handler: Handler) -> None:
-        """Raises `ValueError` if the path is taken."""
+        """Serves `handler` at `path`. Raises `ValueError` if the path is already registered."""
         if path in self._paths:
             raise ValueError(f"webhook path {path} is registered already")
         self._paths.add(path)
         self._application.router.add_route("*", path, _Endpoint(path, handler, self._metrics, self._clock).answer)
 
     async def bind(self) -> None:
-        """Raises `BindError`. Without a certificate yet, connections fail until there is one."""
+        """Starts listening. Raises `BindError`."""
         await self._server.bind()
 
     async def run(self) -> None:
+        """Serves until cancelled."""
         await self._server.run()
 
     @property
     def port(self) -> int | None:
+        """The listening port; None before `bind`."""
         return self._server.port
 
     async def check(self) -> None:
-        """For readiness: connects as the API server would; raises `UnhealthyError` or `OSError`."""
+        """Readiness check: makes a TLS connection to the server. Raises `UnhealthyError` or `OSError`."""
         if self.port is None:
             raise UnhealthyError("webhook server has not been started yet")
         if not self._certificate.loaded:
@@ -108,7 +115,7 @@ class WebhookServer:
 
 
 class _Endpoint:
-    """One path: its handler and what is measured of it."""
+    """One registered path: its handler and its metrics."""
 
     def __init__(self, path: str, handler: Handler, metrics: Metrics, clock: Clock) -> None:
         self._path = path
@@ -128,57 +135,57 @@ class _Endpoint:
         refusal, body = await _read(request)
         if refusal is None:
             try:
-                api_version, asked = await decode_review(body)
+                api_version, review = await decode_review(body)
             except MalformedReviewError as error:
                 refusal = refuse(400, str(error))
             else:
-                if becomes_too_deep(asked):
-                    return encode_review(deny(f"the object {TOO_DEEP}"), asked.uid, api_version)
-                verdict = await self._judge(asked, seconds_for(request.query.get("timeout", "")))
-                return encode_review(verdict, asked.uid, api_version)
-        log.warning("bad admission request", webhook=self._path, error=refusal.message)
+                if becomes_too_deep(review):
+                    return encode_review(deny(f"the object {TOO_DEEP}"), review.uid, api_version)
+                response = await self._respond(review, handler_timeout(request.query.get("timeout", "")))
+                return encode_review(response, review.uid, api_version)
+        log.warning("malformed admission request", webhook=self._path, error=refusal.message)
         return encode_review(refusal, "")
 
-    async def _judge(self, asked: AdmissionRequest, seconds: float) -> Verdict:
-        """The handler's verdict, in a task of its own: whatever it raises concerns this one request."""
-        task = asyncio.create_task(self._call(asked), name=f"webhook {self._path}")
+    async def _respond(self, request: AdmissionRequest, seconds: float) -> AdmissionResponse:
+        """Calls the handler in a separate task, so that its errors and its timeout affect only this request."""
+        task = asyncio.create_task(self._call(request), name=f"webhook {self._path}")
         try:
             await asyncio.wait((task,), timeout=seconds)
             if not task.done():
-                log.error("webhook took too long", webhook=self._path, seconds=seconds, uid=asked.uid)
+                log.error("webhook handler timed out", webhook=self._path, seconds=seconds, uid=request.uid)
                 return refuse(500, "timeout")
         finally:
             if task.cancel():
                 await asyncio.wait((task,), timeout=MARGIN / 2)
         if task.cancelled():
-            return self._failed(asked, RuntimeError("it awaited something that was cancelled"))
+            return self._failed(request, RuntimeError("the handler was cancelled by something it awaited"))
         error = task.exception()
-        return task.result() if error is None else self._failed(asked, error)
+        return task.result() if error is None else self._failed(request, error)
 
-    async def _call(self, asked: AdmissionRequest) -> Verdict:
+    async def _call(self, request: AdmissionRequest) -> AdmissionResponse:
         began = self._clock.monotonic()
-        verdict = self._handler(asked)
+        response = self._handler(request)
         took = self._clock.monotonic() - began
         if took > SLOW_HANDLER:
-            log.warning("webhook is slow", webhook=self._path, seconds=round(took, 4), uid=asked.uid)
-        return await verdict if inspect.isawaitable(verdict) else verdict
+            log.warning("slow webhook handler", webhook=self._path, seconds=round(took, 4), uid=request.uid)
+        return await response if inspect.isawaitable(response) else response
 
-    def _failed(self, asked: AdmissionRequest, error: BaseException) -> Verdict:
+    def _failed(self, request: AdmissionRequest, error: BaseException) -> AdmissionResponse:
         if isinstance(error, ApiError):
-            return Verdict(False, error.code, error.reason, error.message, status=error.status)
+            return AdmissionResponse(False, error.code, error.reason, error.message, status=error.status)
         self._metrics.panics.inc()
-        log.error("webhook raised", webhook=self._path, uid=asked.uid, error=repr(error), exc_info=error)
+        log.error("webhook handler raised", webhook=self._path, uid=request.uid, error=repr(error), exc_info=error)
         return refuse(500, f"panic: {error} [recovered]")
 
 
-async def _read(request: web.Request) -> tuple[Verdict | None, bytes]:
-    """The body, or why it is none."""
+async def _read(request: web.Request) -> tuple[AdmissionResponse | None, bytes]:
+    """The rejection of an unusable body (or None), and the body."""
     content_type = request.headers.get("Content-Type", "")
     try:
-        async with asyncio.timeout(BODY_WITHIN):
+        async with asyncio.timeout(BODY_TIMEOUT):
             body = await request.read()
     except TimeoutError:
-        return refuse(408, f"request body did not come within {BODY_WITHIN:.0f} s"), b""
+        return refuse(408, f"request body was not received within {BODY_TIMEOUT:.0f} s"), b""
     except web.HTTPRequestEntityTooLarge:
         return refuse(413, f"request entity is too large; limit is {MAX_BODY} bytes"), b""
     if body and content_type != "application/json":
@@ -186,9 +193,9 @@ async def _read(request: web.Request) -> tuple[Verdict | None, bytes]:
     return None, body
 
 
-def seconds_for(timeout: str) -> float:
-    """How long a handler may take if the API server waits for `timeout`, such as `10s` (a Go duration)."""
+def handler_timeout(timeout: str) -> float:
+    """Seconds that a handler may take if the API server waits for `timeout` (a Go duration, e.g. `10s`)."""
     parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)(h|ms|us|µs|ns|m|s)", timeout)
     whole = bool(parts) and "".join(number + unit for number, unit in parts) == timeout
-    asked = sum(float(number) * _UNITS[unit] for number, unit in parts) if whole else DEFAULT_TIMEOUT
-    return max(asked - MARGIN, 0.1)
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts) if whole else DEFAULT_TIMEOUT
+    return max(seconds - MARGIN, 0.1)
