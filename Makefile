@@ -103,7 +103,7 @@ profile: $(READY)  ## where the operator's time and memory go: two flame graphs 
 
 lock:  ## write constraints.txt anew: the newest versions that pyproject.toml allows (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --upgrade --group dev --group bench \
-		--no-annotate --no-header --no-emit-index-url pyproject.toml -o constraints.txt
+		--extra local --extra legacy-auth --no-annotate --no-header --no-emit-index-url pyproject.toml -o constraints.txt
 
 clean:  ## remove what make and the tools have made here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov build dist
@@ -114,13 +114,13 @@ $(READY): pyproject.toml constraints.txt
 	@set -e; \
 	if command -v uv >/dev/null; then \
 		test -x $(BIN)/python || uv venv --quiet --python '>=3.11,<3.14' .venv; \
-		uv pip install --quiet --python $(BIN)/python -r constraints.txt -e .; \
+		uv pip install --quiet --python $(BIN)/python -r constraints.txt -e '.[local,legacy-auth]'; \
 	else \
 		python="$(PYTHON)"; \
 		test -n "$$python" || { echo "Python >= 3.11 is needed, and none was found on the PATH" >&2; exit 1; }; \
 		$$python -c 'import ensurepip, venv' 2>/dev/null || \
 			{ echo "$$python cannot make environments: install its venv package (Debian: apt install python3-venv)" >&2; exit 1; }; \
 		test -x $(BIN)/pip || $$python -m venv --clear .venv; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt -e .; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt -e '.[local,legacy-auth]'; \
 	fi
 	@touch $@

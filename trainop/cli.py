@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from trainop import __version__
+from trainop import __version__, extras
 from trainop.errors import TrainopError, UsageError
 from trainop.flags import HelpRequested, usage
 from trainop.settings import FLAGS, read_settings
@@ -25,6 +25,9 @@ LAZY = {
 }
 """Commands of other modules: module, attribute, short help. The operator must not pay for their imports."""
 
+NEEDS = {"run": extras.LOCAL, "cluster": extras.LOCAL}
+"""Commands that need an extra."""
+
 
 class _Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -33,6 +36,8 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in LAZY:
             return super().get_command(ctx, cmd_name)
+        if cmd_name in NEEDS:
+            extras.require(NEEDS[cmd_name], f"trainop {cmd_name}")
         module, attribute, _ = LAZY[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command

@@ -56,7 +56,7 @@ def environment(name: str, framework: Framework) -> Path:
         print(f"{name}: installing {', '.join(framework.packages)} ...", flush=True)
         venv.create(place, with_pip=True, clear=True)
         pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *framework.packages, str(ROOT)], check=True)
+        subprocess.run([*pip, *framework.packages, f"{ROOT}[local]"], check=True)
         done.touch()
     return place / "bin"
 

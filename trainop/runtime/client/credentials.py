@@ -142,16 +142,24 @@ class TokenFile(TokenText):
 class LibraryCredentials(SharedCredentials):
     """Legacy `auth-provider` users (OIDC, GCP): kubernetes_asyncio logs in and refreshes.
 
-    Imported only here and only then: the import costs 36 MiB.
+    It is imported only here, because the import costs 36 MiB, and installed by the extra `legacy-auth`.
     """
 
     def __init__(self, path: Path, context: str, clock: Clock) -> None:
+        """Raises `ConfigError` if kubernetes_asyncio is not installed."""
+        try:
+            import kubernetes_asyncio  # noqa: F401, PLC0415  # 36 MiB, only for those who need it
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{path}: the auth-provider of context {context!r} needs kubernetes-asyncio: "
+                "install the extra legacy-auth of this package"
+            ) from error
         super().__init__(clock)
         self._path = path
         self._context = context
 
     async def fetch(self) -> tuple[Proof, float]:
-        from kubernetes_asyncio import client, config  # noqa: PLC0415  # 36 MiB, only for those who need it
+        from kubernetes_asyncio import client, config  # noqa: PLC0415  # as above
 
         configuration = client.Configuration()
         try:

@@ -1,0 +1,33 @@
+"""The extras of the package: optional dependencies that only some commands need.
+
+`pip install trainop` installs what the operator in a cluster runs. A command that needs more calls `require` before it
+imports anything, so that a missing extra is one line and no traceback. `docs/dependencies.md` lists who needs what.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+
+from trainop.errors import StartError
+
+LOCAL = "local"
+"""The embedded cluster as `trainop run` and `trainop cluster` start it."""
+
+MODULES: Mapping[str, tuple[str, ...]] = {LOCAL: ("rich", *(("pyroute2",) if sys.platform == "linux" else ()))}
+"""By extra: the top-level modules that its packages bring on this system."""
+
+
+def require(extra: str, command: str) -> None:
+    """Raises `StartError` with the extra to install if `command` lacks a module of `extra`."""
+    missing = [module for module in MODULES[extra] if not _is_installed(module)]
+    if missing:
+        raise StartError(f"{command} needs {' and '.join(missing)}: pip install 'trainop[{extra}]'")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
