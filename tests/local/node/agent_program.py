@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from trainop.local.node.sandbox.sandbox import Command, Machine, NetworkMode, SandboxError
+from trainop.local.node.sandbox.sandbox import Command, ContainerRuntime, NetworkMode, SandboxError
 
 NO_SUCH_MODE = 3
 """Exit code that tells a machine on which the mode cannot be had from a mistake."""
@@ -43,21 +43,21 @@ def say(word: str) -> None:
 
 
 async def main(mode: NetworkMode, marker: str, lasting: str) -> None:
-    machine = await Machine.start(mode)
-    await machine.open_pod("pod", "pod", "10.244.0.2")
+    runtime = await ContainerRuntime.start(mode)
+    await runtime.run_pod_sandbox("pod", "pod", "10.244.0.2")
     command = Command([sys.executable, "-c", LITTER, marker, lasting], dict(os.environ), "/")
     null = os.open(os.devnull, os.O_RDWR)
-    process = await machine.start_container("pod", command, null, null)
+    process = await runtime.start_container("pod", command, null, null)
     await process.started
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, process.kill)
     say("started")
     try:
         await process.ended
         say("ended")
-        await machine.lost
+        await runtime.lost
         say("lost")
     finally:
-        await machine.close()
+        await runtime.close()
 
 
 if __name__ == "__main__":

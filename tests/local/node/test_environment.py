@@ -10,8 +10,8 @@ import pytest
 
 from trainop.local.node.pods.environment import (
     ConfigError,
+    Placement,
     Reference,
-    Surroundings,
     command_line,
     container_environment,
     expand,
@@ -21,7 +21,7 @@ from trainop.local.node.pods.environment import (
 )
 from trainop.local.node.pods.quantity import parse_quantity
 
-HERE = Surroundings("local", "10.244.0.1", "10.244.0.7", {"cpu": "4", "memory": "1Gi"})
+HERE = Placement("local", "10.244.0.1", "10.244.0.7", {"cpu": "4", "memory": "1Gi"})
 SETTINGS = Reference("configmap", "settings")
 KEYS = Reference("secret", "keys")
 SOURCES = {

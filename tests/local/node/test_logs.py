@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE
-from trainop.local.node.pods.context import LogShelf
+from trainop.local.node.pods.context import LogStore
 from trainop.local.node.pods.logreader import LogOptions, last_lines, read_log
 from trainop.local.node.pods.logs import LogCollector, RunLog
 
@@ -159,29 +159,29 @@ def metadata() -> dict[str, str]:
 
 
 def test_the_shelf_finds_the_latest_run_and_the_one_before(tmp_path: Path, metadata: dict[str, str]) -> None:
-    shelf = LogShelf(tmp_path)
-    assert shelf.find(metadata, "main", previous=False) is None
+    store = LogStore(tmp_path)
+    assert store.find(metadata, "main", previous=False) is None
     for run in (8, 9, 10):
-        path = shelf.begin(metadata, "main", run).path
+        path = store.start_run(metadata, "main", run).path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert len(list(tmp_path.rglob("*.log"))) == 2, "older runs are not kept"
-    latest, before = (shelf.find(metadata, "main", previous=previous) for previous in (False, True))
+    latest, before = (store.find(metadata, "main", previous=previous) for previous in (False, True))
     assert latest is not None
     assert before is not None
     assert (latest.path.name, before.path.name) == ("10.log", "9.log")
     assert not latest.complete
-    afresh = LogShelf(tmp_path).find(metadata, "main", previous=False)
+    afresh = LogStore(tmp_path).find(metadata, "main", previous=False)
     assert afresh is not None
     assert afresh.complete, "nobody writes logs of an earlier run of the node"
-    shelf.forget(metadata)
-    forgotten = shelf.find(metadata, "main", previous=False)
+    store.forget(metadata)
+    forgotten = store.find(metadata, "main", previous=False)
     assert forgotten is not None
     assert forgotten.complete
-    shelf.sweep({"u"})
-    assert shelf.find(metadata, "main", previous=False) is not None
-    shelf.sweep({"another"})
-    assert shelf.find(metadata, "main", previous=False) is None
+    store.remove_orphans({"u"})
+    assert store.find(metadata, "main", previous=False) is not None
+    store.remove_orphans({"another"})
+    assert store.find(metadata, "main", previous=False) is None
 
 
 async def test_a_flood_costs_the_loop_nothing_per_line(writer: Writer) -> None:
@@ -217,7 +217,7 @@ async def test_what_a_full_disk_refuses_is_counted_in_the_log(tmp_path: Path, mo
         await asyncio.wait_for(changed, PATIENCE)
 
     monkeypatch.setattr("trainop.local.node.pods.logs._RESERVE", 2**62)
-    monkeypatch.setattr("trainop.local.node.pods.logs._RESERVED_PART", 1)  # the reserve is the whole disk
+    monkeypatch.setattr("trainop.local.node.pods.logs._RESERVED_FRACTION", 1)  # the reserve is the whole disk
     await write(b"12345\n")
     await write(b"67\n")
     monkeypatch.undo()
@@ -234,7 +234,7 @@ async def test_the_last_words_on_a_full_disk_are_kept(tmp_path: Path, monkeypatc
     collector = LogCollector(log, Ticks())
     out, err = collector.open()
     monkeypatch.setattr("trainop.local.node.pods.logs._RESERVE", 2**62)
-    monkeypatch.setattr("trainop.local.node.pods.logs._RESERVED_PART", 1)
+    monkeypatch.setattr("trainop.local.node.pods.logs._RESERVED_FRACTION", 1)
     os.write(out, b"1234567\n" * 1000)
     os.write(err, b"the error\n")
     os.close(out)

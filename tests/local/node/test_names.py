@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from trainop.local.node.network.addresses import AddressBook, replace_names, replace_paths, write_out
+from trainop.local.node.network.addresses import AddressAllocator, replace_names, replace_paths, rewrite_command
 from trainop.local.node.network.dns import answer
 from trainop.local.node.network.loopback import LoopbackNames
-from trainop.local.node.network.names import NameSpace, belongs_to_cluster, hosts_file, resolve, resolver_file
+from trainop.local.node.network.names import ObjectLookup, belongs_to_cluster, hosts_file, resolve, resolver_file
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.sandbox import Command
 from trainop.runtime.objects.metadata import Key, Unstructured
@@ -51,7 +51,7 @@ def look(found: list[Unstructured], namespace: str, name: str) -> Unstructured |
     return next((one for one in found if one.metadata.key == Key(namespace, name)), None)
 
 
-NAMES = NameSpace(
+NAMES = ObjectLookup(
     service=lambda namespace, name: look(SERVICES, namespace, name),
     pod=lambda namespace, name: look(PODS, namespace, name),
     pods=lambda namespace: [pod for pod in PODS if pod.metadata.namespace == namespace],
@@ -162,44 +162,44 @@ def test_files_of_the_resolver() -> None:
 
 
 def test_addresses_are_not_used_again_before_all_others_were() -> None:
-    book = AddressBook("namespaces", seed=0)
-    first = book.take(Key("team", "p"))
-    book.release(first)
+    addresses = AddressAllocator("namespaces", seed=0)
+    first = addresses.allocate(Key("team", "p"))
+    addresses.release(first)
     assert first == "10.244.0.2"
-    assert book.take(Key("team", "p")) == "10.244.0.3"
-    taken = {book.take(Key("team", f"p{n}")) for n in range(2**16 - 4)}
+    assert addresses.allocate(Key("team", "p")) == "10.244.0.3"
+    taken = {addresses.allocate(Key("team", f"p{n}")) for n in range(2**16 - 4)}
     assert first in taken
     assert not taken & {"10.244.0.0", "10.244.0.1", "10.244.255.255"}
     with pytest.raises(RuntimeError, match="no address is left"):
-        book.take(Key("team", "one more"))
+        addresses.allocate(Key("team", "one more"))
 
 
 def test_on_loopback_a_name_keeps_its_address() -> None:
-    book = AddressBook("addresses", seed=5, platform="linux")
-    promised = book.reserve(Key("team", "j-worker-1"))
+    addresses = AddressAllocator("addresses", seed=5, platform="linux")
+    promised = addresses.reserve(Key("team", "j-worker-1"))
     assert promised.startswith("127.21.")
-    assert book.take(Key("team", "other")) != promised
-    assert book.take(Key("team", "j-worker-1")) == promised
-    book.release(promised)
-    assert book.take(Key("team", "j-worker-1")) == promised
+    assert addresses.allocate(Key("team", "other")) != promised
+    assert addresses.allocate(Key("team", "j-worker-1")) == promised
+    addresses.release(promised)
+    assert addresses.allocate(Key("team", "j-worker-1")) == promised
 
 
 def test_where_only_one_loopback_address_is_configured_all_share_it() -> None:
-    book = AddressBook("addresses", seed=5, platform="darwin")
-    assert {book.take(Key("team", name)) for name in "abc"} == {"127.0.0.1"}
+    addresses = AddressAllocator("addresses", seed=5, platform="darwin")
+    assert {addresses.allocate(Key("team", name)) for name in "abc"} == {"127.0.0.1"}
 
 
 def test_on_loopback_names_of_services_pods_and_siblings_are_known() -> None:
-    book = AddressBook("addresses", seed=0, platform="linux")
+    addresses = AddressAllocator("addresses", seed=0, platform="linux")
     meta = {"name": "j-master-0", "ownerReferences": [{"name": "j", "controller": True}]}
-    address_of = LoopbackNames(NAMES, book).address_of("team", meta)
-    master = book.reserve(Key("team", "j-master-0"))
+    address_of = LoopbackNames(NAMES, addresses).address_of("team", meta)
+    master = addresses.reserve(Key("team", "j-master-0"))
     assert address_of("j-master-0") == master
     assert address_of("j-master-0.team.svc.cluster.local") == master
     assert address_of("j-master-0.team") == master
-    assert address_of("j-worker-7") == book.reserve(Key("team", "j-worker-7"))
-    assert address_of("j-worker-1.all") == book.reserve(Key("team", "j-worker-1"))
-    assert address_of("alone") == book.reserve(Key("team", "alone"))
+    assert address_of("j-worker-7") == addresses.reserve(Key("team", "j-worker-7"))
+    assert address_of("j-worker-1.all") == addresses.reserve(Key("team", "j-worker-1"))
+    assert address_of("alone") == addresses.reserve(Key("team", "alone"))
     assert address_of("unheard-of") is None
     assert address_of("j-master-0.other") is None
     assert address_of("python") is None
@@ -243,7 +243,7 @@ def test_paths_below_mount_points_become_the_paths_behind_them(text: str, expect
 def test_a_whole_command_is_written_out() -> None:
     mounts = [Mount("/data", "/n/v"), Mount("/tmp/memory")]
     command = Command(["run", "/data/t.py"], {"MASTER": "job-0:1", "POD": "job-1"}, "/data", mounts)
-    written = write_out(command, {"job-0": "127.16.0.2", "job-1": "127.16.0.3"}.get, {"POD"})
+    written = rewrite_command(command, {"job-0": "127.16.0.2", "job-1": "127.16.0.3"}.get, {"POD"})
     assert written.argv == ["run", "/n/v/t.py"]
     assert written.environment == {"MASTER": "127.16.0.2:1", "POD": "job-1"}
     assert written.directory == "/n/v"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.local.node.world import SERVICES, World, container_status
-from trainop.local.node.network.host_network import ports_to_carry
+from trainop.local.node.network.host_network import forwarded_ports
 from trainop.local.node.sandbox.bridge import HUB_ADDRESS, HUB_HARDWARE_ADDRESS
 from trainop.runtime.objects.metadata import Json
 
@@ -211,5 +211,5 @@ async def test_the_way_out(isolated: World, host: str, port: str, said: str) -> 
 
 async def test_ports_of_the_callers_proxies_are_carried() -> None:
     environment = {"HTTPS_PROXY": "http://proxy.example:3128", "http_proxy": "proxy.example:8080", "no_proxy": "x:1"}
-    assert ports_to_carry(environment) == [80, 443, 8080, 3128]
-    assert ports_to_carry({}) == [80, 443]
+    assert forwarded_ports(environment) == [80, 443, 8080, 3128]
+    assert forwarded_ports({}) == [80, 443]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainop.local.node.pods.environment import Reference, Surroundings
+from trainop.local.node.pods.environment import Placement, Reference
 from trainop.local.node.pods.volumes import (
     File,
     VolumeDirectory,
@@ -19,7 +19,7 @@ from trainop.local.node.pods.volumes import (
 )
 from trainop.local.node.sandbox.filesystem import Mount
 
-HERE = Surroundings("local", "10.244.0.1", "10.244.0.7")
+HERE = Placement("local", "10.244.0.1", "10.244.0.7")
 SOURCES = {
     Reference("configmap", "settings"): {"data": {"a.yaml": "a: 1", "b.yaml": "b: 2"}},
     Reference("secret", "keys"): {"data": {"id": base64.b64encode(b"private").decode()}},
@@ -87,7 +87,7 @@ def test_files_of_volumes_that_show_objects(volume: dict[str, Any], files: dict[
             {"configMap": {"name": "settings", "items": [{"key": "none", "path": "n"}]}},
             "references non-existent config key: none",
         ),
-        ({"configMap": {"name": "settings", "items": [{"key": "a.yaml", "path": "../a"}]}}, "leaves the volume"),
+        ({"configMap": {"name": "settings", "items": [{"key": "a.yaml", "path": "../a"}]}}, "is outside the volume"),
     ],
 )
 def test_what_is_missing_is_named(volume: dict[str, Any], message: str) -> None:
@@ -177,7 +177,7 @@ def test_volumes_that_cannot_be_had(volumes: VolumeDirectory, volume: dict[str, 
     ("mount", "message"),
     [
         ({"name": "other", "mountPath": "/x"}, 'volume "other" of container "main" is not defined'),
-        ({"name": "v", "mountPath": "/x", "subPath": "../.."}, "leaves the volume"),
+        ({"name": "v", "mountPath": "/x", "subPath": "../.."}, "is outside the volume"),
         ({"name": "v", "mountPath": "/x", "subPath": "none"}, 'volume "v" has nothing at none'),
     ],
 )

@@ -19,7 +19,7 @@ from trainop.runtime.errors import AlreadyExistsError
 from trainop.runtime.objects.metadata import Json, Key, Unstructured
 from trainop.runtime.objects.resource import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
 
-QUICK = Timing(backoff_initial=0.05, backoff_limit=0.2, retry_initial=0.02, retry_limit=0.1, settle=0.001)
+QUICK = Timing(backoff_initial=0.05, backoff_limit=0.2, retry_initial=0.02, retry_limit=0.1, status_batch_delay=0.001)
 
 
 class HurriedClock(SystemClock):
@@ -29,7 +29,7 @@ class HurriedClock(SystemClock):
         await asyncio.sleep(seconds / 50)
 
 
-class Beyond:
+class FakeHostNetwork:
     """The world outside: `web.example` is at 192.0.2.80, where port 443 answers with what it was sent, backwards."""
 
     async def resolve(self, name: str) -> list[str] | None:
@@ -38,9 +38,9 @@ class Beyond:
     async def connect(self, address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if (address, port) != ("192.0.2.80", 443):
             raise ConnectionRefusedError(f"nobody at {address}:{port}")
-        here, there = socket.socketpair()
-        self._far = asyncio.ensure_future(self._reply(there))
-        return await asyncio.open_connection(sock=here)
+        local, remote = socket.socketpair()
+        self._far = asyncio.ensure_future(self._reply(remote))
+        return await asyncio.open_connection(sock=local)
 
     async def _reply(self, sock: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=sock)
@@ -56,7 +56,11 @@ class World:
         self.client = Client(self.api.transport())
         self.directory = directory
         self.node = Node(
-            self.client, "local", directory, clock=HurriedClock(), options=NodeOptions(network, QUICK, Beyond())
+            self.client,
+            "local",
+            directory,
+            clock=HurriedClock(),
+            options=NodeOptions(network, QUICK, FakeHostNetwork()),
         )
         self.seen: dict[str, list[Json]] = {}
         """Every state of every pod that was observed, by name."""

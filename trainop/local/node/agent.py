@@ -1,4 +1,9 @@
-"""The node: what a kubelet, a scheduler and a DNS server would do for one machine, for pods that are processes."""
+"""The node agent: scheduler, kubelet and cluster DNS of a single-node cluster whose pods are local processes.
+
+`Node` wires the parts together. An informer on pods feeds the pod manager, which runs one pod worker per pod;
+informers on ConfigMaps and Secrets refresh mounted volumes; informers on Services and pods answer name lookups.
+It relies on an API server (`Client`) and on the container runtime in `sandbox/`.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +18,18 @@ import structlog
 
 from trainop.local import private
 from trainop.local.node import registration
-from trainop.local.node.network.addresses import AddressBook
+from trainop.local.node.network.addresses import AddressAllocator
 from trainop.local.node.network.dns import DnsServer
-from trainop.local.node.network.host_network import Gateway, HostNetwork, Outside, ports_to_carry
+from trainop.local.node.network.host_network import DirectHostNetwork, Gateway, HostNetwork, forwarded_ports
 from trainop.local.node.network.loopback import LoopbackNames, ready_addresses
-from trainop.local.node.network.names import NameSpace, belongs_to_cluster, resolve
-from trainop.local.node.pods.context import Kit, LogShelf, Timing
+from trainop.local.node.network.names import ObjectLookup, belongs_to_cluster, resolve
+from trainop.local.node.pods.context import LogStore, NodeContext, Timing
 from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.logreader import LogOptions, read_log
-from trainop.local.node.pods.pod_manager import Roster
-from trainop.local.node.pods.worker import insist
+from trainop.local.node.pods.pod_manager import PodManager
+from trainop.local.node.pods.worker import retry_api_call
 from trainop.local.node.sandbox.bridge import HUB_ADDRESS, NETWORK
-from trainop.local.node.sandbox.sandbox import Machine, NetworkMode, SandboxError
+from trainop.local.node.sandbox.sandbox import ContainerRuntime, NetworkMode, SandboxError
 from trainop.runtime.cache.cache import Cache
 from trainop.runtime.cache.store import by_namespace
 from trainop.runtime.client.client import Client
@@ -43,16 +48,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """`network` None takes namespaces where the kernel lets this user have them."""
+    """`network` None selects mode `namespaces` if the kernel grants it to this user, else `addresses`."""
 
     network: NetworkMode | None = None
     timing: Timing = field(default_factory=Timing)
-    outside: Outside | None = None
-    """What pods in namespaces reach beyond the cluster; None is what this process reaches."""
+    host_network: HostNetwork | None = None
+    """Network outside the cluster for pods in mode `namespaces`; None uses this process's own network access."""
 
 
 class Node:
-    """One node of the embedded cluster. `run` serves until it is cancelled; no process of a pod outlives it."""
+    """One node of the embedded cluster. `run` serves until it is cancelled; no pod process outlives it."""
 
     def __init__(
         self,
@@ -63,20 +68,20 @@ class Node:
         clock: Clock | None = None,
         options: NodeOptions | None = None,
     ) -> None:
-        """`directory` (made if missing) holds volumes and logs of pods; `name` is the Node object's name."""
+        """`directory` holds pod volumes and logs and is created if missing; `name` is the name of the Node object."""
         self.name = name
         self._client = client
         self._directory = directory.absolute()
         self._clock = clock or SystemClock()
         self._options = options or NodeOptions()
-        self._machine: Machine | None = None
+        self._runtime: ContainerRuntime | None = None
         self._ready = asyncio.Event()
-        self._roster: Roster | None = None
-        self._logs = LogShelf(self._directory)
+        self._pod_manager: PodManager | None = None
+        self._logs = LogStore(self._directory)
         self._cache = Cache(client, clock=self._clock)
         self._pods = self._cache.informer(PODS, decode_unstructured, indices={"namespace": by_namespace})
         self._services = self._cache.informer(SERVICES, decode_unstructured)
-        self._names = NameSpace(
+        self._objects = ObjectLookup(
             service=lambda namespace, name: self._services.store.get(Key(namespace, name)),
             pod=lambda namespace, name: self._pods.store.get(Key(namespace, name)),
             pods=lambda namespace: self._pods.store.by_index("namespace", namespace),
@@ -84,87 +89,87 @@ class Node:
 
     @property
     def network(self) -> NetworkMode:
-        """The mode in use; known once the node is prepared."""
-        if self._machine is None:
+        """The network mode in use. Raises `RuntimeError` before `prepare` has finished."""
+        if self._runtime is None:
             raise RuntimeError("the node is not prepared")
-        return self._machine.network
+        return self._runtime.network
 
-    async def prepare(self) -> Machine:
-        """Starts what starts processes, once; `run` does it if nobody did.
+    async def prepare(self) -> ContainerRuntime:
+        """Starts the container runtime unless it is running; `run` calls this too.
 
-        Raises `SandboxError`, an `OSError`, if the network mode that was asked for cannot be had.
+        Raises `SandboxError`, an `OSError`, if the requested network mode is not available.
         """
-        if self._machine is None:
-            self._machine = await Machine.start(self._options.network)
-        return self._machine
+        if self._runtime is None:
+            self._runtime = await ContainerRuntime.start(self._options.network)
+        return self._runtime
 
     async def wait_ready(self) -> None:
-        """Returns when the Node object is registered and pods can start."""
+        """Waits until the Node object is registered, the caches are synced and pods can start."""
         await self._ready.wait()
 
     async def run(self) -> None:
-        """Registers the Node, binds and runs pods; when cancelled kills every pod's processes, then returns.
+        """Registers the Node, then binds and runs pods; when cancelled, kills all pod processes and returns.
 
-        Raises `SandboxError` as `prepare` does, and if what starts processes has ended.
+        Raises `SandboxError` if the requested network mode is not available or the container runtime has exited.
         """
-        machine = await self.prepare()
-        sentence = registration.describe_network(machine.network, machine.why)
-        log.info("node started", node=self.name, network=machine.network, meaning=sentence)
+        runtime = await self.prepare()
+        description = registration.describe_network(runtime.network, runtime.fallback_reason)
+        log.info("node started", node=self.name, network=runtime.network, description=description)
         try:
             async with asyncio.TaskGroup() as tasks:
-                await self._serve(machine, tasks)
+                await self._serve(runtime, tasks)
         finally:
             self._ready.clear()
-            await machine.close()
+            await runtime.close()
 
-    async def _serve(self, machine: Machine, tasks: asyncio.TaskGroup) -> None:
+    async def _serve(self, runtime: ContainerRuntime, tasks: asyncio.TaskGroup) -> None:
         kubelet = Recorder(self._client, "kubelet", self._clock)
         scheduler = Recorder(self._client, "default-scheduler", self._clock)
-        book = AddressBook(machine.network, seed=os.getpid())
-        kit = self._make_kit(machine, kubelet, book)
-        host_ip = HUB_ADDRESS if machine.network == "namespaces" else "127.0.0.1"
-        node = registration.node_object(self.name, machine.network, machine.why, host_ip, self._clock.now())
-        await insist(lambda: registration.register(self._client, node), self._clock)
-        roster = self._roster = Roster(kit, self.name, host_ip, book, scheduler)
-        roster.open(tasks)
-        if machine.network == "namespaces":
-            await self._serve_network(machine, tasks)
+        addresses = AddressAllocator(runtime.network, seed=os.getpid())
+        context = self._make_context(runtime, kubelet, addresses)
+        host_ip = HUB_ADDRESS if runtime.network == "namespaces" else "127.0.0.1"
+        node = registration.node_object(self.name, runtime.network, runtime.fallback_reason, host_ip, self._clock.now())
+        await retry_api_call(lambda: registration.register(self._client, node), self._clock)
+        pod_manager = self._pod_manager = PodManager(context, self.name, host_ip, addresses, scheduler)
+        pod_manager.start(tasks)
+        if runtime.network == "namespaces":
+            await self._serve_network(runtime, tasks)
         else:
-            roster.on_change = self._publish_ready_addresses
-        self._pods.add_handler(roster)
+            pod_manager.on_change = self._publish_ready_addresses
+        self._pods.add_handler(pod_manager)
         for kind, resource in (("configmap", CONFIG_MAPS), ("secret", SECRETS)):
-            follower = _Follower(kind, roster)
-            self._cache.informer(resource, decode_unstructured).add_handler(follower)
+            handler = _ReferenceHandler(kind, pod_manager)
+            self._cache.informer(resource, decode_unstructured).add_handler(handler)
         for runner in (kubelet, scheduler, self._cache):
             tasks.create_task(runner.run())
-        tasks.create_task(_end_with(machine))
+        tasks.create_task(_fail_when_lost(runtime))
         await self._cache.wait_synced()
-        self._logs.sweep({pod.metadata.uid for pod in self._pods.store.list()})
+        self._logs.remove_orphans({pod.metadata.uid for pod in self._pods.store.list()})
         self._ready.set()
 
-    async def _serve_network(self, machine: Machine, tasks: asyncio.TaskGroup) -> None:
-        """DNS and the way out, on sockets of the pods' network."""
-        outside = self._options.outside or HostNetwork()
+    async def _serve_network(self, runtime: ContainerRuntime, tasks: asyncio.TaskGroup) -> None:
+        """Serves cluster DNS and the outbound gateway on sockets in the pod network."""
+        host_network = self._options.host_network or DirectHostNetwork()
 
         async def lookup(name: str) -> list[str] | None:
-            found = resolve(name, self._names)
-            return found if found or belongs_to_cluster(name, self._names) else await outside.resolve(name)
+            found = resolve(name, self._objects)
+            return found if found or belongs_to_cluster(name, self._objects) else await host_network.resolve(name)
 
-        udp = await machine.make_socket("udp", HUB_ADDRESS, _DNS_PORT)
-        tcp = await machine.make_socket("tcp", HUB_ADDRESS, _DNS_PORT)
+        udp = await runtime.make_socket("udp", HUB_ADDRESS, _DNS_PORT)
+        tcp = await runtime.make_socket("tcp", HUB_ADDRESS, _DNS_PORT)
         tasks.create_task(DnsServer(lookup).serve(udp, tcp), name="dns")
-        gateway = Gateway(outside, NETWORK)
-        for port in ports_to_carry(os.environ):
-            listening = await machine.make_socket("tcp", "0.0.0.0", port)  # noqa: S104  # in the pods' own network
+        gateway = Gateway(host_network, NETWORK)
+        for port in forwarded_ports(os.environ):
+            listening = await runtime.make_socket("tcp", "0.0.0.0", port)  # noqa: S104  # inside the pod network only
             tasks.create_task(gateway.serve(listening), name=f"gateway {port}")
 
-    def _make_kit(self, machine: Machine, recorder: Recorder, book: AddressBook) -> Kit:
+    def _make_context(self, runtime: ContainerRuntime, recorder: Recorder, addresses: AddressAllocator) -> NodeContext:
         private.make_folder(self._directory)
         shims = self._directory / "bin"
         registration.write_shims(shims)
-        loopback = LoopbackNames(self._names, book)
-        return Kit(
-            machine=machine,
+        loopback = LoopbackNames(self._objects, addresses)
+        return NodeContext(
+            runtime=runtime,
             client=self._client,
             clock=self._clock,
             timing=self._options.timing,
@@ -172,7 +177,7 @@ class Node:
             logs=self._logs,
             directory=self._directory,
             environment=registration.container_environment(
-                os.environ, shims, machine.network, self._directory / "ready-addresses"
+                os.environ, shims, runtime.network, self._directory / "ready-addresses"
             ),
             working_directory=str(Path.cwd()),
             allocatable=registration.allocatable(),
@@ -185,21 +190,24 @@ class Node:
         (self._directory / "ready-addresses").write_text(text)
 
     def begin_stop(self) -> tuple[int, float]:
-        """Ends pods as a node that shuts down does, and starts no more: how many run, their longest grace period."""
-        return self._roster.close() if self._roster is not None else (0, 0.0)
+        """Starts a graceful node shutdown: terminates all pods and starts no new ones.
+
+        Returns the number of running pods and their longest termination grace period in seconds.
+        """
+        return self._pod_manager.begin_shutdown() if self._pod_manager is not None else (0, 0.0)
 
     def kill_pods(self) -> None:
-        """Takes from pods that are being stopped what is left of their grace period."""
-        if self._roster is not None:
-            self._roster.kill()
+        """Kills terminating pods at once, without waiting for the rest of their grace period."""
+        if self._pod_manager is not None:
+            self._pod_manager.kill()
 
     async def pods_ended(self) -> None:
-        """After `begin_stop`: returns when nothing of a pod runs and their statuses say so."""
-        if self._roster is not None:
-            await self._roster.ended()
+        """After `begin_stop`: waits until all pods have ended and their final statuses are written."""
+        if self._pod_manager is not None:
+            await self._pod_manager.wait_ended()
 
     def log_file(self, namespace: str, pod: str, container: str) -> Path | None:
-        """The file of the latest run, as long as the pod is there: see `logs`."""
+        """The log file of the container's latest run; None once the pod is deleted."""
         found = self._pods.store.get(Key(namespace, pod))
         log_file = self._logs.find(found.raw["metadata"], container, previous=False) if found else None
         return log_file.path if log_file else None
@@ -217,52 +225,55 @@ class Node:
         timestamps: bool = False,
         limit_bytes: int | None = None,
     ) -> AsyncIterator[bytes]:
-        """The log of one container, in chunks; raises `ApiError` (400, 404) at once, in the words of kubelet."""
+        """The log of one container, in chunks. Raises `ApiError` (400, 404) with kubelet's messages before it returns.
+
+        The options are those of `kubectl logs`.
+        """
         found = self._pods.store.get(Key(namespace, pod))
         if found is None:
-            raise _refusal(404, "NotFound", f'pods "{pod}" not found')
+            raise _api_error(404, "NotFound", f'pods "{pod}" not found')
         log_file = self._logs.find(found.raw["metadata"], container, previous=previous)
         if log_file is None:
-            raise _refusal(400, "BadRequest", _why_no_log(found, container, previous=previous))
+            raise _api_error(400, "BadRequest", _explain_missing_log(found, container, previous=previous))
         options = LogOptions(follow, tail_lines, since, timestamps, limit_bytes)
         return read_log(log_file, options)
 
 
-class _Follower:
-    """Tells the roster of changed ConfigMaps or Secrets."""
+class _ReferenceHandler:
+    """Informer handler for ConfigMaps or Secrets: refreshes the volumes of pods that mount a changed object."""
 
-    def __init__(self, kind: str, roster: Roster) -> None:
+    def __init__(self, kind: str, pod_manager: PodManager) -> None:
         self._kind = kind
-        self._roster = roster
+        self._pod_manager = pod_manager
 
     def add(self, obj: Unstructured, initial: bool) -> None:
         if not initial:
-            self._tell(obj)
+            self._refresh(obj)
 
     def update(self, old: Unstructured, new: Unstructured) -> None:
-        self._tell(new)
+        self._refresh(new)
 
     def delete(self, obj: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
-        """Running containers keep what they have."""
+        """Mounted volumes keep the last content, as with kubelet."""
 
-    def _tell(self, obj: Unstructured) -> None:
+    def _refresh(self, obj: Unstructured) -> None:
         kind = "configmap" if self._kind == "configmap" else "secret"
-        self._roster.refresh(Reference(kind, obj.metadata.name), obj.metadata.namespace)  # type: ignore[arg-type]  # one of two
+        self._pod_manager.refresh(Reference(kind, obj.metadata.name), obj.metadata.namespace)  # type: ignore[arg-type]  # one of two
 
 
-async def _end_with(machine: Machine) -> None:
-    await machine.lost
-    raise SandboxError("the supervisor of the pods' processes has ended, and all pods with it")
+async def _fail_when_lost(runtime: ContainerRuntime) -> None:
+    await runtime.lost
+    raise SandboxError("the container runtime has exited, and all pod processes with it")
 
 
-def _refusal(code: int, reason: str, message: str) -> ApiError:
+def _api_error(code: int, reason: str, message: str) -> ApiError:
     return error_of_status({"code": code, "reason": reason, "message": message, "status": "Failure"}, code)
 
 
-def _why_no_log(pod: Unstructured, container: str, *, previous: bool) -> str:
+def _explain_missing_log(pod: Unstructured, container: str, *, previous: bool) -> str:
     name, spec = pod.metadata.name, pod.raw["spec"]
-    everyone = [one["name"] for one in [*(spec.get("initContainers") or ()), *spec["containers"]]]
-    if container not in everyone:
+    names = [one["name"] for one in [*(spec.get("initContainers") or ()), *spec["containers"]]]
+    if container not in names:
         return f"container {container} is not valid for pod {name}"
     if previous:
         return f'previous terminated container "{container}" in pod "{name}" not found'

@@ -1,4 +1,4 @@
-"""What the node says of itself: the Node object, and the environment that its containers begin with."""
+"""Node registration: the Node object and its status, and the base environment and shared files of all containers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from trainop.runtime.objects.resource import NODES
 NETWORK_ANNOTATION = "trainop.kubeflow.org/network"
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_LEFT_OUT = ("KUBERNETES_", "KUBECONFIG")
+_EXCLUDED_VARIABLES = ("KUBERNETES_", "KUBECONFIG")
 _NSSWITCH = Path("/etc/nsswitch.conf")
-_NAME_CACHE = Path("/run/nscd")
+_NSCD_DIRECTORY = Path("/run/nscd")
 
 _NSLOOKUP = """#!/bin/sh
-# nslookup for pods on machines that have none: only whether a name resolves, and to what.
+# Replaces a missing nslookup: prints whether a name resolves, and its IPv4 addresses.
 exec {python} -I -S - "$@" <<'EOF'
 import os, socket, sys
 names = [word for word in sys.argv[1:] if not word.startswith("-")]
@@ -50,31 +50,31 @@ EOF
 
 
 def describe_network(mode: NetworkMode, why: str) -> str:
-    """One sentence for people."""
+    """One sentence for the log and the Node's Ready condition; `why` is the reason for mode `addresses`."""
     if mode == "namespaces":
-        return "every pod has a network namespace of its own; Service names resolve there, HTTP and HTTPS lead outside"
-    return f"pods share the network of this machine, each with a loopback address of its own ({why})"
+        return "every pod has its own network namespace; Service names resolve, outbound HTTP and HTTPS are forwarded"
+    return f"pods share the network of this machine, each with its own loopback address ({why})"
 
 
 def allocatable() -> dict[str, str]:
-    """Quantities of this machine."""
+    """Capacity of this machine as Kubernetes quantities."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"cpu": str(os.cpu_count() or 1), "memory": f"{memory // 1024}Ki", "pods": "1000"}
 
 
 def node_object(name: str, mode: NetworkMode, why: str, address: str, now: datetime) -> Json:
-    """The Node, with its status."""
+    """The Node object with its status; `address` becomes the InternalIP."""
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     system = platform.system().lower()
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": system, "kubernetes.io/arch": architecture}
-    at = timestamp(now)
+    now_text = timestamp(now)
     ready = {
         "type": "Ready",
         "status": "True",
         "reason": "KubeletReady",
         "message": f"pods run as processes of this machine, images are not used; {describe_network(mode, why)}",
-        "lastHeartbeatTime": at,
-        "lastTransitionTime": at,
+        "lastHeartbeatTime": now_text,
+        "lastTransitionTime": now_text,
     }
     info = {
         "operatingSystem": system,
@@ -104,7 +104,7 @@ def node_object(name: str, mode: NetworkMode, why: str, address: str, now: datet
 
 
 async def register(client: Client, node: Json) -> None:
-    """Creates the Node or takes over the one that an earlier run left; raises as the client does."""
+    """Creates the Node, or updates the one left by an earlier run. Raises `ApiError` as the client does."""
     name = node["metadata"]["name"]
     try:
         await client.create(NODES, node)
@@ -114,20 +114,20 @@ async def register(client: Client, node: Json) -> None:
 
 
 def container_environment(caller: Mapping[str, str], shims: Path, mode: NetworkMode, ready: Path) -> dict[str, str]:
-    """The caller's variables, with the interpreter that runs this first on the path."""
-    environment = {name: value for name, value in caller.items() if not name.startswith(_LEFT_OUT)}
+    """The caller's environment without Kubernetes settings; the directory of this interpreter is first on PATH."""
+    environment = {name: value for name, value in caller.items() if not name.startswith(_EXCLUDED_VARIABLES)}
     path = [str(Path(sys.executable).parent), *caller.get("PATH", os.defpath).split(os.pathsep)]
-    # A real nslookup asks our DNS server; without one the shim must come first.
+    # In mode `namespaces` an installed nslookup works with our DNS server; otherwise the shim must take precedence.
     path.insert(1 if mode == "addresses" else len(path), str(shims))
     environment["PATH"] = os.pathsep.join(dict.fromkeys(path))
-    environment.setdefault("PYTHONUNBUFFERED", "1")  # as images do, so that logs come when they are written
+    environment.setdefault("PYTHONUNBUFFERED", "1")  # as images do, so that output reaches the log without delay
     if mode == "addresses":
         environment["TRAINOP_READY_ADDRESSES"] = str(ready)
     return environment
 
 
 def write_shims(directory: Path) -> None:
-    """Small programs that pods expect and a machine may lack: `nslookup`, and `python` where only `python3` is."""
+    """Writes fallback programs that containers often call: `nslookup`, and `python` or `python3` if not on PATH."""
     directory.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
     _write_program(directory / "nslookup", _NSLOOKUP.format(python=python))
@@ -142,17 +142,20 @@ def _write_program(path: Path, text: str) -> None:
 
 
 def common_mounts(directory: Path) -> list[Mount]:
-    """Sends name look-ups of pods to files and DNS only: other services of the host would answer for the host."""
+    """Mounts that restrict name lookups in pods to `/etc/hosts` and DNS: no other NSS module, no nscd of the host.
+
+    Those would return the host's view of a name instead of the cluster's.
+    """
     mounts: list[Mount] = []
     directory.mkdir(parents=True, exist_ok=True)
     if _NSSWITCH.exists():
         lines = _NSSWITCH.read_text().splitlines()
-        own = directory / "nsswitch.conf"
+        copy = directory / "nsswitch.conf"
         kept = [line for line in lines if not line.startswith("hosts:")]
-        own.write_text("\n".join([*kept, "hosts: files dns"]) + "\n")
-        mounts.append(Mount(str(_NSSWITCH), str(own)))
-    if _NAME_CACHE.is_dir():
+        copy.write_text("\n".join([*kept, "hosts: files dns"]) + "\n")
+        mounts.append(Mount(str(_NSSWITCH), str(copy)))
+    if _NSCD_DIRECTORY.is_dir():
         empty = directory / "nscd"
         empty.mkdir(exist_ok=True)
-        mounts.append(Mount(str(_NAME_CACHE), str(empty)))
+        mounts.append(Mount(str(_NSCD_DIRECTORY), str(empty)))
     return mounts

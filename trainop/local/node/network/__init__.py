@@ -1,1 +1,1 @@
-"""Addresses and names of pods and services, and the way to the host."""
+"""Pod addresses, cluster DNS, and outbound connections of pods."""

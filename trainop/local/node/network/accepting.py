@@ -1,4 +1,7 @@
-"""A TCP server whose conversations end with it: each runs in the server's own task group."""
+"""A TCP accept loop with structured concurrency: each connection is a task of the server and ends with it.
+
+Used by the DNS server (DNS over TCP) and the outbound gateway.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,21 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-_PAUSE = 1.0  # seconds after a failed accept, as when descriptors have run out
+_ACCEPT_RETRY_DELAY = 1.0  # seconds; accept fails for example when file descriptors have run out
 
 log = structlog.get_logger(__name__)
 
 
 async def accept_connections(
-    listening: socket.socket, converse: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+    listening: socket.socket, serve_connection: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ) -> None:
-    """Until it is cancelled. `converse` must not raise; its connection is closed when it returns."""
+    """Accepts connections until cancelled. `serve_connection` must not raise; the connection is closed afterwards."""
     loop = asyncio.get_running_loop()
 
-    async def serve(accepted: socket.socket) -> None:
+    async def serve_and_close(accepted: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=accepted)
         try:
-            await converse(reader, writer)
+            await serve_connection(reader, writer)
         finally:
             writer.close()
 
@@ -32,7 +35,7 @@ async def accept_connections(
                 try:
                     accepted, _ = await loop.sock_accept(listening)
                 except OSError as error:
-                    log.warning("connection not accepted", error=str(error))
-                    await asyncio.sleep(_PAUSE)
+                    log.warning("accept failed", error=str(error))
+                    await asyncio.sleep(_ACCEPT_RETRY_DELAY)
                 else:
-                    tasks.create_task(serve(accepted))
+                    tasks.create_task(serve_and_close(accepted))

@@ -1,4 +1,7 @@
-"""A DNS server for the pods: A records only (RFC 1035; RFC 2308 for answers without data)."""
+"""The cluster DNS server over UDP and TCP: A records only (RFC 1035; RFC 2308 for answers without data).
+
+It parses and encodes messages; `Lookup` resolves the name (see `names` for cluster names).
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,20 @@ from typing import TypeAlias, cast
 from trainop.local.node.network.accepting import accept_connections
 
 Lookup: TypeAlias = Callable[[str], Awaitable[list[str] | None]]
-"""Addresses of a fully qualified name; None if it does not exist."""
+"""Returns the IPv4 addresses of a fully qualified name, or None if it does not exist (NXDOMAIN)."""
 
 _A, _ANY, _IN = 1, 255, 1
 _NXDOMAIN, _NOTIMP, _FORMERR = 3, 4, 1
-_TTL = 0  # names move when pods restart
+_TTL = 0  # no caching: addresses change when pods are recreated
 _UDP_LIMIT = 512
 _TRUNCATED = 0x0200
 
 
 async def answer(query: bytes, lookup: Lookup, limit: int = 65535) -> bytes:
-    """The response to a query, at most `limit` bytes, else marked as truncated. Empty for what is no query."""
+    """The response to one query message, or b"" if `query` is not a query.
+
+    A response that would exceed `limit` bytes is cut and has the TC flag set.
+    """
     if len(query) < 12:
         return b""
     number, flags, questions = struct.unpack_from("!HHH", query)
@@ -37,9 +43,9 @@ async def answer(query: bytes, lookup: Lookup, limit: int = 65535) -> bytes:
         return _refuse(number, flags, _FORMERR)
     addresses = await lookup(name)
     code = _NXDOMAIN if addresses is None else 0
-    wanted = addresses or [] if kind in {_A, _ANY} and class_ == _IN else []
+    answers = addresses or [] if kind in {_A, _ANY} and class_ == _IN else []
     question = query[12 : end + 4]
-    records = [struct.pack("!HHHIH4s", 0xC00C, _A, _IN, _TTL, 4, socket.inet_aton(address)) for address in wanted]
+    records = [struct.pack("!HHHIH4s", 0xC00C, _A, _IN, _TTL, 4, socket.inet_aton(address)) for address in answers]
     room = (limit - 12 - len(question)) // 16
     truncated = _TRUNCATED if len(records) > room else 0
     records = records[:room]
@@ -52,7 +58,7 @@ def _refuse(number: int, flags: int, code: int) -> bytes:
 
 
 def _flags(query: int, code: int) -> int:
-    # Response, authoritative, recursion as asked and available: some resolvers complain otherwise.
+    # QR, AA, RD copied from the query, RA: some resolvers warn if recursion is not available.
     return 0x8000 | 0x0400 | (query & 0x0100) | 0x0080 | code
 
 
@@ -60,7 +66,7 @@ def _name(query: bytes, at: int) -> tuple[str, int]:
     labels: list[str] = []
     while (length := query[at]) != 0:
         if length > 63 or at + 1 + length >= len(query):
-            raise IndexError("a label leaves the message")
+            raise IndexError("a label exceeds the message")
         labels.append(query[at + 1 : at + 1 + length].decode("ascii"))
         at += 1 + length
     return ".".join(labels), at + 1
@@ -72,7 +78,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._tasks = tasks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.DatagramTransport", transport)  # by its class it is not one before 3.12
+        self._transport = cast("asyncio.DatagramTransport", transport)  # not declared as one before Python 3.12
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         self._tasks.create_task(self._respond(data, addr))
@@ -83,7 +89,7 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 
 class DnsServer:
-    """Answers on the sockets it is given; `serve` runs until it is cancelled."""
+    """Answers queries on one UDP and one TCP socket; `serve` runs until cancelled."""
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
@@ -94,11 +100,11 @@ class DnsServer:
                 lambda: _Datagrams(self._lookup, tasks), sock=datagrams
             )
             try:
-                await accept_connections(streams, self._converse)
+                await accept_connections(streams, self._serve_stream)
             finally:
                 transport.close()
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 (length,) = struct.unpack("!H", await reader.readexactly(2))

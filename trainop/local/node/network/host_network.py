@@ -1,8 +1,9 @@
-"""The way out for pods in namespaces: TCP to the world beyond, carried by the agent.
+"""Outbound TCP for pods in mode `namespaces`: a transparent proxy in the agent.
 
-The hub takes packets for every address as its own (a `local` default route), so a connection to any server on one of
-the listened ports is accepted there and its own address tells where it was meant to go. Nothing in a pod needs to
-know: downloads over HTTP and HTTPS work. Other ports are refused at once.
+The hub's routing table treats every address as local (a `local` default route). A connection from a pod to any server
+on one of the listening ports is therefore accepted by the gateway, and the socket's local address is the original
+destination. The agent then connects there from the host network. Pods need no proxy settings, so downloads over HTTP
+and HTTPS work. Connections to other ports are refused.
 """
 
 from __future__ import annotations
@@ -19,81 +20,81 @@ import structlog
 
 from trainop.local.node.network.accepting import accept_connections
 
-PORTS = (80, 443)
+DEFAULT_PORTS = (80, 443)
 _CHUNK = 65536
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
 
 log = structlog.get_logger(__name__)
 
 
-class Outside(Protocol):
-    """The network of the machine, as pods may use it."""
+class HostNetwork(Protocol):
+    """Network access outside the cluster, used on behalf of pods."""
 
     async def resolve(self, name: str) -> list[str] | None:
-        """IPv4 addresses; None if there is no such name."""
+        """IPv4 addresses of `name`; None if it does not resolve."""
         ...
 
     async def connect(self, address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises `OSError`."""
+        """Opens a TCP connection. Raises `OSError`."""
         ...
 
 
-class HostNetwork:
-    """What this process reaches itself."""
+class DirectHostNetwork:
+    """Uses the resolver and sockets of this process."""
 
     async def resolve(self, name: str) -> list[str] | None:
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(name, None, family=socket.AF_INET)
-        except (OSError, UnicodeError):  # the latter: no name that could exist
+            infos = await asyncio.get_running_loop().getaddrinfo(name, None, family=socket.AF_INET)
+        except (OSError, UnicodeError):  # UnicodeError: not encodable as a DNS name
             return None
-        return list(dict.fromkeys(str(info[4][0]) for info in found))
+        return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
     async def connect(self, address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(address, port)
 
 
-def ports_to_carry(environment: Mapping[str, str]) -> list[int]:
-    """HTTP and HTTPS, and the ports of the proxies that the caller's environment names."""
-    found = list(PORTS)
+def forwarded_ports(environment: Mapping[str, str]) -> list[int]:
+    """The ports that the gateway forwards: HTTP, HTTPS, and the ports of proxies configured in `environment`."""
+    ports = list(DEFAULT_PORTS)
     for name in _PROXIES:
         url = environment.get(name) or environment.get(name.upper()) or ""
         with suppress(ValueError):
             port = urlsplit(url if "://" in url else f"//{url}").port
-            found += [port] if port else []
-    return list(dict.fromkeys(found))
+            ports += [port] if port else []
+    return list(dict.fromkeys(ports))
 
 
 class Gateway:
-    """Carries connections from the hub's listening sockets to where they were meant to go."""
+    """Forwards connections accepted by the hub's listening sockets to their original destination."""
 
-    def __init__(self, outside: Outside, inside: str) -> None:
-        """`inside` is the pods' own network, to which nothing is carried."""
-        self._outside = outside
-        self._inside = ipaddress.ip_network(inside)
+    def __init__(self, host_network: HostNetwork, pod_network: str) -> None:
+        """`pod_network` in CIDR notation; connections to addresses inside it are closed, not forwarded."""
+        self._host_network = host_network
+        self._pod_network = ipaddress.ip_network(pod_network)
 
     async def serve(self, listening: socket.socket) -> None:
-        """Until it is cancelled; then all connections are closed."""
-        await accept_connections(listening, self._carry)
+        """Forwards connections until cancelled, then closes all of them."""
+        await accept_connections(listening, self._forward)
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         address, port = writer.get_extra_info("sockname")[:2]
-        if ipaddress.ip_address(address) in self._inside:
+        if ipaddress.ip_address(address) in self._pod_network:
             return
         try:
-            far_reader, far_writer = await self._outside.connect(address, port)
+            remote_reader, remote_writer = await self._host_network.connect(address, port)
         except OSError as error:
-            log.info("connection not carried", address=address, port=port, error=str(error))
+            log.info("outbound connection failed", address=address, port=port, error=str(error))
             return
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_pump(reader, far_writer))
-                tasks.create_task(_pump(far_reader, writer))
+                tasks.create_task(_copy_stream(reader, remote_writer))
+                tasks.create_task(_copy_stream(remote_reader, writer))
         finally:
-            far_writer.close()
+            remote_writer.close()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One direction; the end of the stream is passed on, a broken connection ends it."""
+async def _copy_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copies one direction until end-of-file, which is passed on, or until either connection breaks."""
     with suppress(OSError):
         while data := await reader.read(_CHUNK):
             writer.write(data)

@@ -1,4 +1,4 @@
-"""Which address a name of the cluster stands for: Services and pods, as cluster DNS answers. Pure.
+"""Cluster DNS records of Services and pods, `/etc/hosts` and `/etc/resolv.conf`. Pure functions of cached objects.
 
 Source: Kubernetes DNS-Based Service Discovery (github.com/kubernetes/dns `docs/specification.md`).
 """
@@ -14,51 +14,55 @@ DOMAIN = "cluster.local"
 
 
 @dataclass(frozen=True, slots=True)
-class NameSpace:
-    """What names are made of: a look into the caches, by namespace."""
+class ObjectLookup:
+    """Read access to the Service and pod caches."""
 
     service: Callable[[str, str], Unstructured | None]
-    """By namespace and name."""
+    """A Service by namespace and name."""
     pod: Callable[[str, str], Unstructured | None]
-    """By namespace and name."""
+    """A pod by namespace and name."""
     pods: Callable[[str], Iterable[Unstructured]]
-    """All of a namespace."""
+    """All pods in a namespace."""
 
 
-def resolve(name: str, names: NameSpace) -> list[str] | None:
-    """The addresses of a fully qualified name; None if there is no such name, empty if it has none of this family.
+def resolve(name: str, objects: ObjectLookup) -> list[str] | None:
+    """The IPv4 addresses of a fully qualified name; None if the name does not exist or has no address.
 
-    `<service>.<ns>.svc.cluster.local`, `<hostname>.<service>.…` and `<a-b-c-d>.<ns>.pod.…` as Kubernetes; and, for
-    pods without a Service of that name, `<pod>.<ns>.svc.cluster.local` once the pod is ready.
+    Resolves the names that Kubernetes defines: `<service>.<ns>.svc.cluster.local`, `<hostname>.<service>.…` and
+    `<a-b-c-d>.<ns>.pod.…`. As an extension, if there is no Service of that name, `<pod>.<ns>.svc.cluster.local`
+    resolves once the pod is ready.
     """
     labels = name.rstrip(".").lower().split(".")
     if labels == ["localhost"]:
         return ["127.0.0.1"]
     if len(labels) < 5 or labels[-2:] != DOMAIN.split("."):
         return None
-    *below, namespace, kind = labels[:-2]
-    if kind == "pod" and len(below) == 1:
-        return [below[0].replace("-", ".")]
-    if kind != "svc" or not 1 <= len(below) <= 2:
+    *labels_below, namespace, kind = labels[:-2]
+    if kind == "pod" and len(labels_below) == 1:
+        return [labels_below[0].replace("-", ".")]
+    if kind != "svc" or not 1 <= len(labels_below) <= 2:
         return None
-    service = names.service(namespace, below[-1])
+    service = objects.service(namespace, labels_below[-1])
     if service is None:
-        return _pod_by_name(below, namespace, names)
-    found = [
+        return _pod_by_name(labels_below, namespace, objects)
+    endpoints = [
         (pod, address)
-        for pod in names.pods(namespace)
-        if selects(service.raw, pod.raw) and (address := _published(service.raw, pod.raw))
+        for pod in objects.pods(namespace)
+        if selects(service.raw, pod.raw) and (address := _published_address(service.raw, pod.raw))
     ]
-    if len(below) == 2:
-        found = [(pod, address) for pod, address in found if _answers_to(pod.raw, *below)]
-    return [address for _, address in found] or None
+    if len(labels_below) == 2:
+        endpoints = [(pod, address) for pod, address in endpoints if _has_hostname(pod.raw, *labels_below)]
+    return [address for _, address in endpoints] or None
 
 
-def belongs_to_cluster(name: str, names: NameSpace) -> bool:
-    """Whether nobody outside is to be asked for it, even if it does not resolve: such as `<pod>.<namespace>`."""
+def belongs_to_cluster(name: str, objects: ObjectLookup) -> bool:
+    """Whether the name is in the cluster's zones or search domains and must not be forwarded to an outside resolver.
+
+    True even if it does not resolve, for example `<pod>.<namespace>` for a namespace that has pods.
+    """
     labels = name.rstrip(".").lower().split(".")
-    inside = labels[-2:] == DOMAIN.split(".") or labels[-1] in {"svc", "localhost"}
-    return inside or len(labels) == 1 or any(True for _ in names.pods(labels[-1]))
+    in_cluster_domain = labels[-2:] == DOMAIN.split(".") or labels[-1] in {"svc", "localhost"}
+    return in_cluster_domain or len(labels) == 1 or any(True for _ in objects.pods(labels[-1]))
 
 
 def selects(service: Json, pod: Json) -> bool:
@@ -72,30 +76,30 @@ def is_ready(pod: Json) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-def _pod_by_name(below: list[str], namespace: str, names: NameSpace) -> list[str] | None:
-    pod = names.pod(namespace, below[0]) if len(below) == 1 else None
+def _pod_by_name(labels_below: list[str], namespace: str, objects: ObjectLookup) -> list[str] | None:
+    pod = objects.pod(namespace, labels_below[0]) if len(labels_below) == 1 else None
     if pod is None or not is_ready(pod.raw):
         return None
     return [pod.raw["status"]["podIP"]]
 
 
-def _answers_to(pod: Json, hostname: str, subdomain: str) -> bool:
+def _has_hostname(pod: Json, hostname: str, subdomain: str) -> bool:
     spec = pod["spec"]
     return bool(spec.get("hostname") == hostname and spec.get("subdomain") == subdomain)
 
 
-def _published(service: Json, pod: Json) -> str:
-    """The pod's address if the service publishes it, else nothing."""
+def _published_address(service: Json, pod: Json) -> str:
+    """The pod's address if the Service publishes it, else an empty string."""
     status = pod.get("status") or {}
     if status.get("phase") in {"Succeeded", "Failed"}:
         return ""
-    open_to_all = (service.get("spec") or {}).get("publishNotReadyAddresses")
+    publish_not_ready = (service.get("spec") or {}).get("publishNotReadyAddresses")
     ready = is_ready(pod) and not pod["metadata"].get("deletionTimestamp")
-    return str(status.get("podIP") or "") if ready or open_to_all else ""
+    return str(status.get("podIP") or "") if ready or publish_not_ready else ""
 
 
 def hosts_file(pod: Json, address: str, hostname: str) -> str:
-    """`/etc/hosts` of a pod: its own name and its `hostAliases`, as kubelet writes it; all others come from DNS."""
+    """`/etc/hosts` of a pod, as kubelet writes it: localhost, the pod's own name and its `hostAliases`."""
     spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
     full = f"{hostname}.{spec['subdomain']}.{namespace}.svc.{DOMAIN} " if spec.get("subdomain") else ""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback", f"{address}\t{full}{hostname}"]

@@ -1,4 +1,7 @@
-"""One container of a pod from its first start to its last end, with restarts, probes and messages in between."""
+"""One container of a pod: starts it, restarts it with back-off, runs its probes and hooks, and tracks its state.
+
+Each run has its own process, log and container ID. `ContainerState` is what the pod status is computed from.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,18 @@ from pathlib import Path
 from typing import Protocol
 
 from trainop.local import private
-from trainop.local.node.network.addresses import write_out
-from trainop.local.node.pods.context import SHAPE_FAULTS, Kit
+from trainop.local.node.network.addresses import rewrite_command
+from trainop.local.node.pods.context import MALFORMED_OBJECT_ERRORS, NodeContext
 from trainop.local.node.pods.environment import (
     ConfigError,
-    Surroundings,
+    Placement,
     command_line,
     container_environment,
     references,
 )
 from trainop.local.node.pods.logreader import last_lines
 from trainop.local.node.pods.logs import LogCollector, RunLog
-from trainop.local.node.pods.probes import Probes
+from trainop.local.node.pods.probes import ProbeManager
 from trainop.local.node.pods.status import ContainerState, Running, Terminated, Waiting
 from trainop.local.node.pods.stopping import StopSignal
 from trainop.local.node.pods.volumes import VolumeError
@@ -36,7 +39,7 @@ from trainop.runtime.objects.metadata import Json
 
 _MESSAGE_SIZE = 4096
 _FALLBACK_LINES, _FALLBACK_SIZE = 80, 2048
-_LINGER = 2.0  # seconds: how long somebody may hold a log open after the container has ended
+_LOG_DRAIN_TIMEOUT = 2.0  # seconds to wait for end-of-file on the log pipes after the container has exited
 
 NO_COMMAND = (
     'no command specified: images are not pulled here, so the entry point of "{image}" is not known; '
@@ -44,34 +47,34 @@ NO_COMMAND = (
 )
 
 
-class PodSide(Protocol):
-    """What a container asks of its pod."""
+class ContainerPod(Protocol):
+    """The pod of a container, as far as the container uses it."""
 
-    pod: Json
-    here: Surroundings
+    obj: Json
+    placement: Placement
 
     def mounts(self, container: Json, environment: dict[str, str]) -> list[Mount]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One run that is about to begin; `outputs` are the container's ends of its log."""
+    """Everything needed to start one run; `outputs` are the write ends of the stdout and stderr pipes."""
 
     command: Command
     log: RunLog
-    note: Path
-    """The file for the termination message."""
+    termination_log: Path
+    """The file that is mounted at `terminationMessagePath`."""
     collector: LogCollector
     outputs: tuple[int, int]
 
 
 class Container:
-    """`state` is replaced, never changed; every replacement is told to `on_change`."""
+    """One container. `state` is an immutable value; `on_change` is called each time it is replaced."""
 
     def __init__(
         self,
-        kit: Kit,
-        side: PodSide,
+        context: NodeContext,
+        pod: ContainerPod,
         spec: Json,
         *,
         stop: StopSignal,
@@ -82,57 +85,59 @@ class Container:
         self.spec = spec
         self.sidecar = init and spec.get("restartPolicy") == "Always"
         self.state = ContainerState(spec["name"], spec.get("image") or "", Waiting(waiting), sidecar=self.sidecar)
-        self._kit = kit
-        self._side = side
+        self._context = context
+        self._pod = pod
         self._stop = stop
         self._on_change = on_change
         self._init = init and not self.sidecar
         self._process: ContainerProcess | None = None
         self._runs = 0
         self._delay = 0.0
-        self._told_of_image = False
-        self.up = asyncio.Event()
-        """Started and past its startup probe, or ended for good."""
+        self._unused_image_reported = False
+        self.started_or_ended = asyncio.Event()
+        """Set when the container has started and passed its startup probe, or has permanently ended."""
 
-    def change(self, **fields: object) -> None:
-        fresh = replace(self.state, **fields)  # type: ignore[arg-type]  # names of ContainerState's fields
-        if fresh != self.state:
-            self.state = fresh
-            if fresh.started:
-                self.up.set()
+    def update_state(self, **fields: object) -> None:
+        updated = replace(self.state, **fields)  # type: ignore[arg-type]  # names of ContainerState's fields
+        if updated != self.state:
+            self.state = updated
+            if updated.started:
+                self.started_or_ended.set()
             self._on_change()
 
     async def run(self, policy: str) -> None:
-        """Until it has ended for good under the restart policy, or the pod stops."""
+        """Runs and restarts the container until `policy` allows no more restarts or the pod terminates."""
         try:
             while (ended := await self._run_once()) is not None and _restarts(policy, ended.code):
                 if await self._back_off(ended):
                     return
         finally:
-            self.up.set()
+            self.started_or_ended.set()
 
-    async def stop(self, grace: float, why: str = "") -> None:
-        """preStop, SIGTERM, and after `grace` seconds in all SIGKILL to everything."""
+    async def stop(self, grace: float, reason: str = "") -> None:
+        """Runs the preStop hook, sends SIGTERM, and SIGKILL to all processes once `grace` seconds in total are over."""
         process = self._process
         if process is None or process.ended.done():
             return
-        self._kit.tell(self._side.pod, "Normal", "Killing", why or f"Stopping container {self.spec['name']}", self.spec)
-        deadline = self._kit.clock.monotonic() + grace
+        self._context.record_event(
+            self._pod.obj, "Normal", "Killing", reason or f"Stopping container {self.spec['name']}", self.spec
+        )
+        deadline = self._context.clock.monotonic() + grace
         hook = ((self.spec.get("lifecycle") or {}).get("preStop") or {}).get("exec")
         if hook and grace > 0:
             await self._run_hook(process, hook["command"], grace)
         process.signal(signal.SIGTERM)
-        await asyncio.wait({process.ended}, timeout=max(0.0, deadline - self._kit.clock.monotonic()))
+        await asyncio.wait({process.ended}, timeout=max(0.0, deadline - self._context.clock.monotonic()))
         if not process.ended.done():
             process.kill()
             await process.ended
 
     def kill(self) -> None:
-        """At once, whatever grace was promised."""
+        """Sends SIGKILL to all processes of the container, regardless of any grace period."""
         if self._process is not None:
             self._process.kill()
 
-    async def _stop_when_told(self) -> None:
+    async def _stop_on_signal(self) -> None:
         await self._stop.wait()
         await self.stop(self._stop.grace)
 
@@ -142,54 +147,58 @@ class Container:
             async with asyncio.timeout(grace):
                 code = await process.execute(argv, null, null, null)
         except (TimeoutError, SandboxError) as error:
-            code, why = -1, str(error) or "timed out"
+            code, reason = -1, str(error) or "timed out"
         else:
-            why = f"exit code {code}"
+            reason = f"exit code {code}"
         finally:
             os.close(null)
         if code != 0:
-            self._kit.tell(self._side.pod, "Warning", "FailedPreStopHook", f"PreStopHook failed: {why}", self.spec)
+            self._context.record_event(
+                self._pod.obj, "Warning", "FailedPreStopHook", f"PreStopHook failed: {reason}", self.spec
+            )
 
     async def _run_once(self) -> Terminated | None:
-        """One run; None if the pod stopped before it began."""
+        """One run of the container; None if the pod was terminated before it started."""
         launch = await self._prepare()
         if launch is None:
             return None
-        begun = self._kit.now()
-        identity = self._identity()
+        created = self._context.now()
+        container_id = self._container_id()
         self._runs += 1
-        self._tell_of_image()
+        self._report_unused_image()
         try:
-            result = await self._execute(launch, identity)
-            await asyncio.wait({launch.collector.done}, timeout=_LINGER)
+            exit_status = await self._execute(launch, container_id)
+            await asyncio.wait({launch.collector.done}, timeout=_LOG_DRAIN_TIMEOUT)
         finally:
             self._close_log(launch)
-        started = self.state.state.since if isinstance(self.state.state, Running) else begun
-        ended = self._terminated(result, started, launch, identity)
-        if result.refusal:
-            self._kit.tell(self._side.pod, "Warning", "Failed", f"Error: {result.refusal}", self.spec)
-        self._enter(ended, identity, ready=self._init and ended.code == 0, started=False)
+        started = self.state.state.since if isinstance(self.state.state, Running) else created
+        ended = self._terminated(exit_status, started, launch, container_id)
+        if exit_status.start_error:
+            self._context.record_event(
+                self._pod.obj, "Warning", "Failed", f"Error: {exit_status.start_error}", self.spec
+            )
+        self._set_state(ended, container_id, ready=self._init and ended.code == 0, started=False)
         return ended
 
     def _close_log(self, launch: Launch) -> None:
         if launch.collector.close():
-            message = "A process outside the container still holds its output; what it writes from now on is lost"
-            self._kit.tell(self._side.pod, "Warning", "LogHeldOpen", message, self.spec)
+            message = "A process outside the container still has its output open; what it writes from now on is lost"
+            self._context.record_event(self._pod.obj, "Warning", "LogHeldOpen", message, self.spec)
 
-    def _enter(self, state: Running | Terminated, identity: str, *, ready: bool, started: bool) -> None:
-        self.change(
+    def _set_state(self, state: Running | Terminated, container_id: str, *, ready: bool, started: bool) -> None:
+        self.update_state(
             state=state,
             last=self.state.outcome or self.state.last,
             restarts=self._runs - 1,
-            container_id=identity,
+            container_id=container_id,
             ready=ready,
             started=started,
         )
 
-    async def _execute(self, launch: Launch, identity: str) -> Exit:
-        uid = self._side.pod["metadata"]["uid"]
+    async def _execute(self, launch: Launch, container_id: str) -> Exit:
+        uid = self._pod.obj["metadata"]["uid"]
         try:
-            process = await self._kit.machine.start_container(uid, launch.command, *launch.outputs)
+            process = await self._context.runtime.start_container(uid, launch.command, *launch.outputs)
         except SandboxError as error:
             return Exit(CANNOT_START, str(error))
         finally:
@@ -198,123 +207,140 @@ class Container:
         self._process = process
         try:
             if await process.started:
-                self._announce(identity)
+                self._on_started(container_id)
                 async with asyncio.TaskGroup() as tasks:
-                    beside = [
-                        tasks.create_task(Probes(self._kit, self._side, self, process).run()),
-                        tasks.create_task(self._stop_when_told()),
+                    watchers = [
+                        tasks.create_task(ProbeManager(self._context, self._pod, self, process).run()),
+                        tasks.create_task(self._stop_on_signal()),
                     ]
                     await asyncio.wait({process.ended})
-                    for task in beside:
+                    for task in watchers:
                         task.cancel()
             return await process.ended
         finally:
             process.abandon()
             self._process = None
 
-    def _announce(self, identity: str) -> None:
-        self._kit.tell(self._side.pod, "Normal", "Started", f"Started container {self.spec['name']}", self.spec)
+    def _on_started(self, container_id: str) -> None:
+        self._context.record_event(
+            self._pod.obj, "Normal", "Started", f"Started container {self.spec['name']}", self.spec
+        )
         probed_at_start, probed = bool(self.spec.get("startupProbe")), bool(self.spec.get("readinessProbe"))
         ready = not probed_at_start and not probed and not self._init
-        self._enter(Running(self._kit.now()), identity, ready=ready, started=not probed_at_start)
+        self._set_state(Running(self._context.now()), container_id, ready=ready, started=not probed_at_start)
 
     async def _prepare(self) -> Launch | None:
-        """All that a run needs; retried until it can be had, None if the pod stops before."""
-        delay = self._kit.timing.retry_initial
+        """Prepares a run, with retries; None if the pod was terminated before that succeeded."""
+        delay = self._context.timing.retry_initial
         while not self._stop.is_set:
             try:
                 return await self._try_to_prepare()
             except (ConfigError, VolumeError, ApiError, OSError) as error:
                 message = str(error)
-            except SHAPE_FAULTS as error:
-                message = f"not a container that can be understood: {error!r}"
-            self.change(state=Waiting("CreateContainerConfigError", message), last=self.state.outcome, ready=False)
-            self._kit.tell(self._side.pod, "Warning", "Failed", f"Error: {message}", self.spec)
-            if await self._stop.pause(delay):
+            except MALFORMED_OBJECT_ERRORS as error:
+                message = f"malformed container: {error!r}"
+            self.update_state(
+                state=Waiting("CreateContainerConfigError", message), last=self.state.outcome, ready=False
+            )
+            self._context.record_event(self._pod.obj, "Warning", "Failed", f"Error: {message}", self.spec)
+            if await self._stop.wait_for(delay):
                 return None
-            delay = min(2 * delay, self._kit.timing.retry_limit)
+            delay = min(2 * delay, self._context.timing.retry_limit)
         return None
 
     async def _try_to_prepare(self) -> Launch | None:
-        sources = await self._kit.fetch(references(self.spec), self._side.pod["metadata"].get("namespace", ""))
-        own = container_environment(self._side.pod, self.spec, sources, self._side.here)
-        argv = command_line(self.spec, own)
+        sources = await self._context.fetch(references(self.spec), self._pod.obj["metadata"].get("namespace", ""))
+        environment = container_environment(self._pod.obj, self.spec, sources, self._pod.placement)
+        argv = command_line(self.spec, environment)
         if not self.spec.get("command") and (not argv or argv[0].startswith("-")):
-            await self._wait_in_vain()
+            await self._wait_without_command()
             return None
-        log = self._kit.logs.begin(self._side.pod["metadata"], self.spec["name"], self._runs)
-        collector = LogCollector(log, self._kit.clock, self._report_loss)
+        log = self._context.logs.start_run(self._pod.obj["metadata"], self.spec["name"], self._runs)
+        collector = LogCollector(log, self._context.clock, self._report_log_loss)
         try:
-            note = log.path.with_name("termination-log")
-            note.unlink(missing_ok=True)  # the last run may have put anything in its place
-            os.close(private.open_file(note, os.O_WRONLY | os.O_EXCL))
-            return Launch(self._compose(argv, own, note), log, note, collector, collector.open())
+            termination_log = log.path.with_name("termination-log")
+            termination_log.unlink(missing_ok=True)  # the previous run may have replaced it, for example by a link
+            os.close(private.open_file(termination_log, os.O_WRONLY | os.O_EXCL))
+            return Launch(
+                self._build_command(argv, environment, termination_log),
+                log,
+                termination_log,
+                collector,
+                collector.open(),
+            )
         except BaseException:
             collector.close()
             raise
 
-    def _report_loss(self, why: str) -> None:
-        self._kit.tell(
-            self._side.pod, "Warning", "LogLinesLost", f"What the container prints is lost: {why}", self.spec
+    def _report_log_loss(self, reason: str) -> None:
+        self._context.record_event(
+            self._pod.obj, "Warning", "LogLinesLost", f"Container output is being lost: {reason}", self.spec
         )
 
-    def _compose(self, argv: list[str], own: dict[str, str], note: Path) -> Command:
-        pod, kit = self._side.pod, self._kit
-        mounts = self._side.mounts(self.spec, own)
-        mounts.append(Mount(self.spec.get("terminationMessagePath") or TERMINATION_LOG, str(note)))
-        directory = self.spec.get("workingDir") or kit.working_directory
+    def _build_command(self, argv: list[str], environment: dict[str, str], termination_log: Path) -> Command:
+        pod, context = self._pod.obj, self._context
+        mounts = self._pod.mounts(self.spec, environment)
+        mounts.append(Mount(self.spec.get("terminationMessagePath") or TERMINATION_LOG, str(termination_log)))
+        directory = self.spec.get("workingDir") or context.working_directory
         hostname = pod["spec"].get("hostname") or pod["metadata"]["name"]
-        command = Command(argv, {**kit.environment, "HOSTNAME": hostname[:63], **own}, directory, mounts)
-        if kit.machine.network == "addresses":
-            address_of = kit.address_of(pod["metadata"].get("namespace", ""), pod["metadata"])
-            told = [one["name"] for one in self.spec.get("env") or () if (one.get("valueFrom") or {}).get("fieldRef")]
-            command = write_out(command, address_of, {"HOSTNAME", *told})
+        command = Command(argv, {**context.environment, "HOSTNAME": hostname[:63], **environment}, directory, mounts)
+        if context.runtime.network == "addresses":
+            address_of = context.address_of(pod["metadata"].get("namespace", ""), pod["metadata"])
+            downward_names = [
+                one["name"] for one in self.spec.get("env") or () if (one.get("valueFrom") or {}).get("fieldRef")
+            ]
+            command = rewrite_command(command, address_of, {"HOSTNAME", *downward_names})
         return command
 
-    async def _wait_in_vain(self) -> None:
-        """Without a command it can never start; only another pod could."""
+    async def _wait_without_command(self) -> None:
+        """Waits for the pod's termination: a container without a command can never start, and specs are immutable."""
         message = NO_COMMAND.format(image=self.spec.get("image") or "")
-        self.change(state=Waiting("CreateContainerError", message))
-        self._kit.tell(self._side.pod, "Warning", "Failed", f"Error: {message}", self.spec)
-        while not await self._stop.pause(3600):
+        self.update_state(state=Waiting("CreateContainerError", message))
+        self._context.record_event(self._pod.obj, "Warning", "Failed", f"Error: {message}", self.spec)
+        while not await self._stop.wait_for(3600):
             pass
 
     async def _back_off(self, ended: Terminated) -> bool:
-        """The first restart is immediate; each further one waits longer, unless the run lasted. True: no restart."""
-        timing = self._kit.timing
+        """Waits before a restart; returns True if the pod was terminated meanwhile.
+
+        The first restart is immediate and the delay then doubles. A run longer than twice the limit resets the delay.
+        """
+        timing = self._context.timing
         if (ended.finished - ended.started).total_seconds() > 2 * timing.backoff_limit:
             self._delay = 0.0
         if self._delay and not self._stop.is_set:
-            pod = self._side.pod["metadata"]
-            what = f"restarting failed container={self.spec['name']} pod={pod['name']}_{pod.get('namespace', '')}"
-            waiting = Waiting("CrashLoopBackOff", f"back-off {self._delay:g}s {what}({pod['uid']})")
-            self.change(state=waiting, last=ended, ready=False)
-            told = f"Back-off restarting failed container {self.spec['name']} in pod {pod['name']}({pod['uid']})"
-            self._kit.tell(self._side.pod, "Warning", "BackOff", told, self.spec)
-            await self._stop.pause(self._delay)
+            pod = self._pod.obj["metadata"]
+            subject = f"restarting failed container={self.spec['name']} pod={pod['name']}_{pod.get('namespace', '')}"
+            waiting = Waiting("CrashLoopBackOff", f"back-off {self._delay:g}s {subject}({pod['uid']})")
+            self.update_state(state=waiting, last=ended, ready=False)
+            message = f"Back-off restarting failed container {self.spec['name']} in pod {pod['name']}({pod['uid']})"
+            self._context.record_event(self._pod.obj, "Warning", "BackOff", message, self.spec)
+            await self._stop.wait_for(self._delay)
         self._delay = min(2 * self._delay or timing.backoff_initial, timing.backoff_limit)
         return self._stop.is_set
 
-    def _terminated(self, result: Exit, started: datetime, launch: Launch, identity: str) -> Terminated:
-        now = self._kit.now()
-        if result.refusal:
-            reason = "StartError" if result.code == CANNOT_START else "ContainerCannotRun"
-            return Terminated(result.code, reason, started, now, result.refusal, identity)
+    def _terminated(self, exit_status: Exit, started: datetime, launch: Launch, container_id: str) -> Terminated:
+        now = self._context.now()
+        if exit_status.start_error:
+            reason = "StartError" if exit_status.code == CANNOT_START else "ContainerCannotRun"
+            return Terminated(exit_status.code, reason, started, now, exit_status.start_error, container_id)
         message = ""
-        with suppress(OSError):  # a container may do with its file what it likes
-            message = private.read_start(launch.note, _MESSAGE_SIZE).decode(errors="replace")
-        if not message and result.code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+        with suppress(OSError):  # the container may have deleted or replaced the file
+            message = private.read_start(launch.termination_log, _MESSAGE_SIZE).decode(errors="replace")
+        if not message and exit_status.code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
             message = last_lines(launch.log, _FALLBACK_LINES, _FALLBACK_SIZE)
-        return Terminated(result.code, "Error" if result.code else "Completed", started, now, message, identity)
+        return Terminated(
+            exit_status.code, "Error" if exit_status.code else "Completed", started, now, message, container_id
+        )
 
-    def _tell_of_image(self) -> None:
-        if not self._told_of_image and self.spec.get("image"):
-            self._told_of_image = True
+    def _report_unused_image(self) -> None:
+        if not self._unused_image_reported and self.spec.get("image"):
+            self._unused_image_reported = True
             message = f'Image "{self.spec["image"]}" is not used: the container runs in the environment of this machine'
-            self._kit.tell(self._side.pod, "Normal", "ImageNotUsed", message, self.spec)
+            self._context.record_event(self._pod.obj, "Normal", "ImageNotUsed", message, self.spec)
 
-    def _identity(self) -> str:
-        run = f"{self._side.pod['metadata']['uid']}/{self.spec['name']}/{self._runs}"
+    def _container_id(self) -> str:
+        run = f"{self._pod.obj['metadata']['uid']}/{self.spec['name']}/{self._runs}"
         return f"host://{hashlib.sha256(run.encode()).hexdigest()}"
 
 

@@ -1,4 +1,7 @@
-"""What all pods of a node share: the machine, the API, time, logs and the way to tell what happens."""
+"""`NodeContext`: what all pods of a node share, such as container runtime, API client, clock, logs and event recorder.
+
+The agent creates one context per node and passes it to the pod manager, pods, containers and probes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from trainop.local.node.network.addresses import AddressOf
 from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.logs import RunLog
 from trainop.local.node.sandbox.filesystem import Mount
-from trainop.local.node.sandbox.sandbox import Machine
+from trainop.local.node.sandbox.sandbox import ContainerRuntime
 from trainop.runtime.client.client import Client
 from trainop.runtime.clock import Clock
 from trainop.runtime.errors import NotFoundError
@@ -21,36 +24,41 @@ from trainop.runtime.events.recorder import Recorder
 from trainop.runtime.objects.metadata import Json, ObjectReference
 from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS
 
-SHAPE_FAULTS = (AttributeError, LookupError, TypeError, ValueError)
-"""How a function meets an object of a shape that it did not expect: a pod's fault, to be said of that pod alone."""
+MALFORMED_OBJECT_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
+"""Raised by code that reads an object with unexpected types or missing fields, such as a malformed pod spec.
+
+Callers report these errors on the pod concerned, so that one malformed pod does not affect the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. Restarts of a container wait as kubelet's do: 10, 20, 40 … 300."""
+    """Delays in seconds. The default restart back-off is kubelet's: 10, 20, 40 … 300.
+
+    `retry_*` is the back-off for setting up a pod's volumes and sandbox and a container's configuration.
+    """
 
     backoff_initial: float = 10.0
     backoff_limit: float = 300.0
     retry_initial: float = 1.0
     retry_limit: float = 15.0
-    settle: float = 0.02
-    """Changes of a pod that come within this time are written together."""
+    status_batch_delay: float = 0.02
+    """Status changes of one pod within this time are written in one patch."""
 
 
 def pod_directory(node_directory: Path, metadata: Json) -> Path:
-    """As kubelet names it."""
+    """The directory of a pod's logs and volumes, named `<namespace>_<name>_<uid>` as kubelet's log directories."""
     return node_directory / "pods" / f"{metadata.get('namespace', '')}_{metadata['name']}_{metadata['uid']}"
 
 
-class LogShelf:
-    """All logs of the node: those being written, and on disk those of earlier runs."""
+class LogStore:
+    """All container logs of the node: logs of running containers, and logs of earlier runs on disk."""
 
     def __init__(self, directory: Path) -> None:
         self._root = directory
         self._live: dict[Path, RunLog] = {}
 
-    def begin(self, metadata: Json, container: str, run: int) -> RunLog:
-        """The log for a new run; of those before it only the last is kept."""
+    def start_run(self, metadata: Json, container: str, run: int) -> RunLog:
+        """Creates the log of a container's run number `run`. Of the earlier runs only the latest is kept."""
         directory = self._directory(metadata) / container
         old = RunLog(directory / f"{run - 2}.log")
         for path in (old.path, old.times):
@@ -61,7 +69,7 @@ class LogShelf:
         return log
 
     def find(self, metadata: Json, container: str, *, previous: bool) -> RunLog | None:
-        """The log of the latest run, or of the one before it."""
+        """The log of the container's latest run, or of the run before it if `previous`; None if there is none."""
         runs = sorted((self._directory(metadata) / container).glob("*.log"), key=lambda path: int(path.stem))
         at = -2 if previous else -1
         if len(runs) < -at:
@@ -69,13 +77,13 @@ class LogShelf:
         return self._live.get(runs[at]) or RunLog(runs[at], complete=True)
 
     def forget(self, metadata: Json) -> None:
-        """The pod is gone: what still reads a log keeps it open."""
+        """Drops references to a deleted pod's logs; open readers continue with their open file."""
         root = self._directory(metadata)
         for path in [path for path in self._live if root in path.parents]:
             del self._live[path]
 
-    def sweep(self, uids: Collection[str]) -> None:
-        """Removes what pods left that went away while the node was not there; `uids` are those of all pods."""
+    def remove_orphans(self, uids: Collection[str]) -> None:
+        """Deletes directories of pods that were deleted while the node was down; `uids` are those of existing pods."""
         for directory in (self._root / "pods").glob("*_*_*"):
             if directory.name.rpartition("_")[2] not in uids:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -85,43 +93,43 @@ class LogShelf:
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
-    """`environment` and `working_directory` are the caller's: what every container begins with."""
+class NodeContext:
+    """Shared state and services of one node. `environment` and `working_directory` are the containers' defaults."""
 
-    machine: Machine
+    runtime: ContainerRuntime
     client: Client
     clock: Clock
     timing: Timing
     recorder: Recorder
-    logs: LogShelf
+    logs: LogStore
     directory: Path
     environment: dict[str, str]
     working_directory: str
     allocatable: dict[str, str]
     common_mounts: Sequence[Mount]
-    """What every container sees beside its volumes."""
+    """Mounts that every container has in addition to its volumes."""
     address_of: Callable[[str, Json], AddressOf]
-    """For the loopback mode: names as a pod of this namespace and metadata means them."""
+    """Mode `addresses`: the name lookup for a pod with this namespace and metadata (see `LoopbackNames`)."""
 
     async def fetch(self, references: Iterable[Reference], namespace: str) -> dict[Reference, Json]:
-        """Those of the referenced objects that exist; raises as the client does."""
-        found: dict[Reference, Json] = {}
+        """Reads the referenced objects; missing objects are left out. Raises `ApiError` as the client does."""
+        objects: dict[Reference, Json] = {}
         for reference in references:
             resource = CONFIG_MAPS if reference.kind == "configmap" else SECRETS
             try:
-                found[reference] = await self.client.get(resource, reference.name, namespace)
+                objects[reference] = await self.client.get(resource, reference.name, namespace)
             except NotFoundError:
                 continue
-        return found
+        return objects
 
     def pod_directory(self, metadata: Json) -> Path:
-        """Where the logs and volumes of a pod are, named as kubelet names them."""
+        """The directory of a pod's logs and volumes: see `pod_directory`."""
         return pod_directory(self.directory, metadata)
 
-    def tell(
+    def record_event(
         self, pod: Json, type_: Literal["Normal", "Warning"], reason: str, message: str, container: Json | None = None
     ) -> None:
-        """An event about the pod or one of its containers."""
+        """Records an Event on the pod; `container` sets the event's field path to that container."""
         meta = pod["metadata"]
         path = ""
         if container is not None:

@@ -1,4 +1,4 @@
-"""The environment, command line and references of a container, as kubelet computes them. Pure.
+"""The environment, command line and object references of a container, computed as by kubelet. Pure functions.
 
 Sources: kubelet `pkg/kubelet/kubelet_pods.go` (makeEnvironmentVariables), `third_party/forked/golang/expansion`.
 """
@@ -20,7 +20,7 @@ _RESOURCE = re.compile(r"(requests|limits)\.(.+)")
 
 
 class ConfigError(Exception):
-    """The pod asks for something that is not there; the message is what kubelet says."""
+    """The container's configuration refers to something that does not exist; the message is kubelet's."""
 
 
 class Reference(NamedTuple):
@@ -34,12 +34,12 @@ class Reference(NamedTuple):
 
 
 Sources: TypeAlias = Mapping[Reference, Json]
-"""The referenced objects that exist."""
+"""The referenced ConfigMaps and Secrets; a missing key means that the object does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a pod learns about where it runs; `allocatable` holds quantities of the node."""
+class Placement:
+    """Where a pod runs, for the downward API: node name, addresses, and the node's allocatable resources."""
 
     node: str
     host_ip: str
@@ -48,7 +48,7 @@ class Surroundings:
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """`$(NAME)` becomes its value if it has one, `$$` becomes `$`; everything else stays as it is."""
+    """Expands `$(NAME)` if `values` has NAME, and `$$` to `$`; all other text is unchanged."""
     parts: list[str] = []
     position = 0
     while (at := text.find("$", position)) >= 0:
@@ -66,7 +66,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def references(container: Json) -> set[Reference]:
-    """What must be fetched before `container_environment` can tell."""
+    """The ConfigMaps and Secrets that `container_environment` needs for this container."""
     found: set[Reference] = set()
     for source in container.get("envFrom") or ():
         if ref := source.get("configMapRef"):
@@ -74,16 +74,16 @@ def references(container: Json) -> set[Reference]:
         if ref := source.get("secretRef"):
             found.add(Reference("secret", ref.get("name", "")))
     for variable in container.get("env") or ():
-        origin = variable.get("valueFrom") or {}
-        if ref := origin.get("configMapKeyRef"):
+        source_spec = variable.get("valueFrom") or {}
+        if ref := source_spec.get("configMapKeyRef"):
             found.add(Reference("configmap", ref.get("name", "")))
-        if ref := origin.get("secretKeyRef"):
+        if ref := source_spec.get("secretKeyRef"):
             found.add(Reference("secret", ref.get("name", "")))
     return found
 
 
 def contents(reference: Reference, source: Json) -> dict[str, bytes]:
-    """The keys of a ConfigMap (`data` and `binaryData`) or Secret (`data`)."""
+    """The decoded values of a ConfigMap (`data` and `binaryData`) or Secret (`data`) by key."""
     if reference.kind == "secret":
         return {key: base64.b64decode(value) for key, value in (source.get("data") or {}).items()}
     values = {key: value.encode() for key, value in (source.get("data") or {}).items()}
@@ -91,17 +91,17 @@ def contents(reference: Reference, source: Json) -> dict[str, bytes]:
 
 
 def variables(reference: Reference, source: Json) -> dict[str, str]:
-    """The keys that can become environment variables: kubelet takes `data` only, never `binaryData`."""
+    """The values that can become environment variables: of a ConfigMap only `data`, as with kubelet."""
     plain = source if reference.kind == "secret" else {"data": source.get("data")}
     return {key: value.decode(errors="surrogateescape") for key, value in contents(reference, plain).items()}
 
 
-def container_environment(pod: Json, container: Json, sources: Sources, here: Surroundings) -> dict[str, str]:
-    """The variables that the pod's specification gives; later ones win. Raises `ConfigError`."""
+def container_environment(pod: Json, container: Json, sources: Sources, placement: Placement) -> dict[str, str]:
+    """The variables from `envFrom` and `env`; later definitions win. Raises `ConfigError`."""
     found = dict(_from_sources(container, sources))
     for variable in container.get("env") or ():
         if variable.get("valueFrom"):
-            value = _value_from(variable["valueFrom"], pod, container, sources, here)
+            value = _value_from(variable["valueFrom"], pod, container, sources, placement)
             if value is None:
                 continue
             found[variable["name"]] = value
@@ -111,15 +111,15 @@ def container_environment(pod: Json, container: Json, sources: Sources, here: Su
 
 
 def command_line(container: Json, environment: Mapping[str, str]) -> list[str]:
-    """The container's `command` and `args`; args alone are the command of an image without entry point."""
+    """The container's `command` and `args`, expanded. `args` alone are the command: images are not used."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     return [expand(word, environment) for word in words]
 
 
 def _from_sources(container: Json, sources: Sources) -> Iterable[tuple[str, str]]:
-    for origin in container.get("envFrom") or ():
+    for source_spec in container.get("envFrom") or ():
         for kind, name in (("configmap", "configMapRef"), ("secret", "secretRef")):
-            if not (ref := origin.get(name)):
+            if not (ref := source_spec.get(name)):
                 continue
             reference = Reference(kind, ref.get("name", ""))  # type: ignore[arg-type]  # one of the two above
             source = sources.get(reference)
@@ -128,19 +128,19 @@ def _from_sources(container: Json, sources: Sources) -> Iterable[tuple[str, str]
                     raise ConfigError(f"{reference} not found")
                 continue
             for key, value in variables(reference, source).items():
-                yield f"{origin.get('prefix') or ''}{key}", value
+                yield f"{source_spec.get('prefix') or ''}{key}", value
 
 
-def _value_from(origin: Json, pod: Json, container: Json, sources: Sources, here: Surroundings) -> str | None:
-    if ref := origin.get("fieldRef"):
-        return pod_field(pod, ref.get("fieldPath") or "", here)
-    if ref := origin.get("resourceFieldRef"):
-        return resource_field(pod, ref, here, default=container)
-    if ref := origin.get("configMapKeyRef"):
+def _value_from(source_spec: Json, pod: Json, container: Json, sources: Sources, placement: Placement) -> str | None:
+    if ref := source_spec.get("fieldRef"):
+        return pod_field(pod, ref.get("fieldPath") or "", placement)
+    if ref := source_spec.get("resourceFieldRef"):
+        return resource_field(pod, ref, placement, default=container)
+    if ref := source_spec.get("configMapKeyRef"):
         return _key(Reference("configmap", ref.get("name", "")), ref, pod, sources)
-    if ref := origin.get("secretKeyRef"):
+    if ref := source_spec.get("secretKeyRef"):
         return _key(Reference("secret", ref.get("name", "")), ref, pod, sources)
-    raise ConfigError(f"valueFrom {sorted(origin)} is not supported")
+    raise ConfigError(f"valueFrom {sorted(source_spec)} is not supported")
 
 
 def _key(reference: Reference, ref: Json, pod: Json, sources: Sources) -> str | None:
@@ -157,19 +157,19 @@ def _key(reference: Reference, ref: Json, pod: Json, sources: Sources) -> str | 
     raise ConfigError(f"couldn't find key {ref['key']} in {kind} {namespace}/{reference.name}")
 
 
-def pod_field(pod: Json, path: str, here: Surroundings) -> str:
-    """The value of a downward API field path; raises `ConfigError` if there is no such field."""
+def pod_field(pod: Json, path: str, placement: Placement) -> str:
+    """The value of a downward API `fieldPath`. Raises `ConfigError` if the path is not supported."""
     meta, spec = pod["metadata"], pod["spec"]
     plain = {
         "metadata.name": meta["name"],
         "metadata.namespace": meta.get("namespace", ""),
         "metadata.uid": meta.get("uid", ""),
-        "spec.nodeName": here.node,
+        "spec.nodeName": placement.node,
         "spec.serviceAccountName": spec.get("serviceAccountName") or "default",
-        "status.hostIP": here.host_ip,
-        "status.hostIPs": here.host_ip,
-        "status.podIP": here.pod_ip,
-        "status.podIPs": here.pod_ip,
+        "status.hostIP": placement.host_ip,
+        "status.hostIPs": placement.host_ip,
+        "status.podIP": placement.pod_ip,
+        "status.podIPs": placement.pod_ip,
     }
     if path in plain:
         return str(plain[path])
@@ -185,12 +185,15 @@ def _quoted(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def resource_field(pod: Json, ref: Json, here: Surroundings, default: Json | None = None) -> str:
-    """A container's request or limit in units of the divisor, rounded up; without a limit what the node has."""
+def resource_field(pod: Json, ref: Json, placement: Placement, default: Json | None = None) -> str:
+    """A container's request or limit divided by `divisor` and rounded up, for `resourceFieldRef`.
+
+    A missing limit defaults to the node's allocatable amount. Raises `ConfigError`.
+    """
     container = default
     if name := ref.get("containerName"):
-        everyone = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
-        container = next((one for one in everyone if one["name"] == name), None)
+        containers = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+        container = next((one for one in containers if one["name"] == name), None)
         if container is None:
             raise ConfigError(f"container {name} not found")
     found = _RESOURCE.fullmatch(ref.get("resource") or "")
@@ -198,10 +201,10 @@ def resource_field(pod: Json, ref: Json, here: Surroundings, default: Json | Non
         raise ConfigError(f"unsupported container resource : {ref.get('resource')}")
     kind, resource = found.groups()
     resources = container.get("resources") or {}
-    stated = (resources.get(kind) or {}).get(resource)
-    if stated is None and kind == "requests":  # the default that an API server writes: the limit
-        stated = (resources.get("limits") or {}).get(resource)
-    if stated is None:
-        stated = here.allocatable.get(resource, "0") if kind == "limits" else "0"
+    quantity = (resources.get(kind) or {}).get(resource)
+    if quantity is None and kind == "requests":  # API servers default a request to the limit
+        quantity = (resources.get("limits") or {}).get(resource)
+    if quantity is None:
+        quantity = placement.allocatable.get(resource, "0") if kind == "limits" else "0"
     divisor = parse_quantity(str(ref.get("divisor") or "1")) or 1
-    return str(math.ceil(parse_quantity(stated) / divisor))
+    return str(math.ceil(parse_quantity(quantity) / divisor))

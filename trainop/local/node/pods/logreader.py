@@ -1,4 +1,7 @@
-"""Serves logs as `kubectl logs` asks for them: whole pieces of the file, lines only where times are asked for."""
+"""Reads container logs with the options of `kubectl logs`.
+
+Data is copied in chunks of the file; it is split into lines only for `timestamps`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _CHUNK = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """As of `kubectl logs`; `tail` counts lines from the end, `limit` bytes of the answer."""
+    """The options of `kubectl logs`: `tail` in lines from the end, `limit` in bytes of output."""
 
     follow: bool = False
     tail: int | None = None
@@ -27,8 +30,8 @@ class LogOptions:
     limit: int | None = None
 
 
-class _Times:
-    """When which part of a log came; looked up on disk, as there may be a record for each line."""
+class _TimeIndex:
+    """The `.times` file of a log. Searched on disk, because it may have one record per line."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0) if path.exists() else None
@@ -38,15 +41,15 @@ class _Times:
             self._file.close()
 
     def start(self, since: datetime) -> int:
-        """The offset of what came at `since` or later; beyond every offset if nothing did."""
-        wanted = (since - _EPOCH) // timedelta(microseconds=1)
-        first = self._first(lambda offset, at: at >= wanted)
+        """The offset of the first chunk that arrived at `since` or later; 2**63 if there is none."""
+        microseconds = (since - _EPOCH) // timedelta(microseconds=1)
+        first = self._bisect(lambda offset, at: at >= microseconds)
         found = self._record(first)
         return found[0] if found else 2**63
 
-    def around(self, offset: int) -> tuple[str, int]:
-        """When the byte at `offset` came, in the form of RFC 3339, and up to which offset that holds."""
-        following = self._first(lambda start, at: start > offset)
+    def at_offset(self, offset: int) -> tuple[str, int]:
+        """The arrival time (RFC 3339) of the byte at `offset`, and the offset at which the next chunk begins."""
+        following = self._bisect(lambda start, at: start > offset)
         found, after = self._record(following - 1), self._record(following)
         moment = _EPOCH + timedelta(microseconds=found[1] if found else 0)
         return moment.strftime("%Y-%m-%dT%H:%M:%S.%f000Z"), after[0] if after else 2**63
@@ -57,13 +60,13 @@ class _Times:
         data = os.pread(self._file.fileno(), RECORD.size, number * RECORD.size)
         return RECORD.unpack(data) if len(data) == RECORD.size else None
 
-    def _first(self, holds: Callable[[int, int], bool]) -> int:
-        """The number of the first record for which `holds` is true; it is true for all that follow."""
+    def _bisect(self, predicate: Callable[[int, int], bool]) -> int:
+        """Binary search: the number of the first record that satisfies the monotonic `predicate`."""
         low, high = 0, os.fstat(self._file.fileno()).st_size // RECORD.size if self._file else 0
         while low < high:
             middle = (low + high) // 2
             found = self._record(middle)
-            if found is None or holds(*found):
+            if found is None or predicate(*found):
                 high = middle
             else:
                 low = middle + 1
@@ -71,20 +74,20 @@ class _Times:
 
 
 async def read_log(log: RunLog, options: LogOptions) -> AsyncIterator[bytes]:
-    """The log in chunks, without what the options leave out."""
-    left = options.limit
+    """Yields the part of the log that `options` select, in chunks; with `follow`, until the log is complete."""
+    remaining = options.limit
     with log.path.open("rb", buffering=0) as file:
-        times = _Times(log.times)
+        times = _TimeIndex(log.times)
         try:
             await _seek(file, times, options)
-            while left != 0:
-                complete = log.complete  # asked before the last look, so that nothing is missed after it
+            while remaining != 0:
+                complete = log.complete  # checked before the read, so that no data is missed
                 chunk = _read_with_times(file, times) if options.timestamps else file.read(_CHUNK)
                 if chunk:
-                    chunk = chunk[:left]
-                    left = None if left is None else left - len(chunk)
+                    chunk = chunk[:remaining]
+                    remaining = None if remaining is None else remaining - len(chunk)
                     yield chunk
-                    await asyncio.sleep(0)  # others get their turn between the chunks of a long log
+                    await asyncio.sleep(0)  # lets other tasks run between the chunks of a long log
                 elif complete or not options.follow:
                     return
                 else:
@@ -93,18 +96,21 @@ async def read_log(log: RunLog, options: LogOptions) -> AsyncIterator[bytes]:
             times.close()
 
 
-async def _seek(file: BinaryIO, times: _Times, options: LogOptions) -> None:
+async def _seek(file: BinaryIO, times: _TimeIndex, options: LogOptions) -> None:
     start = 0 if options.tail is None else await _start_of_tail(file, options.tail)
     if options.since is not None:
         start = max(start, min(times.start(options.since), os.fstat(file.fileno()).st_size))
     file.seek(start)
 
 
-def _read_with_times(file: BinaryIO, times: _Times) -> bytes:
-    """What came at one time, each line with that time; the rest of a line that began before has none."""
+def _read_with_times(file: BinaryIO, times: _TimeIndex) -> bytes:
+    """Reads within one chunk and prefixes its lines with the arrival time.
+
+    The continuation of a line that began in an earlier chunk gets no prefix.
+    """
     offset = file.tell()
     begun = offset > 0 and os.pread(file.fileno(), 1, offset - 1) != b"\n"
-    at, end = times.around(offset)
+    at, end = times.at_offset(offset)
     data = file.read(min(_CHUNK, end - offset))
     if not data:
         return b""
@@ -115,29 +121,29 @@ def _read_with_times(file: BinaryIO, times: _Times) -> bytes:
 
 
 async def _start_of_tail(file: BinaryIO, lines: int) -> int:
-    """The offset of the last `lines` lines, found from the end; a last line need not have an end."""
+    """The offset of the last `lines` lines, searched backwards; the last line may lack its newline."""
     end = size = os.fstat(file.fileno()).st_size
-    wanted = lines
+    newlines_wanted = lines
     if size and os.pread(file.fileno(), 1, size - 1) == b"\n":
-        wanted += 1
+        newlines_wanted += 1
     if not lines:
         return size
     while end > 0:
         start = max(0, end - _CHUNK)
         block = os.pread(file.fileno(), end - start, start)
-        if (there := block.count(b"\n")) >= wanted:
+        if (newlines := block.count(b"\n")) >= newlines_wanted:
             at = len(block)
-            for _ in range(wanted):
+            for _ in range(newlines_wanted):
                 at = block.rindex(b"\n", 0, at)
             return start + at + 1
-        wanted -= there
+        newlines_wanted -= newlines
         end = start
         await asyncio.sleep(0)
     return 0
 
 
 def last_lines(log: RunLog, lines: int, size: int) -> str:
-    """The end of a log, as a termination message: at most so many lines and bytes."""
+    """The end of a log, at most `lines` lines and `size` bytes (for `FallbackToLogsOnError`)."""
     if not log.path.exists():
         return ""
     with log.path.open("rb") as file:

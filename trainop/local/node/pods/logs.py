@@ -1,8 +1,8 @@
-"""Logs of containers as files: collected in large pieces, without a look at the single line.
+"""Collects container output into log files, in large chunks and without parsing single lines.
 
-Two files per run of a container: `<pod>/<container>/<run>.log` holds the bytes that the container wrote, nothing else,
-with lines of stdout and stderr kept apart; `<run>.times` says when they came, a `RECORD` for each piece that was added.
-There is no limit to their size but that of the disk, of which a reserve is left to others.
+Each run of a container has two files. `<pod>/<container>/<run>.log` contains exactly the bytes that the container
+wrote; lines of stdout and stderr are not mixed. `<run>.times` has one `RECORD` with the time of each appended chunk.
+Log size is limited only by disk space, of which a reserve is kept free. `logreader` serves these files.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from trainop.local import private
 from trainop.runtime.clock import Clock
 
 RECORD = struct.Struct("<QQ")
-"""Offset in the log of the first byte that came then; microseconds since 1970."""
+"""Log offset of the first byte of a chunk, and its arrival time in microseconds since 1970."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CHUNK = 256 * 1024
-_LONGEST_LINE = 16 * 1024
-"""Of a line that does not end this much is held back, so that lines of stdout and stderr do not mix."""
-_MOST_AT_CLOSE = 8 * 1024 * 1024
-"""Read at most from a pipe that somebody goes on writing to."""
-_CHECK_EVERY = 16 * 1024 * 1024
-_LAST_WORDS = 4096
-_GAP = b"[%d bytes of this log are missing: the disk was full]\n"
-_RESERVE, _RESERVED_PART = 64 * 1024 * 1024, 20
-"""Of the disk these bytes, or a twentieth if that is less, are left free for the store and for everybody else."""
+_MAX_PARTIAL_LINE = 16 * 1024
+"""Bytes of an incomplete line that are held back, so that lines of stdout and stderr are not mixed."""
+_MAX_READ_AT_CLOSE = 8 * 1024 * 1024
+"""Maximum bytes read at close from a pipe that another process keeps writing to."""
+_FREE_SPACE_CHECK_INTERVAL = 16 * 1024 * 1024
+_LOST_TAIL_SIZE = 4096
+_GAP_MARKER = b"[%d bytes of this log are missing: the disk was full]\n"
+_RESERVE, _RESERVED_FRACTION = 64 * 1024 * 1024, 20
+"""Disk space that logs leave free for the object store and other users: 64 MiB or 1/20 of the disk if that is less."""
 
 
 @dataclass(slots=True)
 class RunLog:
-    """The log of one run. `changed` wakes those who follow; `complete` means that nothing will be added."""
+    """The log of one run; `complete` means that nothing will be appended. Followers wait for `changed`."""
 
     path: Path
     complete: bool = False
@@ -48,15 +48,15 @@ class RunLog:
     def times(self) -> Path:
         return self.path.with_suffix(".times")
 
-    def announce(self) -> None:
-        """Something was added, or it was completed."""
+    def notify(self) -> None:
+        """Wakes followers after data was appended or the log was completed."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     async def changed(self) -> None:
-        """Returns at the next announcement; at once if there will be none."""
+        """Waits for the next `notify`; returns at once if the log is complete."""
         if not self.complete:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -64,10 +64,11 @@ class RunLog:
 
 
 class LogCollector:
-    """Reads what one run writes to stdout and stderr until all its processes have closed them.
+    """Reads stdout and stderr of one run until all its processes have closed them.
 
-    A container that writes faster than this reads waits in its own write(2). What the disk refuses is counted, and the
-    log says so where it is missing; `on_loss` hears of the first time.
+    Back-pressure: a container that writes faster than the collector reads blocks in write(2). Data that cannot be
+    written to the disk is dropped and replaced by a marker line with the number of missing bytes; `on_loss` is called
+    with the error when a loss begins.
     """
 
     def __init__(self, log: RunLog, clock: Clock, on_loss: Callable[[str], None] = lambda why: None) -> None:
@@ -76,10 +77,10 @@ class LogCollector:
         self._on_loss = on_loss
         self._loop = asyncio.get_running_loop()
         self._partial: dict[int, bytes] = {}
-        """By reading end, stdout first: what is held back of a line that has not ended."""
-        self._size = self._lost = self._unchecked = 0
-        self._last = b""
-        """The end of what was lost."""
+        """Incomplete last line by read end of the pipe, stdout first."""
+        self._size = self._lost_bytes = self._unchecked = 0
+        self._lost_tail = b""
+        """The last bytes of the lost data."""
         self._files: list[int] = []
         self.done: asyncio.Future[None] = self._loop.create_future()
         private.make_folder(log.path.parent)
@@ -91,7 +92,7 @@ class LogCollector:
             raise
 
     def open(self) -> tuple[int, int]:
-        """The ends for the container: stdout, stderr. The caller closes them once the container has them."""
+        """The write ends for the container's stdout and stderr; the caller closes them after starting the container."""
         out = self._pipe()
         try:
             return out, self._pipe()
@@ -101,37 +102,40 @@ class LogCollector:
             raise
 
     def close(self) -> bool:
-        """Takes what is there and ends; True if somebody still holds an end, whose words are lost from now on."""
+        """Reads buffered output and finishes the log.
+
+        Returns True if a process still has a write end open; its later output is lost.
+        """
         for reader in list(self._partial):
-            left = _MOST_AT_CLOSE
+            left = _MAX_READ_AT_CLOSE
             while left > 0 and (taken := self._read(reader)):
                 left -= taken
-        held = bool(self._partial)
+        still_open = bool(self._partial)
         for reader in list(self._partial):
             self._end(reader)
         if self._files:
             self._finish()
-        return held
+        return still_open
 
     def _pipe(self) -> int:
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
-            with suppress(OSError):  # the user has used up what the kernel grants: a smaller pipe does as well
+            with suppress(OSError):  # the user's pipe buffer quota is used up: a smaller pipe works as well
                 fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _CHUNK)
         self._partial[reader] = b""
         self._loop.add_reader(reader, self._read_in_order, reader)
         return writer
 
     def _read_in_order(self, reader: int) -> None:
-        """An error comes after what was printed before it, which is in the other pipe by now: one read takes all."""
+        """Reads stdout before stderr, so that an error message follows the output that was printed before it."""
         for earlier in list(self._partial):
             self._read(earlier)
             if earlier == reader:
                 return
 
     def _read(self, reader: int) -> int:
-        """How many bytes there were."""
+        """Reads once from a pipe and appends complete lines to the log; returns the number of bytes read."""
         try:
             data = os.read(reader, _CHUNK)
         except BlockingIOError:
@@ -141,7 +145,7 @@ class LogCollector:
             return 0
         end = data.rfind(b"\n") + 1
         block, rest = (self._partial[reader] + data[:end], data[end:]) if end else (b"", self._partial[reader] + data)
-        if len(rest) > _LONGEST_LINE:
+        if len(rest) > _MAX_PARTIAL_LINE:
             block, rest = block + rest, b""
         self._partial[reader] = rest
         self._add(block)
@@ -155,15 +159,15 @@ class LogCollector:
             self._finish()
 
     def _finish(self) -> None:
-        if self._lost:  # last words are worth a part of the reserve
-            whole = self._last.partition(b"\n")[2] or self._last
+        if self._lost_bytes:  # the last lines may use part of the reserve
+            tail = self._lost_tail.partition(b"\n")[2] or self._lost_tail
             with suppress(OSError):
-                self._write(_GAP % (self._lost - len(whole)) + whole)
+                self._write(_GAP_MARKER % (self._lost_bytes - len(tail)) + tail)
         for fd in self._files:
             os.close(fd)
         self._files.clear()
         self._log.complete = True
-        self._log.announce()
+        self._log.notify()
         if not self.done.done():
             self.done.set_result(None)
 
@@ -171,18 +175,18 @@ class LogCollector:
         if not block:
             return
         before = self._size
-        gap = _GAP % self._lost if self._lost else b""
+        gap = _GAP_MARKER % self._lost_bytes if self._lost_bytes else b""
         try:
-            self._check_room(len(block))
+            self._check_free_space(len(block))
             self._write(gap + block)
-        except OSError as error:  # the container shall not stand still for that
-            if not self._lost:
+        except OSError as error:  # a full disk must not block the container
+            if not self._lost_bytes:
                 self._on_loss(f"{self._log.path}: {error.strerror or error}")
-            self._lost += len(block) - max(0, self._size - before - len(gap))
-            self._last = (self._last + block)[-_LAST_WORDS:]
+            self._lost_bytes += len(block) - max(0, self._size - before - len(gap))
+            self._lost_tail = (self._lost_tail + block)[-_LOST_TAIL_SIZE:]
         else:
-            self._lost, self._last = 0, b""
-        self._log.announce()
+            self._lost_bytes, self._lost_tail = 0, b""
+        self._log.notify()
 
     def _write(self, data: bytes) -> None:
         log, times = self._files
@@ -194,13 +198,13 @@ class LogCollector:
             self._size += written
             view = view[written:]
 
-    def _check_room(self, coming: int) -> None:
-        self._unchecked -= coming
-        if self._unchecked > 0 and not self._lost:
+    def _check_free_space(self, size: int) -> None:
+        self._unchecked -= size
+        if self._unchecked > 0 and not self._lost_bytes:
             return
         disk = os.fstatvfs(self._files[0])
-        whole, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
-        reserve = min(_RESERVE, whole // _RESERVED_PART)
-        if free < reserve * (2 if self._lost else 1) + coming:
-            raise OSError("the disk is full but for a reserve")
-        self._unchecked = min(_CHECK_EVERY, (free - reserve) // 2)
+        total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        reserve = min(_RESERVE, total // _RESERVED_FRACTION)
+        if free < reserve * (2 if self._lost_bytes else 1) + size:
+            raise OSError("no disk space left besides the reserve")
+        self._unchecked = min(_FREE_SPACE_CHECK_INTERVAL, (free - reserve) // 2)

@@ -1,4 +1,8 @@
-"""The pods of the node: bound when they are free, run when they are ours, let go when their objects are."""
+"""The pod manager: binds unscheduled pods to this node and runs one pod worker per pod assigned to it.
+
+It is the event handler of the pod informer, so its methods must not block; API writes run as tasks. Corresponds to
+kubelet's pod manager and pod workers together with a scheduler for one node.
+"""
 
 from __future__ import annotations
 
@@ -9,110 +13,116 @@ from datetime import datetime
 
 import msgspec
 
-from trainop.local.node.network.addresses import AddressBook
-from trainop.local.node.pods.context import Kit
-from trainop.local.node.pods.environment import Reference, Surroundings
+from trainop.local.node.network.addresses import AddressAllocator
+from trainop.local.node.pods.context import NodeContext
+from trainop.local.node.pods.environment import Placement, Reference
 from trainop.local.node.pods.status import ContainerState, PodState, Terminated, pod_status
-from trainop.local.node.pods.worker import PodWorker, complete_deletion, insist, write_status
+from trainop.local.node.pods.worker import PodWorker, complete_deletion, retry_api_call, write_status
 from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import parse_timestamp
 from trainop.runtime.events.recorder import Recorder
 from trainop.runtime.objects.metadata import Json, Key, ObjectReference, Unstructured
 from trainop.runtime.objects.resource import PODS
 
-LOST = ("NodeLost", "the node stopped while the pod ran, and its processes ended with it")
+NODE_LOST = ("NodeLost", "the node stopped while the pod ran, and its processes ended with it")
 
 _FINISHED = {"Succeeded", "Failed"}
-_LOST_CODE = 137
+_LOST_EXIT_CODE = 137
 
 
-class Roster:
-    """The handler of the pods' informer. What takes time runs in `tasks`."""
+class PodManager:
+    """Informer handler for pods; keeps one `PodWorker` per running pod, by UID."""
 
-    def __init__(self, kit: Kit, node: str, host_ip: str, book: AddressBook, scheduler: Recorder) -> None:
-        self._kit = kit
+    def __init__(
+        self, context: NodeContext, node: str, host_ip: str, addresses: AddressAllocator, scheduler: Recorder
+    ) -> None:
+        self._context = context
         self._node = node
         self._host_ip = host_ip
-        self._book = book
+        self._addresses = addresses
         self._scheduler = scheduler
         self._tasks: asyncio.TaskGroup | None = None
         self._workers: dict[str, PodWorker] = {}
-        self._closing = False
-        self._busy: set[str] = set()
-        """UIDs of pods that are being bound, failed or let go without a worker."""
+        self._shutting_down = False
+        self._in_flight: set[str] = set()
+        """UIDs of pods without a worker that have a pending API write: binding, failed status or deletion."""
         self.on_change: Callable[[], None] = lambda: None
+        """Called after every pod event; in mode `addresses` the agent then publishes the ready addresses."""
 
-    def open(self, tasks: asyncio.TaskGroup) -> None:
-        """Must come before the informer runs."""
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Sets the task group for pod workers and writes. Must be called before the informer runs."""
         self._tasks = tasks
 
     def add(self, obj: Unstructured, initial: bool) -> None:
-        self._look(obj.raw, initial=initial)
+        self._sync(obj.raw, initial=initial)
 
     def update(self, old: Unstructured, new: Unstructured) -> None:
-        self._look(new.raw, initial=False)
+        self._sync(new.raw, initial=False)
 
     def delete(self, obj: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
         if obj is None:
             return
         worker = self._workers.get(obj.metadata.uid)
         if worker is not None:
-            worker.vanish()
+            worker.on_object_deleted()
         else:
-            self._forget(obj.raw)
+            self._remove_data(obj.raw)
         self.on_change()
 
     def refresh(self, reference: Reference, namespace: str) -> None:
-        """The object changed: volumes that show it follow."""
+        """Refreshes the volumes that contain a changed ConfigMap or Secret."""
         for worker in self._workers.values():
-            if worker.shows(reference, namespace):
+            if worker.uses(reference, namespace):
                 self._spawn(worker.refresh())
 
-    def close(self) -> tuple[int, float]:
-        """Begins the end of all pods, and starts no more: how many run, and their longest grace period."""
-        self._closing = True
+    def begin_shutdown(self) -> tuple[int, float]:
+        """Graceful node shutdown: terminates all pods and starts no new ones.
+
+        Returns the number of running pods and their longest termination grace period in seconds.
+        """
+        self._shutting_down = True
         running = [worker for worker in self._workers.values() if not worker.final]
         for worker in running:
             worker.shut_down(worker.grace)
         return len(running), max((worker.grace for worker in running), default=0.0)
 
     def kill(self) -> None:
-        """Ends at once what `close` left its grace period."""
+        """Kills pods that are still within their termination grace period."""
         for worker in self._workers.values():
             worker.shut_down(0)
 
-    async def ended(self) -> None:
-        """Returns when nothing runs and every last status is written."""
+    async def wait_ended(self) -> None:
+        """Waits until all pods have ended and their final statuses are written."""
         for worker in list(self._workers.values()):
             await worker.ended.wait()
 
-    def _look(self, pod: Json, *, initial: bool) -> None:
+    def _sync(self, pod: Json, *, initial: bool) -> None:
         meta, spec = pod["metadata"], pod["spec"]
         finished = (pod.get("status") or {}).get("phase") in _FINISHED
         worker = self._workers.get(meta["uid"])
         if worker is not None:
             worker.update(pod)
-        elif self._closing:
+        elif self._shutting_down:
             return
         elif not spec.get("nodeName"):
             if not (finished or meta.get("deletionTimestamp") or spec.get("schedulingGates")):
                 self._spawn_once(meta["uid"], self._bind(pod))
         elif spec["nodeName"] == self._node:
-            self._receive(pod, finished=finished, initial=initial)
+            self._sync_assigned(pod, finished=finished, initial=initial)
         self.on_change()
 
-    def _receive(self, pod: Json, *, finished: bool, initial: bool) -> None:
+    def _sync_assigned(self, pod: Json, *, finished: bool, initial: bool) -> None:
         meta = pod["metadata"]
         if meta.get("deletionTimestamp"):
-            self._spawn_once(meta["uid"], complete_deletion(self._kit, pod))
+            self._spawn_once(meta["uid"], complete_deletion(self._context, pod))
         elif finished:
             return
         elif initial and (pod.get("status") or {}).get("startTime"):
-            self._spawn_once(meta["uid"], self._lose(pod))
+            self._spawn_once(meta["uid"], self._fail_lost(pod))
         else:
-            address = self._book.take(Key(meta["namespace"], meta["name"]))
-            here = Surroundings(self._node, self._host_ip, address, self._kit.allocatable)
-            worker = self._workers[meta["uid"]] = PodWorker(self._kit, pod, here)
+            address = self._addresses.allocate(Key(meta["namespace"], meta["name"]))
+            placement = Placement(self._node, self._host_ip, address, self._context.allocatable)
+            worker = self._workers[meta["uid"]] = PodWorker(self._context, pod, placement)
             self._spawn(self._run(worker, pod))
 
     async def _run(self, worker: PodWorker, pod: Json) -> None:
@@ -120,11 +130,11 @@ class Roster:
             await worker.run()
         finally:
             del self._workers[pod["metadata"]["uid"]]
-            self._book.release(worker.here.pod_ip)
-        self._forget(pod)
+            self._addresses.release(worker.placement.pod_ip)
+        self._remove_data(pod)
 
     async def _bind(self, pod: Json) -> None:
-        """What a scheduler with one node decides: this one."""
+        """Schedules the pod: with one node, binds it to this one."""
         meta = pod["metadata"]
         binding = {
             "apiVersion": "v1",
@@ -134,67 +144,72 @@ class Roster:
         }
         path = PODS.path(meta["namespace"], meta["name"], "binding")
         request = Request("POST", path, body=msgspec.json.encode(binding))
-        if await insist(lambda: self._kit.client.request(request), self._kit.clock):
-            about = ObjectReference("v1", "Pod", meta["namespace"], meta["name"], meta["uid"])
+        if await retry_api_call(lambda: self._context.client.request(request), self._context.clock):
+            reference = ObjectReference("v1", "Pod", meta["namespace"], meta["name"], meta["uid"])
             message = f"Successfully assigned {meta['namespace']}/{meta['name']} to {self._node}"
-            self._scheduler.event(about, "Normal", "Scheduled", message)
+            self._scheduler.event(reference, "Normal", "Scheduled", message)
 
-    async def _lose(self, pod: Json) -> None:
-        """Fails a pod of an earlier run of this node."""
-        self._kit.tell(pod, "Warning", *LOST)
-        await write_status(self._kit, pod, lost_status(pod, self._kit.now()))
+    async def _fail_lost(self, pod: Json) -> None:
+        """Fails a pod that was running when an earlier instance of this node stopped."""
+        self._context.record_event(pod, "Warning", *NODE_LOST)
+        await write_status(self._context, pod, lost_status(pod, self._context.now()))
 
-    def _forget(self, pod: Json) -> None:
-        self._kit.logs.forget(pod["metadata"])
-        shutil.rmtree(self._kit.pod_directory(pod["metadata"]), ignore_errors=True)
+    def _remove_data(self, pod: Json) -> None:
+        self._context.logs.forget(pod["metadata"])
+        shutil.rmtree(self._context.pod_directory(pod["metadata"]), ignore_errors=True)
 
     def _spawn(self, task: Coroutine[None, None, None]) -> None:
         if self._tasks is None:
-            raise RuntimeError("the roster is not open")
+            raise RuntimeError("the pod manager is not started")
         self._tasks.create_task(task)
 
     def _spawn_once(self, uid: str, task: Coroutine[None, None, None]) -> None:
-        """Unless one for this pod is under way."""
+        """Runs `task` unless another one for this pod is in progress."""
 
         async def run() -> None:
             try:
                 await task
             finally:
-                self._busy.discard(uid)
+                self._in_flight.discard(uid)
 
-        if uid in self._busy:
+        if uid in self._in_flight:
             task.close()
         else:
-            self._busy.add(uid)
+            self._in_flight.add(uid)
             self._spawn(run())
 
 
 def lost_status(pod: Json, now: datetime) -> Json:
-    """Failed: what had not ended by itself ended with the node."""
-    before = pod["status"]
-    seen = {one["name"]: one for one in before.get("containerStatuses") or ()}
+    """The Failed status of a pod whose containers were killed when the node stopped.
+
+    Containers that had terminated before keep their recorded state.
+    """
+    previous = pod["status"]
+    previous_states = {one["name"]: one for one in previous.get("containerStatuses") or ()}
     state = PodState(
-        containers=[_lost_container(spec, seen.get(spec["name"]) or {}, now) for spec in pod["spec"]["containers"]],
+        containers=[
+            _lost_container(spec, previous_states.get(spec["name"]) or {}, now) for spec in pod["spec"]["containers"]
+        ],
         final=True,
-        failure=LOST,
-        started=parse_timestamp(before["startTime"]),
-        address=before.get("podIP") or "",
-        host_address=before.get("hostIP") or "",
+        failure=NODE_LOST,
+        started=parse_timestamp(previous["startTime"]),
+        address=previous.get("podIP") or "",
+        host_address=previous.get("hostIP") or "",
     )
     return pod_status(pod, state, now)
 
 
-def _lost_container(spec: Json, before: Json, now: datetime) -> ContainerState:
-    states = before.get("state") or {}
-    begun = (states.get("running") or states.get("terminated") or {}).get("startedAt")
-    started = parse_timestamp(begun) if begun else now
-    ended = Terminated(_LOST_CODE, "ContainerStatusUnknown", started, now, LOST[1])
+def _lost_container(spec: Json, previous: Json, now: datetime) -> ContainerState:
+    states = previous.get("state") or {}
+    started_at = (states.get("running") or states.get("terminated") or {}).get("startedAt")
+    started = parse_timestamp(started_at) if started_at else now
+    ended = Terminated(_LOST_EXIT_CODE, "ContainerStatusUnknown", started, now, NODE_LOST[1])
     if (terminated := states.get("terminated")) is not None:
         finished = parse_timestamp(terminated["finishedAt"])
         ended = Terminated(
             terminated["exitCode"], terminated["reason"], started, finished, terminated.get("message", "")
         )
-    restarts = int(before.get("restartCount") or 0)
+    restarts = int(previous.get("restartCount") or 0)
     return ContainerState(
-        spec["name"], spec.get("image") or "", ended, restarts=restarts, container_id=before.get("containerID") or ""
+        spec["name"], spec.get("image") or "", ended, restarts=restarts, container_id=previous.get("containerID") or ""
     )

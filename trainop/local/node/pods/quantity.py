@@ -1,4 +1,4 @@
-"""Quantities of resources, such as `500m` or `1Gi` (apimachinery `pkg/api/resource/quantity.go`)."""
+"""Kubernetes resource quantities such as `500m` or `1Gi` (apimachinery `pkg/api/resource/quantity.go`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SUFFIXES |= {f"{name}i": Fraction(1024) ** power for power, name in enumerate("
 
 
 def parse_quantity(text: str) -> Fraction:
-    """The exact number; raises `ValueError` on anything that is not a quantity."""
+    """The exact value of a quantity. Raises `ValueError` if `text` is not a quantity."""
     found = _FORM.fullmatch(str(text).strip())
     if found is None:
         raise ValueError(f"{text!r} is not a quantity")

@@ -1,4 +1,4 @@
-"""The status of a pod as a function of what its containers do. Pure.
+"""The status of a pod as a pure function of the state of its containers.
 
 Sources: kubelet `pkg/kubelet/kubelet_pods.go` (getPhase), `pkg/kubelet/status/generate.go` (conditions).
 """
@@ -18,7 +18,7 @@ Phase: TypeAlias = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Not running, and why."""
+    """Not running; `reason` as in the API, for example CrashLoopBackOff."""
 
     reason: str
     message: str = ""
@@ -26,14 +26,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The command runs."""
+    """The container's process is running."""
 
     since: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Terminated:
-    """One run that ended. A command that never started has the same time twice."""
+    """A run that has ended. If the command could not be started, `started` is the time of the attempt."""
 
     code: int
     reason: str
@@ -45,7 +45,10 @@ class Terminated:
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """One container; `last` is the run before the present state, `sidecar` an init container that stays."""
+    """The state of one container.
+
+    `last` is the previous run (`lastState`); `sidecar` marks an init container with `restartPolicy: Always`.
+    """
 
     name: str
     image: str = ""
@@ -59,7 +62,7 @@ class ContainerState:
 
     @property
     def outcome(self) -> Terminated | None:
-        """How the latest run that ended did end, unless another runs."""
+        """How the latest run ended; None while a run is in progress or before the first one ended."""
         match self.state:
             case Terminated():
                 return self.state
@@ -70,7 +73,7 @@ class ContainerState:
 
     @property
     def initialized(self) -> bool:
-        """As an init container: the next may start."""
+        """For an init container: whether the next container may start."""
         if self.sidecar:
             return self.started
         return isinstance(self.state, Terminated) and self.state.code == 0
@@ -78,7 +81,11 @@ class ContainerState:
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """`final`: nothing of the pod runs or will run. `failure` is why the node ended it: reason and message."""
+    """The state of one pod.
+
+    `final` means that no process is running or will be started. `failure` is the reason and message if the node ended
+    the pod (shutdown, deadline, node loss). `sandbox` says whether the sandbox exists.
+    """
 
     inits: Sequence[ContainerState] = ()
     containers: Sequence[ContainerState] = ()
@@ -86,14 +93,14 @@ class PodState:
     final: bool = False
     failure: tuple[str, str] | None = None
     disrupted: bool = False
-    """The node ended it for reasons of its own."""
+    """Whether the pod gets the condition DisruptionTarget because the node shut down."""
     started: datetime | None = None
     address: str = ""
     host_address: str = ""
 
 
 def phase(state: PodState, restart_policy: str) -> Phase:
-    """One word for all containers."""
+    """The pod phase, computed as by kubelet's getPhase."""
     if state.failure and state.final:
         return "Failed"
     outcomes = [container.outcome for container in state.containers]
@@ -118,8 +125,8 @@ def _phase_before_start(state: PodState, restart_policy: str) -> Phase:
 def qos_class(pod: Json) -> str:
     """Guaranteed, Burstable or BestEffort (`pkg/apis/core/v1/helper/qos/qos.go`)."""
     spec = pod["spec"]
-    everyone = [*(spec.get("initContainers") or ()), *spec["containers"]]
-    resources = [container.get("resources") or {} for container in everyone]
+    containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
+    resources = [container.get("resources") or {} for container in containers]
     if not any(one.get("requests") or one.get("limits") for one in resources):
         return "BestEffort"
     for one in resources:
@@ -131,11 +138,11 @@ def qos_class(pod: Json) -> str:
 
 
 def pod_status(pod: Json, state: PodState, now: datetime) -> Json:
-    """All of `status` that a kubelet owns, with the conditions of others kept; to be merged into the pod."""
-    word = phase(state, pod["spec"].get("restartPolicy") or "Always")
+    """The status fields that kubelet owns, as a merge patch; conditions of other types are preserved."""
+    pod_phase = phase(state, pod["spec"].get("restartPolicy") or "Always")
     status: Json = {
-        "phase": word,
-        "conditions": _conditions(pod, state, word, now),
+        "phase": pod_phase,
+        "conditions": _conditions(pod, state, pod_phase, now),
         "containerStatuses": [_container_status(container) for container in state.containers],
         "hostIP": state.host_address,
         "hostIPs": [{"ip": state.host_address}],
@@ -171,7 +178,7 @@ def _container_status(container: ContainerState) -> Json:
 
 
 IMAGE_ID = "host://environment-of-the-caller"
-"""What a container really runs in, whatever its `image` says."""
+"""The `imageID` of every container: images are not used, the process runs in the caller's environment."""
 
 
 def _render(state: Waiting | Running | Terminated) -> Json:
@@ -197,33 +204,42 @@ _DISRUPTED = "TerminationByKubelet"
 _OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
-def _conditions(pod: Json, state: PodState, word: Phase, now: datetime) -> list[Json]:
-    present = {one["type"]: one for one in (pod.get("status") or {}).get("conditions") or ()}
-    initialized = _initialized(state, word)
-    containers = _containers_ready(state, word)
-    ready = containers or _gates_ready(pod, present)
-    found = {
+def _conditions(pod: Json, state: PodState, pod_phase: Phase, now: datetime) -> list[Json]:
+    existing = {one["type"]: one for one in (pod.get("status") or {}).get("conditions") or ()}
+    initialized = _initialized(state, pod_phase)
+    containers = _containers_ready(state, pod_phase)
+    ready = containers or _readiness_gates(pod, existing)
+    causes = {
         "PodReadyToStartContainers": None if state.sandbox else ("", ""),
         "Initialized": initialized,
         "Ready": ready,
         "ContainersReady": containers,
         "PodScheduled": None,
     }
-    own = [_condition(type_, found[type_], present.get(type_), word, now) for type_ in _OWN_CONDITIONS]
-    if state.disrupted and "DisruptionTarget" not in present and state.failure:
+    own = [_condition(type_, causes[type_], existing.get(type_), pod_phase, now) for type_ in _OWN_CONDITIONS]
+    if state.disrupted and "DisruptionTarget" not in existing and state.failure:
         message = state.failure[1]
-        own.append(_condition("DisruptionTarget", None, None, word, now) | {"reason": _DISRUPTED, "message": message})
-    return own + [one for type_, one in present.items() if type_ not in _OWN_CONDITIONS]
+        own.append(
+            _condition("DisruptionTarget", None, None, pod_phase, now) | {"reason": _DISRUPTED, "message": message}
+        )
+    return own + [one for type_, one in existing.items() if type_ not in _OWN_CONDITIONS]
 
 
-def _condition(type_: str, why_not: tuple[str, str] | None, before: Json | None, word: Phase, now: datetime) -> Json:
-    truth = "True" if why_not is None else "False"
-    changed = before is None or before.get("status") != truth
-    at = timestamp(now) if changed or before is None else before.get("lastTransitionTime")
-    reason, message = why_not or ("", "")
-    if type_ == "Initialized" and word == "Succeeded":
+def _condition(
+    type_: str, failure: tuple[str, str] | None, existing: Json | None, pod_phase: Phase, now: datetime
+) -> Json:
+    condition_status = "True" if failure is None else "False"
+    changed = existing is None or existing.get("status") != condition_status
+    transition_time = timestamp(now) if changed or existing is None else existing.get("lastTransitionTime")
+    reason, message = failure or ("", "")
+    if type_ == "Initialized" and pod_phase == "Succeeded":
         reason = "PodCompleted"
-    condition: Json = {"type": type_, "status": truth, "lastProbeTime": None, "lastTransitionTime": at}
+    condition: Json = {
+        "type": type_,
+        "status": condition_status,
+        "lastProbeTime": None,
+        "lastTransitionTime": transition_time,
+    }
     if reason:
         condition["reason"] = reason
     if message:
@@ -231,18 +247,18 @@ def _condition(type_: str, why_not: tuple[str, str] | None, before: Json | None,
     return condition
 
 
-def _initialized(state: PodState, word: Phase) -> tuple[str, str] | None:
+def _initialized(state: PodState, pod_phase: Phase) -> tuple[str, str] | None:
     missing = [init.name for init in state.inits if not init.initialized]
-    begun = any(container.outcome or isinstance(container.state, Running) for container in state.containers)
-    if not missing or word == "Succeeded" or begun:
+    any_started = any(container.outcome or isinstance(container.state, Running) for container in state.containers)
+    if not missing or pod_phase == "Succeeded" or any_started:
         return None
     return "ContainersNotInitialized", f"containers with incomplete status: [{' '.join(missing)}]"
 
 
-def _containers_ready(state: PodState, word: Phase) -> tuple[str, str] | None:
-    if word == "Succeeded":
+def _containers_ready(state: PodState, pod_phase: Phase) -> tuple[str, str] | None:
+    if pod_phase == "Succeeded":
         return "PodCompleted", ""
-    if word == "Failed":
+    if pod_phase == "Failed":
         return "PodFailed", ""
     unready = _names(container for container in state.containers if not container.ready)
     unready += _names(init for init in state.inits if init.sidecar and not init.ready)
@@ -251,13 +267,13 @@ def _containers_ready(state: PodState, word: Phase) -> tuple[str, str] | None:
     return "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]"
 
 
-def _gates_ready(pod: Json, present: dict[str, Json]) -> tuple[str, str] | None:
+def _readiness_gates(pod: Json, existing: dict[str, Json]) -> tuple[str, str] | None:
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
-    closed = [gate for gate in gates if present.get(gate, {}).get("status") != "True"]
-    if not closed:
+    unmet = [gate for gate in gates if existing.get(gate, {}).get("status") != "True"]
+    if not unmet:
         return None
     return "ReadinessGatesNotReady", "; ".join(
-        f'corresponding condition of pod readiness gate "{g}" does not exist.' for g in closed
+        f'corresponding condition of pod readiness gate "{g}" does not exist.' for g in unmet
     )
 
 

@@ -1,4 +1,4 @@
-"""The wish that something end: told once or more often, heard by all that wait."""
+"""A termination request with a grace period that several tasks can wait for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 class StopSignal:
-    """`grace` in seconds is known once it `is_set`; a later, shorter grace replaces an earlier one."""
+    """Can be set several times; `grace` is the shortest grace period in seconds and valid once `is_set`."""
 
     def __init__(self) -> None:
         self.grace = 0.0
@@ -24,8 +24,8 @@ class StopSignal:
     async def wait(self) -> None:
         await self._event.wait()
 
-    async def pause(self, seconds: float) -> bool:
-        """Waits so long, or until the signal comes; tells whether it has."""
+    async def wait_for(self, seconds: float) -> bool:
+        """Waits until the signal is set, at most `seconds`; returns whether it is set."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()

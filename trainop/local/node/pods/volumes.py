@@ -1,6 +1,6 @@
-"""Volumes of pods as directories of the node, and where containers see them.
+"""Pod volumes as directories on the node, and the mounts that containers have of them.
 
-`volume_references` and `render_files` are pure; `VolumeDirectory` writes. Sources: kubelet `pkg/volume/*`.
+`volume_references` and `render_files` are pure; `VolumeDirectory` writes to disk. Sources: kubelet `pkg/volume/*`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 
 from trainop.local.node.pods.environment import (
     ConfigError,
+    Placement,
     Reference,
     Sources,
-    Surroundings,
     contents,
     expand,
     pod_field,
@@ -27,25 +27,25 @@ from trainop.local.node.sandbox.filesystem import Mount
 from trainop.runtime.objects.metadata import Json
 
 _MODE = 0o644
-_WRITTEN = ("configMap", "secret", "downwardAPI", "projected")
-_DIRECTORY_MADE = "DirectoryOrCreate"
-_FILE_MADE = "FileOrCreate"
+_NODE_WRITTEN = ("configMap", "secret", "downwardAPI", "projected")
+_CREATE_DIRECTORY = "DirectoryOrCreate"
+_CREATE_FILE = "FileOrCreate"
 
 
 class VolumeError(Exception):
-    """A volume that cannot be had; the message names it."""
+    """A volume cannot be set up or mounted; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a volume that the node writes."""
+    """A file in a volume whose contents the node writes."""
 
     content: bytes
     mode: int
 
 
 def volume_references(pod: Json) -> set[Reference]:
-    """The ConfigMaps and Secrets whose contents the pod's volumes show."""
+    """The ConfigMaps and Secrets that the pod's volumes contain."""
     found: set[Reference] = set()
     for volume in pod["spec"].get("volumes") or ():
         for source in _written_sources(volume):
@@ -60,19 +60,19 @@ def volume_references(pod: Json) -> set[Reference]:
 def _written_sources(volume: Json) -> list[Json]:
     if "projected" in volume:
         return list(volume["projected"].get("sources") or ())
-    return [volume] if any(kind in volume for kind in _WRITTEN) else []
+    return [volume] if any(kind in volume for kind in _NODE_WRITTEN) else []
 
 
-def render_files(volume: Json, pod: Json, sources: Sources, here: Surroundings) -> dict[str, File]:
-    """Relative path -> file, for a volume that shows objects of the API; raises `VolumeError`."""
-    own: Json = next((volume[kind] for kind in _WRITTEN if kind in volume), {})
+def render_files(volume: Json, pod: Json, sources: Sources, placement: Placement) -> dict[str, File]:
+    """The files by relative path of a configMap, secret, downwardAPI or projected volume. Raises `VolumeError`."""
+    own: Json = next((volume[kind] for kind in _NODE_WRITTEN if kind in volume), {})
     default = own.get("defaultMode")
     mode = _MODE if default is None else int(default)
     files: dict[str, File] = {}
     try:
         for source in _written_sources(volume):
             if "downwardAPI" in source:
-                files |= _downward_files(source["downwardAPI"], pod, here, mode)
+                files |= _downward_files(source["downwardAPI"], pod, placement, mode)
             elif "configMap" in source:
                 reference = Reference("configmap", source["configMap"].get("name", ""))
                 files |= _object_files(reference, source["configMap"], sources, mode)
@@ -102,13 +102,13 @@ def _object_files(reference: Reference, source: Json, sources: Sources, mode: in
     return files
 
 
-def _downward_files(source: Json, pod: Json, here: Surroundings, mode: int) -> dict[str, File]:
+def _downward_files(source: Json, pod: Json, placement: Placement, mode: int) -> dict[str, File]:
     files: dict[str, File] = {}
     for item in source.get("items") or ():
         if ref := item.get("fieldRef"):
-            text = pod_field(pod, ref.get("fieldPath") or "", here)
+            text = pod_field(pod, ref.get("fieldPath") or "", placement)
         else:
-            text = resource_field(pod, item.get("resourceFieldRef") or {}, here)
+            text = resource_field(pod, item.get("resourceFieldRef") or {}, placement)
         files[_inside(item["path"])] = File(text.encode(), int(item.get("mode") or mode))
     return files
 
@@ -116,31 +116,34 @@ def _downward_files(source: Json, pod: Json, here: Surroundings, mode: int) -> d
 def _inside(path: str) -> str:
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts:
-        raise ConfigError(f"path {path!r} leaves the volume")
+        raise ConfigError(f"path {path!r} is outside the volume")
     return str(pure)
 
 
 class VolumeDirectory:
-    """The volumes of one pod, below `root`. Claims outlive pods: they are directories below `claims`."""
+    """The volumes of one pod, as directories below `root`.
+
+    Persistent volume claims outlive the pod and are directories below `claims`.
+    """
 
     def __init__(self, root: Path, claims: Path) -> None:
         self._root = root
         self._claims = claims
 
-    def prepare(self, pod: Json, sources: Sources, here: Surroundings) -> None:
-        """Makes or renews what the volumes hold; raises `VolumeError` for the first that cannot be had."""
+    def prepare(self, pod: Json, sources: Sources, placement: Placement) -> None:
+        """Creates all volumes or updates their contents. Raises `VolumeError` for the first one that fails."""
         for volume in pod["spec"].get("volumes") or ():
-            place = self._root / volume["name"]
+            path = self._root / volume["name"]
             if _written_sources(volume) or "projected" in volume:
-                place.mkdir(parents=True, exist_ok=True)
-                write_files(place, render_files(volume, pod, sources, here))
+                path.mkdir(parents=True, exist_ok=True)
+                write_files(path, render_files(volume, pod, sources, placement))
             elif "hostPath" in volume:
                 _check_host_path(volume)
             else:
                 self._source(volume, pod).mkdir(parents=True, exist_ok=True)
 
     def mounts(self, pod: Json, container: Json, environment: Mapping[str, str]) -> list[Mount]:
-        """Where `container` sees its volumes; raises `VolumeError`."""
+        """The mounts for the container's `volumeMounts`. Raises `VolumeError`."""
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
         found: list[Mount] = []
         for mount in container.get("volumeMounts") or ():
@@ -156,7 +159,7 @@ class VolumeDirectory:
     def _mount(self, volume: Json, mount: Json, pod: Json, environment: Mapping[str, str]) -> Mount:
         target = str(PurePosixPath("/", mount["mountPath"]))
         read_only = bool(mount.get("readOnly")) or bool(_written_sources(volume))
-        if _lives_in_memory(volume) and _users(volume["name"], pod) == 1 and not mount.get("subPath"):
+        if _is_memory_backed(volume) and _mount_count(volume["name"], pod) == 1 and not mount.get("subPath"):
             limit = (volume["emptyDir"] or {}).get("sizeLimit")
             return Mount(target, size=int(parse_quantity(limit)) if limit else 0)
         source = self._source(volume, pod)
@@ -181,26 +184,26 @@ class VolumeDirectory:
             return own
         kinds = sorted(volume.keys() - {"name"})
         if not kinds:
-            return own  # Kubernetes takes a volume without a source for an emptyDir
+            return own  # Kubernetes treats a volume without a source as an emptyDir
         raise VolumeError(f'volume "{volume["name"]}": {kinds[0]} volumes cannot be mounted on a local node')
 
 
-def _lives_in_memory(volume: Json) -> bool:
+def _is_memory_backed(volume: Json) -> bool:
     return ((volume.get("emptyDir") or {}).get("medium") or "") == "Memory"
 
 
-def _users(name: str, pod: Json) -> int:
-    """How many containers mount it: a tmpfs of its own cannot be shared between them."""
-    everyone = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
-    return sum(any(mount["name"] == name for mount in one.get("volumeMounts") or ()) for one in everyone)
+def _mount_count(name: str, pod: Json) -> int:
+    """The number of containers that mount a volume: a per-container tmpfs cannot be shared."""
+    containers = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+    return sum(any(mount["name"] == name for mount in one.get("volumeMounts") or ()) for one in containers)
 
 
 def _check_host_path(volume: Json) -> None:
     path, kind = Path(volume["hostPath"]["path"]), volume["hostPath"].get("type") or ""
     try:
-        if kind == _DIRECTORY_MADE or (not kind and not path.exists()):
+        if kind == _CREATE_DIRECTORY or (not kind and not path.exists()):
             path.mkdir(parents=True, exist_ok=True)
-        elif kind == _FILE_MADE:
+        elif kind == _CREATE_FILE:
             path.touch()
     except OSError as error:
         raise VolumeError(f'hostPath volume "{volume["name"]}": {path}: {error.strerror}') from error
@@ -211,19 +214,19 @@ def _check_host_path(volume: Json) -> None:
 
 
 def write_files(directory: Path, files: Mapping[str, File]) -> None:
-    """Makes `directory` hold exactly `files`; each appears whole, and one that is as it should be is left alone."""
-    for path, file in files.items():
-        place = directory / path
-        if place.is_file() and place.read_bytes() == file.content and place.stat().st_mode & 0o777 == file.mode:
+    """Makes `directory` contain exactly `files`. Files are replaced atomically, unchanged files are not touched."""
+    for relative, file in files.items():
+        path = directory / relative
+        if path.is_file() and path.read_bytes() == file.content and path.stat().st_mode & 0o777 == file.mode:
             continue
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=place.parent, prefix="..", delete=False) as fresh:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix="..", delete=False) as fresh:
             fresh.write(file.content)
         Path(fresh.name).chmod(file.mode)
-        Path(fresh.name).replace(place)
-    for place in sorted(directory.rglob("*"), reverse=True):
-        if place.is_file() and str(place.relative_to(directory)) not in files:
-            place.unlink()
-        elif place.is_dir():
-            with suppress(OSError):  # it still holds files
-                place.rmdir()
+        Path(fresh.name).replace(path)
+    for path in sorted(directory.rglob("*"), reverse=True):
+        if path.is_file() and str(path.relative_to(directory)) not in files:
+            path.unlink()
+        elif path.is_dir():
+            with suppress(OSError):  # the directory still contains files
+                path.rmdir()

@@ -1,4 +1,8 @@
-"""What the API server sees of one pod of the node: its status is written, its deletion completed."""
+"""The pod worker: runs one pod and reports it to the API server.
+
+Status manager: it patches `status` whenever the pod's state changes. After the pod has ended and its deletion is
+requested, it completes the deletion. Uses `pod.Pod` for the processes and `status.pod_status` for the status.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from trainop.local.node.pods.context import Kit
-from trainop.local.node.pods.environment import Reference, Surroundings
-from trainop.local.node.pods.pod import GRACE, SHUTDOWN, Pod
+from trainop.local.node.pods.context import NodeContext
+from trainop.local.node.pods.environment import Placement, Reference
+from trainop.local.node.pods.pod import DEFAULT_GRACE_PERIOD, SHUTDOWN, Pod
 from trainop.local.node.pods.status import pod_status
 from trainop.local.node.pods.volumes import volume_references
 from trainop.runtime.clock import Clock
@@ -22,16 +26,19 @@ _FIRST_RETRY, _LAST_RETRY = 0.2, 10.0
 log = structlog.get_logger(__name__)
 
 
-async def insist(action: Callable[[], Awaitable[object]], clock: Clock) -> bool:
-    """Repeats `action` until the API server has done it (True) or says that it never will (False)."""
+async def retry_api_call(action: Callable[[], Awaitable[object]], clock: Clock) -> bool:
+    """Calls `action` with back-off until it succeeds (True) or fails permanently (False).
+
+    Permanent errors are NotFound, Conflict (the pod was deleted or replaced), Invalid and Forbidden.
+    """
     delay = _FIRST_RETRY
     while True:
         try:
             await action()
         except (NotFoundError, ConflictError):
-            return False  # another pod of that name, or none
+            return False  # the pod was deleted, or replaced by another of the same name
         except (InvalidError, ForbiddenError) as error:
-            log.warning("write refused", error=str(error))
+            log.warning("write rejected", error=str(error))
             return False
         except (ApiError, ConnectionError, TimeoutError) as error:
             log.warning("write failed", error=str(error), retry_in=delay)
@@ -41,92 +48,94 @@ async def insist(action: Callable[[], Awaitable[object]], clock: Clock) -> bool:
         delay = min(2 * delay, _LAST_RETRY)
 
 
-async def complete_deletion(kit: Kit, pod: Json) -> None:
-    """Nothing of the pod runs: its object may go."""
+async def complete_deletion(context: NodeContext, pod: Json) -> None:
+    """Deletes the pod object with grace period 0, as kubelet does once the pod has ended."""
     meta = pod["metadata"]
-    await insist(
-        lambda: kit.client.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"], grace_seconds=0), kit.clock
+    await retry_api_call(
+        lambda: context.client.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"], grace_seconds=0),
+        context.clock,
     )
 
 
-async def write_status(kit: Kit, pod: Json, status: Json) -> bool:
+async def write_status(context: NodeContext, pod: Json, status: Json) -> bool:
+    """Patches the pod's status; False if the pod is gone or the status was rejected."""
     meta = pod["metadata"]
     body = {"metadata": {"uid": meta["uid"]}, "status": status}
-    return await insist(
-        lambda: kit.client.patch(PODS, meta["name"], meta["namespace"], body, subresource="status"), kit.clock
+    return await retry_api_call(
+        lambda: context.client.patch(PODS, meta["name"], meta["namespace"], body, subresource="status"), context.clock
     )
 
 
 class PodWorker:
-    """`run` lasts from the binding of a pod until its object is gone."""
+    """Runs one pod from its binding until its object is deleted."""
 
-    def __init__(self, kit: Kit, pod: Json, here: Surroundings) -> None:
-        self.here = here
-        self._kit = kit
+    def __init__(self, context: NodeContext, pod: Json, placement: Placement) -> None:
+        self.placement = placement
+        self._context = context
         self._changed = asyncio.Event()
-        self._leaving = asyncio.Event()
-        self._gone = False
+        self._deletion_requested = asyncio.Event()
+        self._object_deleted = False
         self.ended = asyncio.Event()
-        """Nothing of it runs, and its last status is written."""
-        self._pod = Pod(kit, pod, here, self._changed.set)
+        """Set when no process of the pod is left and its final status is written."""
+        self._pod = Pod(context, pod, placement, self._changed.set)
         self._references = volume_references(pod)
         self.update(pod)
 
     def update(self, pod: Json) -> None:
-        """The object as it is now."""
-        self._pod.pod = pod
+        """Sets the latest pod object; starts termination if it has a deletion timestamp."""
+        self._pod.obj = pod
         if pod["metadata"].get("deletionTimestamp"):
             grace = pod["metadata"].get("deletionGracePeriodSeconds")
-            self._pod.stop(GRACE if grace is None else grace)
-            self._leaving.set()
+            self._pod.stop(DEFAULT_GRACE_PERIOD if grace is None else grace)
+            self._deletion_requested.set()
 
-    def vanish(self) -> None:
-        """The object is gone: so are, at once, the processes."""
-        self._gone = True
+    def on_object_deleted(self) -> None:
+        """The pod object was deleted from the API: kills the processes without a grace period."""
+        self._object_deleted = True
         self._pod.stop(0)
-        self._leaving.set()
+        self._deletion_requested.set()
         self._changed.set()
 
     @property
     def final(self) -> bool:
-        """Nothing of it runs or will run."""
+        """Whether no process of the pod is running or will be started."""
         return self._pod.final
 
     @property
     def grace(self) -> float:
-        """Seconds that its processes get when the node stops."""
+        """The pod's termination grace period in seconds."""
         return self._pod.grace
 
     def shut_down(self, grace: float) -> None:
-        """Ends it because the node stops; once more with a shorter grace hastens it."""
+        """Terminates the pod for a node shutdown; another call with a shorter `grace` shortens the grace period."""
         self._pod.stop(grace, SHUTDOWN)
 
-    def shows(self, reference: Reference, namespace: str) -> bool:
-        """Whether a volume of the pod shows this object."""
-        return reference in self._references and self._pod.pod["metadata"].get("namespace") == namespace
+    def uses(self, reference: Reference, namespace: str) -> bool:
+        """Whether a volume of the pod contains this ConfigMap or Secret."""
+        return reference in self._references and self._pod.obj["metadata"].get("namespace") == namespace
 
     async def refresh(self) -> None:
-        await insist(self._pod.refresh_volumes, self._kit.clock)
+        await retry_api_call(self._pod.refresh_volumes, self._context.clock)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write_statuses())
             await self._pod.run()
         self.ended.set()
-        await self._leaving.wait()
-        if not self._gone:
-            await complete_deletion(self._kit, self._pod.pod)
+        await self._deletion_requested.wait()
+        if not self._object_deleted:
+            await complete_deletion(self._context, self._pod.obj)
 
     async def _write_statuses(self) -> None:
-        """Every change, as long as the object is there; what changes in between is written together."""
+        """Writes the status after each change until the final one; changes in quick succession share one patch."""
         written: Json = {}
         final = False
-        while not final and not self._gone:
+        while not final and not self._object_deleted:
             await self._changed.wait()
             if not self._pod.final:
-                await self._kit.clock.sleep(self._kit.timing.settle)
+                await self._context.clock.sleep(self._context.timing.status_batch_delay)
             self._changed.clear()
             final = self._pod.final
-            status = pod_status(self._pod.pod, self._pod.state, self._kit.now())
-            if status != written and await write_status(self._kit, self._pod.pod, status):
+            status = pod_status(self._pod.obj, self._pod.state, self._context.now())
+            if status != written and await write_status(self._context, self._pod.obj, status):
                 written = status

@@ -1,1 +1,1 @@
-"""Processes in namespaces of their own: the supervisor, the inits of containers, and what Linux offers."""
+"""The container runtime: supervisor, container inits, and the Linux namespaces and mounts that isolate pods."""

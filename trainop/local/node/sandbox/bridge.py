@@ -1,4 +1,8 @@
-"""A network of our own: one namespace per pod, joined by a bridge in the namespace of the supervisor, the hub."""
+"""The pod network in mode `namespaces`: one network namespace per pod, connected by veth pairs to a bridge.
+
+The bridge is in the supervisor's network namespace, called the hub. The hub's address is the pods' gateway and DNS
+server.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,8 @@ from trainop.local.node.sandbox import linux
 
 HUB_ADDRESS = "10.244.0.1"
 HUB_HARDWARE_ADDRESS = "0a:58:0a:f4:00:01"
-"""Fixed: else a bridge changes to the lowest address of its ports as pods come and go, and pods that know the old one
-reach neither names nor the world outside for up to a minute."""
+"""Fixed MAC address. Otherwise a bridge takes the lowest MAC address of its ports, which changes when pods are added or
+removed; pods with the old address in their ARP cache then reach neither DNS nor the gateway for up to a minute."""
 PREFIX_LENGTH = 16
 NETWORK = "10.244.0.0/16"
 
@@ -23,7 +27,7 @@ _KINDS = (("net", linux.CLONE_NEWNET), ("uts", linux.CLONE_NEWUTS), ("ipc", linu
 
 @dataclass(frozen=True, slots=True)
 class PodNamespaces:
-    """What the containers of a pod share: open descriptors that keep its namespaces alive."""
+    """The namespaces that a pod's containers share (network, UTS, IPC): open descriptors that keep them alive."""
 
     fds: tuple[tuple[int, int], ...]
 
@@ -45,35 +49,38 @@ class PodNamespaces:
 
 
 class Hub:
-    """The bridge. Lives in the supervisor, which has no threads: entering a namespace and coming back is safe."""
+    """The bridge and the pods' network interfaces. Runs in the supervisor.
+
+    The supervisor is single-threaded, so it can switch to another namespace and back safely.
+    """
 
     def __init__(self) -> None:
-        """Makes the bridge in the present network namespace, which must be new. Raises `OSError`."""
-        from pyroute2 import IPRoute  # noqa: PLC0415  # a quarter of a second that the other mode does not pay
+        """Creates the bridge in the current network namespace, which must be new. Raises `OSError`."""
+        from pyroute2 import IPRoute  # noqa: PLC0415  # the import takes 250 ms and mode `addresses` does not need it
 
-        self._open: Any = IPRoute
-        self._home = PodNamespaces.current()
+        self._netlink: Any = IPRoute
+        self._hub_namespaces = PodNamespaces.current()
         self._count = 0
-        with _kernel_refusal("a bridge for pods"):
-            self._links = self._open()
+        with _netlink_errors("a bridge for pods"):
+            self._links = self._netlink()
             self._links.link("set", index=1, state="up")
             self._links.link("add", ifname="pods", kind="bridge", address=HUB_HARDWARE_ADDRESS)
             self._bridge: int = self._links.link_lookup(ifname="pods")[0]
             self._links.addr("add", index=self._bridge, address=HUB_ADDRESS, prefixlen=PREFIX_LENGTH)
             self._links.link("set", index=self._bridge, state="up")
-            # Every address that is not a pod's is the hub's own: see `outside`.
+            # Every address outside the pod network is local to the hub: see `network/host_network.py`.
             self._links.route("add", dst="0.0.0.0/0", type="local", scope="host", oif=1, table=_MAIN_TABLE)
 
     def add_pod(self, hostname: str, address: str) -> PodNamespaces:
-        """New namespaces with `eth0` at `address`. Raises `OSError`."""
+        """Creates a pod's namespaces with `eth0` at `address`. Raises `OSError`."""
         linux.unshare(sum(kind for _, kind in _KINDS))
         try:
             pod = PodNamespaces.current()
             linux.set_hostname(hostname)
         finally:
-            self._home.enter()
+            self._hub_namespaces.enter()
         try:
-            with _kernel_refusal(f"the network of {hostname}"):
+            with _netlink_errors(f"the network of {hostname}"):
                 self._connect(pod)
                 self._configure(pod, address)
         except OSError:
@@ -91,22 +98,22 @@ class Hub:
     def _configure(self, pod: PodNamespaces, address: str) -> None:
         linux.setns(pod.network, linux.CLONE_NEWNET)
         try:
-            with self._open() as links:
+            with self._netlink() as links:
                 links.link("set", index=1, state="up")
                 index = links.link_lookup(ifname="eth0")[0]
                 links.addr("add", index=index, address=address, prefixlen=PREFIX_LENGTH)
                 links.link("set", index=index, state="up")
                 links.route("add", dst="0.0.0.0/0", gateway=HUB_ADDRESS, oif=index)
         finally:
-            linux.setns(self._home.network, linux.CLONE_NEWNET)
+            linux.setns(self._hub_namespaces.network, linux.CLONE_NEWNET)
 
 
 @contextmanager
-def _kernel_refusal(what: str) -> Iterator[None]:
-    """Errors of netlink as `OSError`s that say what could not be had."""
+def _netlink_errors(subject: str) -> Iterator[None]:
+    """Converts netlink errors to `OSError`s whose message begins with `subject`."""
     from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415  # as above
 
     try:
         yield
     except NetlinkError as error:
-        raise OSError(error.code, f"{what}: {os.strerror(error.code)}") from error
+        raise OSError(error.code, f"{subject}: {os.strerror(error.code)}") from error

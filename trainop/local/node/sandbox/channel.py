@@ -1,6 +1,7 @@
-"""Messages between the agent, the supervisor and the inits: JSON lines over a Unix stream socket, with descriptors.
+"""The protocol between agent, supervisor and container inits: JSON lines and file descriptors over a Unix socket.
 
-A message that carries descriptors says how many in `fds`; they arrive in order, no later than the end of its line.
+A message that carries descriptors states their number in `fds`. The descriptors arrive in message order, at the latest
+with the end of the message's line. This module is the blocking side; `link.Link` is its asyncio counterpart.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from typing import Any, TypeAlias
 Message: TypeAlias = dict[str, Any]
 
 _CHUNK = 65536
-_MOST_DESCRIPTORS = 16
+_MAX_DESCRIPTORS = 16
 
 
 def encode(message: Message, fds: Sequence[int] = ()) -> bytes:
-    """One line; `fds` are announced in it."""
+    """One line that includes the number of `fds`."""
     return json.dumps({**message, "fds": len(fds)} if fds else message).encode() + b"\n"
 
 
 @dataclass(slots=True)
 class Inbox:
-    """Puts messages together from what arrives."""
+    """Assembles messages from received chunks."""
 
     _buffer: bytearray = field(default_factory=bytearray)
     _fds: deque[int] = field(default_factory=deque)
 
     def feed(self, data: bytes, fds: Sequence[int]) -> Iterator[tuple[Message, list[int]]]:
-        """The messages that `data` completes, each with its descriptors."""
+        """Yields the messages that `data` completes, each with its descriptors."""
         self._buffer += data
         self._fds.extend(fds)
         while (end := self._buffer.find(b"\n")) >= 0:
@@ -42,7 +43,7 @@ class Inbox:
 
 
 class Channel:
-    """The blocking end of the fork side."""
+    """The blocking end of a channel, used by the supervisor and the inits."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -52,22 +53,25 @@ class Channel:
         return self.socket.fileno()
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Raises `BrokenPipeError` or `ConnectionError` when the other end is gone."""
+        """Sends one message. Raises `BrokenPipeError` or `ConnectionError` if the peer has closed."""
         data = encode(message, fds)
         sent = socket.send_fds(self.socket, [data], fds) if fds else self.socket.send(data)
         self.socket.sendall(data[sent:])
 
     def receive(self) -> list[tuple[Message, list[int]]] | None:
-        """What one read brings, perhaps nothing whole yet; None when the other end is gone."""
+        """The messages completed by one read, possibly none; None if the peer has closed."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.socket, _CHUNK, _MOST_DESCRIPTORS)
+            data, fds, _, _ = socket.recv_fds(self.socket, _CHUNK, _MAX_DESCRIPTORS)
         except ConnectionError:
             return None
         return list(self._inbox.feed(data, fds)) if data else None
 
 
 def wait_readable(*fds: int) -> set[int]:
-    """Those of `fds` that can be read from, or whose other end is gone; waits for one. Any number of descriptors."""
+    """Blocks until at least one of `fds` is readable or closed by its peer, and returns those.
+
+    Uses poll(2), which unlike select(2) has no limit on descriptor numbers.
+    """
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)

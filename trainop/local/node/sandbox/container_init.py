@@ -1,15 +1,16 @@
-"""The init of one container: makes its surroundings, starts its command, passes signals on, ends all that is left.
+"""The init process of one container: starts the command, forwards signals, reaps children, kills what remains.
 
-Forked by the supervisor; never executes anything itself, so it keeps the rights it has in its user namespace. Talks
-with the agent over one channel. To the agent:
+It is forked by the supervisor and never calls exec(2) itself, so it keeps its capabilities in the user namespace. It
+communicates with the agent over one channel. Messages to the agent:
 
-    {"event": "started", "pid": int}                     the command runs
-    {"event": "refused", "code": int, "message": str}    it could not be started; the last message
-    {"event": "exited", "code": int}                     it ended (128+N for signal N) and nothing is left of it
-    {"event": "probed", "id": int, "code": int}          an `exec` ended
+    {"event": "started", "pid": int}                          the command is running
+    {"event": "start-failed", "code": int, "message": str}    the command could not be started; last message
+    {"event": "exited", "code": int}                          the command has exited (128+N for signal N) and all
+                                                              processes of the container are gone; last message
+    {"event": "exec-exited", "id": int, "code": int}          a command started by `exec` has exited
 
-From the agent: {"op": "signal", "number": int}, {"op": "kill"}, {"op": "exec", "id": int, "argv": [...]} with stdin,
-stdout and stderr, {"op": "kill-exec", "id": int}. The end of the channel means `kill`.
+Messages from the agent: {"op": "signal", "number": int}, {"op": "kill"}, {"op": "kill-exec", "id": int}, and
+{"op": "exec", "id": int, "argv": [...]} with descriptors for stdin, stdout and stderr. End-of-file acts as `kill`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CANNOT_START = 128
 
 @dataclass(slots=True)
 class ContainerInit:
-    """As PID 1 of a PID namespace it may kill everyone it sees; else it looks for what descends from it."""
+    """Runs one container. As PID 1 of a PID namespace it kills all visible processes, else only its descendants."""
 
     channel: Channel
     argv: list[str]
@@ -45,7 +46,7 @@ class ContainerInit:
     _execs: dict[int, int] = field(default_factory=dict)
 
     def run(self, output: int, errors: int) -> None:
-        """Returns when the command has ended and nobody is left."""
+        """Returns when the command has exited and no process of the container is left."""
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -53,15 +54,15 @@ class ContainerInit:
         with suppress(ConnectionError, BrokenPipeError):
             if self._start(output, errors):
                 self._serve(wake_read)
-                self._kill_everyone()
+                self._kill_all()
                 self.channel.send({"event": "exited", "code": self._code})
-        self._kill_everyone()
+        self._kill_all()
 
     def _start(self, output: int, errors: int) -> bool:
         try:
             self._main = self._spawn(self.argv, subprocess.DEVNULL, output, errors)
         except (OSError, ValueError) as error:
-            self.channel.send({"event": "refused", **explain(error, self.argv, self.directory)})
+            self.channel.send({"event": "start-failed", **describe_start_error(error, self.argv, self.directory)})
             return False
         finally:
             os.close(output)
@@ -79,11 +80,11 @@ class ContainerInit:
             stderr=errors,
             start_new_session=True,
         )
-        process.returncode = 0  # it is reaped here: nobody else may wait for it
+        process.returncode = 0  # reaped by `_reap`: Popen must not call wait(2) for it
         return process.pid
 
     def _serve(self, wake: int) -> None:
-        """Until the command has ended, or the agent has."""
+        """Serves requests until the command has exited. Raises `BrokenPipeError` if the agent is gone."""
         while self._code is None:
             ready = wait_readable(self.channel.fileno(), wake)
             if wake in ready:
@@ -94,22 +95,22 @@ class ContainerInit:
                 if messages is None:
                     raise BrokenPipeError
                 for message, fds in messages:
-                    self._obey(message, fds)
+                    self._on_request(message, fds)
 
     def _reap(self) -> None:
         for pid, code in processes.reap():
             if pid == self._main:
                 self._code = code
             elif pid in self._execs:
-                self.channel.send({"event": "probed", "id": self._execs.pop(pid), "code": code})
+                self.channel.send({"event": "exec-exited", "id": self._execs.pop(pid), "code": code})
 
-    def _obey(self, message: Message, fds: list[int]) -> None:
+    def _on_request(self, message: Message, fds: list[int]) -> None:
         match message["op"]:
             case "signal":
                 with suppress(ProcessLookupError):
                     os.kill(self._main, message["number"])
             case "kill":
-                self._kill_everyone()
+                self._kill_all()
             case "exec":
                 self._execute(message, fds)
             case "kill-exec":
@@ -122,25 +123,25 @@ class ContainerInit:
         try:
             pid = self._spawn(message["argv"], stdin, output, errors)
         except (OSError, ValueError) as error:
-            why = explain(error, message["argv"], self.directory)
-            self.channel.send({"event": "probed", "id": message["id"], **why})
+            details = describe_start_error(error, message["argv"], self.directory)
+            self.channel.send({"event": "exec-exited", "id": message["id"], **details})
         else:
             self._execs[pid] = message["id"]
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _kill_everyone(self) -> None:
+    def _kill_all(self) -> None:
         if os.getpid() == 1:
             with suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
-            self._collect()
+            self._reap_all()
         else:
             processes.kill_descendants(os.getpid())
             self._reap()
 
-    def _collect(self) -> None:
-        """Waits for all: killed processes are gone when they are reaped."""
+    def _reap_all(self) -> None:
+        """Waits for all children: a killed process is certainly gone only once it is reaped."""
         while True:
             try:
                 pid, status = os.wait()
@@ -151,16 +152,16 @@ class ContainerInit:
                 self._code = code if code >= 0 else 128 - code
 
 
-def explain(error: OSError | ValueError, argv: Sequence[str], directory: str) -> dict[str, Any]:
-    """`code` and `message` for a command that could not be started, in the words of container runtimes."""
+def describe_start_error(error: OSError | ValueError, argv: Sequence[str], directory: str) -> dict[str, Any]:
+    """Exit `code` and `message` for a command that could not be started, worded as by runc and Docker."""
     command = argv[0]
-    if isinstance(error, ValueError):  # a zero byte, or a name of a variable that is none
+    if isinstance(error, ValueError):  # a NUL byte, or an invalid variable name
         return {"code": CANNOT_START, "message": f'exec: "{command}": {error}'}
     if error.filename == directory and error.errno in {errno.ENOENT, errno.ENOTDIR, errno.EACCES}:
-        why = "does not exist on this machine" if error.errno == errno.ENOENT else (error.strerror or "").lower()
-        return {"code": CANNOT_START, "message": f"working directory {directory!r}: {why}"}
+        details = "does not exist on this machine" if error.errno == errno.ENOENT else (error.strerror or "").lower()
+        return {"code": CANNOT_START, "message": f"working directory {directory!r}: {details}"}
     if "/" not in command and error.errno in {errno.ENOENT, errno.EACCES}:
-        # EACCES may come from a directory of the path that this user cannot read.
+        # EACCES may be caused by a directory in PATH that this user cannot read.
         return {"code": NOT_FOUND, "message": f'exec: "{command}": executable file not found in $PATH'}
     if error.errno == errno.ENOENT:
         return {"code": NOT_FOUND, "message": f'exec: "{command}": no such file or directory'}
@@ -169,7 +170,7 @@ def explain(error: OSError | ValueError, argv: Sequence[str], directory: str) ->
     return {"code": CANNOT_START, "message": f'exec: "{command}": {error.strerror or error}'}
 
 
-def refuse(channel: socket.socket, message: str) -> None:
-    """Tells the agent that the surroundings of the command could not be made."""
+def report_start_failure(channel: socket.socket, message: str) -> None:
+    """Reports to the agent that the container's namespaces or mounts could not be set up."""
     with suppress(ConnectionError, BrokenPipeError):
-        Channel(channel).send({"event": "refused", "code": CANNOT_START, "message": message})
+        Channel(channel).send({"event": "start-failed", "code": CANNOT_START, "message": message})

@@ -1,8 +1,8 @@
-"""What a container sees below `/`: the machine's own files, with its volumes mounted over them.
+"""A container's root file system: the host's files with the container's volumes mounted over them.
 
-Runs in a mount namespace of its own, so nothing of it is seen outside. A mount point that does not exist is made where
-the caller may write; elsewhere the directory that lacks it is mirrored: a small tmpfs that holds a bind mount of each
-of its entries, so that the machine's directory stays as it is.
+Runs in the container's mount namespace, so the host sees none of these mounts. A missing mount point is created if the
+caller can write to its parent directory. Otherwise the parent is mirrored: it is covered by a tmpfs that contains a
+bind mount of each of its entries, and the mount point is created there. The host's directory is not modified.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from pathlib import Path
 from trainop.local.node.sandbox import linux
 
 TERMINATION_LOG = "/dev/termination-log"
-"""Kubernetes' default `terminationMessagePath`; the one mount point that nearly every container has."""
+"""Kubernetes' default `terminationMessagePath`, and therefore a mount point of nearly every container."""
 
-# Nobody mounts these into a container, and there are hundreds: consoles, serial lines, loop and RAM disks.
-_DEVICES_LEFT_OUT = re.compile(r"(tty[A-Zs]*\d+|vcs.*|loop\d+|ram\d+)$")
-# For root every directory is writable, yet mount points must not be left behind in those of the system.
-_SYSTEM = frozenset({"", "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "media", "mnt", "opt", "proc"}) | {
-    *("run", "sbin", "srv", "sys", "usr", "var")
-}
-# statvfs(3) flag -> mount(2) flag; by number, as `os` knows the names on Linux only.
-_KEPT_FLAGS = (
+# Consoles, serial lines, loop and RAM disks: containers do not use them, and mirroring hundreds of them is slow.
+_EXCLUDED_DEVICES = re.compile(r"(tty[A-Zs]*\d+|vcs.*|loop\d+|ram\d+)$")
+# Root can write everywhere, but must not leave mount points behind in these directories.
+_SYSTEM_DIRECTORIES = frozenset(
+    {"", "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "media", "mnt", "opt", "proc"}
+    | {"run", "sbin", "srv", "sys", "usr", "var"}
+)
+# statvfs(3) flag -> mount(2) flag. The numbers are literal because `os` defines the names on Linux only.
+_PRESERVED_FLAGS = (
     (2, linux.MS_NOSUID),
     (4, linux.MS_NODEV),
     (8, linux.MS_NOEXEC),
@@ -37,7 +38,10 @@ _KEPT_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """`source` (a file or directory, or empty: a tmpfs of `size` bytes) appears at the absolute path `target`."""
+    """A bind mount of `source` (file or directory) at the absolute path `target`.
+
+    If `source` is empty, a tmpfs limited to `size` bytes; 0 means no explicit limit.
+    """
 
     target: str
     source: str = ""
@@ -46,22 +50,22 @@ class Mount:
 
 
 def make_private() -> None:
-    """Mounts made from here on are seen in this mount namespace only."""
+    """Stops mount propagation: later mounts are visible in this mount namespace only."""
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
 
 
 def mirror_devices() -> None:
-    """Gives `/dev` a place for the termination log; done once, every container inherits it."""
+    """Creates the mount point for the termination log in a mirror of `/dev`, once for all containers."""
     if not Path(TERMINATION_LOG).exists():
-        _mirror(Path("/dev"), leave_out=_DEVICES_LEFT_OUT)
+        _mirror(Path("/dev"), exclude=_EXCLUDED_DEVICES)
         Path(TERMINATION_LOG).touch()
 
 
 def assemble(mounts: list[Mount]) -> None:
-    """Mounts all, parents before what lies below them, and a `/proc` that shows the processes of the container."""
+    """Mounts `/proc` of the container's PID namespace, then `mounts`, parent directories first. Raises `OSError`."""
     ordered = sorted(mounts, key=lambda mount: mount.target.count("/") if mount.target != "/" else 0)
     if any(not Path("/", *Path(mount.target).parts[1:2]).exists() for mount in ordered):
-        _renew_root()
+        _replace_root()
     linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     for mount in ordered:
         _mount(mount)
@@ -82,20 +86,20 @@ def _mount(mount: Mount) -> None:
 
 
 def _bind(source: str, target: str) -> None:
-    # Recursive: in a user namespace the kernel refuses to uncover what is mounted below.
+    # Recursive, because in a user namespace the kernel rejects a bind mount that would reveal what submounts hide.
     linux.mount(source, target, flags=linux.MS_BIND | linux.MS_REC)
 
 
 def _make_read_only(target: str) -> None:
     present = os.statvfs(target).f_flag
-    kept = sum(flag for seen, flag in _KEPT_FLAGS if present & seen)
+    kept = sum(flag for statvfs_flag, flag in _PRESERVED_FLAGS if present & statvfs_flag)
     linux.mount("none", target, flags=linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | kept)
 
 
 def _make_target(target: Path, *, directory: bool) -> None:
     parent = next(above for above in target.parents if above.is_dir())
     dangling = target.is_symlink()
-    if not _may_make_in(parent) or (dangling and parent not in _mirrored):
+    if not _can_create_in(parent) or (dangling and parent not in _mirrored):
         _mirror(parent)
     if dangling:
         target.unlink()
@@ -104,51 +108,51 @@ def _make_target(target: Path, *, directory: bool) -> None:
         target.touch()
 
 
-def _may_make_in(directory: Path) -> bool:
+def _can_create_in(directory: Path) -> bool:
     if directory in _mirrored:
         return True
     top = directory.parts[1] if len(directory.parts) > 1 else ""
-    return os.access(directory, os.W_OK) and (os.geteuid() != 0 or top not in _SYSTEM)
+    return os.access(directory, os.W_OK) and (os.geteuid() != 0 or top not in _SYSTEM_DIRECTORIES)
 
 
 _mirrored: set[Path] = set()
 
 
-def _mirror(directory: Path, leave_out: re.Pattern[str] | None = None) -> None:
-    staging = _fill(directory, leave_out)
+def _mirror(directory: Path, exclude: re.Pattern[str] | None = None) -> None:
+    staging = _build_mirror(directory, exclude)
     linux.mount(staging, str(directory), flags=linux.MS_MOVE)
-    os.rmdir(staging)  # noqa: PTH106  # never more than rmdir: below it lay the machine's own files
+    os.rmdir(staging)  # noqa: PTH106  # never a recursive delete: host files were mounted below
     _mirrored.add(directory)
 
 
-def _fill(directory: Path, leave_out: re.Pattern[str] | None = None) -> str:
+def _build_mirror(directory: Path, exclude: re.Pattern[str] | None = None) -> str:
     staging = tempfile.mkdtemp(prefix="trainop-")
     linux.mount("tmpfs", staging, "tmpfs", linux.MS_NOSUID, "mode=0755")
-    # Else the copy of the directory above would hold a copy of the copy.
+    # Unbindable, so that a mirror of a parent directory does not recursively contain the staging directory.
     linux.mount("none", staging, flags=linux.MS_UNBINDABLE)
     for entry in os.scandir(directory):
-        place = os.path.join(staging, entry.name)  # noqa: PTH118  # a hundred entries for every container
-        if leave_out is not None and leave_out.match(entry.name):
+        copy = os.path.join(staging, entry.name)  # noqa: PTH118  # os.path for speed: about 100 entries per container
+        if exclude is not None and exclude.match(entry.name):
             continue
         if entry.is_symlink():
-            Path(place).symlink_to(Path(entry.path).readlink())
+            Path(copy).symlink_to(Path(entry.path).readlink())
             continue
         if entry.is_dir():
-            os.mkdir(place)  # noqa: PTH102  # as above
+            os.mkdir(copy)  # noqa: PTH102  # as above
         else:
-            os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o600))
-        _bind(entry.path, place)
+            os.close(os.open(copy, os.O_CREAT | os.O_WRONLY, 0o600))
+        _bind(entry.path, copy)
     linux.mount("none", staging, flags=linux.MS_PRIVATE)
     return staging
 
 
-def _renew_root() -> None:
-    """A root directory of our own, with everything that was in the old one, where mount points can be made."""
-    staging = _fill(Path("/"))
-    where = Path.cwd()
+def _replace_root() -> None:
+    """Replaces the root by a mirror of itself, in which mount points can be created."""
+    staging = _build_mirror(Path("/"))
+    working_directory = Path.cwd()
     os.chdir(staging)
     linux.pivot_root(".", ".")
     linux.unmount(".")
-    os.chdir(where)
+    os.chdir(working_directory)
     _mirrored.add(Path("/"))
     os.rmdir(staging)  # noqa: PTH106  # as in _mirror

@@ -1,4 +1,4 @@
-"""The agent's end of a channel to the fork side: what `channel.Channel` is there, on the event loop."""
+"""The agent's end of a channel to the supervisor or an init: the asyncio counterpart of `channel.Channel`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from trainop.local.node.sandbox.channel import Inbox, Message, encode
 
 _CHUNK = 65536
-_MOST_DESCRIPTORS = 16
+_MAX_DESCRIPTORS = 16
 
 
 class Link:
-    """Hands each message to `on_message` and tells the end once by `on_close`; both are plain functions."""
+    """Calls `on_message` for each received message and `on_close` once when either side closes the channel."""
 
     def __init__(
         self,
@@ -33,7 +33,10 @@ class Link:
         self._loop.add_reader(sock.fileno(), self._read)
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Never blocks; `fds` must stay open until the other end answers. Nothing happens if it is gone."""
+        """Queues a message without blocking; ignored if the channel is closed.
+
+        `fds` must stay open until the peer has replied.
+        """
         if not self._closed:
             self._outbox.append((encode(message, fds), fds))
             self._write()
@@ -48,14 +51,14 @@ class Link:
 
     def _read(self) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(self._socket, _CHUNK, _MOST_DESCRIPTORS)
+            data, fds, _, _ = socket.recv_fds(self._socket, _CHUNK, _MAX_DESCRIPTORS)
         except BlockingIOError:
             return
         except OSError:
             self.close()
             return
-        for message, given in self._inbox.feed(data, fds):
-            self._on_message(message, given)
+        for message, received_fds in self._inbox.feed(data, fds):
+            self._on_message(message, received_fds)
         if not data:
             self.close()
 

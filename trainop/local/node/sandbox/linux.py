@@ -1,4 +1,4 @@
-"""System calls of Linux that Python 3.11 does not offer; each raises `OSError` that names what was asked.
+"""Linux system calls that Python 3.11 does not provide. Each raises `OSError` with the call in its message.
 
 Sources: unshare(2), setns(2), mount(2), pivot_root(2), prctl(2).
 """
@@ -62,7 +62,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 
 def unmount(target: str) -> None:
-    """Lazily: the mount is gone from the tree at once, from memory when nobody uses it."""
+    """Lazy unmount: detaches `target` at once; the kernel frees the mount when it is no longer in use."""
     _check(_libc.umount2(os.fsencode(target), MNT_DETACH), f"umount {target}")
 
 
@@ -81,5 +81,5 @@ def die_with_parent(signal: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Orphaned descendants become children of this process instead of children of PID 1."""
+    """Makes this process a subreaper: orphaned descendants become its children instead of those of PID 1."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")

@@ -1,4 +1,4 @@
-"""Ends processes together with all that they started, where no PID namespace does it (Linux by /proc, else by ps)."""
+"""Kills process trees where no PID namespace is available. Finds descendants in /proc on Linux, with ps elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
-_LOOK_AGAIN = 0.002  # seconds: what a killed process takes to be gone
+_POLL_INTERVAL = 0.002  # seconds: time for killed processes to disappear
 
 
 def _parents_in_proc() -> dict[int, int]:
@@ -19,8 +19,8 @@ def _parents_in_proc() -> dict[int, int]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        with suppress(OSError):  # it ended between the listing and the reading
-            # The name, in parentheses, may hold anything: the fields that count start behind the last one.
+        with suppress(OSError):  # the process exited after the directory was listed
+            # The process name is in parentheses and may contain any character; fixed fields follow the last ")".
             state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
             if state != b"Z":
                 parents[int(entry.name)] = int(parent)
@@ -38,34 +38,34 @@ def _parents_by_ps() -> dict[int, int]:
 
 
 def descendants(root: int) -> list[int]:
-    """All living processes below `root`, nearest first."""
+    """PIDs of all living descendants of `root`, in breadth-first order."""
     children: dict[int, list[int]] = defaultdict(list)
     for pid, parent in (_parents_in_proc() if sys.platform == "linux" else _parents_by_ps()).items():
         children[parent].append(pid)
     found: list[int] = list(children[root])
-    for pid in found:  # grows while it is walked
+    for pid in found:  # the list grows during iteration
         found += children[pid]
     return found
 
 
 def kill_tree(pids: list[int]) -> None:
-    """Kills `pids` and what is below them now; stops all first, so that nobody forks while the rest is counted."""
-    everyone = list(dict.fromkeys([*pids, *(pid for root in pids for pid in descendants(root))]))
+    """Kills `pids` and their current descendants. Sends SIGSTOP to all first, so that none forks in between."""
+    targets = list(dict.fromkeys([*pids, *(pid for root in pids for pid in descendants(root))]))
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in everyone:
+        for pid in targets:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
 
 def kill_descendants(root: int) -> None:
-    """Kills what `root`, which adopts orphans, has below it; returns when a look finds nobody alive."""
-    while below := descendants(root):
-        kill_tree(below)
-        time.sleep(_LOOK_AGAIN)
+    """Kills all descendants of `root` and returns when none is alive. `root` must be a subreaper."""
+    while alive := descendants(root):
+        kill_tree(alive)
+        time.sleep(_POLL_INTERVAL)
 
 
 def reap() -> list[tuple[int, int]]:
-    """Collects ended children: pid and exit code, where a signal N counts as 128+N as in a shell."""
+    """Reaps exited children without blocking: pairs of PID and exit code, 128+N for signal N as in a shell."""
     ended: list[tuple[int, int]] = []
     while True:
         try:

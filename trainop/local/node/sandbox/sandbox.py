@@ -1,4 +1,8 @@
-"""The machine below the node, as the agent sees it: network modes, pods' sandboxes, containers' processes."""
+"""The agent's client of the container runtime: pod sandboxes and container processes.
+
+`ContainerRuntime` starts the supervisor and sends it requests; `ContainerProcess` controls one container through its
+init. Both correspond to what a CRI runtime offers to kubelet.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,12 @@ KILLED = 128 + signal.SIGKILL
 
 
 class SandboxError(OSError):
-    """The machine refused; the message says what."""
+    """The operating system or the container runtime rejected an operation; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What one container runs; `environment` is all of it, `directory` is absolute."""
+    """The command of one container; `environment` is complete, `directory` is absolute."""
 
     argv: Sequence[str]
     environment: dict[str, str]
@@ -39,70 +43,73 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a container ended; `refusal` says why the command could not even be started."""
+    """How a container ended: exit code, and a `start_error` message if the command could not be started."""
 
     code: int
-    refusal: str = ""
+    start_error: str = ""
 
 
 class ContainerProcess:
-    """One run of a container. `ended` resolves when nothing of it is left; it may never have started."""
+    """One run of a container.
+
+    `started` resolves to whether the command was started. `ended` resolves when no process of the container is left.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         self.started: asyncio.Future[bool] = loop.create_future()
         self.ended: asyncio.Future[Exit] = loop.create_future()
-        self._exit = Exit(KILLED)  # unless it tells otherwise, its init was killed
-        self._probes: dict[int, asyncio.Future[int]] = {}
-        self._numbers = itertools.count(1)
-        self._link = Link(sock, self._hear, self._finish)
+        self._exit = Exit(KILLED)  # default if the init was killed before it sent an exit code
+        self._execs: dict[int, asyncio.Future[int]] = {}
+        self._ids = itertools.count(1)
+        self._link = Link(sock, self._on_message, self._on_close)
 
     def signal(self, number: int) -> None:
-        """To the command alone, as a container runtime does."""
+        """Sends a signal to the container's main process only, as container runtimes do."""
         self._link.send({"op": "signal", "number": number})
 
     def kill(self) -> None:
-        """Everything in the container, at once."""
+        """Sends SIGKILL to all processes in the container."""
         self._link.send({"op": "kill"})
 
     def abandon(self) -> None:
-        """As `kill`, for when nobody waits any more."""
+        """Closes the channel, which kills the container; `ended` resolves at once."""
         self._link.close()
 
     async def execute(self, argv: Sequence[str], stdin: int, stdout: int, stderr: int) -> int:
-        """Runs `argv` beside the command and returns its exit code; cancelled, it is killed.
+        """Runs `argv` in the container and returns its exit code; cancellation kills it.
 
-        The descriptors may be closed when this returns. Raises `SandboxError` if the container has ended.
+        The caller may close the descriptors when this returns. Raises `SandboxError` if the container has ended.
         """
         if self.ended.done():
             raise SandboxError("the container has ended")
-        number = next(self._numbers)
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._probes[number] = answer
-        self._link.send({"op": "exec", "id": number, "argv": list(argv)}, (stdin, stdout, stderr))
+        id_ = next(self._ids)
+        reply: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._execs[id_] = reply
+        self._link.send({"op": "exec", "id": id_, "argv": list(argv)}, (stdin, stdout, stderr))
         try:
-            return await answer
+            return await reply
         except asyncio.CancelledError:
-            self._link.send({"op": "kill-exec", "id": number})
+            self._link.send({"op": "kill-exec", "id": id_})
             raise
         finally:
-            self._probes.pop(number, None)
+            self._execs.pop(id_, None)
 
-    def _hear(self, message: Message, _: list[int]) -> None:
+    def _on_message(self, message: Message, _: list[int]) -> None:
         match message["event"]:
             case "started":
                 self.started.set_result(True)
-            case "refused":
+            case "start-failed":
                 self._exit = Exit(message["code"], message["message"])
             case "exited":
                 self._exit = Exit(message["code"])
-            case "probed" if (answer := self._probes.get(message["id"])) is not None and not answer.done():
-                answer.set_result(message["code"])
+            case "exec-exited" if (reply := self._execs.get(message["id"])) is not None and not reply.done():
+                reply.set_result(message["code"])
 
-    def _finish(self) -> None:
-        for answer in self._probes.values():
-            if not answer.done():
-                answer.set_exception(SandboxError("the container has ended"))
+    def _on_close(self) -> None:
+        for reply in self._execs.values():
+            if not reply.done():
+                reply.set_exception(SandboxError("the container has ended"))
         if not self.started.done():
             self.started.set_result(False)
         if not self.ended.done():
@@ -110,70 +117,74 @@ class ContainerProcess:
 
 
 @dataclass(slots=True)
-class Machine:
-    """The supervisor's client. `lost` resolves when the supervisor has ended, and every container with it."""
+class ContainerRuntime:
+    """Client of the supervisor process. `lost` resolves when the supervisor has exited, and all containers with it."""
 
     network: NetworkMode
-    why: str
+    fallback_reason: str
     _process: asyncio.subprocess.Process
     _link: Link = field(init=False)
     lost: asyncio.Future[None] = field(init=False)
     _replies: dict[int, asyncio.Future[tuple[Message, list[int]]]] = field(default_factory=dict)
-    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @classmethod
-    async def start(cls, wanted: NetworkMode | None = None) -> Machine:
-        """The machine in the `wanted` mode, else in the best it allows; `why` says why not in namespaces.
+    async def start(cls, requested: NetworkMode | None = None) -> ContainerRuntime:
+        """Starts the supervisor in the `requested` network mode, or in the best available mode if None.
 
-        Raises `SandboxError` if the wanted mode cannot be had.
+        `fallback_reason` then states why mode `namespaces` is not in use. Raises `SandboxError` if the requested mode
+        is not available.
         """
         raise_file_limit()
-        why = "asked for" if wanted == "addresses" else ""
-        if sys.platform != "linux" and not why:
-            why = "only Linux has network namespaces"
-        if not why:
+        fallback_reason = "asked for" if requested == "addresses" else ""
+        if sys.platform != "linux" and not fallback_reason:
+            fallback_reason = "only Linux has network namespaces"
+        if not fallback_reason:
             try:
                 return await cls._launch("namespaces", "")
             except SandboxError as error:
-                why = str(error)
-        if wanted == "namespaces":
-            raise SandboxError(f"no namespaces on this machine: {why}")
-        return await cls._launch("addresses", why)
+                fallback_reason = str(error)
+        if requested == "namespaces":
+            raise SandboxError(f"no namespaces on this machine: {fallback_reason}")
+        return await cls._launch("addresses", fallback_reason)
 
     @classmethod
-    async def _launch(cls, mode: NetworkMode, why: str) -> Machine:
-        ours, theirs = socket.socketpair()
-        with theirs:
+    async def _launch(cls, mode: NetworkMode, fallback_reason: str) -> ContainerRuntime:
+        local, remote = socket.socketpair()
+        with remote:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "trainop.local.node.sandbox.supervisor", mode, str(theirs.fileno())),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # it must find what we found
+                *(sys.executable, "-m", "trainop.local.node.sandbox.supervisor", mode, str(remote.fileno())),
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # the same import path as this process
                 stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C is for the agent, which ends pods in good order
+                pass_fds=(remote.fileno(),),
+                start_new_session=True,  # only the agent gets Ctrl-C, and stops pods gracefully
             )
-        machine = cls(mode, why, process)
+        runtime = cls(mode, fallback_reason, process)
         loop = asyncio.get_running_loop()
-        machine.lost = loop.create_future()
-        hello = machine._replies[0] = loop.create_future()
-        machine._link = Link(ours, machine._hear, machine._finish)
+        runtime.lost = loop.create_future()
+        hello = runtime._replies[0] = loop.create_future()
+        runtime._link = Link(local, runtime._on_message, runtime._on_close)
         try:
-            await machine._expect(hello)
+            await runtime._await_reply(hello)
         except BaseException:
-            await machine.close()
+            await runtime.close()
             raise
-        return machine
+        return runtime
 
-    async def open_pod(self, pod: str, hostname: str, address: str) -> None:
-        """Makes the namespaces that the containers of `pod` share; in mode `addresses` there is nothing to make."""
-        await self._ask({"op": "open-pod", "pod": pod, "hostname": hostname, "address": address})
+    async def run_pod_sandbox(self, pod: str, hostname: str, address: str) -> None:
+        """Creates the namespaces shared by the containers of `pod` (a UID); does nothing in mode `addresses`."""
+        await self._call({"op": "run-pod-sandbox", "pod": pod, "hostname": hostname, "address": address})
 
-    async def close_pod(self, pod: str) -> None:
-        await self._ask({"op": "close-pod", "pod": pod})
+    async def stop_pod_sandbox(self, pod: str) -> None:
+        await self._call({"op": "stop-pod-sandbox", "pod": pod})
 
     async def start_container(self, pod: str, command: Command, stdout: int, stderr: int) -> ContainerProcess:
-        """Returns when it is under way: `started` and `ended` tell the rest. The descriptors may then be closed."""
-        ours, theirs = socket.socketpair()
-        process = ContainerProcess(ours)
+        """Returns once the init is forked; see `started` and `ended` of the result for the outcome.
+
+        The caller may close the descriptors when this returns. Raises `SandboxError`.
+        """
+        local, remote = socket.socketpair()
+        process = ContainerProcess(local)
         request: Message = {
             "op": "start",
             "pod": pod,
@@ -183,53 +194,65 @@ class Machine:
             "mounts": [asdict(mount) for mount in command.mounts],
         }
         try:
-            with theirs:
-                await self._ask(request, (theirs.fileno(), stdout, stderr))
+            with remote:
+                await self._call(request, (remote.fileno(), stdout, stderr))
         except BaseException:
             process.abandon()
             raise
         return process
 
     async def make_socket(self, kind: Literal["tcp", "udp"], address: str = "", port: int = 0) -> socket.socket:
-        """A socket in the pods' network, bound (and listening) if `address` is given; the host's own otherwise."""
-        _, fds = await self._ask({"op": "socket", "kind": kind, "address": address, "port": port})
-        made = socket.socket(fileno=fds[0])
-        made.setblocking(False)
-        return made
+        """A non-blocking socket in the pod network; bound, and for TCP listening, if `address` is given.
+
+        In mode `addresses` the socket is in the host's network.
+        """
+        _, fds = await self._call({"op": "socket", "kind": kind, "address": address, "port": port})
+        sock = socket.socket(fileno=fds[0])
+        sock.setblocking(False)
+        return sock
 
     async def close(self) -> None:
-        """Ends every container at once and waits until the supervisor is gone."""
+        """Kills all containers and waits until the supervisor has exited."""
         self._link.close()
         await self._process.wait()
 
-    async def _ask(self, request: Message, fds: Sequence[int] = ()) -> tuple[Message, list[int]]:
+    async def _call(self, request: Message, fds: Sequence[int] = ()) -> tuple[Message, list[int]]:
         if self.lost.done():
-            raise SandboxError("the supervisor of the pods' processes has ended")
-        number = next(self._numbers)
-        answer = self._replies[number] = asyncio.get_running_loop().create_future()
-        self._link.send({**request, "id": number}, fds)
+            raise SandboxError("the container runtime has exited")
+        id_ = next(self._ids)
+        reply = self._replies[id_] = asyncio.get_running_loop().create_future()
+        self._link.send({**request, "id": id_}, fds)
         try:
-            return await self._expect(answer)
+            return await self._await_reply(reply)
         finally:
-            self._replies.pop(number, None)
+            self._replies.pop(id_, None)
 
-    async def _expect(self, answer: asyncio.Future[tuple[Message, list[int]]]) -> tuple[Message, list[int]]:
-        message, fds = await answer
+    async def _await_reply(self, reply: asyncio.Future[tuple[Message, list[int]]]) -> tuple[Message, list[int]]:
+        message, fds = await reply
         if "error" in message:
             raise SandboxError(message["error"])
         return message, fds
 
-    def _hear(self, message: Message, fds: list[int]) -> None:
-        answer = self._replies.get(message["reply"])
-        if answer is not None and not answer.done():
-            answer.set_result((message, fds))
+    def _on_message(self, message: Message, fds: list[int]) -> None:
+        reply = self._replies.get(message["reply"])
+        if reply is not None and not reply.done():
+            reply.set_result((message, fds))
 
-    def _finish(self) -> None:
-        for answer in self._replies.values():
-            if not answer.done():
-                answer.set_exception(SandboxError("the supervisor of the pods' processes has ended"))
+    def _on_close(self) -> None:
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(SandboxError("the container runtime has exited"))
         if not self.lost.done():
             self.lost.set_result(None)
 
 
-__all__ = ["CANNOT_START", "KILLED", "Command", "ContainerProcess", "Exit", "Machine", "NetworkMode", "SandboxError"]
+__all__ = [
+    "CANNOT_START",
+    "KILLED",
+    "Command",
+    "ContainerProcess",
+    "ContainerRuntime",
+    "Exit",
+    "NetworkMode",
+    "SandboxError",
+]

@@ -1,14 +1,16 @@
-"""The fork server: one process without threads that makes pods' namespaces and forks an init for each container.
+"""The fork server: a single-threaded process that creates pod namespaces and forks an init for each container.
 
-Started by the agent as `python -m trainop.local.node.sandbox.supervisor MODE FD`, FD being its end of the control
-socket. In mode `namespaces` it forks once: the process that serves is PID 1 of a new PID namespace, so that the kernel
-ends all pods with it. Requests, each answered in order by {"reply": id, ...} with `error` if it failed:
+The agent starts it as `python -m trainop.local.node.sandbox.supervisor MODE FD`, where FD is its end of the control
+socket. In mode `namespaces` it forks once and serves as PID 1 of a new PID namespace, so the kernel kills all
+containers when it exits. It first sends {"reply": 0} with `pid`, or with `error` if the mode is not available. Each
+request is then answered in order by {"reply": id}, with `error` if it failed:
 
-    hello                                      -> network mode, or why it cannot be had
-    open-pod   pod, hostname, address          -> its namespaces
-    close-pod  pod
-    start      pod, container spec; fds: channel, stdout, stderr   (the rest is told over that channel)
-    socket     kind: tcp|udp, address, port    -> a descriptor in the hub's network; bound, if `address` is given
+    run-pod-sandbox    pod, hostname, address        creates the pod's namespaces
+    stop-pod-sandbox   pod                           releases them
+    start              pod, argv, env, cwd, mounts; descriptors: channel, stdout, stderr
+                                                     forks an init, which uses that channel
+    socket             kind: tcp|udp, address, port  replies with a descriptor in the hub's network, which is bound
+                                                     if `address` is set
 """
 
 from __future__ import annotations
@@ -24,29 +26,29 @@ from contextlib import suppress
 from trainop.local.node.sandbox import filesystem, linux, processes
 from trainop.local.node.sandbox.bridge import Hub, PodNamespaces
 from trainop.local.node.sandbox.channel import Channel, Message, wait_readable
-from trainop.local.node.sandbox.container_init import ContainerInit, refuse
+from trainop.local.node.sandbox.container_init import ContainerInit, report_start_failure
 
-_FILES = 65536
+_OPEN_FILES = 65536
 
 
 class Supervisor:
-    """Serves one agent, and ends with it."""
+    """Serves one agent and exits with it."""
 
     def __init__(self, control: socket.socket, *, namespaces: bool) -> None:
         self._control = Channel(control)
         self._pods: dict[str, PodNamespaces] = {}
         self._inits: set[int] = set()
         self._hub = Hub() if namespaces else None
-        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if namespaces else -1
+        self._pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if namespaces else -1
 
     def serve(self) -> None:
-        """Until the agent is gone; then ends every process that is left."""
+        """Serves requests until the agent closes the control socket, then kills all remaining processes."""
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         raise_file_limit()
-        gc.freeze()  # what is not looked at by the collector stays shared with every fork
+        gc.freeze()  # pages that the garbage collector never touches stay shared with the forks
         while True:
             ready = wait_readable(self._control.fileno(), wake_read)
             if wake_read in ready:
@@ -57,38 +59,38 @@ class Supervisor:
                 if messages is None:
                     break
                 for message, fds in messages:
-                    self._answer(message, fds)
+                    self._serve_request(message, fds)
         if self._hub is None:
             processes.kill_descendants(os.getpid())
 
     def _reap(self) -> None:
         self._inits -= {pid for pid, _ in processes.reap()}
         if self._hub is None:
-            # An init that was killed left its processes to us.
-            strays = set(processes.descendants(os.getpid())) - self._known()
-            processes.kill_tree(list(strays))
+            # Processes of an init that was killed are now children of this subreaper.
+            orphans = set(processes.descendants(os.getpid())) - self._known()
+            processes.kill_tree(list(orphans))
 
     def _known(self) -> set[int]:
         return self._inits | {pid for init in self._inits for pid in processes.descendants(init)}
 
-    def _answer(self, message: Message, fds: list[int]) -> None:
+    def _serve_request(self, message: Message, fds: list[int]) -> None:
         reply: Message = {"reply": message["id"]}
-        given: list[int] = []
+        reply_fds: list[int] = []
         try:
             match message["op"]:
-                case "open-pod" if self._hub is not None:
+                case "run-pod-sandbox" if self._hub is not None:
                     self._pods[message["pod"]] = self._hub.add_pod(message["hostname"], message["address"])
-                case "close-pod":
+                case "stop-pod-sandbox":
                     if (pod := self._pods.pop(message["pod"], None)) is not None:
                         pod.close()
                 case "start":
                     self._start(message, fds)
                 case "socket":
-                    given = [_make_socket(message)]
+                    reply_fds = [_make_socket(message)]
         except OSError as error:
             reply["error"] = str(error)
-        self._control.send(reply, given)
-        for fd in [*fds, *given]:
+        self._control.send(reply, reply_fds)
+        for fd in [*fds, *reply_fds]:
             os.close(fd)
 
     def _start(self, message: Message, fds: list[int]) -> None:
@@ -103,7 +105,7 @@ class Supervisor:
                 os._exit(0)
         self._inits.add(pid)
         if self._hub is not None:
-            linux.setns(self._own_pids, linux.CLONE_NEWPID)
+            linux.setns(self._pid_namespace, linux.CLONE_NEWPID)
 
     def _become_init(self, message: Message, fds: list[int], supervisor: int) -> None:
         channel_fd, output, errors = fds
@@ -113,7 +115,7 @@ class Supervisor:
             if self._hub is not None:
                 self._pods[message["pod"]].enter()
                 for pod in self._pods.values():
-                    pod.close()  # else this init would keep the network of every pod alive
+                    pod.close()  # otherwise this init would keep all pods' namespaces alive
                 linux.unshare(linux.CLONE_NEWNS)
                 filesystem.assemble([filesystem.Mount(**mount) for mount in message["mounts"]])
             elif sys.platform == "linux":
@@ -122,7 +124,7 @@ class Supervisor:
                 if os.getppid() != supervisor:
                     return
         except OSError as error:
-            refuse(channel, str(error))
+            report_start_failure(channel, str(error))
             return
         init = ContainerInit(Channel(channel), message["argv"], message["env"], message["cwd"])
         signal.signal(signal.SIGTERM, lambda *_: channel.shutdown(socket.SHUT_RD))
@@ -130,36 +132,37 @@ class Supervisor:
 
 
 def raise_file_limit() -> None:
-    """Three descriptors for each pod: the usual soft limit would do for 300."""
+    """Raises the soft limit on open files. Each pod uses three descriptors, so the usual 1024 suffice for 300 pods."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _make_socket(message: Message) -> int:
     kind = socket.SOCK_DGRAM if message["kind"] == "udp" else socket.SOCK_STREAM
-    with socket.socket(socket.AF_INET, kind) as made:
+    with socket.socket(socket.AF_INET, kind) as sock:
         if message.get("address"):
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind((message["address"], message["port"]))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((message["address"], message["port"]))
             if kind == socket.SOCK_STREAM:
-                made.listen(128)
-        return made.detach()
+                sock.listen(128)
+        return sock.detach()
 
 
 def _enter_namespaces() -> None:
-    """Returns in the child that is PID 1 of the new namespaces; the parent waits for it and ends with it.
+    """Returns in a child that is PID 1 of new namespaces; the parent waits for the child and exits with it.
 
-    An ordinary user needs a user namespace and stays who they are in it; for root that would only take rights away.
+    An ordinary user needs a user namespace, in which the UID and GID are mapped to themselves. Root does not: a user
+    namespace would only remove privileges. Raises `OSError`.
     """
     user, group = os.geteuid(), os.getegid()
-    # Also its own UTS and IPC namespaces: only those can be entered again after a pod's were made.
-    wanted = linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWNS | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC
+    # UTS and IPC too: `Hub.add_pod` must be able to return to them, which needs privileges over these namespaces.
+    flags = linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWNS | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC
     if user == 0:
-        linux.unshare(wanted)
+        linux.unshare(flags)
     else:
-        linux.unshare(wanted | linux.CLONE_NEWUSER)
+        linux.unshare(flags | linux.CLONE_NEWUSER)
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123  # one write(2) each
                 file.write(text)
@@ -176,7 +179,7 @@ def _enter_namespaces() -> None:
 
 
 def _check_proc() -> None:
-    """A `/proc` of one's own must be possible: in some containers the kernel refuses it."""
+    """Raises `OSError` if `/proc` cannot be mounted in a new PID namespace, as in some containers."""
     child = os.fork()
     if child == 0:
         try:
@@ -190,7 +193,7 @@ def _check_proc() -> None:
 
 
 def main(mode: str, descriptor: str) -> None:
-    """Says over the control socket whether the mode can be had, then serves."""
+    """Reports over the control socket whether the mode is available, then serves."""
     control = socket.socket(fileno=int(descriptor))
     namespaces = mode == "namespaces"
     try:
