@@ -13,10 +13,11 @@ from e2e.docs.__main__ import FOLDER, pages
 from e2e.docs.rules import probe
 from e2e.docs.samples import plain, plain_job
 from tests.engine.builders import manifest_of
-from trainop.engine.model import CreatePod, CreateService, Snapshot
+from trainop.engine.actions import CreatePod, CreateService
 from trainop.engine.plan import plan
 from trainop.engine.readings import READINGS, Effect
 from trainop.engine.schema.crd import crd
+from trainop.engine.seen import Snapshot
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Unstructured
 

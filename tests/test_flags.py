@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainop.engine.model import Options
+from trainop.engine.seen import Options
 from trainop.errors import UsageError
 from trainop.flags import HelpRequested, parse_duration, parse_flags, usage
 from trainop.settings import FLAGS, LogSettings, Settings, read_settings

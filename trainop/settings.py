@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainop.engine.model import Options
+from trainop.engine.seen import Options
 from trainop.errors import UsageError
 from trainop.flags import (
     Flag,

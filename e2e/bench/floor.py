@@ -13,8 +13,9 @@ from e2e.bench.arena import NAMESPACE, open_arena
 from e2e.bench.kinds import PYTORCH as PYTORCH_JOB
 from e2e.bench.node import Node
 from e2e.bench.scenarios import spent
-from trainop.engine.model import CreatePod, CreateService, Snapshot
+from trainop.engine.actions import CreatePod, CreateService
 from trainop.engine.plan import plan
+from trainop.engine.seen import Snapshot
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.objects.resource import PODS, SERVICES, Resource

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from e2e.bench.shapes import SHAPES
+from trainop.engine.actions import CreatePod, CreateService
 from trainop.engine.framework import Framework
-from trainop.engine.model import CreatePod, CreateService, Snapshot
 from trainop.engine.plan import plan
+from trainop.engine.seen import Snapshot
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import decode_unstructured
 

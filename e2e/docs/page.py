@@ -17,9 +17,9 @@ from trainop.engine import extensions
 from trainop.engine.framework import Framework, Replicas
 from trainop.engine.job import Job, Role
 from trainop.engine.manifests import Manifests
-from trainop.engine.model import Options
 from trainop.engine.parse import parse
 from trainop.engine.schema.crd import crd
+from trainop.engine.seen import Options
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 HEADER = "<!-- Written by `make docs` from the values that run; changes belong there or into e2e/docs. -->\n"

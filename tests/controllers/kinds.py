@@ -7,9 +7,10 @@ from typing import Any
 
 from tests.engine.builders import NOW, UID, manifest_of
 from tests.engine.world import World
+from trainop.engine.actions import CreatePod, CreateService
 from trainop.engine.framework import Framework
-from trainop.engine.model import CreatePod, CreateService, Options, Snapshot
 from trainop.engine.plan import plan
+from trainop.engine.seen import Options, Snapshot
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured
 

@@ -15,7 +15,7 @@ from tests.runtime.virtual_time import VirtualClock
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.observe import decode_pod, decode_service
 from trainop.controllers.wiring import Ground, build_controller, open_view
-from trainop.engine.model import Options
+from trainop.engine.seen import Options
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.cache.cache import Cache
 from trainop.runtime.cache.informer import Informer

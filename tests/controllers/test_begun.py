@@ -12,9 +12,9 @@ import pytest
 
 from tests.controllers.kinds import KINDS, SHAPES, make, running
 from tests.engine.world import World
+from trainop.engine.actions import CreatePod, CreateService, Plan
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.fields import FieldError
-from trainop.engine.model import CreatePod, CreateService, Plan
 from trainop.engine.parse import parse
 from trainop.engine.plan import plan
 from trainop.engine.readings import READINGS, Effect, find_reading

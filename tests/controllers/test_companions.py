@@ -9,7 +9,7 @@ import pytest
 
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.runtime.virtual_time import virtual_time
-from trainop.engine.model import Apply
+from trainop.engine.actions import Apply
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects.metadata import Json, Key, Unstructured
 from trainop.runtime.objects.resource import HORIZONTAL_POD_AUTOSCALERS as HPAS

@@ -24,11 +24,12 @@ from tests.controllers.kinds import (
 )
 from tests.engine.builders import NOW
 from tests.engine.world import World
+from trainop.engine.actions import CreatePod, DeleteJob, DeletePod
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
 from trainop.engine.framework import JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
-from trainop.engine.model import CreatePod, DeleteJob, DeletePod, Options, Snapshot
 from trainop.engine.parse import parse
 from trainop.engine.plan import ignored, plan
+from trainop.engine.seen import Options, Snapshot
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Unstructured
 

@@ -14,8 +14,9 @@ import pytest
 
 from e2e.bench.shapes import SHAPES, Shape
 from tests.controllers.test_work import instructions
-from trainop.engine.model import CreatePod, CreateService, Event, Plan, Snapshot
+from trainop.engine.actions import CreatePod, CreateService, Event, Plan
 from trainop.engine.plan import plan
+from trainop.engine.seen import Snapshot
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured, decode_unstructured
 

@@ -8,7 +8,7 @@ from tests.controllers.kinds import line, make, pods_of, running, services_of
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.job import Job
 from trainop.engine.leaders import follow
-from trainop.engine.model import Options
+from trainop.engine.seen import Options
 from trainop.kinds.jax import JAX
 from trainop.runtime.objects.metadata import Unstructured
 

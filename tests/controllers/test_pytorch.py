@@ -19,12 +19,13 @@ from tests.engine.builders import (
     written,
 )
 from tests.engine.world import World
+from trainop.engine.actions import CreatePod, CreateService
 from trainop.engine.fields import Fields
 from trainop.engine.framework import JOB_ROLE, Progress
 from trainop.engine.job import Job
-from trainop.engine.model import CreatePod, CreateService, Options
 from trainop.engine.parse import parse
 from trainop.engine.plan import plan
+from trainop.engine.seen import Options
 from trainop.kinds.elastic import read_elastic
 from trainop.kinds.init_container import TemplateError, render
 from trainop.kinds.pytorch import PYTORCH

@@ -14,7 +14,7 @@ from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.observe import decode_pod, decode_service
 from trainop.controllers.reconciler import SHOWN_SOON
 from trainop.controllers.refusal import Refusal, classify
-from trainop.engine.model import CreatePod, DeletePod
+from trainop.engine.actions import CreatePod, DeletePod
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.errors import ApiError, DecodeError, ReconcileError
 from trainop.runtime.objects.metadata import Json, Key, Unstructured, owner_reference

@@ -17,7 +17,8 @@ from trainop.controllers.reconciler import GONE_AGAIN_AFTER
 from trainop.controllers.report import MOST_NOTICES
 from trainop.controllers.steady import SteadyTime
 from trainop.engine import plan as engine
-from trainop.engine.model import Count, CreatePod, DeletePod, Event, Notice, Options, Plan, Snapshot
+from trainop.engine.actions import Count, CreatePod, DeletePod, Event, Notice, Plan
+from trainop.engine.seen import Options, Snapshot
 from trainop.runtime.clock import timestamp
 from trainop.runtime.controller.reconcile import DONE, Result
 from trainop.runtime.errors import ApiError

@@ -9,8 +9,8 @@ import pytest
 
 from tests.controllers.kinds import env, make, pods_of, running, services_of, world_of
 from tests.engine.world import World
+from trainop.engine.actions import Event
 from trainop.engine.framework import JOB_ROLE
-from trainop.engine.model import Event
 from trainop.engine.parse import parse
 from trainop.kinds import tf_config
 from trainop.kinds.tensorflow import TENSORFLOW

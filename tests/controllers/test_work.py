@@ -11,8 +11,9 @@ import pytest
 
 from tests.controllers.kinds import KINDS, SHAPES, last_role, make, world_of
 from tests.engine.world import World
-from trainop.engine.model import CreatePod, Snapshot
+from trainop.engine.actions import CreatePod
 from trainop.engine.plan import plan
+from trainop.engine.seen import Snapshot
 from trainop.operator import FRAMEWORKS
 
 SIZES = (50, 100, 200)

@@ -10,19 +10,9 @@ from typing import Any
 
 import msgspec
 
-from trainop.engine.model import (
-    Action,
-    Apply,
-    CreatePod,
-    CreateService,
-    DeleteJob,
-    Options,
-    Plan,
-    Pod,
-    Service,
-    Snapshot,
-)
+from trainop.engine.actions import Action, Apply, CreatePod, CreateService, DeleteJob, Plan
 from trainop.engine.plan import plan
+from trainop.engine.seen import Options, Pod, Service, Snapshot
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference

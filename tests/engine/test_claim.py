@@ -18,18 +18,10 @@ from tests.engine.builders import (
     told,
     written,
 )
+from trainop.engine.actions import Adopt, CreatePod, CreateService, DeletePod, DeleteService, Event, Release
 from trainop.engine.claim import Claimed, claim
-from trainop.engine.model import (
-    Adopt,
-    CreatePod,
-    CreateService,
-    DeletePod,
-    DeleteService,
-    Event,
-    Pod,
-    Release,
-)
 from trainop.engine.parse import parse
+from trainop.engine.seen import Pod
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json
 

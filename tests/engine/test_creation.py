@@ -26,10 +26,11 @@ from tests.engine.builders import (
     written,
 )
 from tests.engine.world import World
+from trainop.engine.actions import Count, CreatePod, CreateService, DeletePod, DeleteService, Event, Plan
 from trainop.engine.job import Port, Role
 from trainop.engine.manifests import child_name, service_ports
-from trainop.engine.model import Count, CreatePod, CreateService, DeletePod, DeleteService, Event, Options, Plan
 from trainop.engine.plan import plan
+from trainop.engine.seen import Options
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from tests.engine.builders import UID, make_pod, manifest_of, replica, see, stamp, told, written
 from tests.engine.world import World
+from trainop.engine.actions import CreatePod
 from trainop.engine.framework import JOB_ROLE, Framework, Progress, Replicas, Tally, Texts, selector
 from trainop.engine.job import Job, Role
-from trainop.engine.model import CreatePod, Options
 from trainop.engine.parse import parse
 from trainop.engine.plan import plan
+from trainop.engine.seen import Options
 from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.objects.resource import Resource
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from tests.engine.builders import manifest_of, see
+from trainop.engine.actions import CreatePod, CreateService
 from trainop.engine.framework import Framework
-from trainop.engine.model import CreatePod, CreateService
 from trainop.engine.plan import plan
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.engine.builders import make_job, make_pod, make_service, manifest_of, see
 from tests.engine.world import World
+from trainop.engine.actions import CreatePod, CreateService, Plan
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
 from trainop.engine.ledger import LONGEST_WAIT, RESTARTS
-from trainop.engine.model import CreatePod, CreateService, Plan
 from trainop.engine.plan import ignored, plan, reject
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json

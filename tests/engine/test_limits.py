@@ -19,8 +19,9 @@ from tests.engine.builders import (
     written,
 )
 from tests.engine.world import World
+from trainop.engine.actions import Count, CreatePod, DeleteJob, DeletePod, DeleteService, Event, Plan
 from trainop.engine.limits import is_under_way, seconds_to_due
-from trainop.engine.model import Count, CreatePod, DeleteJob, DeletePod, DeleteService, Event, Plan, Pod
+from trainop.engine.seen import Pod
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 BACKOFF = "Job j has failed because it has reached the specified backoff limit"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.engine.builders import make_job, plan_for, replica, template, written
+from trainop.engine.actions import Event
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.fields import Fields, sentence
 from trainop.engine.job import Job
-from trainop.engine.model import Event
 from trainop.engine.parse import parse
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured

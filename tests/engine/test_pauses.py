@@ -20,9 +20,10 @@ from tests.engine.builders import (
     written,
 )
 from tests.engine.world import World
+from trainop.engine.actions import Count, CreatePod, DeletePod, DeleteService, Event, Plan
 from trainop.engine.ledger import RESTARTS
-from trainop.engine.model import Count, CreatePod, DeletePod, DeleteService, Event, Options, Plan, Pod
 from trainop.engine.plan import ignored, plan, reject
+from trainop.engine.seen import Options, Pod
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured
 

@@ -22,11 +22,12 @@ from tests.engine.builders import (
     written,
 )
 from tests.engine.world import World
+from trainop.engine.actions import Count, CreatePod, CreateService, DeletePod, Event
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.failures import disrupted, may_restart
 from trainop.engine.job import Role
 from trainop.engine.ledger import RESTARTS, Ledger
-from trainop.engine.model import Count, CreatePod, CreateService, DeletePod, Event, Pod
+from trainop.engine.seen import Pod
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json
 

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.engine.builders import CREATED, RUNNING, make_job, make_pod, plan_for, status_of
-from trainop.engine.model import Event, Notice, Pod
+from trainop.engine.actions import Event, Notice
+from trainop.engine.seen import Pod
 from trainop.runtime.objects.metadata import Json
 
 

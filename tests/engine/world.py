@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from tests.engine.builders import NOW, manifest_of
-from trainop.engine.framework import Framework
-from trainop.engine.model import (
+from trainop.engine.actions import (
     Action,
     Adopt,
     Apply,
@@ -23,14 +22,12 @@ from trainop.engine.model import (
     DeletePod,
     DeleteService,
     Event,
-    Options,
     Plan,
-    Pod,
     Release,
-    Service,
-    Snapshot,
 )
+from trainop.engine.framework import Framework
 from trainop.engine.plan import plan
+from trainop.engine.seen import Options, Pod, Service, Snapshot
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference

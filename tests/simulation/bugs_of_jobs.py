@@ -13,13 +13,13 @@ from trainop.controllers.apply import Applier
 from trainop.controllers.refused import Refusals
 from trainop.engine import claim, failures, leaders, limits, replicas, restarts, status
 from trainop.engine import plan as engine
+from trainop.engine.actions import DeletePod
 from trainop.engine.claim import Children
 from trainop.engine.cleanup import sweep
 from trainop.engine.draft import Draft
 from trainop.engine.framework import JOB_ROLE, Tally
 from trainop.engine.ledger import RESTARTS
 from trainop.engine.manifests import Manifests
-from trainop.engine.model import DeletePod
 from trainop.engine.slots import Line, read_place
 from trainop.engine.status import Status
 

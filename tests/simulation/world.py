@@ -27,8 +27,9 @@ from tests.simulation.weather import FAIR
 from tests.simulation.wire import at_once
 from trainop.controllers.observe import observe_live
 from trainop.engine import plan as engine
+from trainop.engine.actions import Action, CreatePod
 from trainop.engine.framework import Framework
-from trainop.engine.model import Action, CreatePod, Options
+from trainop.engine.seen import Options
 from trainop.local.api.serving.server import ApiServer
 from trainop.local.api.storage.store import Store, Stored
 from trainop.operator import FRAMEWORKS

@@ -16,8 +16,7 @@ from trainop.controllers.outcome import Outcome
 from trainop.controllers.refusal import Refusal, classify
 from trainop.controllers.refused import Refused
 from trainop.controllers.report import Reporter
-from trainop.engine.framework import OPERATOR_NAME, Framework
-from trainop.engine.model import (
+from trainop.engine.actions import (
     Action,
     Adopt,
     Apply,
@@ -32,6 +31,7 @@ from trainop.engine.model import (
     Notice,
     Release,
 )
+from trainop.engine.framework import OPERATOR_NAME, Framework
 from trainop.runtime.client.client import Client, PatchKind
 from trainop.runtime.client.decoding import read_object
 from trainop.runtime.controller.expectations import Expectations

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from trainop.controllers.refusal import Refusal, classify
 from trainop.controllers.report import Reporter
+from trainop.engine.actions import Apply, Event, Notice
 from trainop.engine.framework import Framework
-from trainop.engine.model import Apply, Event, Notice
 from trainop.runtime.client.client import Client, PatchKind
 from trainop.runtime.client.decoding import read_object
 from trainop.runtime.controller.expectations import Expectations

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selector
-from trainop.engine.model import ChildMetadata, Options, Pod, Service, Snapshot, UnreadablePod
+from trainop.engine.seen import ChildMetadata, Options, Pod, Service, Snapshot, UnreadablePod
 from trainop.runtime.cache.informer import Informer
 from trainop.runtime.cache.store import Index, Store, by_controller
 from trainop.runtime.client.client import Client, Listing

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from trainop.controllers.companions import Verdict
 from trainop.controllers.refused import OTHERS_AFTER, Refused
-from trainop.engine.model import Apply
+from trainop.engine.actions import Apply
 
 MOST_REFUSED = 4
 """Refusals in a row that one pass accepts of the pods or the services of a job that goes on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainop.engine.model import Pod
+from trainop.engine.seen import Pod
 from trainop.runtime.controller.enqueue import NEWS, NO_NEWS, Pace, Urgency
 
 CHILD_PRIORITY = 10

@@ -21,8 +21,9 @@ from trainop.controllers.report import Reporter
 from trainop.controllers.statuses import StatusWriter
 from trainop.controllers.steady import SteadyTime
 from trainop.engine import plan as engine
+from trainop.engine.actions import Apply, CreatePod, CreateService, DeletePod, Event, Plan
 from trainop.engine.limits import seconds_to_due
-from trainop.engine.model import Apply, CreatePod, CreateService, DeletePod, Event, Options, Plan, Snapshot
+from trainop.engine.seen import Options, Snapshot
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.decoding import read_object
 from trainop.runtime.clock import Clock

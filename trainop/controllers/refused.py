@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainop.engine.actions import Action, Apply, CreatePod, CreateService
 from trainop.engine.ledger import RESTARTS
-from trainop.engine.model import Action, Apply, CreatePod, CreateService
 from trainop.runtime.clock import Clock
 from trainop.runtime.controller.ratelimit import ExponentialLimiter
 from trainop.runtime.objects.metadata import Metadata

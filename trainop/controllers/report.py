@@ -10,8 +10,8 @@ import structlog
 from prometheus_client import Counter
 
 from trainop.controllers.counters import JobMetrics
+from trainop.engine.actions import Count, Event, Notice
 from trainop.engine.framework import Framework
-from trainop.engine.model import Count, Event, Notice
 from trainop.engine.plan import VALIDATION
 from trainop.runtime.errors import DecodeError
 from trainop.runtime.objects.metadata import Key, Metadata, ObjectReference, Unstructured

@@ -10,7 +10,7 @@ import structlog
 from trainop.controllers.ownwrites import OwnWrites
 from trainop.controllers.refusal import is_too_large
 from trainop.controllers.report import Reporter
-from trainop.engine.model import Event, Notice
+from trainop.engine.actions import Event, Notice
 from trainop.runtime.clock import Clock
 from trainop.runtime.controller.ratelimit import ExponentialLimiter
 from trainop.runtime.errors import ApiError, InvalidError

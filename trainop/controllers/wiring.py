@@ -18,7 +18,7 @@ from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.report import EventRecorder, Reporter
 from trainop.controllers.routing import Registry
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, CompanionKind, Framework
-from trainop.engine.model import Options
+from trainop.engine.seen import Options
 from trainop.runtime.cache.cache import Cache
 from trainop.runtime.cache.informer import Informer
 from trainop.runtime.client.client import Client

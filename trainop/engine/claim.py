@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Generic, TypeVar
 
+from trainop.engine.actions import Adopt, Release
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selector
 from trainop.engine.job import Job
 from trainop.engine.manifests import child_name
-from trainop.engine.model import Adopt, Pod, Release, Service, Snapshot
+from trainop.engine.seen import Pod, Service, Snapshot
 from trainop.engine.slots import read_place
 from trainop.runtime.clock import read_time
 from trainop.runtime.objects.metadata import Metadata

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from trainop.engine.actions import DeletePod, DeleteService
 from trainop.engine.claim import Children
-from trainop.engine.model import DeletePod, DeleteService, Pod
+from trainop.engine.seen import Pod
 
 
 def sweep(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
+from trainop.engine.actions import Apply, Delete
 from trainop.engine.draft import Draft
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.framework import Companion, selector
-from trainop.engine.model import Apply, Delete
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
 
 FINGERPRINT = ANNOTATION_PREFIX + "fingerprint"

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from trainop.engine.actions import Action, Count, Event, Notice, Plan
 from trainop.engine.claim import Children
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job
 from trainop.engine.ledger import Ledger
 from trainop.engine.manifests import Manifests
-from trainop.engine.model import (
-    Action,
-    Count,
-    Event,
-    Notice,
-    Plan,
-    Snapshot,
-)
+from trainop.engine.seen import Snapshot
 from trainop.engine.status import RESTARTING, RUNNING, Status
 
 FOREIGN_AGAIN_AFTER = 30.0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job, Role
 from trainop.engine.ledger import Ledger
-from trainop.engine.model import Pod
+from trainop.engine.seen import Pod
 from trainop.engine.slots import Line
 
 RETRYABLE_EXIT_CODE = 128

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from trainop.engine.fields import Fields
 from trainop.engine.job import Job, Role
-from trainop.engine.model import LABELS, Options
+from trainop.engine.seen import LABELS, Options
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import Resource
 

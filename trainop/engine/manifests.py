@@ -11,7 +11,7 @@ import msgspec
 
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, selector
 from trainop.engine.job import Job, Port, Role
-from trainop.engine.model import Options
+from trainop.engine.seen import Options
 from trainop.runtime.objects.metadata import Json, owner_reference
 
 POD_RESTART_POLICY = {"ExitCode": "Never"}

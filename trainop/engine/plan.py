@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from trainop.engine.actions import DeleteJob, Plan
 from trainop.engine.claim import claim, name_some
 from trainop.engine.cleanup import sweep
 from trainop.engine.companions import tend
@@ -19,10 +20,10 @@ from trainop.engine.fields import sentence
 from trainop.engine.framework import Framework, Progress, Tally
 from trainop.engine.ledger import RESTARTS, Ledger
 from trainop.engine.limits import DEADLINE, ended_abruptly, exceeded, seconds_to_deadline, seconds_to_live
-from trainop.engine.model import DeleteJob, Plan, Snapshot, UnreadablePod
 from trainop.engine.parse import ignored, parse
 from trainop.engine.replicas import fill, remove_surplus
 from trainop.engine.restarts import count_fresh, restart, restartable
+from trainop.engine.seen import Snapshot, UnreadablePod
 from trainop.engine.slots import Arrangement, Line, arrange, find_surplus
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.symptoms import Stuck, notice_symptoms

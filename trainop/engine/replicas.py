@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 
+from trainop.engine.actions import CreatePod, CreateService, DeleteService
 from trainop.engine.claim import Claimed
 from trainop.engine.cleanup import delete_pod
 from trainop.engine.draft import Draft
@@ -14,8 +15,8 @@ from trainop.engine.failures import Findings
 from trainop.engine.job import Role
 from trainop.engine.ledger import Ledger
 from trainop.engine.manifests import child_name
-from trainop.engine.model import CreatePod, CreateService, DeleteService, Pod, Service
 from trainop.engine.restarts import circle, going
+from trainop.engine.seen import Pod, Service
 from trainop.engine.slots import Arrangement, Line, read_place
 
 MOST_PER_PLAN = 500

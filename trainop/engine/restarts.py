@@ -14,7 +14,7 @@ from trainop.engine.draft import Draft
 from trainop.engine.failures import Findings, Restart
 from trainop.engine.job import Job
 from trainop.engine.ledger import Ledger
-from trainop.engine.model import Pod
+from trainop.engine.seen import Pod
 from trainop.engine.slots import Line
 from trainop.engine.status import RESTARTING
 from trainop.runtime.clock import read_time

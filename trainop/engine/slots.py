@@ -9,7 +9,7 @@ from functools import lru_cache
 from trainop.engine.framework import REPLICA_INDEX, REPLICA_TYPE, Tally
 from trainop.engine.job import Job, Role
 from trainop.engine.manifests import child_name
-from trainop.engine.model import Pod
+from trainop.engine.seen import Pod
 from trainop.runtime.objects.metadata import HasMetadata
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import islice
 
+from trainop.engine.actions import DeletePod, Event, Notice
 from trainop.engine.framework import Framework
-from trainop.engine.model import ContainerStatus, DeletePod, Event, Notice, Options, Pod
+from trainop.engine.seen import ContainerStatus, Options, Pod
 from trainop.runtime.clock import read_time
 
 STUCK_AFTER = 300.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainop.engine.framework import GROUP, QUALIFIED_TEXTS, Environment, Framework, Replicas, variable
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER, follow_first, master_or_first
-from trainop.engine.model import Options
+from trainop.engine.seen import Options
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import Resource
 

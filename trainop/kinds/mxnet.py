@@ -10,8 +10,8 @@ from trainop.engine.framework import GROUP, Environment, Framework, Progress, Re
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER, follow, leader
 from trainop.engine.manifests import child_name
-from trainop.engine.model import Options
 from trainop.engine.schema.openapi import text
+from trainop.engine.seen import Options
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import Resource
 

@@ -8,7 +8,7 @@ from trainop.engine.fields import Fields
 from trainop.engine.framework import GROUP, Environment, Framework, Replicas, variable
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import MASTER, WORKER, follow_first, leader, only_master, texts_by_master
-from trainop.engine.model import Options
+from trainop.engine.seen import Options
 from trainop.kinds.elastic import check_elastic
 from trainop.kinds.elastic_schema import elastic_policy
 from trainop.runtime.objects.metadata import Json

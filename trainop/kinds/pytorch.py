@@ -19,8 +19,8 @@ from trainop.engine.framework import (
 )
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import MASTER, WORKER, follow, leader, master_or_first, texts_by_master
-from trainop.engine.model import Options
 from trainop.engine.schema.openapi import text
+from trainop.engine.seen import Options
 from trainop.kinds.elastic import Elastic, autoscaler, check_elastic, read_elastic
 from trainop.kinds.elastic_schema import TORCH_ELASTIC_POLICY
 from trainop.kinds.init_container import BUILT_IN, render

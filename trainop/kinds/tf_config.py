@@ -9,7 +9,7 @@ from typing import TypeAlias
 from trainop.engine.framework import Companion, CompanionKind, Environment, Mount, numbered, variable
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER
-from trainop.engine.model import Options
+from trainop.engine.seen import Options
 from trainop.runtime.objects.resource import CONFIG_MAPS
 
 PS = "PS"

@@ -17,7 +17,7 @@ from trainop.engine.framework import (
 )
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import MASTER, WORKER, follow, only_master
-from trainop.engine.model import Options
+from trainop.engine.seen import Options
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import Resource
 
