@@ -17,7 +17,7 @@ import structlog
 
 import trainop
 from trainop.controllers.counters import JobMetrics
-from trainop.controllers.wiring import Ground, build_controller
+from trainop.controllers.wiring import ControllerDependencies, build_controller
 from trainop.engine.framework import Framework
 from trainop.errors import StartError, UnknownSchemeError
 from trainop.kinds.jax import JAX
@@ -113,7 +113,7 @@ def build(
     reader = connect()
     elector, announcer = _elect(settings, connect, clock, rng, metrics) if settings.leader_elect else (None, None)
     namespaces = (settings.namespace,) if settings.namespace else ()
-    ground = Ground(
+    needs = ControllerDependencies(
         client=connect(gate=elector.gate) if elector else reader,
         cache=Cache(reader, namespaces=namespaces, clock=clock, rng=rng, metrics=metrics),
         clock=clock,
@@ -127,16 +127,16 @@ def build(
     if announcer:
         manager.add_recorder(announcer)
     _add_servers(manager, settings, reader, metrics)
-    _add_controllers(manager, settings, ground)
+    _add_controllers(manager, settings, needs)
     return manager
 
 
-def _add_controllers(manager: Manager, settings: Settings, ground: Ground) -> None:
-    manager.add_cache(ground.cache)
+def _add_controllers(manager: Manager, settings: Settings, needs: ControllerDependencies) -> None:
+    manager.add_cache(needs.cache)
     for framework in enabled_frameworks(settings.schemes):
-        recorder = Recorder(ground.client, framework.controller, ground.clock, rng=ground.rng, metrics=ground.metrics)
+        recorder = Recorder(needs.client, framework.controller, needs.clock, rng=needs.rng, metrics=needs.metrics)
         manager.add_recorder(recorder)
-        manager.add_controller(build_controller(framework, ground, recorder))
+        manager.add_controller(build_controller(framework, needs, recorder))
 
 
 def _elect(

@@ -99,7 +99,7 @@ def how_many(limits: Replicas) -> str:
 def leaders(framework: Framework, type_: str) -> str:
     """Of a role that is alone, and of one beside all others."""
     alone, among = (
-        {index: leads(framework, roles, type_, index) for index in (0, 1)} for roles in shapes(framework, type_)
+        {index: is_master(framework, roles, type_, index) for index in (0, 1)} for roles in shapes(framework, type_)
     )
     words = {(True, True): "all", (True, False): "the first", (False, False): "none"}
     first, second = (words[found[0], found[1]] for found in (alone, among))
@@ -110,11 +110,11 @@ def shapes(framework: Framework, type_: str) -> tuple[list[str], list[str]]:
     return [type_], list(framework.roles)
 
 
-def leads(framework: Framework, types: Iterable[str], type_: str, index: int) -> bool:
+def is_master(framework: Framework, types: Iterable[str], type_: str, index: int) -> bool:
     job = plain_job(framework, types)
     role = job.role(type_)
     assert role is not None
-    return framework.leads(job, role, index)
+    return framework.is_master(job, role, index)
 
 
 # Fields ---------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import msgspec
 from tests.runtime.virtual_time import VirtualClock
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.observe import decode_pod, decode_service
-from trainop.controllers.wiring import Ground, build_controller, open_view
+from trainop.controllers.wiring import ControllerDependencies, build_controller, open_view
 from trainop.engine.seen import Options
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.cache.cache import Cache
@@ -210,7 +210,7 @@ class Shell:
         self.metrics = JobMetrics()
         self.events = Events()
         cache = Cache(self.client, clock=self.clock, rng=random.Random(1))
-        ground = Ground(
+        needs = ControllerDependencies(
             client=self.client,
             cache=cache,
             clock=self.clock,
@@ -219,7 +219,7 @@ class Shell:
             options=options or Options(),
             pod_events=pod_events,
         )
-        self.controller = build_controller(PYTORCH, ground, self.events)
+        self.controller = build_controller(PYTORCH, needs, self.events)
         self.view = open_view(PYTORCH, cache)
         reconciler: Any = self.controller._reconciler
         reconciler._applier._most = most

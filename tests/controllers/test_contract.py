@@ -336,7 +336,7 @@ def test_restarts_by_exit_code_reach_the_backoff_limit(kind: str, limit: int):
 @pytest.mark.case("job-engine-24", "bc")
 def test_the_deadline(kind: str):
     world = running(kind, run={"activeDeadlineSeconds": 60})
-    assert world.step().again_in == 60
+    assert world.step().requeue_after == 60
     world.pass_time(60)
     world.settle()
     world.reap()
@@ -350,7 +350,7 @@ def test_the_time_to_live(kind: str):
     for name in leaders(kind):
         world.end(name, 0)
     world.settle()
-    assert world.step().again_in == 180
+    assert world.step().requeue_after == 180
     world.pass_time(181)
     assert world.step().actions == (DeleteJob(),)
     assert FRAMEWORKS[kind].deleted_as == ("Job" if kind in {"TFJob", "XGBoostJob"} else "Pod")

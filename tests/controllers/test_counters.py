@@ -19,7 +19,7 @@ CONTRACT: dict[str, tuple[str, set[str]]] = {
     "created_pod_groups": ("counter", set()),
     "deleted_pod_groups": ("counter", set()),
 }
-"""Family (of a counter without `_total`): type and labels."""
+"""KindChildren (of a counter without `_total`): type and labels."""
 
 
 def test_families_have_their_types_and_labels():

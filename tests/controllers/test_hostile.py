@@ -198,7 +198,7 @@ def test_what_can_never_run_is_said_once_and_left_at_rest(kind: str):
         assert len(world.told(f"{kind}FailedValidation")) == 1, problem
         assert (world.pods, world.services) == ({}, {}), problem
         made = world.step()
-        assert (made.actions, made.status, made.transitions, made.again_in) == ((), None, (), None), problem
+        assert (made.actions, made.status, made.transitions, made.requeue_after) == ((), None, (), None), problem
         assert world.counts == {"created": 1, "failed": 1}, problem
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.runtime.virtual_time import virtual_time
+from trainop.controllers.api_errors import Refusal, classify
 from trainop.controllers.observe import decode_pod, decode_service
 from trainop.controllers.reconciler import SHOWN_SOON
-from trainop.controllers.refusal import Refusal, classify
 from trainop.engine.actions import CreatePod, DeletePod
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.errors import ApiError, DecodeError, ReconcileError

@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, merge, pytorch_job
 from tests.runtime.virtual_time import virtual_time
-from trainop.controllers.doubts import REMEMBERED
-from trainop.controllers.ownwrites import merge_patch_between
+from trainop.controllers.job_clock import JobClock
+from trainop.controllers.own_writes import merge_patch_between
+from trainop.controllers.owner_check import REMEMBERED
 from trainop.controllers.reconciler import GONE_AGAIN_AFTER
 from trainop.controllers.report import MOST_NOTICES
-from trainop.controllers.steady import SteadyTime
 from trainop.engine import plan as engine
 from trainop.engine.actions import Count, CreatePod, DeletePod, Event, Notice, Plan
 from trainop.engine.seen import Options, Snapshot
@@ -150,7 +150,7 @@ def test_a_job_that_is_gone_meanwhile_is_done(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_plan_says_when_to_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    follow(monkeypatch, Plan(again_in=7.0), Plan(again_in=0.0), Plan())
+    follow(monkeypatch, Plan(requeue_after=7.0), Plan(requeue_after=0.0), Plan())
 
     @virtual_time
     async def run() -> None:
@@ -435,7 +435,7 @@ async def test_of_very_many_jobs_in_doubt_the_oldest_are_forgotten() -> None:
     owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "other", "controller": True}
     for number in range(REMEMBERED):
         child = {"metadata": {"name": "x", "uid": "y", "ownerReferences": [owner | {"uid": str(number)}]}}
-        shell.reconciler._doubts.observe_deleted(Unstructured(child).metadata)
+        shell.reconciler._owner_check.observe_deleted(Unstructured(child).metadata)
     shell.client.calls.clear()
     await shell.look()
     assert shell.client.names("get", JOBS) == []
@@ -757,7 +757,7 @@ def restart_operator(shell: Shell) -> Shell:
     fresh = Shell()
     fresh.client.objects, fresh.client.version = shell.client.objects, shell.client.version
     fresh.clock = shell.clock
-    fresh.reconciler._time = SteadyTime(shell.clock)
+    fresh.reconciler._time = JobClock(shell.clock)
     fresh.show()
     return fresh
 

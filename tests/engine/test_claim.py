@@ -127,7 +127,7 @@ def test_the_name_of_an_own_child_with_other_labels_is_free_only_once_it_has_gon
     made = plan_for(job, pods, services)
     assert names(made, CreatePod) == names(made, CreateService) == []
     assert names(made, DeletePod) == names(made, DeleteService) == ["j-worker-0"] * deleted
-    assert made.again_in == 30
+    assert made.requeue_after == 30
     made = plan_for(job, [make_pod(labels=moved, dying=True), make_pod(index=1)], services[1:])
     assert names(made, CreatePod) == []
     assert names(made, CreateService) == ["j-worker-0"]

@@ -145,7 +145,7 @@ def test_somebody_elses_is_told_of_and_left_alone(owners: list[Json]):
     assert [notice.event.message for notice in made.notices] == [
         "Error creating: HorizontalPodAutoscaler j already exists and does not belong to PyTorchJob j"
     ]
-    assert made.again_in == 30
+    assert made.requeue_after == 30
     unwanted = look({"metadata": metadata}, make_job(None, 2))
     assert (unwanted.actions, unwanted.notices) == ((), ())
     going = look({"metadata": metadata | {"deletionTimestamp": "2025-06-01T12:00:00Z"}})

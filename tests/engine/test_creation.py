@@ -438,4 +438,4 @@ def test_of_many_names_that_unreadable_objects_hold_twenty_are_named_and_none_is
     assert len(told) == 20
     assert told[0].message == "Pod j-worker-0 cannot be read: metadata: Expected `object`, got `array`"
     assert [action.name for action in made.actions if isinstance(action, CreatePod)] == ["j-worker-30", "j-worker-31"]
-    assert made.again_in == 30
+    assert made.requeue_after == 30

@@ -14,8 +14,8 @@ from tests.engine.builders import make_job, make_pod, make_service, manifest_of,
 from tests.engine.world import World
 from trainop.engine.actions import CreatePod, CreateService, Plan
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
-from trainop.engine.ledger import LONGEST_WAIT, RESTARTS
 from trainop.engine.plan import ignored, plan, reject
+from trainop.engine.restart_history import LONGEST_WAIT, RESTARTS
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json
 
@@ -121,7 +121,7 @@ def check_form(made: Plan) -> None:
             metadata = manifest_of(action)["metadata"]
             assert metadata["namespace"] == "ns"
             assert metadata["ownerReferences"][0]["uid"] == "uid-j"
-    assert made.again_in is None or made.again_in >= 0
+    assert made.requeue_after is None or made.requeue_after >= 0
     types = [condition.get("type") for condition in (made.status or {}).get("conditions", [])]
     assert types.count("Failed") <= 1
 
@@ -217,19 +217,19 @@ texts = st.one_of(
 def test_whatever_annotations_say_nobody_waits_long_and_what_is_written_is_ours(
     annotations: dict[str, str], seen_pods: list[Any], policy: str
 ):
-    """`LONGEST_WAIT` is the longest pause that docs/annotations.md knows; the job sets no time itself. A ledger that is
-    written can be read again, and no forged count grows into an annotation that no server takes."""
+    """`LONGEST_WAIT` is the longest pause that docs/annotations.md knows; the job sets no time itself. A history
+    that is written can be read again, and no forged count grows into an annotation that no server takes."""
     status = {"conditions": [{"type": "Created", "status": "True"}], "startTime": "2025-06-01T11:59:00Z"}
     job = make_job(1, 2, policy=policy, status=status, annotations=annotations)
     made = plan(PYTORCH, see(job, seen_pods))
     check_form(made)
-    assert made.again_in is None or made.again_in <= LONGEST_WAIT + 30, "a pod that is dying has 30 s until it is late"
+    assert made.requeue_after is None or made.requeue_after <= LONGEST_WAIT + 30, "a dying pod has 30 s"
     text = made.annotations.get(RESTARTS)
     if text is not None:
         assert len(text.encode("utf-8", "strict")) < 10_000
         assert json.loads(text)["job"] == "uid-j"
         following = plan(PYTORCH, see(make_job(1, 2, policy=policy, status=status, annotations={RESTARTS: text}), ()))
-        assert following.again_in is None or following.again_in <= LONGEST_WAIT
+        assert following.requeue_after is None or following.requeue_after <= LONGEST_WAIT
 
 
 # Histories ------------------------------------------------------------------------------------------------------------

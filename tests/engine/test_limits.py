@@ -84,9 +84,9 @@ def test_the_deadline_comes_without_any_event():
     world = World(make_job(1, 1, run={"activeDeadlineSeconds": 2}))
     world.settle()
     world.run()
-    assert world.step().again_in == 2
+    assert world.step().requeue_after == 2
     world.pass_time(1.5)
-    assert world.step() == Plan(again_in=0.5)
+    assert world.step() == Plan(requeue_after=0.5)
     world.pass_time(0.5)
     world.settle()
     assert world.conditions[1:] == [("Running", "False", "PyTorchJobRunning"), ("Failed", "True", "PyTorchJobFailed")]
@@ -146,9 +146,9 @@ def test_success_that_came_before_the_limits_were_looked_at_counts():
         (None, stamp(-1_000_000), Plan()),
         (0, stamp(), Plan(actions=(DeleteJob(),))),
         (180, stamp(-86_400), Plan(actions=(DeleteJob(),))),
-        (180, stamp(-60), Plan(again_in=120)),
+        (180, stamp(-60), Plan(requeue_after=120)),
         (3, stamp(-3), Plan(actions=(DeleteJob(),))),
-        (3, stamp(-2), Plan(again_in=1)),
+        (3, stamp(-2), Plan(requeue_after=1)),
         (3, "0000-01-01T00:00:00Z", Plan(actions=(DeleteJob(),))),
         (3, "0001-01-01T00:00:00+01:00", Plan(actions=(DeleteJob(),))),
     ],
@@ -165,7 +165,7 @@ def test_deletion_is_due_between_three_and_five_seconds_after_success():
     world.run()
     world.pass_time(10.25)
     world.end("j-master-0", 0)
-    waits = [world.step().again_in, world.step().again_in]
+    waits = [world.step().requeue_after, world.step().requeue_after]
     assert waits == [2.75, 2.75]
     world.pass_time(2.75)
     world.settle()
@@ -174,9 +174,9 @@ def test_deletion_is_due_between_three_and_five_seconds_after_success():
 
 def test_the_end_of_a_job_without_completion_time_is_read_from_its_condition():
     for status, left in ((status_of(CREATED, condition("Failed", when=-10)), 5), (status_of(SUCCEEDED), 15)):
-        assert plan_for(make_job(run={"ttlSecondsAfterFinished": 15}, status=status)).again_in == left
+        assert plan_for(make_job(run={"ttlSecondsAfterFinished": 15}, status=status)).requeue_after == left
     timeless = {**FAILED, "lastTransitionTime": "x"}
-    assert plan_for(make_job(run={"ttlSecondsAfterFinished": 15}, status=status_of(timeless))).again_in == 15
+    assert plan_for(make_job(run={"ttlSecondsAfterFinished": 15}, status=status_of(timeless))).requeue_after == 15
 
 
 @pytest.mark.case("job-engine-19", "ab")
@@ -291,7 +291,7 @@ def test_a_time_of_completion_before_the_end_is_not_believed(forged: str):
     )
     made = plan_for(job, [make_pod(phase="Succeeded", exit_code=0)])
     assert written(made)["completionTime"] == stamp()
-    assert made.again_in == 60
+    assert made.requeue_after == 60
 
 
 def test_the_time_of_completion_is_set_once():

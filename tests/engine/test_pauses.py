@@ -21,8 +21,8 @@ from tests.engine.builders import (
 )
 from tests.engine.world import World
 from trainop.engine.actions import Count, CreatePod, DeletePod, DeleteService, Event, Plan
-from trainop.engine.ledger import RESTARTS
 from trainop.engine.plan import ignored, plan, reject
+from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Options, Pod
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured
@@ -247,7 +247,7 @@ def test_the_deadline_holds_for_a_job_whose_spec_went_wrong():
     world.settle()
     world.spec["pytorchReplicaSpecs"]["Worker"]["template"] = None
     world.pass_time(20)
-    assert world.step().again_in == 40
+    assert world.step().requeue_after == 40
     world.pass_time(40)
     world.settle()
     assert world.conditions[-1] == ("Failed", "True", "PyTorchJobFailed")
@@ -327,7 +327,7 @@ def test_a_pod_stuck_terminating_is_told_of(late: float, notices: int, again: fl
     dying = make_pod(deletionTimestamp=stamp(-late))
     made = plan_for(make_job(run={"suspend": True}, status=status_of(CREATED, condition("Suspended"))), [dying], [])
     assert [notice.event.reason for notice in made.notices] == ["StuckTerminating"] * notices
-    assert made.again_in == again
+    assert made.requeue_after == again
     assert made.actions == ()
 
 
@@ -337,7 +337,7 @@ def test_a_stuck_pod_is_removed_by_force_if_asked_for(late: float, deleted: bool
     job = make_job(run={"suspend": True}, status=status_of(CREATED, condition("Suspended")))
     made = plan_for(job, [dying], [], options=Options(force_delete_after=60))
     assert made.actions == ((DeletePod("j-worker-0", dying.metadata.uid, force=True),) if deleted else ())
-    assert made.again_in == again
+    assert made.requeue_after == again
 
 
 def test_a_predecessors_stuck_pod_is_told_of_and_never_removed_by_force():

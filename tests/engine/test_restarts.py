@@ -26,7 +26,7 @@ from trainop.engine.actions import Count, CreatePod, CreateService, DeletePod, E
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.failures import disrupted, may_restart
 from trainop.engine.job import Role
-from trainop.engine.ledger import RESTARTS, Ledger
+from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.seen import Pod
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json
@@ -93,7 +93,7 @@ def test_a_permanent_exit_code_fails_the_job():
     assert world.status["completionTime"]
     assert [t for t in made.transitions if isinstance(t, Event)] == [Event("Warning", "PyTorchJobFailed", EXIT_TEXT)]
     assert Count("failed") in made.transitions
-    assert made.again_in == 5
+    assert made.requeue_after == 5
     assert world.told("PyTorchJobRestarting") == []
     world.settle()
     assert world.living() == ["j-master-0", "j-worker-0"]
@@ -163,8 +163,8 @@ def test_under_policy_exit_code_a_disrupted_pod_restarts_whatever_its_code(
     made = plan_for(job, [make_pod("master"), lost])
     assert names(made, DeletePod) == ["j-worker-0"]
     assert told(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
-    ledger = Ledger(UID, {RESTARTS: made.annotations[RESTARTS] or ""})
-    assert (ledger.failures, ledger.disruptions) == (0, 1)
+    history = RestartHistory(UID, {RESTARTS: made.annotations[RESTARTS] or ""})
+    assert (history.failures, history.disruptions) == (0, 1)
 
 
 @pytest.mark.parametrize("conditions", [[], [DISRUPTED[0] | {"status": "False"}]])
@@ -311,7 +311,7 @@ def test_the_pod_of_an_earlier_job_is_waited_for():
     assert names(made, CreatePod) == ["j-master-0"]
     assert names(made, CreateService) == ["j-master-0", "j-worker-0"]
     assert made.notices == ()
-    assert made.again_in == 30
+    assert made.requeue_after == 30
     made = plan_for(make_job(1, 1, status=status_of(CREATED)), [make_pod("master")], [make_service("master")])
     assert names(made, CreatePod) == ["j-worker-0"]
 
@@ -332,7 +332,7 @@ def test_somebody_elses_object_of_our_name_is_told_of():
     assert made.notices[3].event.message == (
         "Error creating: Pod j-worker-0 already exists and does not belong to PyTorchJob j"
     )
-    assert made.again_in == 30
+    assert made.requeue_after == 30
 
 
 # Counting -------------------------------------------------------------------------------------------------------------
@@ -382,8 +382,8 @@ def test_disruptions_are_counted_apart_and_not_limited():
         world.run()
         world.settle()
         assert world.is_true("Running")
-    ledger = Ledger(UID, world.raw["metadata"]["annotations"])
-    assert (ledger.failures, ledger.disruptions) == (0, 3)
+    history = RestartHistory(UID, world.raw["metadata"]["annotations"])
+    assert (history.failures, history.disruptions) == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -416,8 +416,8 @@ def test_restarts_in_a_row_slow_down():
         world.settle()
         world.reap()
         made = world.step()
-        waits.append(made.again_in or 0.0)
-        assert names(made, CreatePod) == ([] if made.again_in else ["j-worker-0"])
+        waits.append(made.requeue_after or 0.0)
+        assert names(made, CreatePod) == ([] if made.requeue_after else ["j-worker-0"])
         assert world.conditions[-1][0] == "Restarting"
         world.pass_time(waits[-1])
         world.settle()
@@ -447,27 +447,27 @@ def test_pods_that_fail_one_after_another_are_one_round_and_other_roles_do_not_w
     world.settle()
     world.reap()
     made = world.step()
-    assert (names(made, CreatePod), made.again_in) == (["j-master-0"], 1)
+    assert (names(made, CreatePod), made.requeue_after) == (["j-master-0"], 1)
 
 
 def test_a_role_that_waits_but_has_all_its_pods_has_nothing_to_look_at():
-    ledger = Ledger(UID, {})
+    history = RestartHistory(UID, {})
     for number in range(9):
         when = NOW - timedelta(seconds=256 - 2 ** min(number, 8))
-        ledger.begin_round("Worker", when, when)
-    job = make_job(None, 1, status=status_of(CREATED, RUNNING), annotations={RESTARTS: ledger.text([])})
-    assert plan_for(job, []).again_in == 128
-    assert plan_for(job, [make_pod()]).again_in is None
+        history.begin_round("Worker", when, when)
+    job = make_job(None, 1, status=status_of(CREATED, RUNNING), annotations={RESTARTS: history.text([])})
+    assert plan_for(job, []).requeue_after == 128
+    assert plan_for(job, [make_pod()]).requeue_after is None
 
 
 def test_nobody_waits_for_a_round_of_the_future_after_the_clock_was_set_back():
-    ledger = Ledger(UID, {})
+    history = RestartHistory(UID, {})
     for number in range(9):
         when = NOW + timedelta(hours=1, seconds=2**number)
-        ledger.begin_round("Worker", when, when)
-    job = make_job(None, 1, status=status_of(CREATED, RUNNING), annotations={RESTARTS: ledger.text([])})
+        history.begin_round("Worker", when, when)
+    job = make_job(None, 1, status=status_of(CREATED, RUNNING), annotations={RESTARTS: history.text([])})
     made = plan_for(job, [])
-    assert (names(made, CreatePod), made.again_in) == (["j-worker-0"], None)
+    assert (names(made, CreatePod), made.requeue_after) == (["j-worker-0"], None)
 
 
 def test_pods_that_fail_together_are_one_round_also_if_the_servers_clock_is_ahead():
@@ -481,9 +481,9 @@ def test_pods_that_fail_together_are_one_round_also_if_the_servers_clock_is_ahea
         job = make_job(None, workers, policy="ExitCode", status=status_of(CREATED, RUNNING), annotations=annotations)
         made = plan_for(job, [*failed, *fine], now=NOW + timedelta(seconds=second))
         annotations = {**annotations, RESTARTS: made.annotations.get(RESTARTS) or annotations.get(RESTARTS, "")}
-    ledger = Ledger(UID, annotations)
-    assert ledger.failures + ledger.disruptions == 27
-    assert ledger.wait("Worker", NOW + timedelta(seconds=9)) <= 8
+    history = RestartHistory(UID, annotations)
+    assert history.failures + history.disruptions == 27
+    assert history.wait("Worker", NOW + timedelta(seconds=9)) <= 8
 
 
 def test_a_restart_is_counted_once_however_often_its_pass_is_repeated():
@@ -502,12 +502,12 @@ def test_a_restart_is_counted_once_however_often_its_pass_is_repeated():
 
 
 def test_a_restart_that_was_counted_but_not_told_is_told():
-    annotation = json.dumps({"job": UID, "failures": 1, "settled": sorted(Ledger(UID, {})._settled)})
-    ledger = Ledger(UID, {RESTARTS: annotation})
+    annotation = json.dumps({"job": UID, "failures": 1, "settled": sorted(RestartHistory(UID, {})._settled)})
+    history = RestartHistory(UID, {RESTARTS: annotation})
     pod = make_pod(phase="Failed", exit_code=137)
-    ledger.count(1, 0)
-    ledger.settle(pod.metadata.uid)
-    text = ledger.text([pod.metadata.uid])
+    history.count(1, 0)
+    history.settle(pod.metadata.uid)
+    text = history.text([pod.metadata.uid])
     job = make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING), annotations={RESTARTS: text})
     made = plan_for(job, [make_pod("master"), pod])
     assert [t for t in made.transitions if isinstance(t, Event)] == [
@@ -533,12 +533,12 @@ def test_a_restart_that_was_counted_but_not_told_is_told():
     ],
 )
 def test_an_annotation_that_is_not_ours_counts_as_none(text: str):
-    ledger = Ledger(UID, {RESTARTS: text})
-    assert (ledger.failures, ledger.disruptions) == (0, 0)
-    assert not ledger.settled("x")
-    assert ledger.lost("Worker", []) == 0
-    assert [ledger.wait(role, NOW) for role in "ABCD"] == [0, 0, 0, 0]
-    assert not ledger.touched
+    history = RestartHistory(UID, {RESTARTS: text})
+    assert (history.failures, history.disruptions) == (0, 0)
+    assert not history.settled("x")
+    assert history.lost("Worker", []) == 0
+    assert [history.wait(role, NOW) for role in "ABCD"] == [0, 0, 0, 0]
+    assert not history.touched
 
 
 @pytest.mark.parametrize(
@@ -565,34 +565,34 @@ def test_a_forged_ledger_stops_nothing(entries: str):
     assert names(made, DeletePod) == ["j-worker-0"]
     text = made.annotations[RESTARTS] or ""
     assert len(text) < 2000
-    again = Ledger(UID, {RESTARTS: text})
+    again = RestartHistory(UID, {RESTARTS: text})
     assert again.settled("uid-j-worker-0")
     assert (again.failures, again.disruptions) == (1, 0)
 
 
 def test_entries_of_pods_that_have_gone_are_dropped():
-    ledger = Ledger(UID, {})
+    history = RestartHistory(UID, {})
     for uid in ("a", "b"):
-        ledger.count(1, 0)
-        ledger.settle(uid)
-        ledger.mourn("Worker", 7 if uid == "a" else 70_000, uid)
-    again = Ledger(UID, {RESTARTS: ledger.text(["b"])})
+        history.count(1, 0)
+        history.settle(uid)
+        history.record_lost("Worker", 7 if uid == "a" else 70_000, uid)
+    again = RestartHistory(UID, {RESTARTS: history.text(["b"])})
     assert again.failures == 2
     assert [again.settled(uid) for uid in ("a", "b")] == [False, True]
     assert again.lost("Worker", ["b"]) == 0
     assert again.lost("Worker", []) == 1
-    again.mourn("Worker", 70_000, "b")
+    again.record_lost("Worker", 70_000, "b")
     again.settle("b")
-    again.relieve("Worker", 7)
-    again.excuse({"Worker": 70_001})
+    again.clear_lost("Worker", 7)
+    again.clear_lost_beyond({"Worker": 70_001})
     assert not again.touched
 
 
 def test_losses_count_only_in_slots_that_are_left():
-    ledger = Ledger(UID, {})
-    ledger.mourn("Worker", 70_000, "b")
-    again = Ledger(UID, {RESTARTS: ledger.text(["b"])})
-    again.excuse({"Worker": 70_000})
+    history = RestartHistory(UID, {})
+    history.record_lost("Worker", 70_000, "b")
+    again = RestartHistory(UID, {RESTARTS: history.text(["b"])})
+    again.clear_lost_beyond({"Worker": 70_000})
     assert again.touched
     assert again.lost("Worker", []) == 0
 
@@ -602,15 +602,15 @@ MOST_OF_ALL_ANNOTATIONS = 256 * 1024
 
 
 def test_thirty_thousand_entries_fit_an_annotation():
-    ledger = Ledger(UID, {})
+    history = RestartHistory(UID, {})
     uids = [f"01234567-89ab-cdef-0123-{number:012}" for number in range(30_000)]
     for uid in uids[:20_000]:
-        ledger.settle(uid)
+        history.settle(uid)
     for index, uid in enumerate(uids[20_000:]):
-        ledger.mourn("Worker", index, uid)
-    text = ledger.text(uids)
+        history.record_lost("Worker", index, uid)
+    text = history.text(uids)
     assert len(text) < MOST_OF_ALL_ANNOTATIONS - 10_000
-    again = Ledger(UID, {RESTARTS: text})
+    again = RestartHistory(UID, {RESTARTS: text})
     assert all(again.settled(uid) for uid in uids[:20_000])
     assert not any(again.settled(uid) for uid in uids[20_000:])
     assert again.lost("Worker", []) == 10_000

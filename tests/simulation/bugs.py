@@ -10,15 +10,15 @@ from unittest import mock
 
 from tests.simulation.planting import bug, patch
 from trainop.controllers.apply import Applier
-from trainop.controllers.doubts import Doubts
 from trainop.controllers.outcome import Outcome
-from trainop.controllers.ownwrites import OwnWrites
+from trainop.controllers.own_writes import OwnWrites
+from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.reconciler import JobReconciler
 from trainop.engine import plan as engine
 from trainop.engine import replicas
-from trainop.engine.draft import Draft
-from trainop.engine.ledger import Ledger
-from trainop.engine.slots import Line
+from trainop.engine.builder import PlanBuilder
+from trainop.engine.restart_history import RestartHistory
+from trainop.engine.slots import RoleSlots
 from trainop.engine.status import Status
 from trainop.runtime.cache import watcher
 from trainop.runtime.cache.reflector import Reflector
@@ -80,7 +80,7 @@ def garbage_made_anew():
     async def confirm(*_: Any) -> bool:
         return True
 
-    return patch(Doubts, "confirm", confirm)
+    return patch(OwnerCheck, "confirm", confirm)
 
 
 # Writes ---------------------------------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ def batch_error_swallowed():
 def clean_up_before_terminal_status():
     finish = engine._finish
 
-    def late(draft: Draft) -> Any:
-        return replace(finish(draft), status_first=False)
+    def late(builder: PlanBuilder) -> Any:
+        return replace(finish(builder), status_first=False)
 
     return patch(engine, "_finish", late)
 
@@ -158,17 +158,17 @@ def restart_counted_after_deletion():
 
 @bug("A restart is counted in each pass that sees the failed pod.")
 def restart_counted_again():
-    return patch(Ledger, "settled", lambda *_: False)
+    return patch(RestartHistory, "settled", lambda *_: False)
 
 
 @bug("A pod that terminates leaves its slot vacant, although it still has the name.")
 def name_of_a_dying_pod_taken():
-    def vacancies(self: Line) -> Iterator[int]:
+    def vacancies(self: RoleSlots) -> Iterator[int]:
         return iter(index for index in range(self.role.replicas) if index not in self.holders)
 
     @contextmanager
     def plant() -> Iterator[None]:
-        with patch(Line, "vacancies", vacancies), own_names_free():
+        with patch(RoleSlots, "vacancies", vacancies), own_names_free():
             yield
 
     return plant()
@@ -178,11 +178,11 @@ def own_names_free() -> Any:
     """The names of own children count as free."""
     free = replicas._free
 
-    def without_own(draft: Draft, role: Any, kind: str, indices: Any) -> list[int]:
-        claimed: Any = draft.children.pods if kind == "Pod" else draft.children.services
+    def without_own(builder: PlanBuilder, role: Any, kind: str, indices: Any) -> list[int]:
+        claimed: Any = builder.children.pods if kind == "Pod" else builder.children.services
         ours, claimed.ours = claimed.ours, []
         try:
-            return free(draft, role, kind, indices)
+            return free(builder, role, kind, indices)
         finally:
             claimed.ours = ours
 
@@ -191,10 +191,10 @@ def own_names_free() -> Any:
 
 @bug("A resumed job does not wait until the pods from before have gone.")
 def resumed_among_dying_pods():
-    def proceed(draft: Draft) -> Any:
-        if draft.status.is_true("Suspended"):
-            engine._resume(draft)
-        return engine._advance(draft)
+    def proceed(builder: PlanBuilder) -> Any:
+        if builder.status.is_true("Suspended"):
+            engine._resume(builder)
+        return engine._advance(builder)
 
     return patch(engine, "_proceed", proceed)
 
@@ -208,9 +208,9 @@ def circle_not_awaited():
 def completed_again():
     tidy_up = engine._tidy_up
 
-    def again(draft: Draft) -> Any:
-        draft.status._fields["completionTime"] = draft.status._now
-        return tidy_up(draft)
+    def again(builder: PlanBuilder) -> Any:
+        builder.status._fields["completionTime"] = builder.status._now
+        return tidy_up(builder)
 
     return patch(engine, "_tidy_up", again)
 

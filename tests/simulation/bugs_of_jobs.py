@@ -10,17 +10,17 @@ from unittest import mock
 from tests.simulation.bugs import own_names_free
 from tests.simulation.planting import bug, patch
 from trainop.controllers.apply import Applier
-from trainop.controllers.refused import Refusals
+from trainop.controllers.refused_children import RefusedChildren
 from trainop.engine import claim, failures, leaders, limits, replicas, restarts, status
 from trainop.engine import plan as engine
 from trainop.engine.actions import DeletePod
+from trainop.engine.builder import PlanBuilder
 from trainop.engine.claim import Children
 from trainop.engine.cleanup import sweep
-from trainop.engine.draft import Draft
 from trainop.engine.framework import JOB_ROLE, Tally
-from trainop.engine.ledger import RESTARTS
 from trainop.engine.manifests import Manifests
-from trainop.engine.slots import Line, read_place
+from trainop.engine.restart_history import RESTARTS
+from trainop.engine.slots import RoleSlots, read_place
 from trainop.engine.status import Status
 
 # Pods and services ----------------------------------------------------------------------------------------------------
@@ -57,15 +57,15 @@ def exit_code_left_to_the_kubelet():
 def last_service_missing():
     lacking = replicas._lacking_services
 
-    def all_but_the_last(draft: Draft, role: Any, present: set[int]) -> Iterator[int]:
-        return (index for index in lacking(draft, role, present) if index + 1 < role.replicas or index == 0)
+    def all_but_the_last(builder: PlanBuilder, role: Any, present: set[int]) -> Iterator[int]:
+        return (index for index in lacking(builder, role, present) if index + 1 < role.replicas or index == 0)
 
     return patch(replicas, "_lacking_services", all_but_the_last)
 
 
 @bug("A service that somebody wants to be only the leader's is made for each replica.")
 def service_mode_ignored():
-    def lacking(_draft: Draft, role: Any, present: set[int]) -> Iterator[int]:
+    def lacking(_begin: PlanBuilder, role: Any, present: set[int]) -> Iterator[int]:
         return (index for index in range(role.replicas) if index not in present)
 
     return patch(replicas, "_lacking_services", lacking)
@@ -75,10 +75,10 @@ def service_mode_ignored():
 def services_of_fewer_replicas_stay():
     sort = replicas._sort_services
 
-    def without_deletes(draft: Draft, lines: Any) -> Any:
-        before = list(draft.actions)
-        present = sort(draft, lines)
-        draft.actions = before
+    def without_deletes(builder: PlanBuilder, lines: Any) -> Any:
+        before = list(builder.actions)
+        present = sort(builder, lines)
+        builder.actions = before
         return present
 
     return patch(replicas, "_sort_services", without_deletes)
@@ -94,14 +94,14 @@ def pods_of_fewer_replicas_stay():
 
 @bug("A pod that is being deleted counts as active.")
 def dying_pods_counted():
-    tally = Line.tally
+    tally = RoleSlots.tally
 
-    def with_dying(self: Line, container: str) -> Tally:
+    def with_dying(self: RoleSlots, container: str) -> Tally:
         found = tally(self, container)
         found.active += sum(pod.status.phase == "Running" for pod in self.dying.values())
         return found
 
-    return patch(Line, "tally", with_dying)
+    return patch(RoleSlots, "tally", with_dying)
 
 
 @bug("The counters of a role show one pod that has succeeded too few.")
@@ -141,14 +141,14 @@ def restarting_stays():
 
 @bug("A suspended job still says that it runs.")
 def running_while_suspended():
-    def suspend(draft: Draft) -> Any:
-        put = draft.status.set
+    def suspend(builder: PlanBuilder) -> Any:
+        put = builder.status.set
 
         def without_running(type_: str, *args: Any, **options: Any) -> bool:
             return type_ != "Running" and put(type_, *args, **options)
 
-        draft.status.set = without_running  # type: ignore[method-assign]
-        return whole(draft)
+        builder.status.set = without_running  # type: ignore[method-assign]
+        return whole(builder)
 
     whole = engine._suspend
     return patch(engine, "_suspend", suspend)
@@ -171,8 +171,8 @@ def start_time_kept():
 def _limit_moved(by: int) -> Any:
     exceeded = limits.exceeded
 
-    def moved(job: Any, lines: Any, findings: Any, ledger: Any, fresh: restarts.Fresh) -> Any:
-        return exceeded(job, lines, findings, ledger, fresh._replace(failures=max(0, fresh.failures + by)))
+    def moved(job: Any, lines: Any, findings: Any, history: Any, fresh: restarts.NewRestarts) -> Any:
+        return exceeded(job, lines, findings, history, fresh._replace(failures=max(0, fresh.failures + by)))
 
     return patch(engine, "exceeded", moved)
 
@@ -186,9 +186,9 @@ def backoff_limit_one_more():
 def backoff_limit_one_less():
     exceeded = limits.exceeded
 
-    def early(job: Any, lines: Any, findings: Any, ledger: Any, fresh: restarts.Fresh) -> Any:
+    def early(job: Any, lines: Any, findings: Any, history: Any, fresh: restarts.NewRestarts) -> Any:
         more = fresh._replace(failures=fresh.failures + 1) if fresh.failures else fresh
-        return exceeded(job, lines, findings, ledger, more)
+        return exceeded(job, lines, findings, history, more)
 
     return patch(engine, "exceeded", early)
 
@@ -197,8 +197,8 @@ def backoff_limit_one_less():
 def infra_limit_one_more():
     exceeded = limits.exceeded
 
-    def late(job: Any, lines: Any, findings: Any, ledger: Any, fresh: restarts.Fresh) -> Any:
-        return exceeded(job, lines, findings, ledger, fresh._replace(disruptions=max(0, fresh.disruptions - 1)))
+    def late(job: Any, lines: Any, findings: Any, history: Any, fresh: restarts.NewRestarts) -> Any:
+        return exceeded(job, lines, findings, history, fresh._replace(disruptions=max(0, fresh.disruptions - 1)))
 
     return patch(engine, "exceeded", late)
 
@@ -212,9 +212,9 @@ def eviction_counts_as_failure():
 def restarts_not_forgotten():
     resume = engine._resume
 
-    def remember(draft: Draft) -> None:
-        resume(draft)
-        draft.annotations.pop(RESTARTS, None)
+    def remember(builder: PlanBuilder) -> None:
+        resume(builder)
+        builder.annotations.pop(RESTARTS, None)
 
     return patch(engine, "_resume", remember)
 
@@ -364,15 +364,15 @@ def refusal_fails_nothing():
 
 @bug("What the API server has refused once is never tried again.")
 def refused_for_ever():
-    allow = Refusals.allow
+    allow = RefusedChildren.allow
 
-    def without(self: Refusals, job: Any, actions: Any) -> Any:
+    def without(self: RefusedChildren, job: Any, actions: Any) -> Any:
         held = self._held.get(job.uid)
         if held is not None:
             held.until = float("inf")
         return allow(self, job, actions)[0], None
 
-    return patch(Refusals, "allow", without)
+    return patch(RefusedChildren, "allow", without)
 
 
 @bug("A pod counts as soon as it may be adopted, also if the API server refuses that.")
@@ -396,7 +396,7 @@ def name_of_a_misplaced_pod_taken():
 def edit_fails_a_begun_job():
     proceed = engine._proceed
 
-    def refuse(draft: Draft) -> Any:
-        return engine._refuse(draft, "of an edit") if draft.job.errors else proceed(draft)
+    def refuse(builder: PlanBuilder) -> Any:
+        return engine._refuse(builder, "of an edit") if builder.job.errors else proceed(builder)
 
     return patch(engine, "_proceed", refuse)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.facts import owner_of, phase
 from tests.simulation.script import BACKOFF, DEADLINE, FOREIGN, JobPlan, Script
-from trainop.engine.ledger import RESTARTS, Ledger
+from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.runtime.objects.metadata import Json
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _end_of(world: World, plan: JobPlan) -> Json | None:
             for each in conditions
             if each["status"] == "True" and each["type"] != "Restarting"  # what was lost to faults is restarted as well
         ],
-        "failures": Ledger(uid, annotations if RESTARTS in annotations else {}).failures,
+        "failures": RestartHistory(uid, annotations if RESTARTS in annotations else {}).failures,
         "active": sum(entry.get("active", 0) for entry in (status.get("replicaStatuses") or {}).values()),
         **left,
     }

@@ -49,7 +49,7 @@ class Fate:
 
     def _named(self, name: str) -> Replica | None:
         """None if nobody leads."""
-        replicas = [each for each in self._world.replicas if each.runs and (name != "leader" or each.leads)]
+        replicas = [each for each in self._world.replicas if each.runs and (name != "leader" or each.is_master)]
         return next((each for each in replicas if name in {each.name, "leader"}), None)
 
     def _break_down(self, step: Step) -> None:
@@ -73,7 +73,7 @@ class Fate:
             case "jump":
                 replica.clock.offset += step.value
             case "kill":
-                replica.kill(again_in=rng.uniform(0.1, 10))
+                replica.kill(requeue_after=rng.uniform(0.1, 10))
             case "stop":
                 replica.stop()
             case "cut":

@@ -28,9 +28,9 @@ from tests.simulation.facts import (
 )
 from trainop.engine.extensions import RESTART_SCOPE, SCOPES
 from trainop.engine.framework import Framework
-from trainop.engine.ledger import Ledger
 from trainop.engine.limits import DEADLINE as DEADLINE_TEXT
 from trainop.engine.parse import ignored
+from trainop.engine.restart_history import RestartHistory
 from trainop.local.api.storage.store import Change, Table
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.clock import parse_timestamp
@@ -263,10 +263,10 @@ class Judge:
         job = self._world.job_of(pod)
         if job is None or _scope(job) == "pod":
             return
-        place, ledger = slot_of(pod), Ledger(owner, job["metadata"].get("annotations") or {})
+        place, history = slot_of(pod), RestartHistory(owner, job["metadata"].get("annotations") or {})
         known = [facts_of(self._world.framework_of(job["kind"]), job), *self._knew(process, owner)]
         for stored in self._world.store.table("pods").objects.values():
-            if (owner_of(stored.value) or {}).get("uid") != owner or not ledger.settled(stored.uid):
+            if (owner_of(stored.value) or {}).get("uid") != owner or not history.settled(stored.uid):
                 continue
             other = slot_of(stored.value)
             if other is None or any(other[1] >= facts.replicas.get(other[0], 0) for facts in known):
@@ -305,7 +305,7 @@ class Judge:
                 return
         if now.finished or is_misplaced(pod, owner) or self._is_double(pod, owner["uid"]):
             return
-        settled = Ledger(owner["uid"], job["metadata"].get("annotations") or {}).settled(pod["metadata"]["uid"])
+        settled = RestartHistory(owner["uid"], job["metadata"].get("annotations") or {}).settled(pod["metadata"]["uid"])
         if phase(pod) != "Failed" and not (settled and _scope(job) != "pod"):
             self.accuse(
                 "clean up after the end", f"{process} deletes {name}, {phase(pod)}, of a job that is not finished"

@@ -101,7 +101,7 @@ class Replica:
         self.task = world.loop.spawn(self.process, self.manager.run(), life)
         self.task.add_done_callback(self._ended)
 
-    def kill(self, again_in: float | None = None) -> None:
+    def kill(self, requeue_after: float | None = None) -> None:
         """Ends at once, as by SIGKILL: what is on its way arrives, nothing more is sent."""
         if self.task is None or self.task.done():
             return
@@ -109,8 +109,8 @@ class Replica:
         self.wire.dead = True
         self._world.loop.thaw(self.process)
         self.task.cancel()
-        if again_in is not None:
-            self._world.loop.outside(again_in, self.start)
+        if requeue_after is not None:
+            self._world.loop.outside(requeue_after, self.start)
 
     def end(self) -> None:
         """Killed, and stays dead."""
@@ -129,7 +129,7 @@ class Replica:
         self.manager.stop()
 
     def _abort(self, _code: int) -> None:
-        self.kill(again_in=2.0)
+        self.kill(requeue_after=2.0)
 
     def _ended(self, task: asyncio.Task[int]) -> None:
         world = self._world
@@ -166,7 +166,7 @@ class Replica:
     def has_due(self, within: float) -> bool:
         """Something in its queues is worked on, or will be in so many seconds. Who does not lead has no work."""
         soon = self._world.loop.time() + within
-        for queue in (controller.queue for controller in self._controllers if self.leads):
+        for queue in (controller.queue for controller in self._controllers if self.is_master):
             if queue._working or any((entry.ready_at or 0.0) <= soon for entry in queue._entries.values()):
                 return True
         return False
@@ -183,7 +183,7 @@ class Replica:
         return False
 
     @property
-    def leads(self) -> bool:
+    def is_master(self) -> bool:
         elector: Any = self.manager._elector
         return elector is None or elector.leading
 

@@ -69,7 +69,7 @@ class Rest:
             self._attentive_at = now
         elif now > max(self._attentive_at, world.calm_at) + PATIENCE:
             world.judge.accuse("comes to rest", "own writes are awaited, although they have been seen")
-        if not all(each.stands for each in world.replicas) or not any(each.leads for each in world.replicas):
+        if not all(each.stands for each in world.replicas) or not any(each.is_master for each in world.replicas):
             self.changed_at = now
         quiet = FAR if any(each.has_due(FAR) for each in world.replicas) else QUIET
         if (

@@ -268,7 +268,7 @@ class World:
         if (self._seen_writes, when) != (self._kill.number, self._kill.when):
             return False
         self.note("fate", "killed by plan")
-        replica.kill(again_in=1.0)
+        replica.kill(requeue_after=1.0)
         return True
 
     @property

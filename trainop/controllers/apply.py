@@ -10,11 +10,11 @@ from typing import NamedTuple
 import structlog
 from prometheus_client import Counter
 
-from trainop.controllers.bodies import Bodies
+from trainop.controllers.api_errors import Refusal, classify
+from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.companions import CompanionWriter
 from trainop.controllers.outcome import Outcome
-from trainop.controllers.refusal import Refusal, classify
-from trainop.controllers.refused import Refused
+from trainop.controllers.refused_children import RefusedChild
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import (
     Action,
@@ -102,7 +102,7 @@ class Applier:
         expectations: Expectations,
         report: Reporter,
         *,
-        bodies: Bodies | None = None,
+        bodies: BodyBudget | None = None,
         most: int = MOST_PER_PASS,
     ) -> None:
         self._framework = framework
@@ -110,7 +110,7 @@ class Applier:
         self._expectations = expectations
         self._report = report
         self._companions = CompanionWriter(framework, client, expectations, report)
-        self._bodies = bodies or Bodies()
+        self._bodies = bodies or BodyBudget()
         self._most = most
 
     async def carry_out(self, job: Unstructured, actions: Sequence[Action], *, begun: bool = False) -> Outcome:
@@ -251,7 +251,7 @@ class Applier:
             self._report.metrics.services_failed.inc()
         if refusal is Refusal.TEMPLATE and (outcome.begun or child.resource == SERVICES):
             # A job can do without a service, whose name may be too long; and one that has begun goes on with its pods.
-            outcome.hold(Refused(child.kind, child.key.name, str(error).replace(child.key.name, "*")))
+            outcome.hold(RefusedChild(child.kind, child.key.name, str(error).replace(child.key.name, "*")))
             return
         self._report.tell(job, _failed_to_create(child, error))
         if refusal is Refusal.QUOTA:

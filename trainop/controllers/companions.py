@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trainop.controllers.refusal import Refusal, classify
+from trainop.controllers.api_errors import Refusal, classify
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Apply, Event, Notice
 from trainop.engine.framework import Framework
@@ -26,7 +26,7 @@ class ForeignObjectError(ReconcileError):
 class Verdict(NamedTuple):
     """What has become of one write."""
 
-    again_in: float | None = None
+    requeue_after: float | None = None
     refused: str | None = None
     """Why the job cannot run."""
     error: Exception | None = None
@@ -49,9 +49,9 @@ class CompanionWriter:
             await self._write(job, action, key, uid)
         except ForeignObjectError as error:
             self._tell(job, action, key, error)
-            return Verdict(again_in=TAKEN_AGAIN_AFTER)
+            return Verdict(requeue_after=TAKEN_AGAIN_AFTER)
         except ConflictError:  # it is not the object that was seen any more
-            return Verdict(again_in=1.0)
+            return Verdict(requeue_after=1.0)
         except (ApiError, ConnectionError, TimeoutError) as error:
             self._tell(job, action, key, error)
             return self._judge(action, error)
@@ -89,7 +89,7 @@ class CompanionWriter:
         if refused and action.essential:
             return Verdict(refused=str(error))
         if refused or isinstance(error, NotFoundError):
-            return Verdict(again_in=REFUSED_AGAIN_AFTER)
+            return Verdict(requeue_after=REFUSED_AGAIN_AFTER)
         return Verdict(error=error)
 
     def _tell(self, job: Unstructured, action: Apply, key: Key, error: Exception) -> None:

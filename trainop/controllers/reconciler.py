@@ -10,16 +10,16 @@ from dataclasses import replace
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from trainop.controllers.api_errors import is_too_large
 from trainop.controllers.apply import Applier
-from trainop.controllers.doubts import Doubts
+from trainop.controllers.job_clock import JobClock
 from trainop.controllers.observe import View, observe_live
 from trainop.controllers.outcome import Outcome
-from trainop.controllers.ownwrites import OwnWrites
-from trainop.controllers.refusal import is_too_large
-from trainop.controllers.refused import Refusals
+from trainop.controllers.own_writes import OwnWrites
+from trainop.controllers.owner_check import OwnerCheck
+from trainop.controllers.refused_children import RefusedChildren
 from trainop.controllers.report import Reporter
 from trainop.controllers.statuses import StatusWriter
-from trainop.controllers.steady import SteadyTime
 from trainop.engine import plan as engine
 from trainop.engine.actions import Apply, CreatePod, CreateService, DeletePod, Event, Plan
 from trainop.engine.limits import seconds_to_due
@@ -63,7 +63,7 @@ class JobReconciler:
         client: Client,
         expectations: Expectations,
         writes: OwnWrites,
-        doubts: Doubts,
+        owner_check: OwnerCheck,
         report: Reporter,
         applier: Applier,
         options: Options,
@@ -75,15 +75,15 @@ class JobReconciler:
         self._client = client
         self._expectations = expectations
         self._writes = writes
-        self._doubts = doubts
+        self._owner_check = owner_check
         self._report = report
         self._applier = applier
         self._options = options
         self._clock = clock
-        self._time = SteadyTime(clock)
+        self._time = JobClock(clock)
         self._uids: dict[Key, str] = {}
         self._unfinished: set[str] = set()
-        self._refusals = Refusals(clock, rng)
+        self._refusals = RefusedChildren(clock, rng)
         self._statuses = StatusWriter(writes, report, clock, rng)
         self._quota_delays: ExponentialLimiter[str] = ExponentialLimiter(clock, rng, base=1.0, cap=60.0)
 
@@ -126,7 +126,7 @@ class JobReconciler:
         self._unfinished.discard(uid)
         self._expectations.forget(uid)
         self._writes.forget(uid)
-        self._doubts.forget(uid)
+        self._owner_check.forget(uid)
         self._report.forget(uid)
         self._quota_delays.forget(uid)
         self._refusals.forget(uid)
@@ -167,10 +167,10 @@ class JobReconciler:
         """`version` is the job's latest resourceVersion known to this pass. Raises `ConflictError` if that is old."""
         job = seen.job
         if _can_wait(plan) and (wait := self._writes.seconds_until_calm(job, unsettled=_is_unsettled(seen))):
-            return Result(requeue_after=_earliest(wait, plan.again_in))
-        if _creates(plan) and not await self._doubts.confirm(job):
-            return Result(requeue_after=_earliest(GONE_AGAIN_AFTER, plan.again_in))
-        self._doubts.expect(job, [action.uid for action in plan.actions if isinstance(action, DeletePod)])
+            return Result(requeue_after=_earliest(wait, plan.requeue_after))
+        if _creates(plan) and not await self._owner_check.confirm(job):
+            return Result(requeue_after=_earliest(GONE_AGAIN_AFTER, plan.requeue_after))
+        self._owner_check.expect(job, [action.uid for action in plan.actions if isinstance(action, DeletePod)])
         plan, held_for = self._hold_back(job, plan)
         try:
             refused, version = await self._annotate(job, plan, version)
@@ -257,7 +257,7 @@ class JobReconciler:
         if outcome.unfinished:
             return Result(requeue=True)
         unseen = self._expectations.expires_in(job.metadata.uid)  # what comes and goes unseen wakes nobody
-        return Result(requeue_after=_earliest(plan.again_in, outcome.again_in, unseen))
+        return Result(requeue_after=_earliest(plan.requeue_after, outcome.requeue_after, unseen))
 
 
 def _only_deletes(plan: Plan) -> bool:

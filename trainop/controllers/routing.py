@@ -14,7 +14,7 @@ from trainop.runtime.objects.metadata import HasMetadata, Key
 T = TypeVar("T", bound=HasMetadata)
 
 
-class Families(Generic[T]):
+class ChildDispatcher(Generic[T]):
     """The one handler of an informer. A child is of the kind that controls it; an orphan of the one its label names.
 
     A handler that raises keeps no other from being told."""
@@ -24,11 +24,11 @@ class Families(Generic[T]):
         self._handlers: dict[str, list[Handler[T]]] = {}
         children.add_handler(self)
 
-    def of(self, framework: Framework) -> Family[T]:
+    def of(self, framework: Framework) -> KindChildren[T]:
         """Where the handlers of a framework are added, before the informer runs."""
         handlers = self._handlers.setdefault(framework.kind, [])
         self._handlers[framework.controller] = handlers
-        return Family(self.children, handlers)
+        return KindChildren(self.children, handlers)
 
     def _concerned(self, child: T) -> Sequence[Handler[T]]:
         metadata = child.metadata
@@ -50,7 +50,7 @@ class Families(Generic[T]):
             attempt_each(lambda handler: handler.delete(obj, key, final_state_unknown), self._concerned(obj))
 
 
-class Family(Generic[T]):
+class KindChildren(Generic[T]):
     """The children of one framework, as a controller's source."""
 
     def __init__(self, children: Informer[T], handlers: list[Handler[T]]) -> None:
@@ -72,10 +72,10 @@ class Registry:
     """The families of all informers of a process."""
 
     def __init__(self) -> None:
-        self._families: dict[Informer[Any], Families[Any]] = {}
+        self._families: dict[Informer[Any], ChildDispatcher[Any]] = {}
 
-    def family(self, framework: Framework, children: Informer[T]) -> Family[T]:
+    def family(self, framework: Framework, children: Informer[T]) -> KindChildren[T]:
         families = self._families.get(children)
         if families is None:
-            families = self._families[children] = Families(children)
+            families = self._families[children] = ChildDispatcher(children)
         return families.of(framework)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from trainop.controllers.ownwrites import OwnWrites
-from trainop.controllers.refusal import is_too_large
+from trainop.controllers.api_errors import is_too_large
+from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Event, Notice
 from trainop.runtime.clock import Clock

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from trainop.controllers.apply import Applier
-from trainop.controllers.bodies import Bodies
+from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.counters import JobMetrics
-from trainop.controllers.doubts import Doubts
 from trainop.controllers.observe import CHILD_INDICES, CHILD_SELECTOR, View, decode_pod, decode_service
-from trainop.controllers.ownwrites import News, OwnWrites
+from trainop.controllers.own_writes import NotOwnStatus, OwnWrites
+from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.priorities import ChildPace, JobPace
 from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.report import EventRecorder, Reporter
@@ -33,7 +33,7 @@ T = TypeVar("T", bound=HasMetadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class ControllerDependencies:
     """What all controllers of the process stand on."""
 
     client: Client
@@ -45,15 +45,15 @@ class Ground:
     workers: int = 1
     pod_events: bool = False
     families: Registry = field(default_factory=Registry)
-    bodies: Bodies = field(default_factory=Bodies)
+    bodies: BodyBudget = field(default_factory=BodyBudget)
 
 
 class ObserveDeleted:
     """The handler that tells expectations and doubts of children that were seen to go."""
 
-    def __init__(self, expectations: Expectations, doubts: Doubts) -> None:
+    def __init__(self, expectations: Expectations, owner_check: OwnerCheck) -> None:
         self._expectations = expectations
-        self._doubts = doubts
+        self._owner_check = owner_check
 
     def add(self, obj: HasMetadata, initial: bool) -> None:
         """No concern: what is there, the cache shows."""
@@ -64,7 +64,7 @@ class ObserveDeleted:
     def delete(self, obj: HasMetadata | None, key: Key, final_state_unknown: bool) -> None:
         if obj is not None:
             self._expectations.observe_deleted(obj.metadata)
-            self._doubts.observe_deleted(obj.metadata)
+            self._owner_check.observe_deleted(obj.metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,50 +110,52 @@ def _open_companions(kind: CompanionKind, cache: Cache) -> Informer[Unstructured
     )
 
 
-def build_controller(framework: Framework, ground: Ground, recorder: EventRecorder) -> Controller:
+def build_controller(framework: Framework, needs: ControllerDependencies, recorder: EventRecorder) -> Controller:
     """The controller of one framework, ready to run. Events of a job or its children add the job's key; the echo of our
     own status does not."""
-    view = open_view(framework, ground.cache)
-    expired = ground.metrics.controller(framework.controller).expectations_expired
-    expectations = Expectations(ground.clock, expired)
-    writes = OwnWrites(ground.client, framework.resource, ground.clock)
-    doubts = Doubts(ground.client, framework.resource)
-    report = Reporter(framework, recorder, ground.metrics, pod_events=ground.pod_events)
+    view = open_view(framework, needs.cache)
+    expired = needs.metrics.controller(framework.controller).expectations_expired
+    expectations = Expectations(needs.clock, expired)
+    writes = OwnWrites(needs.client, framework.resource, needs.clock)
+    owner_check = OwnerCheck(needs.client, framework.resource)
+    report = Reporter(framework, recorder, needs.metrics, pod_events=needs.pod_events)
     reconciler = JobReconciler(
         view=view,
-        client=ground.client,
+        client=needs.client,
         expectations=expectations,
         writes=writes,
-        doubts=doubts,
+        owner_check=owner_check,
         report=report,
-        applier=Applier(framework, ground.client, expectations, report, bodies=ground.bodies),
-        options=ground.options,
-        clock=ground.clock,
-        rng=ground.rng,
+        applier=Applier(framework, needs.client, expectations, report, bodies=needs.bodies),
+        options=needs.options,
+        clock=needs.clock,
+        rng=needs.rng,
     )
     controller = Controller(
         framework.controller,
         reconciler,
-        workers=ground.workers,
-        clock=ground.clock,
-        rng=ground.rng,
-        metrics=ground.metrics,
+        workers=needs.workers,
+        clock=needs.clock,
+        rng=needs.rng,
+        metrics=needs.metrics,
         group=framework.resource.group,
         kind=framework.kind,
-        recovery=ground.client.recovery,
+        recovery=needs.client.recovery,
         due=reconciler.seconds_to_due,
     )
-    controller.watch(view.jobs, EnqueueObject(), News(writes), pace=JobPace())
-    _watch_children(controller, view, ground, ObserveDeleted(expectations, doubts))
+    controller.watch(view.jobs, EnqueueObject(), NotOwnStatus(writes), pace=JobPace())
+    _watch_children(controller, view, needs, ObserveDeleted(expectations, owner_check))
     return controller
 
 
-def _watch_children(controller: Controller, view: View, ground: Ground, observer: ObserveDeleted) -> None:
+def _watch_children(
+    controller: Controller, view: View, needs: ControllerDependencies, observer: ObserveDeleted
+) -> None:
     framework = view.framework
     owner = EnqueueJob(framework.controller, EnqueueOwner(framework.resource))
 
     def watch(children: Informer[T], pace: Pace | None = None) -> None:
-        family = ground.families.family(framework, children)
+        family = needs.families.family(framework, children)
         family.add_handler(observer)  # before the handler that wakes the job: what wakes it has been seen
         controller.watch(family, owner, pace=pace)
 

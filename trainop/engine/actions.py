@@ -139,5 +139,5 @@ class Plan:
     notices: tuple[Notice, ...] = ()
     begun: bool = field(default=False, compare=False)
     """The job has had pods: what the API server refuses does not end it."""
-    again_in: float | None = None
+    requeue_after: float | None = None
     """Seconds until the next look is due even if nothing happens: a deadline, a time to live."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from trainop.engine.actions import Apply, Delete
-from trainop.engine.draft import Draft
+from trainop.engine.builder import PlanBuilder
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.framework import Companion, selector
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
@@ -14,31 +14,31 @@ FINGERPRINT = ANNOTATION_PREFIX + "fingerprint"
 """What a companion was made from. Contents are not compared: the API server writes quantities and defaults its way."""
 
 
-def tend(draft: Draft, *, active: bool) -> None:
+def reconcile_companions(builder: PlanBuilder, *, active: bool) -> None:
     """Apply what the job asks for and what is not so yet. Of a job that is not `active` nothing is asked for."""
-    job, framework = draft.job, draft.framework
-    asked = framework.companions(job, draft.seen.options) if active and framework.companion_kinds else ()
+    job, framework = builder.job, builder.framework
+    asked = framework.companions(job, builder.seen.options) if active and framework.companion_kinds else ()
     wanted = {(companion.kind.resource, companion.name): companion for companion in asked}
     for kind in framework.companion_kinds:
-        for found in draft.seen.companions.get(kind.resource, ()):
+        for found in builder.seen.companions.get(kind.resource, ()):
             metadata = found.metadata
             companion = wanted.pop((kind.resource, metadata.name), None)
             owner = metadata.controller
             if owner is None or owner.uid != job.metadata.uid:
                 if companion is not None and not metadata.terminating:
-                    draft.tell_foreign(kind.resource.kind, companion.name)
+                    builder.warn_name_taken(kind.resource.kind, companion.name)
             elif metadata.terminating:
                 continue  # its end brings the next pass
             elif companion is None:
                 if not kind.lasting:
-                    draft.actions.append(Delete(kind.resource, metadata.name, metadata.uid))
+                    builder.actions.append(Delete(kind.resource, metadata.name, metadata.uid))
             elif _differs(companion, found):
-                draft.actions.append(_apply(draft, companion, metadata.uid))
-    draft.actions += [_apply(draft, companion) for companion in wanted.values()]
+                builder.actions.append(_apply(builder, companion, metadata.uid))
+    builder.actions += [_apply(builder, companion) for companion in wanted.values()]
 
 
-def _apply(draft: Draft, companion: Companion, uid: str = "") -> Apply:
-    job, framework, resource = draft.job, draft.framework, companion.kind.resource
+def _apply(builder: PlanBuilder, companion: Companion, uid: str = "") -> Apply:
+    job, framework, resource = builder.job, builder.framework, companion.kind.resource
     owner = owner_reference(framework.resource.api_version, framework.kind, job.name, job.metadata.uid)
     manifest = {
         "apiVersion": resource.api_version,

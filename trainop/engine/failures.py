@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job, Role
-from trainop.engine.ledger import Ledger
+from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod
-from trainop.engine.slots import Line
+from trainop.engine.slots import RoleSlots
 
 RETRYABLE_EXIT_CODE = 128
 """Policy ExitCode restarts from here on: killed by a signal, or by choice of the program (`pkg/util/train`)."""
@@ -45,49 +45,51 @@ class Findings:
     fatalities: list[Fatality] = field(default_factory=list)
 
 
-def examine(framework: Framework, job: Job, lines: Iterable[Line], pods: Sequence[Pod], ledger: Ledger) -> Findings:
+def examine(
+    framework: Framework, job: Job, all_slots: Iterable[RoleSlots], pods: Sequence[Pod], history: RestartHistory
+) -> Findings:
     """Look at the failed and the vanishing pods of all roles, in their order; `pods` are all that the job has.
-    Losses are noted in the ledger."""
-    lines = list(lines)
-    ledger.excuse({line.role.type: line.role.replicas for line in lines})
+    Losses are noted in the history."""
+    all_slots = list(all_slots)
+    history.clear_lost_beyond({slots.role.type: slots.role.replicas for slots in all_slots})
     findings = Findings()
     wide = job.extensions.restart_scope != "pod"
-    for line in lines:
-        role = line.role
+    for slots in all_slots:
+        role = slots.role
         final = 0
-        for pod in line.holders.values():
+        for pod in slots.holders.values():
             uid = pod.metadata.uid
-            if pod.status.phase != "Failed" and not (wide and ledger.settled(uid)):
+            if pod.status.phase != "Failed" and not (wide and history.settled(uid)):
                 continue
-            if ledger.settled(uid) or may_restart(framework, role, pod):
+            if history.settled(uid) or may_restart(framework, role, pod):
                 findings.restarts.append(Restart(role, pod, disrupted(pod)))
             else:
                 final += 1
-        for index, pod in line.dying.items():
-            if not ledger.settled(pod.metadata.uid):
-                final += _look_at_dying(findings, role, index, pod, ledger)
+        for index, pod in slots.dying.items():
+            if not history.settled(pod.metadata.uid):
+                final += _look_at_dying(findings, role, index, pod, history)
         if role.restart_policy == "Never":
-            final += ledger.lost(role.type, (pod.metadata.uid for pod in pods))
+            final += history.lost(role.type, (pod.metadata.uid for pod in pods))
         by_code = role.restart_policy == "ExitCode"
         if final and (by_code or not framework.tolerates(job, role)):
             findings.fatalities.append(Fatality(role, final, by_code))
     return findings
 
 
-def _look_at_dying(findings: Findings, role: Role, index: int, pod: Pod, ledger: Ledger) -> int:
+def _look_at_dying(findings: Findings, role: Role, index: int, pod: Pod, history: RestartHistory) -> int:
     """A pod that somebody else is deleting; answers 1 if that ends the job now. Never begun, it is just replaced."""
     match pod.status.phase:
         case "Pending":
             return 0
         case "Succeeded":
-            ledger.relieve(role.type, index)
+            history.clear_lost(role.type, index)
             return 0
     if role.restart_policy != "Never":
         findings.restarts.append(Restart(role, pod, disrupted=True))
         return 0
     if pod.status.phase == "Failed":
         return 1
-    ledger.mourn(role.type, index, pod.metadata.uid)
+    history.record_lost(role.type, index, pod.metadata.uid)
     return 0
 
 

@@ -160,9 +160,9 @@ class Framework:
     restart_policy: str = "Never"
     """The default."""
 
-    leads: Callable[[Job, Role, int], bool]
+    is_master: Callable[[Job, Role, int], bool]
     """Which replicas carry the label job-role=master."""
-    meets: Callable[[Job, Role, int], bool] = everywhere
+    needs_service: Callable[[Job, Role, int], bool] = everywhere
     """Which replicas' services rendezvous needs: with service mode `leader` only these get one."""
     environment: Callable[[Job, Options], Environment]
     env_everywhere: bool = True

@@ -7,10 +7,10 @@ from datetime import datetime
 
 from trainop.engine.failures import Findings
 from trainop.engine.job import Job
-from trainop.engine.ledger import Ledger
 from trainop.engine.parse import read_run_policy
-from trainop.engine.restarts import Fresh
-from trainop.engine.slots import Line
+from trainop.engine.restart_history import RestartHistory
+from trainop.engine.restarts import NewRestarts
+from trainop.engine.slots import RoleSlots
 from trainop.engine.status import FAILED, SUCCEEDED, SUSPENDED, Status
 from trainop.runtime.clock import read_time
 from trainop.runtime.objects.metadata import Unstructured
@@ -20,36 +20,40 @@ INFRA = "Job {} has failed because it has reached the specified infra restart li
 DEADLINE = "Job {} has failed because it was active longer than specified deadline"
 
 
-def exceeded(job: Job, lines: Iterable[Line], findings: Findings, ledger: Ledger, fresh: Fresh) -> str | None:
+def exceeded(
+    job: Job, all_slots: Iterable[RoleSlots], findings: Findings, history: RestartHistory, fresh: NewRestarts
+) -> str | None:
     """The text of the limit of restarts that the job has reached, this pass's included."""
-    if _past_backoff(job, lines, findings, ledger, fresh.failures):
+    if _past_backoff(job, all_slots, findings, history, fresh.failures):
         return BACKOFF
     limit = job.extensions.infra_restart_limit
-    if limit is not None and fresh.disruptions and ledger.disruptions + fresh.disruptions > limit:
+    if limit is not None and fresh.disruptions and history.disruptions + fresh.disruptions > limit:
         return INFRA
     return None
 
 
-def _past_backoff(job: Job, lines: Iterable[Line], findings: Findings, ledger: Ledger, fresh: int) -> bool:
+def _past_backoff(
+    job: Job, all_slots: Iterable[RoleSlots], findings: Findings, history: RestartHistory, fresh: int
+) -> bool:
     """Whether the user's code has failed more often than `backoffLimit` allows."""
     limit = job.run_policy.backoff_limit
     if limit is None:
         return False
-    if fresh and ledger.failures + fresh > limit:
+    if fresh and history.failures + fresh > limit:
         return True
     if limit == 0 and findings.fatalities:
         return True
-    in_place = _container_restarts(lines)
+    in_place = _container_restarts(all_slots)
     return in_place > 0 and in_place >= limit
 
 
-def _container_restarts(lines: Iterable[Line]) -> int:
+def _container_restarts(all_slots: Iterable[RoleSlots]) -> int:
     """Restarts by the kubelet, of containers in pods that are Running now (training-operator `PastBackoffLimit`)."""
     return sum(
         container.restart_count
-        for line in lines
-        if line.role.restart_policy != "Never"
-        for pod in line.holders.values()
+        for slots in all_slots
+        if slots.role.restart_policy != "Never"
+        for pod in slots.holders.values()
         if pod.status.phase == "Running"
         for container in (*pod.status.init_container_statuses, *pod.status.container_statuses)
     )

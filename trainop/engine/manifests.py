@@ -101,7 +101,7 @@ class Manifests:
         """The manifest of one replica's pod as JSON."""
         entries = self._environment(role, index)
         labels = self._labels(role, index)
-        if self._framework.leads(self._job, role, index):
+        if self._framework.is_master(self._job, role, index):
             labels[JOB_ROLE] = "master"
         elif JOB_ROLE in (given := _labels_of(role)):
             labels[JOB_ROLE] = given[JOB_ROLE]

@@ -8,58 +8,58 @@ from itertools import islice
 from operator import itemgetter
 
 from trainop.engine.actions import CreatePod, CreateService, DeleteService
+from trainop.engine.builder import PlanBuilder
 from trainop.engine.claim import Claimed
 from trainop.engine.cleanup import delete_pod
-from trainop.engine.draft import Draft
 from trainop.engine.failures import Findings
 from trainop.engine.job import Role
-from trainop.engine.ledger import Ledger
 from trainop.engine.manifests import child_name
-from trainop.engine.restarts import circle, going
+from trainop.engine.restart_history import RestartHistory
+from trainop.engine.restarts import going, restart_group
 from trainop.engine.seen import Pod, Service
-from trainop.engine.slots import Arrangement, Line, read_place
+from trainop.engine.slots import Arrangement, RoleSlots, read_place
 
 MOST_PER_PLAN = 500
 """Pods, and services, that one plan creates at most, and pods that it takes away as too many: each of them brings the
-next pass, and the ledger has room for them."""
+next pass, and the history has room for them."""
 LEFT_AGAIN_AFTER = 30.0
 """Seconds until the next look at a name whose holder is going; its end wakes the job before that."""
 
 
-def remove_surplus(draft: Draft, arrangement: Arrangement, ledger: Ledger) -> None:
+def remove_surplus(builder: PlanBuilder, arrangement: Arrangement, history: RestartHistory) -> None:
     """Delete what the spec does not ask for (any more): higher indices, whole roles, and what has no slot's name. Roles
     stay while the spec has errors: one that is missing may be misspelt."""
-    strays = () if draft.job.errors else arrangement.strays
-    surplus = (*(pod for line in arrangement.lines for pod in line.surplus), *strays)
+    strays = () if builder.job.errors else arrangement.strays
+    surplus = (*(pod for slots in arrangement.all_slots for pod in slots.surplus), *strays)
     for pod in surplus[:MOST_PER_PLAN]:
-        ledger.settle(pod.metadata.uid)
-        draft.actions.append(delete_pod(pod))
+        history.settle(pod.metadata.uid)
+        builder.actions.append(delete_pod(pod))
 
 
-def fill(draft: Draft, lines: Sequence[Line], findings: Findings, ledger: Ledger) -> None:
+def fill(builder: PlanBuilder, all_slots: Sequence[RoleSlots], findings: Findings, history: RestartHistory) -> None:
     """Create what is missing, services before pods, leaders before others; delete services that are too many."""
-    present = _sort_services(draft, lines)
-    busy = going(draft.job, lines, findings)
-    for line in lines:
-        role = line.role
+    present = _sort_services(builder, all_slots)
+    busy = going(builder.job, all_slots, findings)
+    for slots in all_slots:
+        role = slots.role
         if not role.makeable:
             continue
-        services = _free(draft, role, "Service", _lacking_services(draft, role, present[role.label]))
-        pods = _free(draft, role, "Pod", _due(draft, line, busy, ledger))
-        if pods and draft.manifests.overlong:  # scaled too far: those that run go on
-            draft.warn("overlong", "FailedCreatePod", f"Error creating: {draft.manifests.overlong}")
+        services = _free(builder, role, "Service", _lacking_services(builder, role, present[role.label]))
+        pods = _free(builder, role, "Pod", _due(builder, slots, busy, history))
+        if pods and builder.manifests.overlong:  # scaled too far: those that run go on
+            builder.warn("overlong", "FailedCreatePod", f"Error creating: {builder.manifests.overlong}")
             continue
-        draft.actions += _create(draft, role, services, pods)
+        builder.actions += _create(builder, role, services, pods)
         if pods and role.template["spec"].get("restartPolicy"):
             text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
-            draft.warn(f"restart-policy/{role.type}", "SetPodTemplateRestartPolicy", text)
+            builder.warn(f"restart-policy/{role.type}", "SetPodTemplateRestartPolicy", text)
 
 
 def _create(
-    draft: Draft, role: Role, services: Sequence[int], pods: Sequence[int]
+    builder: PlanBuilder, role: Role, services: Sequence[int], pods: Sequence[int]
 ) -> Iterator[CreateService | CreatePod]:
     """A service right before the pod of its index: what is beyond the cap of a pass are then the last of both."""
-    manifests, job = draft.manifests, draft.job.name
+    manifests, job = builder.manifests, builder.job.name
     wanted: list[tuple[int, type[CreateService | CreatePod], Callable[[Role, int], bytes]]] = [
         *((index, CreateService, manifests.service) for index in services),
         *((index, CreatePod, manifests.pod) for index in pods),
@@ -68,63 +68,63 @@ def _create(
         yield action(child_name(job, role, index), partial(encode, role, index))
 
 
-def _due(draft: Draft, line: Line, busy: set[str], ledger: Ledger) -> Iterator[int]:
+def _due(builder: PlanBuilder, slots: RoleSlots, busy: set[str], history: RestartHistory) -> Iterator[int]:
     """The vacancies of the role, unless it is to wait for pods to go, or after restarts in a row."""
-    circle_ = circle(draft.job, line.role.type)
+    circle_ = restart_group(builder.job, slots.role.type)
     if circle_ in busy:
         return
-    wait = ledger.wait(circle_, draft.seen.now)
+    wait = history.wait(circle_, builder.seen.now)
     if wait <= 0:
-        yield from line.vacancies()
-    elif not line.full:
-        draft.look_again(wait)
+        yield from slots.vacancies()
+    elif not slots.full:
+        builder.requeue_after(wait)
 
 
-def _sort_services(draft: Draft, lines: Iterable[Line]) -> dict[str, set[int]]:
+def _sort_services(builder: PlanBuilder, all_slots: Iterable[RoleSlots]) -> dict[str, set[int]]:
     """Role label -> indices that have a service."""
-    roles = {line.role.label: line.role for line in lines}
+    roles = {slots.role.label: slots.role for slots in all_slots}
     present: dict[str, set[int]] = {label: set() for label in roles}
-    for service in draft.children.services.ours:
+    for service in builder.children.services.ours:
         metadata = service.metadata
         label, index = read_place(metadata.labels)
         if index is None or label is None:
             continue
         role = roles.get(label)
-        if role is not None and index < role.replicas and metadata.name == child_name(draft.job.name, role, index):
+        if role is not None and index < role.replicas and metadata.name == child_name(builder.job.name, role, index):
             present[label].add(index)
-        elif not metadata.terminating and (role is not None or not draft.job.errors):
-            draft.actions.append(DeleteService(metadata.name, metadata.uid))
+        elif not metadata.terminating and (role is not None or not builder.job.errors):
+            builder.actions.append(DeleteService(metadata.name, metadata.uid))
     return present
 
 
-def _lacking_services(draft: Draft, role: Role, present: set[int]) -> Iterator[int]:
+def _lacking_services(builder: PlanBuilder, role: Role, present: set[int]) -> Iterator[int]:
     if len(present) == role.replicas:
         return
-    mode = draft.job.extensions.service_mode or draft.seen.options.service_mode
+    mode = builder.job.extensions.service_mode or builder.seen.options.service_mode
     for index in range(role.replicas):
-        if index not in present and (mode != "leader" or draft.framework.meets(draft.job, role, index)):
+        if index not in present and (mode != "leader" or builder.framework.needs_service(builder.job, role, index)):
             yield index
 
 
-def _free(draft: Draft, role: Role, kind: str, indices: Iterator[int]) -> list[int]:
+def _free(builder: PlanBuilder, role: Role, kind: str, indices: Iterator[int]) -> list[int]:
     """Those of the `indices` whose names nobody occupies, as many as one plan creates. An own child that somebody has
     labelled as another replica, or as none, keeps its name until it has gone."""
-    claimed: Claimed[Pod] | Claimed[Service] = draft.children.pods if kind == "Pod" else draft.children.services
+    claimed: Claimed[Pod] | Claimed[Service] = builder.children.pods if kind == "Pod" else builder.children.services
     wanted = list(islice(indices, MOST_PER_PLAN))
     if not wanted:
         return wanted
     going = {child.metadata.name for child in claimed.ours} | claimed.leaving.keys() | claimed.adoptees.keys()
-    unreadable = draft.seen.unreadable.get(kind, {})
+    unreadable = builder.seen.unreadable.get(kind, {})
     free: list[int] = []
     for index in wanted:
-        name = child_name(draft.job.name, role, index)
+        name = child_name(builder.job.name, role, index)
         if name in unreadable:
-            draft.tell_unreadable(kind, name, unreadable[name])
-            draft.look_again(LEFT_AGAIN_AFTER)  # its end wakes nobody, as nobody knows whose it was
+            builder.warn_unreadable(kind, name, unreadable[name])
+            builder.requeue_after(LEFT_AGAIN_AFTER)  # its end wakes nobody, as nobody knows whose it was
         elif name in claimed.foreign:
-            draft.tell_foreign(kind, name)
+            builder.warn_name_taken(kind, name)
         elif name in going:
-            draft.look_again(LEFT_AGAIN_AFTER)
+            builder.requeue_after(LEFT_AGAIN_AFTER)
         else:
             free.append(index)
     return free

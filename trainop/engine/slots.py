@@ -14,7 +14,7 @@ from trainop.runtime.objects.metadata import HasMetadata
 
 
 @dataclass(slots=True)
-class Line:
+class RoleSlots:
     """The slots of one role."""
 
     role: Role
@@ -66,7 +66,7 @@ def _has_completed(pod: Pod, container: str) -> bool:
 class Arrangement:
     """All pods of a job in their places."""
 
-    lines: list[Line]
+    all_slots: list[RoleSlots]
     """In the framework's order of roles."""
     strays: list[Pod] = field(default_factory=list)
     """Living pods of roles that the spec does not have any more."""
@@ -76,17 +76,17 @@ class Arrangement:
 
 def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
     """Sort the job's own pods into slots, by labels and name."""
-    lines = {role.label: Line(role) for role in job.roles}
-    arrangement = Arrangement(list(lines.values()))
+    all_slots = {role.label: RoleSlots(role) for role in job.roles}
+    arrangement = Arrangement(list(all_slots.values()))
     for pod in pods:
         role, index = read_place(pod.metadata.labels)
         if index is None or role is None:
             arrangement.unreadable.append(pod)
-        elif (line := lines.get(role)) is None:
+        elif (slots := all_slots.get(role)) is None:
             if not pod.metadata.terminating:
                 arrangement.strays.append(pod)
         else:
-            _place(line, index, pod, child_name(job.name, line.role, index))
+            _place(slots, index, pod, child_name(job.name, slots.role, index))
     return arrangement
 
 
@@ -110,13 +110,13 @@ def _parse_index(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
 
 
-def _place(line: Line, index: int, pod: Pod, name: str) -> None:
+def _place(slots: RoleSlots, index: int, pod: Pod, name: str) -> None:
     """`name` is that of the slot; a namespace has one living pod of it."""
-    is_in_slot = index < line.role.replicas and pod.metadata.name == name
+    is_in_slot = index < slots.role.replicas and pod.metadata.name == name
     if not pod.metadata.terminating:
         if is_in_slot:
-            line.holders[index] = pod
+            slots.holders[index] = pod
         else:
-            line.surplus.append(pod)
+            slots.surplus.append(pod)
     elif is_in_slot:
-        line.dying[index] = pod
+        slots.dying[index] = pod

@@ -76,7 +76,7 @@ class Stuck:
         self._force_after = options.force_delete_after
         self.notices: list[Notice] = []
         self.actions: list[DeletePod] = []
-        self.again_in: float | None = None
+        self.requeue_after: float | None = None
 
     def look_at(self, pod: Pod, *, ours: bool) -> None:
         """`deletionTimestamp` is when the grace period is over. Only our own pods are ever removed by force."""
@@ -85,16 +85,16 @@ class Stuck:
             return
         late = (self._now - due).total_seconds()
         if late < STUCK_AFTER:
-            self._look_again(STUCK_AFTER - late)
+            self._requeue_after(STUCK_AFTER - late)
         else:
             text = f"Pod {pod.metadata.name} is still terminating long after its grace period: is its node gone?"
             self.notices.append(Notice(f"stuck/{pod.metadata.uid}", Event("Warning", "StuckTerminating", text)))
         if ours and self._force_after is not None:
             if late < self._force_after:
-                self._look_again(self._force_after - late)
+                self._requeue_after(self._force_after - late)
             else:
                 self.actions.append(DeletePod(pod.metadata.name, pod.metadata.uid, force=True))
-                self._look_again(FORCE_AGAIN_AFTER)
+                self._requeue_after(FORCE_AGAIN_AFTER)
 
-    def _look_again(self, seconds: float) -> None:
-        self.again_in = seconds if self.again_in is None else min(self.again_in, seconds)
+    def _requeue_after(self, seconds: float) -> None:
+        self.requeue_after = seconds if self.requeue_after is None else min(self.requeue_after, seconds)

@@ -58,7 +58,7 @@ def _describe(job: Job) -> str:
     return f'"cluster":{{{",".join(cluster)}}},"labels":{described}'
 
 
-def leads(_job: Job, role: Role, _index: int) -> bool:
+def is_master(_job: Job, role: Role, _index: int) -> bool:
     """Every server, as upstream has it."""
     return role.type == SERVER
 
@@ -85,7 +85,7 @@ MXNET = Framework(
     container="mxnet",
     port_name=PORT_NAME,
     port=PORT,
-    leads=leads,
+    is_master=is_master,
     environment=environment,
     progress=progress,
     rules=check,

@@ -46,7 +46,7 @@ def check(job: Job, fields: Fields) -> None:
     check_elastic(job, fields, PADDLE.replica_specs)
 
 
-def meets(job: Job, role: Role, index: int) -> bool:
+def needs_service(job: Job, role: Role, index: int) -> bool:
     """The address of the first master, or without masters of the first worker, is in PADDLE_MASTER."""
     chief = leader(job, MASTER, WORKER)
     return index == 0 and chief is not None and chief.type == role.type
@@ -63,8 +63,8 @@ PADDLE = Framework(
     port_name=PORT_NAME,
     port=PORT,
     restart_policy="OnFailure",
-    leads=only_master,
-    meets=meets,
+    is_master=only_master,
+    needs_service=needs_service,
     environment=environment,
     progress=follow_first(MASTER, WORKER),
     rules=check,

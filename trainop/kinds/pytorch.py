@@ -109,7 +109,7 @@ def _number(processes: str | None) -> int:
     return int(processes) if processes is not None and re.fullmatch(r"[+-]?[0-9]{1,9}", processes) else 1
 
 
-def meets(job: Job, role: Role, index: int) -> bool:
+def needs_service(job: Job, role: Role, index: int) -> bool:
     """The leader's address is in MASTER_ADDR, the first worker's in PET_RDZV_ENDPOINT."""
     first_worker = role.type == WORKER and index == 0
     return master_or_first(job, role, index) or (first_worker and job.spec.get("elasticPolicy") is not None)
@@ -151,8 +151,8 @@ PYTORCH = Framework(
     port_name=PORT_NAME,
     port=PORT,
     restart_policy="OnFailure",
-    leads=master_or_first,
-    meets=meets,
+    is_master=master_or_first,
+    needs_service=needs_service,
     environment=environment,
     init_containers=init_containers,
     companion_kinds=(AUTOSCALER,),

@@ -25,7 +25,7 @@ def check(job: Job, fields: Fields) -> None:
         fields.forbidden(f"spec.{TENSORFLOW.replica_specs}", "must not have more than 1 Chief or Master role")
 
 
-def leads(job: Job, role: Role, index: int) -> bool:
+def is_master(job: Job, role: Role, index: int) -> bool:
     """The chief, under either name, or without one the first worker."""
     chief = leader(job, CHIEF, MASTER)
     return role.type == chief.type if chief else role.type == WORKER and index == 0
@@ -55,7 +55,7 @@ TENSORFLOW = Framework(
     container="tensorflow",
     port_name=PORT_NAME,
     port=PORT,
-    leads=leads,
+    is_master=is_master,
     environment=environment,
     env_everywhere=False,
     mounts=mounts,

@@ -47,7 +47,7 @@ def pod_differences(job: Job, pod: Json) -> Iterator[str]:
         yield f"the job has no slot {slot}"
         return
     metadata, spec = pod["metadata"], pod["spec"]
-    labels = labels_of(job, slot) | ({LABELS + "job-role": "master"} if job.leads(slot) else {})
+    labels = labels_of(job, slot) | ({LABELS + "job-role": "master"} if job.is_master(slot) else {})
     found = {name: value for name, value in (metadata.get("labels") or {}).items() if name.startswith(LABELS)}
     yield from _differ("name", metadata["name"], name_of(job, slot))
     yield from _differ("labels", found, labels)

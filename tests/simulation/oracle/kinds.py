@@ -148,7 +148,7 @@ class Job:
             return "Worker"
         return found
 
-    def leads(self, slot: Slot) -> bool:
+    def is_master(self, slot: Slot) -> bool:
         """The pod bears `job-role: master` (frameworks-v1 §5)."""
         role, index = slot
         match self.kind_name:
@@ -170,7 +170,7 @@ class Job:
             return True
         if self.kind_name == "PaddleJob":
             return slot == ("master" if "Master" in self.roles else "worker", 0)
-        return self.leads(slot)
+        return self.is_master(slot)
 
     # What the status tells --------------------------------------------------------------------------------------------
 

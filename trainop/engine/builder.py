@@ -8,8 +8,8 @@ from trainop.engine.actions import Action, Count, Event, Notice, Plan
 from trainop.engine.claim import Children
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job
-from trainop.engine.ledger import Ledger
 from trainop.engine.manifests import Manifests
+from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Snapshot
 from trainop.engine.status import RESTARTING, RUNNING, Status
 
@@ -20,7 +20,7 @@ MOST_UNREADABLE = 20
 """Children that a plan calls unreadable; the same is mostly wrong with all of them."""
 
 
-class Draft:
+class PlanBuilder:
     """Gathers what one pass decides, beginning with whose the children are."""
 
     def __init__(self, framework: Framework, job: Job, seen: Snapshot, children: Children) -> None:
@@ -33,7 +33,7 @@ class Draft:
         self.annotations: dict[str, str | None] = {}
         self.notices: list[Notice] = []
         self._transitions: list[Event | Count] = []
-        self._again_in: float | None = None
+        self._requeue_after: float | None = None
         self._unreadable: set[str] = set()
 
     @cached_property
@@ -56,22 +56,24 @@ class Draft:
         """State what is so."""
         self.notices.append(Notice(identity, Event("Warning", reason, message)))
 
-    def tell_foreign(self, kind: str, name: str) -> None:
+    def warn_name_taken(self, kind: str, name: str) -> None:
         """Somebody else's object has the name of a child that is wanted; nothing tells when it goes."""
         text = f"{kind} {name} already exists and does not belong to {self.framework.kind} {self.job.name}"
         self.warn(f"foreign/{kind}/{name}", f"FailedCreate{kind}", f"Error creating: {text}")
-        self.look_again(FOREIGN_AGAIN_AFTER)
+        self.requeue_after(FOREIGN_AGAIN_AFTER)
 
-    def tell_unreadable(self, kind: str, name: str, fault: str) -> None:
+    def warn_unreadable(self, kind: str, name: str, fault: str) -> None:
         """An object that has the name of a wanted child may be that child."""
         if len(self._unreadable) < MOST_UNREADABLE:
             self._unreadable.add(f"{kind} {name}")
             self.warn(f"unreadable/{kind}/{name}", f"Unreadable{kind}", f"{kind} {name} cannot be read: {fault}")
 
-    def look_again(self, seconds: float | None) -> None:
+    def requeue_after(self, seconds: float | None) -> None:
         """At the latest after so many seconds, from now."""
         if seconds is not None:
-            self._again_in = max(0.0, seconds if self._again_in is None else min(self._again_in, seconds))
+            self._requeue_after = max(
+                0.0, seconds if self._requeue_after is None else min(self._requeue_after, seconds)
+            )
 
     @property
     def has_pods(self) -> bool:
@@ -85,7 +87,7 @@ class Draft:
         stored = Status(self.seen.job.raw.get("status"), self.seen.now)
         if stored.find(RUNNING) or stored.find(RESTARTING) or stored.counts_pods:
             return True
-        return Ledger(self.job.metadata.uid, self.job.metadata.annotations).used
+        return RestartHistory(self.job.metadata.uid, self.job.metadata.annotations).used
 
     def plan(self, *, status_first: bool = False) -> Plan:
         return Plan(
@@ -96,5 +98,5 @@ class Draft:
             transitions=tuple(self._transitions),
             notices=tuple(self.notices),
             begun=self.has_pods or self._had_pods(),
-            again_in=self._again_in,
+            requeue_after=self._requeue_after,
         )

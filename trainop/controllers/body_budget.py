@@ -16,7 +16,7 @@ ROOM = 4 * 1024 * 1024
 server busy, and each body is copied some five times on its way."""
 
 
-class Bodies:
+class BodyBudget:
     """Of all controllers of a process. Whoever has waited longest for room is the next to have it."""
 
     def __init__(self, room: int = ROOM) -> None:

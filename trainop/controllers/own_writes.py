@@ -153,7 +153,7 @@ def merge_patch_between(old: Json, new: Json) -> Json:
     return patch
 
 
-class News(Predicate):
+class NotOwnStatus(Predicate):
     """Lets pass what is more than the echo of our own status write."""
 
     def __init__(self, writes: OwnWrites) -> None:

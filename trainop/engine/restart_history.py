@@ -28,7 +28,7 @@ CALM = 600.0
 """Seconds without a restart after which the next one counts as the first."""
 MOST = 2**31 - 1
 """A stored count above it was not written by us."""
-MOST_CIRCLES = 32
+MAX_ROUNDS = 32
 """Entries of rounds that are read: far more than any kind has roles."""
 
 DIGEST_LENGTH = 8
@@ -45,7 +45,7 @@ class Rounds(NamedTuple):
     last: datetime
 
 
-class Ledger:
+class RestartHistory:
     """Reads the annotation, takes entries, and writes it anew. Content that is not ours counts as none.
 
     Pods appear as short digests of their UIDs, one after another, so that 30,000 of them fit into the 256 KiB that the
@@ -105,7 +105,7 @@ class Ledger:
         passed = (now - last).total_seconds()
         return max(0.0, pause - passed) if passed >= 0 else 0.0
 
-    def mourn(self, role: str, index: int, pod_uid: str) -> None:
+    def record_lost(self, role: str, index: int, pod_uid: str) -> None:
         """Somebody else deletes the pod of this slot, which must not be restarted: unless it still succeeds, it is a
         failure."""
         digest = _digest(pod_uid)[:SHORT]
@@ -113,16 +113,16 @@ class Ledger:
             self._lost[role, index] = digest
             self.touched = True
 
-    def relieve(self, role: str, index: int) -> None:
+    def clear_lost(self, role: str, index: int) -> None:
         """The mourned pod has succeeded after all."""
         if self._lost.pop((role, index), None) is not None:
             self.touched = True
 
-    def excuse(self, replicas: Mapping[str, int]) -> None:
+    def clear_lost_beyond(self, replicas: Mapping[str, int]) -> None:
         """Losses count only in slots that the job still has, given the replicas of each role: what was lost and then
         scaled away is no failure, also if the job is scaled up again."""
         for role, index in [slot for slot in self._lost if slot[1] >= replicas.get(slot[0], 0)]:
-            self.relieve(role, index)
+            self.clear_lost(role, index)
 
     def lost(self, role: str, pod_uids: Iterable[str]) -> int:
         """How many mourned pods of the role are among those that have gone, given the UIDs of all that are left."""
@@ -158,7 +158,7 @@ def _read(text: str) -> dict[str, object]:
 
 
 def _read_rounds(stored: object) -> Iterator[tuple[str, Rounds]]:
-    for role, entry in islice(stored.items(), MOST_CIRCLES) if isinstance(stored, dict) else ():
+    for role, entry in islice(stored.items(), MAX_ROUNDS) if isinstance(stored, dict) else ():
         match entry:
             case [number, str(text)] if _natural(number) and (last := read_time(text)) is not None:
                 yield role, Rounds(number, last)

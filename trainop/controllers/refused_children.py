@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainop.engine.actions import Action, Apply, CreatePod, CreateService
-from trainop.engine.ledger import RESTARTS
+from trainop.engine.restart_history import RESTARTS
 from trainop.runtime.clock import Clock
 from trainop.runtime.controller.ratelimit import ExponentialLimiter
 from trainop.runtime.objects.metadata import Metadata
@@ -28,7 +28,7 @@ MOST_TEXTS = 20
 """Different refusals of one job that are told."""
 
 
-class Refused(NamedTuple):
+class RefusedChild(NamedTuple):
     """One child of the kind that could not be made, and the API server's words without the child's name, as they are
     the same for its siblings."""
 
@@ -46,7 +46,7 @@ class _Held:
     texts: set[str] = field(default_factory=set)
 
 
-class Refusals:
+class RefusedChildren:
     """Of one controller, by the job's UID. Nothing of it outlives the process: then all is tried once more."""
 
     def __init__(self, clock: Clock, rng: random.Random) -> None:
@@ -69,10 +69,10 @@ class Refusals:
         allowed = [action for action in actions if _place(action) not in held.names]
         return allowed, wait if len(allowed) < len(actions) else None
 
-    def note(self, job: Metadata, refused: Iterable[Refused]) -> tuple[list[Refused], float | None]:
+    def note(self, job: Metadata, refused: Iterable[RefusedChild]) -> tuple[list[RefusedChild], float | None]:
         """Those whose words are new, and the seconds until all that was refused is due again."""
         uid = job.uid
-        fresh: list[Refused] = []
+        fresh: list[RefusedChild] = []
         wait: float | None = None
         for each in refused:
             held = self._held.setdefault(uid, _Held(_edition(job)))

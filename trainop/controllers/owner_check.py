@@ -24,7 +24,7 @@ REMEMBERED = 1000
 """Jobs in doubt. Those whose children vanished longest ago are forgotten: their end has long been seen."""
 
 
-class Doubts:
+class OwnerCheck:
     """Of one controller, which doubts also while another replica leads: it may lead next."""
 
     def __init__(self, client: Client, resource: Resource) -> None:

@@ -12,7 +12,7 @@ STEP = 1.0
 """Seconds. A difference of the clocks that changes by less between two looks is drift, and followed."""
 
 
-class SteadyTime:
+class JobClock:
     """Of one controller, by the job's UID.
 
     What counts for a job is how long ago things were: its start, its end, its last restart. They are stored as times of
