@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from trainop.runtime.client.transport import NotConnectedError, Request, Response, Stream, Transport
     from trainop.runtime.clock import Clock, SystemClock
     from trainop.runtime.controller.controller import Controller, Source
+    from trainop.runtime.controller.create_or_patch import OperationResult, create_or_patch
     from trainop.runtime.controller.enqueue import (
         Changed,
         EnqueueMapped,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         Urgency,
     )
     from trainop.runtime.controller.expectations import Expectations, Steps
+    from trainop.runtime.controller.finalizers import finalizing
     from trainop.runtime.controller.owners import OwnerError, set_controller
     from trainop.runtime.controller.ratelimit import ExponentialLimiter, RateLimiter, RetryLimiter, TokenBucket
     from trainop.runtime.controller.reconcile import DONE, Reconciler, Result
@@ -133,6 +135,7 @@ _PLACES = {
     "client.cluster": "ClusterConfig ConfigError Credentials Proof",
     "client.conflicts": "update",
     "controller.controller": "Controller Source",
+    "controller.create_or_patch": "OperationResult create_or_patch",
     "events.correlator": "EventLimits",
     "process": "raise_descriptor_limit return_freed_memory",
     "client.discovery": "Discovery",
@@ -140,6 +143,7 @@ _PLACES = {
     " LeadershipLostError NotFoundError NotLeaderError ReconcileError TerminalError"
     " TooManyRequestsError UnauthorizedError UnhealthyError",
     "controller.expectations": "Expectations Steps",
+    "controller.finalizers": "finalizing",
     "cache.mutation_detector": "MutationError",
     "client.http": "HttpStream HttpTransport",
     "client.identity": "CredentialsCheck",
@@ -176,28 +180,28 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names.
 # fmt: off
 __all__ = [
     "ALL_OTHERS", "CONFIG_MAPS", "DONE", "MUTATING_WEBHOOK_CONFIGURATIONS", "NAMESPACES", "NODES", "PODS",
-    "SECRETS", "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "Address", "AdmissionRequest", "AdmissionResponse",
-    "AlreadyExistsError", "Announcer", "ApiError", "Authorizer", "BindError", "Bindable", "Cache", "CacheError",
-    "CertificateFolder", "CertificateRotation", "Change", "Changed", "Checks", "Client", "Clock", "ClusterConfig",
-    "ConfigError", "Configuration", "ConflictError", "Controller", "ControllerMetrics", "Credentials",
-    "CredentialsCheck", "DecodeError", "Decoder", "Discovery", "Elector", "EndlessListError", "EnqueueMapped",
-    "EnqueueObject", "EnqueueOwner", "EventClient", "EventLimits", "Expectations", "ExponentialLimiter",
-    "Flushable", "ForbiddenError", "GoneError", "GroupVersionKind", "GroupVersionResource", "Handler",
-    "HasMetadata", "HttpServer", "HttpStream", "HttpTransport", "Informer", "InformerMetrics", "InvalidError",
-    "Json", "Key", "LeaderElector", "LeadershipLostError", "LeaseClient", "Limiter", "Listing", "Manager",
-    "Mapper", "Matching", "Metadata", "Metrics", "MutationError", "NotConnectedError", "NotFoundError",
-    "NotLeaderError", "ObjectReference", "ObservedQueue", "OwnerError", "OwnerReference", "Pace", "Page",
-    "PartialObject", "PatchKind", "Predicate", "Proof", "QueueMetrics", "RateLimiter", "ReconcileError",
-    "Reconciler", "Recorder", "Recovery", "Request", "RequestMetrics", "Resource", "Response", "Result",
-    "RetryLimiter", "ReviewClient", "RotationOptions", "Runnable", "Scope", "Selector", "ServingCertificate",
-    "Source", "StallWatch", "Steps", "Stoppable", "Store", "Stream", "Synced", "SystemClock", "TerminalError",
-    "Timing", "TokenBucket", "TooManyRequestsError", "Transport", "UnauthorizedError", "UnhealthyError",
-    "Unstructured", "Urgency", "User", "WebhookMetrics", "WebhookServer", "WorkQueue", "allow", "amend",
-    "by_controller", "by_label", "by_namespace", "configure_logging", "decode_complete", "decode_unstructured",
-    "defaulting", "deny", "health_application", "load_config", "metrics_application", "mutating_path",
-    "owner_reference", "parse_address", "raise_descriptor_limit", "require_permission",
-    "return_freed_memory", "set_controller", "update",
-    "validating", "validating_path",
+    "SECRETS", "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "Address", "AdmissionRequest",
+    "AdmissionResponse", "AlreadyExistsError", "Announcer", "ApiError", "Authorizer", "BindError", "Bindable",
+    "Cache", "CacheError", "CertificateFolder", "CertificateRotation", "Change", "Changed", "Checks", "Client",
+    "Clock", "ClusterConfig", "ConfigError", "Configuration", "ConflictError", "Controller",
+    "ControllerMetrics", "Credentials", "CredentialsCheck", "DecodeError", "Decoder", "Discovery", "Elector",
+    "EndlessListError", "EnqueueMapped", "EnqueueObject", "EnqueueOwner", "EventClient", "EventLimits",
+    "Expectations", "ExponentialLimiter", "Flushable", "ForbiddenError", "GoneError", "GroupVersionKind",
+    "GroupVersionResource", "Handler", "HasMetadata", "HttpServer", "HttpStream", "HttpTransport", "Informer",
+    "InformerMetrics", "InvalidError", "Json", "Key", "LeaderElector", "LeadershipLostError", "LeaseClient",
+    "Limiter", "Listing", "Manager", "Mapper", "Matching", "Metadata", "Metrics", "MutationError",
+    "NotConnectedError", "NotFoundError", "NotLeaderError", "ObjectReference", "ObservedQueue",
+    "OperationResult", "OwnerError", "OwnerReference", "Pace", "Page", "PartialObject", "PatchKind",
+    "Predicate", "Proof", "QueueMetrics", "RateLimiter", "ReconcileError", "Reconciler", "Recorder", "Recovery",
+    "Request", "RequestMetrics", "Resource", "Response", "Result", "RetryLimiter", "ReviewClient",
+    "RotationOptions", "Runnable", "Scope", "Selector", "ServingCertificate", "Source", "StallWatch", "Steps",
+    "Stoppable", "Store", "Stream", "Synced", "SystemClock", "TerminalError", "Timing", "TokenBucket",
+    "TooManyRequestsError", "Transport", "UnauthorizedError", "UnhealthyError", "Unstructured", "Urgency",
+    "User", "WebhookMetrics", "WebhookServer", "WorkQueue", "allow", "amend", "by_controller", "by_label",
+    "by_namespace", "configure_logging", "create_or_patch", "decode_complete", "decode_unstructured",
+    "defaulting", "deny", "finalizing", "health_application", "load_config", "metrics_application",
+    "mutating_path", "owner_reference", "parse_address", "raise_descriptor_limit", "require_permission",
+    "return_freed_memory", "set_controller", "update", "validating", "validating_path",
 ]
 # fmt: on
 
