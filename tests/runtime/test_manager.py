@@ -493,7 +493,7 @@ async def test_losing_one_of_several_leases_ends_all_work_and_gives_back_the_oth
 @pytest.mark.parametrize(
     ("ending", "said", "traceback"),
     [
-        (None, "UnexpectedEndError: helper ended although nobody asked it to", False),
+        (None, "UnexpectedEndError: helper ended unexpectedly", False),
         (KeyError("bug"), "KeyError: 'bug'", True),
     ],
 )

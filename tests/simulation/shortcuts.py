@@ -57,7 +57,7 @@ def undisturbed() -> Iterator[None]:
             mock.patch.object(server_side_apply, "track_update", lambda _, new, **__: new),
             mock.patch.object(bodies, "known_fields", _know_all),
             mock.patch.object(Stored, "become_history", _stay),
-            mock.patch.object(Manager, "_count_turns", _turn_no_more),
+            mock.patch.object(Manager, "_beat", _turn_no_more),
             mock.patch.object(operator, "_add_servers", _serve_nobody),
         ):
             yield

@@ -1,1 +1,1 @@
-"""The process: leader election, start and stop in order, stalls of the event loop, logs."""
+"""The process: start and graceful shutdown (`manager`), leader election (`leader`), logging, event loop monitoring."""

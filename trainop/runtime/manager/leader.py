@@ -1,15 +1,15 @@
-"""Leader election by Leases, with fencing: a process that may have lost the lead sends no write any more.
+"""Leader election with Leases, and fencing: a process that may have lost leadership sends no more writes.
 
-Numbers, records and order of requests are those of client-go `tools/leaderelection`; different are that all deadlines
-count from the last renewal on the monotonic clock, that several leases can be held together, that writes are refused
-once the renew deadline has passed, and that a lease is given back only after all work has ended.
+The durations, Lease records and the order of requests are those of client-go `tools/leaderelection`. Differences: all
+deadlines are measured from the last renewal on the monotonic clock; several Leases can be held together; writes are
+rejected once the renew deadline has passed; a Lease is released only after all work has ended.
 
-`LeaderElector.gate` is asked in the step that hands a write to the kernel, after all waiting, and again for each piece
-of a large body and each copy of a write. What this cannot prevent: a write that was handed over before the deadline
-may arrive later. The kernel repeats it for up to 30 s while the network is down, up to 128 KiB may wait in the process
-for room in the socket buffer and follow when it is continued, and the API server may hold a request in its queues and
-webhooks until the request's `timeout` (30 s). Such a late write is harmless only by its content: names that are the
-same for every leader, `resourceVersion` in updates, UIDs in deletions.
+`LeaderElector.gate` is called immediately before a write is passed to the kernel, after all waiting, and again for each
+chunk of a large body and each retry of a write. It cannot prevent that a write which was passed on before the deadline
+arrives later: the kernel retransmits for up to 30 s while the network is down; up to 128 KiB may wait in the process
+for space in the socket buffer, and are sent when a suspended process is resumed; the API server may hold a request in
+its queues and webhooks until the request's `timeout` (30 s). Such a late write does no harm only if its content is
+safe: deterministic names, `resourceVersion` in updates, UID preconditions in deletions.
 """
 
 from __future__ import annotations
@@ -38,20 +38,22 @@ from trainop.runtime.objects.metadata import Json, ObjectReference
 from trainop.runtime.objects.resource import LEASES, Resource
 
 CALL_TIMEOUT = 5.0
-"""Seconds for one request, or less if the renew deadline comes earlier."""
+"""Timeout of one request in seconds; shorter if the renew deadline is earlier."""
 
 ACQUIRE_JITTER = 1.2
-UNHEALTHY_AFTER = 20.0
-"""Seconds beyond the lease's duration without a renewal after which a leader is not alive."""
+"""`JitterFactor` of client-go: a standby waits `retry` to 2.2 times `retry` seconds between attempts."""
 
-FAILURES = (ApiError, ConnectionError, TimeoutError)
+UNHEALTHY_MARGIN = 20.0
+"""Seconds. Liveness fails if a leader has not renewed for the lease duration plus this."""
+
+TRANSIENT_ERRORS = (ApiError, ConnectionError, TimeoutError)
 MAX_INT32 = 2**31 - 1
 
 log = structlog.get_logger(__name__)
 
 
 class LeaseClient(Protocol):
-    """The part of `Client` that election uses; it must not be the one that the gate guards."""
+    """The part of `Client` that leader election uses. It must not be subject to `LeaderElector.gate`."""
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json: ...
     async def create(self, resource: Resource, body: Json, *, namespace: str | None = None) -> Json: ...
@@ -59,14 +61,18 @@ class LeaseClient(Protocol):
 
 
 class Announcer(Protocol):
-    """The part of `Recorder` that election uses."""
+    """The part of `Recorder` that leader election uses."""
 
     def event(self, about: ObjectReference, type_: str, reason: str, message: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds: how long a lease lasts for others, how long its holder trusts its last renewal, how often it renews."""
+    """`LeaseDuration`, `RenewDeadline` and `RetryPeriod` of client-go, in seconds.
+
+    Other replicas may take a lease that has not changed for `lease`. The holder stops leading if it could not renew
+    within `renew`. It renews every `retry`. Raises `ValueError` if they contradict each other.
+    """
 
     lease: float = 15.0
     renew: float = 10.0
@@ -82,7 +88,7 @@ class Timing:
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT32)]
 
 
-class _Identity(msgspec.Struct, rename="camel"):
+class _LeaseMetadata(msgspec.Struct, rename="camel"):
     name: Annotated[str, msgspec.Meta(min_length=1)]
     resource_version: Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -94,21 +100,25 @@ class _Spec(msgspec.Struct, rename="camel"):
 
 
 class _Lease(msgspec.Struct):
-    """What every answer about a Lease has."""
+    """The fields that are validated in each response."""
 
-    metadata: _Identity
+    metadata: _LeaseMetadata
     spec: _Spec | None = None
 
 
 class _Lock:
-    """One Lease, as last seen and as held. A record is judged by how long ago, here, it last changed."""
+    """The local state of one Lease: the record last observed, and when it changed and was renewed.
+
+    As in client-go, expiry is measured from the local time at which a change of the record was observed, because the
+    clocks of other replicas cannot be trusted.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.lease: Json | None = None
         self.changed_at = 0.0
         self.renewed_at: float | None = None
-        """When the last renewal that succeeded was sent; None if it is not held."""
+        """Monotonic time at which the last successful renewal was sent; None if the Lease is not held."""
 
     @property
     def held(self) -> bool:
@@ -116,7 +126,7 @@ class _Lock:
 
     @property
     def vacant(self) -> bool:
-        """The lease was taken from us without another holder, as far as was seen: anybody may take it at any time."""
+        """Held, but the observed record was deleted or has no holder: another replica may acquire it at any time."""
         return self.held and not self.holder
 
     @property
@@ -127,14 +137,14 @@ class _Lock:
     def holder(self) -> str:
         return self.spec.get("holderIdentity") or ""
 
-    def see(self, lease: Json, now: float) -> None:
-        """Raises `ConnectionError` if that is not our Lease, as from a server that lies: it says nothing about it."""
+    def observe(self, lease: Json, now: float) -> None:
+        """Records a response. Raises `ConnectionError` if it is not a valid record of this Lease."""
         try:
             named = msgspec.convert(lease, _Lease).metadata.name
         except msgspec.ValidationError as error:
-            raise ConnectionError(f"the answer is not a Lease: {error}") from error
+            raise ConnectionError(f"the response is not a Lease: {error}") from error
         if named != self.name:
-            raise ConnectionError(f"the answer is about another Lease: {named[:64]!r}")
+            raise ConnectionError(f"the response is about another Lease: {named[:64]!r}")
         if self.lease is None or (lease.get("spec") or {}) != self.spec:
             self.changed_at = now
         self.lease = lease
@@ -144,7 +154,10 @@ class _Lock:
 
 
 class LeaderElector:
-    """Leads while it holds the Leases of all `names` in one namespace; `identity` tells replicas apart."""
+    """Is leader while it holds the Leases of all `names` in `namespace`. `identity` must be unique per replica.
+
+    A runnable of the manager. With a `recorder`, changes of leadership are recorded as events of the Leases.
+    """
 
     def __init__(
         self,
@@ -167,7 +180,7 @@ class LeaderElector:
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
         self._metrics = metrics or Metrics()
         self._recorder = recorder
-        # All replicas take them in the same order, so that two cannot hold one each for ever.
+        # All replicas acquire them in the same order, to avoid a deadlock between two replicas that hold one each.
         self._locks = [_Lock(name) for name in sorted(set(names))]
         if not self._locks:
             raise ValueError("leader election needs the name of a lease")
@@ -181,11 +194,14 @@ class LeaderElector:
         return self._leading.is_set()
 
     async def wait_leading(self) -> None:
+        """Returns once this process is leader."""
         await self._leading.wait()
 
     def gate(self) -> None:
-        """For the client of everything that only the leader may write: raises `NotLeaderError` once another may lead,
-        also after the process stood still. Writes of the Lease itself must not go through it."""
+        """Raises `NotLeaderError` if another process may be leader, also after this process was suspended.
+
+        For the client of all writes that only the leader may make, but not for writes of the Lease itself.
+        """
         if not self.leading:
             raise NotLeaderError("this process does not lead")
         if any(lock.vacant for lock in self._locks):
@@ -194,15 +210,15 @@ class LeaderElector:
             raise NotLeaderError("the lease was not renewed in time")
 
     def check(self) -> None:
-        """Liveness: raises `UnhealthyError` if this process leads and has not renewed for far too long."""
+        """Liveness check: raises `UnhealthyError` if this leader has not renewed for `lease` + 20 s."""
         if not self.leading:
             return
-        silence = self._clock.monotonic() - min(lock.renewed_at or 0.0 for lock in self._locks)
-        if silence > self._timing.lease + UNHEALTHY_AFTER:
-            raise UnhealthyError(f"failed election to renew leadership for {silence:.0f} s")
+        elapsed = self._clock.monotonic() - min(lock.renewed_at or 0.0 for lock in self._locks)
+        if elapsed > self._timing.lease + UNHEALTHY_MARGIN:
+            raise UnhealthyError(f"failed election to renew leadership for {elapsed:.0f} s")
 
     async def run(self) -> None:
-        """Takes the leases and keeps them until cancelled; raises `LeadershipLostError` when one is lost."""
+        """Acquires and renews the leases until cancelled. Raises `LeadershipLostError` if one is lost."""
         try:
             while True:
                 await self._renew_held()
@@ -212,13 +228,16 @@ class LeaderElector:
             self._stop_leading()
 
     async def release(self) -> None:
-        """Gives back what is held; to be called when all work has ended. Failures are logged: leases expire."""
+        """Releases all held leases. To be called after all work has ended.
+
+        Failures are only logged, because leases expire.
+        """
         self._stop_leading()
         for lock in reversed(self._locks):
             if lock.held:
-                await self._give_back(lock)
+                await self._release_lock(lock)
 
-    # Holding ----------------------------------------------------------------------------------------------------------
+    # Renewing ---------------------------------------------------------------------------------------------------------
 
     async def _renew_held(self) -> None:
         self._check_deadline()
@@ -233,12 +252,12 @@ class LeaderElector:
     async def _renew(self, lock: _Lock) -> None:
         try:
             async with asyncio.timeout(min(CALL_TIMEOUT, self._time_left(lock))):
-                await self._write_or_reread(lock)
-        except FAILURES as error:
+                await self._write_or_refresh(lock)
+        except TRANSIENT_ERRORS as error:
             log.warning("lease not renewed", lease=lock.name, error=f"{type(error).__name__}: {error}")
 
-    async def _write_or_reread(self, lock: _Lock) -> None:
-        """The fast path is a write over what was written last; if that fails, a look at what is there now."""
+    async def _write_or_refresh(self, lock: _Lock) -> None:
+        """Replaces the record last written (fast path). If that fails, reads the record and writes again."""
         sent = self._clock.monotonic()
         try:
             await self._write(lock, sent)
@@ -268,7 +287,7 @@ class LeaderElector:
     # Acquiring --------------------------------------------------------------------------------------------------------
 
     async def _acquire_missing(self) -> None:
-        """The next only while all before it are held."""
+        """Acquires in order: a Lease is attempted only while all before it are held."""
         for lock in self._locks:
             if not lock.held and not await self._try_acquire(lock):
                 return
@@ -283,7 +302,7 @@ class LeaderElector:
                 if lock.holder and lock.holder != self._identity and not lock.expired(now):
                     return False
                 await self._write(lock, now)
-        except FAILURES as error:
+        except TRANSIENT_ERRORS as error:
             log.warning("lease not acquired", lease=lock.name, error=f"{type(error).__name__}: {error}")
             return False
         log.info("lease acquired", lease=lock.name, identity=self._identity)
@@ -295,10 +314,10 @@ class LeaderElector:
         except NotFoundError:
             lock.lease = None
             return
-        lock.see(lease, self._clock.monotonic())
+        lock.observe(lease, self._clock.monotonic())
 
     async def _write(self, lock: _Lock, sent: float) -> None:
-        """Makes us the holder, or renews; raises `ConflictError` or `AlreadyExistsError` if somebody was faster."""
+        """Acquires or renews. Raises `ConflictError` or `AlreadyExistsError` if another writer was first."""
         spec = self._next_spec(lock)
         if lock.lease is None:
             metadata = {"name": lock.name, "namespace": self._namespace}
@@ -306,7 +325,7 @@ class LeaderElector:
             lease = await self._client.create(LEASES, body, namespace=self._namespace)
         else:
             lease = await self._client.replace(LEASES, {**lock.lease, "spec": spec})
-        lock.see(lease, self._clock.monotonic())
+        lock.observe(lease, self._clock.monotonic())
         lock.renewed_at = sent
 
     def _next_spec(self, lock: _Lock) -> Json:
@@ -325,7 +344,7 @@ class LeaderElector:
             "leaseTransitions": min(transitions, MAX_INT32),
         }
 
-    # Both -------------------------------------------------------------------------------------------------------------
+    # Transitions ------------------------------------------------------------------------------------------------------
 
     def _pause(self) -> float:
         if not self.leading:
@@ -334,10 +353,10 @@ class LeaderElector:
 
     def _start_leading(self) -> None:
         self._leading.set()
-        log.info("leading", leases=[lock.name for lock in self._locks], identity=self._identity)
+        log.info("became leader", leases=[lock.name for lock in self._locks], identity=self._identity)
         for lock in self._locks:
             self._metrics.leader.labels(lock.name).set(1)
-            self._announce(lock, "became leader")
+            self._record_event(lock, "became leader")
 
     def _stop_leading(self) -> None:
         if not self.leading:
@@ -345,9 +364,9 @@ class LeaderElector:
         self._leading.clear()
         for lock in self._locks:
             self._metrics.leader.labels(lock.name).set(0)
-            self._announce(lock, "stopped leading")
+            self._record_event(lock, "stopped leading")
 
-    def _announce(self, lock: _Lock, what: str) -> None:
+    def _record_event(self, lock: _Lock, what: str) -> None:
         if self._recorder is None:
             return
         metadata = (lock.lease or {}).get("metadata") or {}
@@ -356,18 +375,18 @@ class LeaderElector:
         )
         self._recorder.event(about, "Normal", "LeaderElection", f"{self._identity} {what}")
 
-    async def _give_back(self, lock: _Lock) -> None:
+    async def _release_lock(self, lock: _Lock) -> None:
         try:
             async with asyncio.timeout(max(0.0, min(CALL_TIMEOUT, self._time_left(lock)))):
-                while not await self._try_give_back(lock):
+                while not await self._try_release_lock(lock):
                     await self._clock.sleep(0.1)
-        except FAILURES as error:
+        except TRANSIENT_ERRORS as error:
             log.warning("lease not released", lease=lock.name, error=f"{type(error).__name__}: {error}")
         finally:
             lock.renewed_at = None
 
-    async def _try_give_back(self, lock: _Lock) -> bool:
-        """False if somebody wrote at the same time."""
+    async def _try_release_lock(self, lock: _Lock) -> bool:
+        """Returns False after a conflict with another writer."""
         await self._read(lock)
         if lock.lease is None or lock.holder != self._identity:
             return True

@@ -1,7 +1,7 @@
-"""Logs: structlog and the standard library's loggers to one stream, one line per entry.
+"""Logging configuration: structlog and the standard library's loggers write one line per entry to one stream.
 
-Without a set-up structlog prints tracebacks with the local variables of every frame if `rich` is installed: tokens,
-passwords, the content of Secrets. This one prints none, and cuts what is long.
+The default configuration of structlog prints the local variables of every frame in tracebacks if `rich` is installed;
+these may contain tokens, passwords and Secrets. This configuration prints none, and truncates long values.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from trainop.runtime.texts import LONGEST, cut
 
 _Entry = MutableMapping[str, Any]
 
-LONGEST_STACK = 16 * 1024
-"""Bytes of a traceback or a stack; its end says most."""
+MAX_STACK = 16 * 1024
+"""Bytes of a traceback or stack. Truncation keeps the end, which is the most informative."""
 
 _STACKS = frozenset({"exception", "stack"})
 _SHORTENER = reprlib.Repr()
-"""Writes no more of a large list than its beginning, and no more than a few levels of a deep one."""
+"""Limits the number of items and levels of containers."""
 
 
 def iso8601(at: datetime) -> str:
+    """UTC time with milliseconds, e.g. `2025-06-01T12:00:00.123Z`."""
     return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
@@ -41,18 +42,18 @@ def configure_logging(
     stacks_from: int = logging.CRITICAL + 1,
     clock: Clock | None = None,
 ) -> None:
-    """Send every entry of `level` and above, those of the standard library's loggers included (of these INFO and
-    above), to `stream` (standard error): as text, or as JSON with the keys `level`, `ts`, `msg`.
+    """Configures structlog and the root logger to write entries of `level` and above to `stream` (default: stderr).
 
-    `time` makes of an instant in UTC what the entry shows. Entries from level `stacks_from` on have the call stack.
-    Local variables are never printed.
+    Entries are text, or JSON with the keys `level`, `ts` and `msg`. Entries of the standard library's loggers are
+    included from INFO on. `time` formats a UTC timestamp. Entries of level `stacks_from` and above include the call
+    stack. Local variables are never printed.
     """
     out = stream or sys.stderr
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        _stamp("ts" if json else "timestamp", time, clock or SystemClock()),
-        _stacks_from(stacks_from),
+        _add_timestamp("ts" if json else "timestamp", time, clock or SystemClock()),
+        _add_stacks(stacks_from),
         structlog.processors.StackInfoRenderer(),
     ]
     renderer = _renderer(json, out)
@@ -70,19 +71,19 @@ def configure_logging(
 
 
 def _renderer(json: bool, out: TextIO) -> list[Any]:
-    """The processors that make the line."""
-    bounded = [structlog.processors.format_exc_info, _cut_values]  # the traceback alone, without local variables
+    """The processors that format an entry as a line."""
+    shortened = [structlog.processors.format_exc_info, _truncate_values]  # the traceback alone, without local variables
     if json:
-        return [*bounded, structlog.processors.EventRenamer("msg"), structlog.processors.JSONRenderer(default=str)]
+        return [*shortened, structlog.processors.EventRenamer("msg"), structlog.processors.JSONRenderer(default=str)]
     plain = structlog.dev.plain_traceback
-    return [*bounded, structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
+    return [*shortened, structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
 
 
-def _cut_values(_logger: Any, _method: str, entry: _Entry) -> _Entry:
-    """Whatever somebody has written into an object, a line of the log stays readable."""
+def _truncate_values(_logger: Any, _method: str, entry: _Entry) -> _Entry:
+    """Limits the length of every value, because values may come from objects that users write."""
     for name, value in entry.items():
         if name in _STACKS and isinstance(value, str):
-            entry[name] = cut(value, LONGEST_STACK, end=LONGEST_STACK // 2)
+            entry[name] = cut(value, MAX_STACK, end=MAX_STACK // 2)
         elif isinstance(value, str):
             entry[name] = cut(value)
         elif not _is_short(value):
@@ -91,7 +92,7 @@ def _cut_values(_logger: Any, _method: str, entry: _Entry) -> _Entry:
 
 
 def _is_short(value: object) -> bool:
-    """Whether the texts in it are no longer than one text may be. No more of it is looked at than that takes."""
+    """Whether all texts in `value` together fit into LONGEST characters. Stops at the first that does not fit."""
     size, stack = 0, [value]
     while stack and size <= LONGEST:
         each = stack.pop()
@@ -103,16 +104,18 @@ def _is_short(value: object) -> bool:
     return size <= LONGEST
 
 
-def _stamp(key: str, encode: Callable[[datetime], str | float], clock: Clock) -> Callable[[Any, str, _Entry], _Entry]:
-    def stamp(_logger: Any, _method: str, entry: _Entry) -> _Entry:
+def _add_timestamp(
+    key: str, encode: Callable[[datetime], str | float], clock: Clock
+) -> Callable[[Any, str, _Entry], _Entry]:
+    def add_timestamp(_logger: Any, _method: str, entry: _Entry) -> _Entry:
         entry[key] = encode(clock.now().astimezone(UTC))
         return entry
 
-    return stamp
+    return add_timestamp
 
 
-def _stacks_from(level: int) -> Callable[[Any, str, _Entry], _Entry]:
-    """Add the call stack to entries of `level` and above; an entry about an exception has its traceback anyway."""
+def _add_stacks(level: int) -> Callable[[Any, str, _Entry], _Entry]:
+    """Adds the call stack to entries of `level` and above, unless they have a traceback."""
 
     def add_stack(_logger: Any, method: str, entry: _Entry) -> _Entry:
         if getattr(logging, method.upper(), logging.ERROR) >= level and not entry.get("exc_info"):

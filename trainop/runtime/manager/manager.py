@@ -1,8 +1,9 @@
-"""Starts everything in order, and stops it in order: HTTP servers, webhooks, caches, others, controllers.
+"""The manager: starts all runnables in a fixed order and shuts them down gracefully.
 
-Controllers wait for the lease if there is an elector; all else runs on every replica, so that a standby has warm caches
-and full queues. A clean stop lets running reconciles finish, gives the lease back, writes the last events, and only
-then takes the caches and servers down (controller-runtime `pkg/manager/internal.go`, which cuts reconciles off).
+Start order: HTTP servers, webhooks, caches, other runnables, controllers. With an elector, controllers start after
+leadership is acquired; everything else runs on every replica, so that a standby has synced caches and filled queues.
+Shutdown waits for running reconciles, releases the leases, flushes events, and then stops caches and servers. Modelled
+on controller-runtime `pkg/manager/internal.go`, which in contrast cancels running reconciles.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from trainop.runtime.controller.controller import describe
 from trainop.runtime.errors import LeadershipLostError, UnhealthyError
 from trainop.runtime.serving.server import BindError, Checks
 
-LAST_MOMENTS = 5.0
-"""Seconds before the end of the grace period at which reconciles that still run are cancelled."""
+CANCEL_BEFORE_END = 5.0
+"""Reconciles that are still running this many seconds before the end of the grace period are cancelled."""
 
-FLUSH_WITHIN = 5.0
-"""Seconds for the events that are not written yet."""
+FLUSH_TIMEOUT = 5.0
+"""Seconds for writing pending events at shutdown."""
 
-LOST_LEASE_EXIT_WITHIN = 2.0
-"""Seconds after which the process ends itself if cancelled work does not, once another may lead."""
+LOST_LEASE_EXIT_TIMEOUT = 2.0
+"""Seconds for cancelled work to end after leadership is lost; then the process exits, because another may lead."""
 
-LOOP_SILENCE = 30.0
-"""Seconds without a turn of the event loop after which the process is not alive."""
+LOOP_STALL_LIMIT = 30.0
+"""Liveness fails if the event loop has not run for this many seconds."""
 
 log = structlog.get_logger(__name__)
 
 
 class Group(enum.IntEnum):
-    """In the order of start."""
+    """Groups of runnables, in start order (controller-runtime `pkg/manager/runnable_group.go`)."""
 
     RECORDERS = -1
     HTTP = 0
@@ -48,61 +49,73 @@ class Group(enum.IntEnum):
     CONTROLLERS = 4
 
 
-BOUND = (Group.HTTP, Group.WEBHOOKS)
-"""What listens before anything else is started."""
+LISTENING = (Group.HTTP, Group.WEBHOOKS)
+"""Groups whose servers are bound before anything else is started."""
 
 STOP_ORDER = (Group.OTHERS, Group.CONTROLLERS, Group.CACHES, Group.WEBHOOKS, Group.HTTP)
 
 
 class Runnable(Protocol):
-    """Runs until cancelled; one that returns or raises earlier ends the process."""
+    """A long-running component. If `run` returns or raises before it is cancelled, the process ends."""
 
     async def run(self) -> None: ...
 
 
 class Bindable(Runnable, Protocol):
-    """Listens once bound."""
+    """A server, which listens once bound."""
 
     async def bind(self) -> None:
-        """Raises `BindError`."""
+        """Starts listening. Raises `BindError`."""
         ...
 
 
 class Synced(Runnable, Protocol):
+    """A cache; `synced` becomes true after its initial lists."""
+
     @property
     def synced(self) -> bool: ...
 
 
 class Stoppable(Runnable, Protocol):
+    """A controller. Its name must be unique."""
+
     @property
     def name(self) -> str: ...
 
     def shutdown(self) -> None:
-        """Begins nothing new; `run` returns when what was begun has ended."""
+        """Starts no more reconciles; `run` returns when the running ones have ended."""
         ...
 
 
 class Flushable(Runnable, Protocol):
-    async def flush(self, within: float) -> None: ...
+    """An event recorder."""
+
+    async def flush(self, within: float) -> None:
+        """Returns when all pending events are written, or after `within` seconds."""
+        ...
 
 
 class Elector(Protocol):
-    """Holds the leases. `run` keeps them until cancelled and raises `LeadershipLostError` when one is lost."""
+    """Leader election. `run` renews the leases until cancelled and raises `LeadershipLostError` if one is lost."""
 
     async def run(self) -> None: ...
     async def wait_leading(self) -> None: ...
     async def release(self) -> None: ...
     def check(self) -> None:
-        """Raises `UnhealthyError` if this process leads without having renewed for too long."""
+        """Raises `UnhealthyError` if this leader has not renewed for too long."""
         ...
 
 
 class UnexpectedEndError(Exception):
-    """Something that runs as long as the process has ended."""
+    """A runnable ended while the manager was running."""
 
 
 class Manager:
-    """`run` returns the exit code: 0 after a clean stop, else 1. `abort` ends the process on the spot."""
+    """Runs all components of a process. `run` returns the exit code: 0 after a graceful shutdown, else 1.
+
+    `grace` is the grace period for running reconciles in seconds. With `signals`, SIGTERM and SIGINT start the
+    shutdown, and a second signal exits at once. `abort` ends the process immediately with an exit code.
+    """
 
     def __init__(
         self,
@@ -128,55 +141,59 @@ class Manager:
         self._started: set[Group] = set()
         self._ended = False
         self._stop_requested = asyncio.Event()
-        self._last_resort: asyncio.TimerHandle | None = None
-        self._last_turn = self._clock.monotonic()
+        self._forced_exit: asyncio.TimerHandle | None = None
+        self._last_heartbeat = self._clock.monotonic()
         self.health.add("event-loop", self._check_loop)
         if elector is not None:
             self.health.add("leader-election", elector.check)
 
-    # What there is to run ---------------------------------------------------------------------------------------------
-    # Added while the manager runs, it is started in its turn. Raises `RuntimeError` once the manager is stopped.
+    # Runnables --------------------------------------------------------------------------------------------------------
+    # May also be added while the manager runs. `RuntimeError` is raised once the manager has been stopped.
 
     def add_http(self, server: Bindable, name: str = "http") -> None:
-        """A server of the operator's own: probes, metrics."""
+        """Adds a server for probes or metrics. It is bound before anything else starts."""
         self._add(Group.HTTP, name, server)
 
     def add_webhooks(self, server: Bindable, name: str = "webhooks") -> None:
+        """Adds a webhook server. It is started after the HTTP servers and before caches."""
         self._add(Group.WEBHOOKS, name, server)
 
     def add_cache(self, cache: Synced, name: str = "cache") -> None:
-        """Readiness waits until it is synced."""
+        """Adds a cache and a readiness check that passes once it is synced."""
         self._add(Group.CACHES, name, cache)
         self.ready.add(name, lambda: _check_synced(name, cache))
 
     def add(self, runnable: Runnable, name: str) -> None:
-        """Runs on every replica, leader or not."""
+        """Adds a runnable that runs on every replica, leader or not."""
         self._add(Group.OTHERS, name, runnable)
 
     def add_controller(self, controller: Stoppable) -> None:
-        """Runs on the leader only. Raises `ValueError` if there is one of that name: their metrics would be one."""
+        """Adds a controller, which runs only on the leader.
+
+        Raises `ValueError` if the name is in use, because metrics are labelled with it.
+        """
         if any(controller.name == other.name for other in self._controllers):
             raise ValueError(f"controller with name {controller.name} already exists")
         self._add(Group.CONTROLLERS, controller.name, controller)
         self._controllers.append(controller)
 
     def add_recorder(self, recorder: Flushable) -> None:
-        """Its last events are written after the controllers have ended."""
+        """Adds an event recorder. It is flushed after the controllers have ended."""
         self._add(Group.RECORDERS, "recorder", recorder)
         self._recorders.append(recorder)
 
     def _add(self, group: Group, name: str, runnable: Runnable) -> None:
-        """Starts it, too, if its group has been started (controller-runtime `pkg/manager/runnable_group.go`)."""
+        """Registers a runnable, and starts it at once if its group has been started already."""
         if self._ended or self.stopping:
             raise RuntimeError(f"{name} cannot be added: the manager has been stopped")
         self._runnables[group].append((name, runnable))
         if group in self._started and self._running is not None:
-            self._launch(self._running, group, name, _bind_and_run(runnable) if group in BOUND else runnable.run())
+            self._launch(self._running, group, name, _bind_and_run(runnable) if group in LISTENING else runnable.run())
 
-    # The life of the process ------------------------------------------------------------------------------------------
+    # Start and shutdown -----------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Begins the clean stop, as SIGTERM does."""
+        """Starts the graceful shutdown, as SIGTERM does."""
         self._stop_requested.set()
 
     @property
@@ -184,22 +201,23 @@ class Manager:
         return self._stop_requested.is_set()
 
     async def run(self) -> int:
+        """Runs until stopped or until a component fails; returns the exit code."""
         try:
             with self._catching_signals():
                 return await self._run()
         except BaseExceptionGroup as group:
-            self._report(group)
+            self._log_failure(group)
             if self._elector is not None:
-                await self._elector.release()  # the leases that are left, now that all work has ended
+                await self._elector.release()  # safe now, because all work has ended
             return 1
         finally:
-            if self._last_resort is not None:
-                self._last_resort.cancel()
+            if self._forced_exit is not None:
+                self._forced_exit.cancel()
 
     async def _run(self) -> int:
         async with asyncio.TaskGroup() as tasks:
             self._running = tasks
-            standing = [tasks.create_task(self._count_turns(), name="event-loop")]
+            monitoring = [tasks.create_task(self._beat(), name="event-loop")]
             self._spawn_group(tasks, Group.RECORDERS)
             electing = [self._spawn(tasks, "leader-election", self._elect())] if self._elector is not None else []
             starting = tasks.create_task(self._start(tasks), name="start")
@@ -210,14 +228,14 @@ class Manager:
             log.info("stopping", grace=self._grace)
             await _cancel([starting])
             await self._stop(electing)
-            await _cancel(standing)
+            await _cancel(monitoring)
         log.info("stopped")
         return 0
 
     async def _start(self, tasks: asyncio.TaskGroup) -> None:
-        for group in BOUND:
+        for group in LISTENING:
             for _, server in self._runnables[group]:
-                await server.bind()  # type: ignore[attr-defined]  # only `Bindable` comes into these groups
+                await server.bind()  # type: ignore[attr-defined]  # these groups contain only `Bindable`
             self._spawn_group(tasks, group)
         self._spawn_group(tasks, Group.CACHES)
         self._spawn_group(tasks, Group.OTHERS)
@@ -229,9 +247,9 @@ class Manager:
         for group in STOP_ORDER:
             if group is Group.CONTROLLERS:
                 await self._stop_controllers()
-                await self._step_down(electing)
+                await self._release_leases(electing)
                 for recorder in self._recorders:
-                    await recorder.flush(FLUSH_WITHIN)
+                    await recorder.flush(FLUSH_TIMEOUT)
                 await _cancel(self._tasks[Group.RECORDERS])
             else:
                 await _cancel(self._tasks[group])
@@ -242,20 +260,20 @@ class Manager:
         running = self._tasks[Group.CONTROLLERS]
         if not running:
             return
-        _, late = await asyncio.wait(running, timeout=max(0.0, self._grace - LAST_MOMENTS))
+        _, late = await asyncio.wait(running, timeout=max(0.0, self._grace - CANCEL_BEFORE_END))
         if not late:
             return
         log.warning("cancelling reconciles at the end of the grace period", controllers=_names(late))
         for task in late:
             task.cancel()
-        _, stuck = await asyncio.wait(late, timeout=min(self._grace, LAST_MOMENTS))
+        _, stuck = await asyncio.wait(late, timeout=min(self._grace, CANCEL_BEFORE_END))
         if stuck:
-            # The lease stays: as long as that work may still write, nobody else must lead.
-            log.error("failed waiting for all runnables to end within the grace period", controllers=_names(stuck))
+            # The lease is not released: no other replica may lead while this work may still write.
+            log.error("reconciles did not end within the grace period", controllers=_names(stuck))
             self._abort(1)
-            raise UnexpectedEndError("reconciles outlived the grace period")
+            raise UnexpectedEndError("reconciles did not end within the grace period")
 
-    async def _step_down(self, electing: list[asyncio.Task[None]]) -> None:
+    async def _release_leases(self, electing: list[asyncio.Task[None]]) -> None:
         await _cancel(electing)
         if self._elector is not None:
             await self._elector.release()
@@ -265,8 +283,8 @@ class Manager:
         try:
             await self._elector.run()
         except LeadershipLostError:
-            # Everything is cancelled now; work that does not obey must not outlive the leadership.
-            self._last_resort = asyncio.get_running_loop().call_later(LOST_LEASE_EXIT_WITHIN, self._abort, 1)
+            # The task group now cancels everything. Work that ignores the cancellation must not continue.
+            self._forced_exit = asyncio.get_running_loop().call_later(LOST_LEASE_EXIT_TIMEOUT, self._abort, 1)
             raise
 
     # Tasks ------------------------------------------------------------------------------------------------------------
@@ -285,19 +303,19 @@ class Manager:
     async def _keep_running(self, name: str, work: Awaitable[None]) -> None:
         await work
         if not self.stopping:
-            raise UnexpectedEndError(f"{name} ended although nobody asked it to")
+            raise UnexpectedEndError(f"{name} ended unexpectedly")
 
-    async def _count_turns(self) -> None:
+    async def _beat(self) -> None:
         while True:
-            self._last_turn = self._clock.monotonic()
+            self._last_heartbeat = self._clock.monotonic()
             await self._clock.sleep(1.0)
 
     def _check_loop(self) -> None:
-        silence = self._clock.monotonic() - self._last_turn
-        if silence > LOOP_SILENCE:
-            raise UnhealthyError(f"the event loop has not turned for {silence:.0f} s")
+        elapsed = self._clock.monotonic() - self._last_heartbeat
+        if elapsed > LOOP_STALL_LIMIT:
+            raise UnhealthyError(f"the event loop has not run for {elapsed:.0f} s")
 
-    # Signals and the last word ----------------------------------------------------------------------------------------
+    # Signals and errors -----------------------------------------------------------------------------------------------
 
     @contextmanager
     def _catching_signals(self) -> Iterator[None]:
@@ -316,20 +334,20 @@ class Manager:
 
     def _receive(self, number: signal.Signals) -> None:
         if self.stopping:
-            log.error("second signal, leaving at once", signal=number.name)
+            log.error("second signal, exiting immediately", signal=number.name)
             self._abort(1)
             return
         log.info("signal received", signal=number.name)
         self.stop()
 
-    def _report(self, group: BaseExceptionGroup[BaseException]) -> None:
-        """One line; a traceback only for what nobody expects."""
-        surprise = group.split((BindError, LeadershipLostError, UnexpectedEndError))[1]
-        log.error("operator failed", error=describe(group), exc_info=surprise)
+    def _log_failure(self, group: BaseExceptionGroup[BaseException]) -> None:
+        """Logs one line, with a traceback only if the error is not one of the expected kinds."""
+        unexpected = group.split((BindError, LeadershipLostError, UnexpectedEndError))[1]
+        log.error("operator failed", error=describe(group), exc_info=unexpected)
 
 
 async def _bind_and_run(server: Runnable) -> None:
-    await server.bind()  # type: ignore[attr-defined]  # only `Bindable` comes into these groups
+    await server.bind()  # type: ignore[attr-defined]  # these groups contain only `Bindable`
     await server.run()
 
 
@@ -339,7 +357,7 @@ def _check_synced(name: str, cache: Synced) -> None:
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancels and waits; an error of a task is its task group's affair."""
+    """Cancels the tasks and waits for them. Their errors are raised by the task group."""
     cancelled = [task for task in tasks if task.cancel()]
     if cancelled:
         await asyncio.wait(cancelled)

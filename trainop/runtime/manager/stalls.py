@@ -1,6 +1,6 @@
-"""Tells when the event loop stands still, and what it was at: blocking calls harm all controllers at once.
+"""Detects stalls of the event loop and logs the code that blocks it. A blocking call delays all controllers.
 
-A thread looks on, since from within the loop a stall can only be seen when it is over. Real time only.
+The loop is monitored from a thread, because code on the loop cannot run before the stall is over. Uses real time.
 """
 
 from __future__ import annotations
@@ -17,47 +17,50 @@ log = structlog.get_logger(__name__)
 
 
 class StallWatch:
-    """`threshold` in seconds; one line per stall, with the task and the innermost line of code."""
+    """A runnable that logs one warning per stall of more than `threshold` seconds.
+
+    The warning names the running task and the innermost stack frame.
+    """
 
     def __init__(self, threshold: float = 1.0) -> None:
         self._threshold = threshold
-        self._beat = time.monotonic()
+        self._heartbeat = time.monotonic()
 
     async def run(self) -> None:
-        """Watches the running loop until cancelled."""
-        self._beat = time.monotonic()
-        ended = threading.Event()
+        """Monitors the running loop until cancelled."""
+        self._heartbeat = time.monotonic()
+        stop = threading.Event()
         watcher = threading.Thread(
             target=self._watch,
-            args=(asyncio.get_running_loop(), threading.get_ident(), ended),
+            args=(asyncio.get_running_loop(), threading.get_ident(), stop),
             name="stall-watch",
             daemon=True,
         )
         watcher.start()
         try:
             while True:
-                self._beat = time.monotonic()
+                self._heartbeat = time.monotonic()
                 await asyncio.sleep(self._threshold / 4)
         finally:
-            ended.set()
+            stop.set()
 
-    def _watch(self, loop: asyncio.AbstractEventLoop, thread: int, ended: threading.Event) -> None:
-        told = 0.0
-        while not ended.wait(self._threshold / 4):
-            beat = self._beat
-            if time.monotonic() - beat > self._threshold and beat != told:
-                told = beat
+    def _watch(self, loop: asyncio.AbstractEventLoop, thread: int, stop: threading.Event) -> None:
+        reported = 0.0
+        while not stop.wait(self._threshold / 4):
+            heartbeat = self._heartbeat
+            if time.monotonic() - heartbeat > self._threshold and heartbeat != reported:
+                reported = heartbeat
                 task = asyncio.current_task(loop)
                 log.warning(
                     "event loop stalled",
-                    seconds=round(time.monotonic() - beat, 1),
+                    seconds=round(time.monotonic() - heartbeat, 1),
                     task=task.get_name() if task else None,
                     at=_innermost(thread),
                 )
 
 
 def _innermost(thread: int) -> str | None:
-    frame = sys._current_frames().get(thread)  # noqa: SLF001  # documented, and the only way to see another thread
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  # documented; the only way to inspect another thread
     if frame is None:
         return None
     last = traceback.extract_stack(frame)[-1]

@@ -1,1 +1,1 @@
-"""Prometheus metrics with the names of controller-runtime and client-go, and who may read them."""
+"""Prometheus metrics with the names of controller-runtime and client-go, and authorization of their readers."""

@@ -1,8 +1,8 @@
-"""Every series the operator serves, under the names that dashboards know: names, labels and buckets are a contract.
+"""All metrics of the runtime. Names, labels and buckets are a contract with existing dashboards and alerts.
 
-Names and label sets are those of controller-runtime, client-go and training-operator. `workqueue_depth` carries no
-priority label unless asked for, so that dashboards of before that label stay valid. No `_created` series. Series
-without a model upstream start with the prefix that the program gives.
+They are those of controller-runtime and client-go; metrics without an upstream counterpart start with a configurable
+prefix. `workqueue_depth` has the label `priority` only on request, because older dashboards do not expect it.
+`_created` series are disabled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prometheus_client.process_collector import ProcessCollector
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.metrics.queue_depth import DepthCollector
 
-# Process-wide in prometheus_client, and harmless to others: it only leaves out the `_created` lines.
+# This setting of prometheus_client is process-wide, but only omits the `_created` series.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
 
 RECONCILE_RESULTS = ("success", "error", "requeue", "requeue_after")
@@ -35,14 +35,19 @@ _SIZE_BUCKETS = (64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 419430
 
 
 class ObservedQueue(Protocol):
-    """What the gauges read of a queue when they are scraped."""
+    """The part of `WorkQueue` that gauges read when they are scraped."""
 
-    def depths(self) -> Mapping[int, int]: ...
-    def running_seconds(self) -> list[float]: ...
+    def depths(self) -> Mapping[int, int]:
+        """The number of keys that are due, by priority."""
+        ...
+
+    def running_seconds(self) -> list[float]:
+        """For each key being processed, the seconds since processing began."""
+        ...
 
 
 class QueueMetrics:
-    """The series of one work queue; gauges are computed when scraped."""
+    """The metrics of one work queue. Gauges are computed when scraped."""
 
     def __init__(self, metrics: Metrics, name: str) -> None:
         labels = {"name": name, "controller": name}
@@ -57,14 +62,14 @@ class QueueMetrics:
         self.work_duration = metrics.queue_work_duration.labels(**labels)
 
     def observe(self, queue: ObservedQueue) -> None:
-        """From now on the gauges are read from this queue."""
+        """Computes the gauges from `queue`, replacing a previous queue."""
         self._depth.observe(self._name, queue)
         self._unfinished.set_function(lambda: sum(queue.running_seconds()))
         self._longest.set_function(lambda: max(queue.running_seconds(), default=0.0))
 
 
 class ControllerMetrics:
-    """The series of one controller, all present from the start."""
+    """The metrics of one controller, initialized to zero so that all series are exported from the start."""
 
     def __init__(self, metrics: Metrics, name: str) -> None:
         self.results = {result: metrics.reconciles.labels(name, result) for result in RECONCILE_RESULTS}
@@ -79,7 +84,7 @@ class ControllerMetrics:
 
 
 class WebhookMetrics:
-    """The series of one webhook, named by its path. An admission webhook always answers 200."""
+    """The metrics of one webhook, labelled with its path. The HTTP status of an admission webhook is always 200."""
 
     def __init__(self, metrics: Metrics, path: str) -> None:
         self.succeeded = metrics.webhook_requests.labels(path, "200")
@@ -89,8 +94,8 @@ class WebhookMetrics:
         self.panics = metrics.webhook_panics
 
 
-class _Exchange(NamedTuple):
-    """The series of requests of one method, code and host."""
+class _RequestSeries(NamedTuple):
+    """The metrics of API requests with one method, status code and host."""
 
     total: Counter
     duration: Histogram
@@ -99,16 +104,20 @@ class _Exchange(NamedTuple):
 
 
 class Metrics:
-    """One registry with all series. Not global: a process may hold several operators, as tests do."""
+    """A registry with all metrics of the runtime.
+
+    Not global, because a process may contain several managers, for example in tests. It implements `RequestMetrics` of
+    the client and `InformerMetrics` of the cache.
+    """
 
     def __init__(self, clock: Clock | None = None, *, depth_by_priority: bool = False, prefix: str = "runtime") -> None:
-        """`depth_by_priority` gives `workqueue_depth` the label `priority`; `prefix` begins the names of the series
-        that have no model upstream."""
-        self._own = prefix
+        """`depth_by_priority` adds the label `priority` to `workqueue_depth`. `prefix` starts the names of metrics
+        without an upstream counterpart."""
+        self._prefix = prefix
         self._clock = clock or SystemClock()
         self.queue_depth = DepthCollector(by_priority=depth_by_priority)
         self._received_at: dict[str, float] = {}
-        self._exchanges: dict[tuple[str, str, str], _Exchange] = {}
+        self._request_series: dict[tuple[str, str, str], _RequestSeries] = {}
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._declare_controllers()
@@ -127,21 +136,21 @@ class Metrics:
     def webhook(self, path: str) -> WebhookMetrics:
         return WebhookMetrics(self, path)
 
-    # What the client tells (`RequestMetrics`) -------------------------------------------------------------------------
+    # `RequestMetrics` of the client -----------------------------------------------------------------------------------
 
     def requested(self, method: str, code: str, host: str, seconds: float, *, sent: int, received: int) -> None:
-        exchange = self._exchanges.get((method, code, host))
-        if exchange is None:  # looking the series up by their labels takes longer than counting
-            exchange = self._exchanges[method, code, host] = _Exchange(
+        series = self._request_series.get((method, code, host))
+        if series is None:  # cached, because a lookup by labels is slower than the increment
+            series = self._request_series[method, code, host] = _RequestSeries(
                 self.requests.labels(code, method, host),
                 self.request_duration.labels(method, host),
                 self.request_size.labels(method, host),
                 self.response_size.labels(method, host),
             )
-        exchange.total.inc()
-        exchange.duration.observe(seconds)
-        exchange.sent.observe(sent)
-        exchange.received.observe(received)
+        series.total.inc()
+        series.duration.observe(seconds)
+        series.sent.observe(sent)
+        series.received.observe(received)
 
     def retried(self, method: str, code: str, host: str) -> None:
         self.request_retries.labels(code, method, host).inc()
@@ -153,10 +162,10 @@ class Metrics:
         self.decode_duration.observe(seconds)
 
     def resolved(self, host: str, seconds: float) -> None:
-        """What the transport tells: a name was looked up."""
+        """A host name was resolved, in `seconds`."""
         self.dns_resolution_duration.labels(host).observe(seconds)
 
-    # What informers tell (`InformerMetrics`) --------------------------------------------------------------------------
+    # `InformerMetrics` of the cache -----------------------------------------------------------------------------------
 
     def stored(self, resource: str, objects: int) -> None:
         self.informer_objects.labels(resource).set(objects)
@@ -172,13 +181,13 @@ class Metrics:
 
     def received(self, resource: str, events: int, lag: float) -> None:
         if resource not in self._received_at:
-            self._count_age(resource)
+            self._export_event_age(resource)
         self.informer_events.labels(resource).inc(events)
         self.informer_lag.labels(resource).observe(lag)
         self._received_at[resource] = self._clock.monotonic()
 
-    def _count_age(self, resource: str) -> None:
-        """From now on the age of the last event is computed when it is scraped."""
+    def _export_event_age(self, resource: str) -> None:
+        """The age of the last event is computed when scraped."""
         age = self.informer_event_age.labels(resource)
         age.set_function(lambda: self._clock.monotonic() - self._received_at[resource])
 
@@ -188,7 +197,7 @@ class Metrics:
     def handler_failed(self, resource: str) -> None:
         self.informer_handler_errors.labels(resource).inc()
 
-    # What there is ----------------------------------------------------------------------------------------------------
+    # Declarations -----------------------------------------------------------------------------------------------------
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -208,56 +217,60 @@ class Metrics:
             f"{prefix}_reconcile_errors_total", "Reconciliations that failed", "controller"
         )
         self.terminal_reconcile_errors = self._counter(
-            f"{prefix}_terminal_reconcile_errors_total", "Reconciliations that failed for good", "controller"
+            f"{prefix}_terminal_reconcile_errors_total",
+            "Reconciliations that failed with a terminal error",
+            "controller",
         )
         self.reconcile_panics = self._counter(
-            f"{prefix}_reconcile_panics_total", "Reconciliations that raised what no one expects", "controller"
+            f"{prefix}_reconcile_panics_total", "Reconciliations that raised an unexpected exception", "controller"
         )
         self.reconcile_timeouts = self._counter(
-            f"{prefix}_reconcile_timeouts_total", "Reconciliations that took too long and were cancelled", "controller"
+            f"{prefix}_reconcile_timeouts_total", "Reconciliations that timed out", "controller"
         )
         self.reconcile_time = self._histogram(
-            f"{prefix}_reconcile_time_seconds", "Length of reconciliations", _RECONCILE_BUCKETS, "controller"
+            f"{prefix}_reconcile_time_seconds", "Duration of reconciliations", _RECONCILE_BUCKETS, "controller"
         )
         self.max_concurrent_reconciles = self._gauge(
             f"{prefix}_max_concurrent_reconciles", "Workers per controller", "controller"
         )
-        self.active_workers = self._gauge(f"{prefix}_active_workers", "Workers that are busy", "controller")
+        self.active_workers = self._gauge(f"{prefix}_active_workers", "Workers that are reconciling", "controller")
         self.expectations_expired = self._counter(
-            f"{self._own}_expectations_expired_total", "Own writes that the watch never showed", "controller"
+            f"{self._prefix}_expectations_expired_total",
+            "Expectations that expired before the write was observed",
+            "controller",
         )
 
     def _declare_queues(self) -> None:
         labels = ("name", "controller")
         self.registry.register(self.queue_depth)
-        self.queue_adds = self._counter("workqueue_adds_total", "Keys that became due", *labels)
-        self.queue_retries = self._counter("workqueue_retries_total", "Keys added with a delay", *labels)
+        self.queue_adds = self._counter("workqueue_adds_total", "Keys added to the queue", *labels)
+        self.queue_retries = self._counter("workqueue_retries_total", "Retries (keys added with a delay)", *labels)
         self.queue_duration = self._histogram(
             "workqueue_queue_duration_seconds",
-            "How long keys are due before work on them begins",
+            "Time from a key becoming due to the start of its processing",
             _QUEUE_BUCKETS,
             *labels,
         )
         self.queue_work_duration = self._histogram(
-            "workqueue_work_duration_seconds", "How long the work on a key takes", _QUEUE_BUCKETS, *labels
+            "workqueue_work_duration_seconds", "Processing time of a key", _QUEUE_BUCKETS, *labels
         )
         self.queue_unfinished_work = self._gauge(
-            "workqueue_unfinished_work_seconds", "Sum of the ages of all running work", *labels
+            "workqueue_unfinished_work_seconds", "Sum of the durations of processing in progress", *labels
         )
         self.queue_longest_running = self._gauge(
-            "workqueue_longest_running_processor_seconds", "Age of the longest running work", *labels
+            "workqueue_longest_running_processor_seconds", "Duration of the longest processing in progress", *labels
         )
 
     def _declare_client(self) -> None:
         self.requests = self._counter(
-            "rest_client_requests_total", "API requests, each attempt counted", "code", "method", "host"
+            "rest_client_requests_total", "API requests, counting each attempt", "code", "method", "host"
         )
         self.request_duration = self._histogram(
             "rest_client_request_duration_seconds", "Time until the response", _REST_BUCKETS, "verb", "host"
         )
         self.rate_limiter_duration = self._histogram(
             "rest_client_rate_limiter_duration_seconds",
-            "Wait for the client's own limit",
+            "Time spent waiting for the client-side rate limiter",
             _REST_BUCKETS,
             "verb",
             "host",
@@ -266,7 +279,9 @@ class Metrics:
             "rest_client_dns_resolution_duration_seconds", "Time to resolve the server's name", _REST_BUCKETS, "host"
         )
         self.decode_duration = self._histogram(
-            f"{self._own}_client_decode_seconds", "Time to decode a response body, on the event loop", _DECODE_BUCKETS
+            f"{self._prefix}_client_decode_seconds",
+            "Time to decode a response body, on the event loop",
+            _DECODE_BUCKETS,
         )
         self.request_size = self._histogram(
             "rest_client_request_size_bytes", "Size of request bodies", _SIZE_BUCKETS, "verb", "host"
@@ -275,39 +290,42 @@ class Metrics:
             "rest_client_response_size_bytes", "Size of response bodies", _SIZE_BUCKETS, "verb", "host"
         )
         self.request_retries = self._counter(
-            "rest_client_request_retries_total", "Attempts after the first", "code", "verb", "host"
+            "rest_client_request_retries_total", "Retried API requests", "code", "verb", "host"
         )
 
     def _declare_informers(self) -> None:
-        self.informer_objects = self._gauge(f"{self._own}_informer_objects", "Objects in the cache", "resource")
+        self.informer_objects = self._gauge(f"{self._prefix}_informer_objects", "Objects in the cache", "resource")
         self.informer_relists = self._counter(
-            f"{self._own}_informer_relists_total", "Full lists after the first, by reason", "resource", "reason"
+            f"{self._prefix}_informer_relists_total", "Full lists after the first, by reason", "resource", "reason"
         )
         self.informer_watch_restarts = self._counter(
-            f"{self._own}_informer_watch_restarts_total", "Watches started anew, by reason", "resource", "reason"
+            f"{self._prefix}_informer_watch_restarts_total", "Watches restarted, by reason", "resource", "reason"
         )
         self.informer_list_duration = self._histogram(
-            f"{self._own}_informer_list_duration_seconds", "Length of full lists, all pages", _REST_BUCKETS, "resource"
+            f"{self._prefix}_informer_list_duration_seconds",
+            "Duration of full lists, all pages",
+            _REST_BUCKETS,
+            "resource",
         )
-        self.informer_events = self._counter(f"{self._own}_informer_events_total", "Events received", "resource")
+        self.informer_events = self._counter(f"{self._prefix}_informer_events_total", "Events received", "resource")
         self.informer_lag = self._histogram(
-            f"{self._own}_informer_lag_seconds",
-            "From the arrival of an event to its delivery",
+            f"{self._prefix}_informer_lag_seconds",
+            "Time from receiving an event to delivering it to handlers",
             _REST_BUCKETS,
             "resource",
         )
         self.informer_event_age = self._gauge(
-            f"{self._own}_informer_last_event_age_seconds", "Since events or bookmarks came last", "resource"
+            f"{self._prefix}_informer_last_event_age_seconds", "Time since the last event or bookmark", "resource"
         )
         self.informer_dropped = self._counter(
-            f"{self._own}_informer_dropped_total", "Events that were not delivered, by reason", "resource", "reason"
+            f"{self._prefix}_informer_dropped_total", "Events dropped before delivery, by reason", "resource", "reason"
         )
         self.informer_handler_errors = self._counter(
-            f"{self._own}_informer_handler_errors_total", "Exceptions in event handlers", "resource"
+            f"{self._prefix}_informer_handler_errors_total", "Exceptions in event handlers", "resource"
         )
 
     def _declare_election_and_webhooks(self) -> None:
-        self.leader = self._gauge("leader_election_master_status", "1 while this process holds the lease", "name")
+        self.leader = self._gauge("leader_election_master_status", "1 if this process holds the lease, else 0", "name")
         self.leader_slow_path = self._counter(
             "leader_election_slowpath_total", "Renewals that had to read the lease first", "name"
         )
@@ -315,26 +333,27 @@ class Metrics:
             "controller_runtime_webhook_requests_total", "Webhook requests by code", "webhook", "code"
         )
         self.webhook_latency = self._histogram(
-            "controller_runtime_webhook_latency_seconds", "Length of webhook requests", _QUEUE_BUCKETS, "webhook"
+            "controller_runtime_webhook_latency_seconds", "Latency of webhook requests", _QUEUE_BUCKETS, "webhook"
         )
         self.webhook_in_flight = self._gauge(
             "controller_runtime_webhook_requests_in_flight", "Webhook requests being served", "webhook"
         )
-        self.webhook_panics = self._counter("controller_runtime_webhook_panics_total", "Webhooks that raised")
-        self.conversion_webhook_panics = self._counter(
-            "controller_runtime_conversion_webhook_panics_total", "Conversion webhooks that raised"
+        self.webhook_panics = self._counter(
+            "controller_runtime_webhook_panics_total", "Webhook handlers that raised an unexpected exception"
         )
-        self.certificate_reads = self._counter("certwatcher_read_certificate_total", "Certificates read")
+        self.conversion_webhook_panics = self._counter(
+            "controller_runtime_conversion_webhook_panics_total",
+            "Conversion webhooks that raised an unexpected exception",
+        )
+        self.certificate_reads = self._counter("certwatcher_read_certificate_total", "Certificates loaded")
         self.certificate_read_errors = self._counter(
-            "certwatcher_read_certificate_errors_total", "Certificates that could not be read"
+            "certwatcher_read_certificate_errors_total", "Certificates that failed to load"
         )
 
     def _declare_events(self) -> None:
-        self.events_written = self._counter(
-            f"{self._own}_events_written_total", "Event writes that the API server took"
-        )
+        self.events_written = self._counter(f"{self._prefix}_events_written_total", "Events written to the API server")
         self.events_dropped = self._counter(
-            f"{self._own}_events_dropped_total", "Events not written, by reason", "reason"
+            f"{self._prefix}_events_dropped_total", "Events not written, by reason", "reason"
         )
         for reason in ("overflow", "spam", "refused", "expired"):
             self.events_dropped.labels(reason)
