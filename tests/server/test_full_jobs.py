@@ -128,7 +128,7 @@ def test_a_status_that_does_not_fit_is_written_in_short(stage: World, operator: 
     post_full(stage, invalid_job(), grown - 400)
     short = stage.wait_condition("Failed")
     assert short["reason"] == "PyTorchJobFailedValidation"
-    assert len(short["message"].encode()) <= 96
+    assert len(short["message"].encode()) <= 128
     assert short["message"].startswith(message[:40])
     assert short["message"].endswith("characters left out)")
     assert_calm(stage, operator)

@@ -20,7 +20,7 @@ from trainop.runtime.texts import cut
 SOONEST, LATEST = 60.0, 900.0
 """Seconds until a refused status is tried again: at first, and at most. Sooner once the job has changed."""
 
-SHORT = 96
+SHORT = 128
 """Bytes of a condition's message in a status that did not fit."""
 
 log = structlog.get_logger(__name__)
