@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.simulation import bugs, bugs_of_jobs  # noqa: F401  # each plants its own
+from tests.simulation import bugs, bugs_of_jobs, bugs_of_ownership  # noqa: F401  # each plants its own
 from tests.simulation.draw import draw_script
 from tests.simulation.examine import examine_seed, kills
 from tests.simulation.planting import BUGS, hunt

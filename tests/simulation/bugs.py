@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -9,11 +10,12 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.planting import bug, patch
+from trainop.controllers import own_writes
 from trainop.controllers.apply import Applier
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
-from trainop.controllers.reconciler import JobReconciler
+from trainop.controllers.reconciler import JobReconciler, _can_wait, _is_unsettled
 from trainop.engine import plan as engine
 from trainop.engine import replicas
 from trainop.engine.builder import PlanBuilder
@@ -81,6 +83,66 @@ def garbage_made_anew():
         return True
 
     return patch(OwnerCheck, "confirm", confirm)
+
+
+@bug("An update that shows the own status passes for its echo, whatever else has changed.")
+def edit_taken_for_an_echo():
+    return patch(own_writes, "_apart_from_status", lambda _: None)
+
+
+# Passes that stop early -----------------------------------------------------------------------------------------------
+
+
+def _only_past(step: str, whole: str) -> Any:
+    """A pass that does not get from method `whole` to method `step` asks for no other."""
+    run, take = getattr(JobReconciler, whole), getattr(JobReconciler, step)
+    past: set[Any] = set()
+
+    async def taken(self: JobReconciler, *args: Any) -> Any:
+        past.add(asyncio.current_task())
+        return await take(self, *args)
+
+    async def forgetful(self: JobReconciler, *args: Any) -> Result:
+        past.discard(asyncio.current_task())
+        result: Result = await run(self, *args)
+        return result if asyncio.current_task() in past else DONE
+
+    changes: Any = {step: taken, whole: forgetful}
+    return mock.patch.multiple(JobReconciler, **changes)
+
+
+@bug("A pass that waits for the cache to show an own write of the job leaves no reason to come back.")
+def own_write_awaited_by_nobody():
+    return _only_past("_pursue", "reconcile")
+
+
+@bug("A pass that waits for caches to show own writes of children leaves no reason to come back.")
+def children_awaited_by_nobody():
+    return _only_past("_carry_out", "_pursue")
+
+
+@bug("A pass that puts off a status which can wait leaves no reason to come back.")
+def status_put_off_for_ever():
+    carry_out = JobReconciler._carry_out
+
+    async def forget(self: JobReconciler, seen: Any, plan: Any, version: str) -> Result:
+        unsettled = _is_unsettled(seen)
+        if _can_wait(plan) and self._writes.seconds_until_calm(seen.job, unsettled=unsettled):
+            return DONE
+        return await carry_out(self, seen, plan, version)
+
+    return patch(JobReconciler, "_carry_out", forget)
+
+
+@bug("A pass that has made children leaves no reason to come back if these come and go unseen.")
+def unseen_child_awaited_by_nobody():
+    finish = JobReconciler._result
+
+    def forget(self: JobReconciler, *args: Any) -> Result:
+        with patch(Expectations, "expires_in", lambda *_: None):
+            return finish(self, *args)
+
+    return patch(JobReconciler, "_result", forget)
 
 
 # Writes ---------------------------------------------------------------------------------------------------------------

@@ -7,11 +7,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from tests.simulation.bugs import own_names_free
 from tests.simulation.planting import bug, patch
-from trainop.controllers.apply import Applier
-from trainop.controllers.refused_children import RefusedChildren
-from trainop.engine import claim, failures, leaders, limits, replicas, restarts, status
+from trainop.engine import failures, leaders, limits, replicas, restarts, slots, status
 from trainop.engine import plan as engine
 from trainop.engine.actions import DeletePod
 from trainop.engine.builder import PlanBuilder
@@ -20,7 +17,7 @@ from trainop.engine.cleanup import sweep
 from trainop.engine.framework import JOB_ROLE, Tally
 from trainop.engine.manifests import Manifests
 from trainop.engine.restart_history import RESTARTS
-from trainop.engine.slots import RoleSlots, read_place
+from trainop.engine.slots import RoleSlots
 from trainop.engine.status import Status
 
 # Pods and services ----------------------------------------------------------------------------------------------------
@@ -263,6 +260,11 @@ def first_success_is_enough():
     return plant()
 
 
+@bug("Phase Succeeded without an exit code completes worker 0 of a TFJob.")
+def phase_alone_completes_worker_0():
+    return patch(slots, "_has_completed", lambda pod, _: pod.status.phase == "Succeeded")
+
+
 # The end --------------------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +292,11 @@ def none_means_running():
     return _sweeping(lambda policy: "Running" if policy == "None" else policy)
 
 
+@bug("What still runs of replicas that were scaled away runs on after the end.")
+def surplus_left_at_the_end():
+    return patch(engine, "sweep", lambda children, policy, *_: sweep(children, policy))
+
+
 @bug("A job that fails at a limit leaves its pods running if the policy is None.")
 def limit_leaves_pods():
     return patch(engine, "ended_abruptly", lambda *_: False)
@@ -308,95 +315,3 @@ def services_outlive_vanished_pods():
 @bug("The time to live counts from the start of the job.")
 def time_to_live_from_the_start():
     return patch(Status, "completion_time", property(lambda self: self.start_time))
-
-
-# Whose pods they are --------------------------------------------------------------------------------------------------
-
-
-@bug("An orphan with the labels of a slot is adopted under any name.")
-def orphan_of_another_name_adopted():
-    def by_age(job: Any, orphan: Any) -> bool:
-        return (orphan.creation_timestamp or "") >= (job.metadata.creation_timestamp or "")
-
-    return patch(claim, "_may_adopt", by_age)
-
-
-@bug("An orphan with the name of a slot is adopted although it is older than the job.")
-def older_orphan_adopted():
-    def by_name(job: Any, orphan: Any) -> bool:
-        return bool(orphan.name == "-".join((job.name, *map(str, read_place(orphan.labels)))))
-
-    return patch(claim, "_may_adopt", by_name)
-
-
-@bug("A pod whose owner reference somebody removed is not adopted again.")
-def orphans_left():
-    return patch(claim, "_may_adopt", lambda *_: False)
-
-
-@bug("A pod that has other labels by now is not released.")
-def labels_of_others_kept():
-    async def keep(*_: Any) -> None:
-        return None
-
-    return patch(Applier, "_release", keep)
-
-
-@bug("A job that has had pods fails when the API server refuses one of them.")
-def refusal_fails_a_begun_job():
-    carry_out = Applier.carry_out
-
-    async def as_at_first(self: Applier, job: Any, actions: Any, **_: Any) -> Any:
-        return await carry_out(self, job, actions)
-
-    return patch(Applier, "carry_out", as_at_first)
-
-
-@bug("A job whose first pods the API server refuses goes on trying.")
-def refusal_fails_nothing():
-    carry_out = Applier.carry_out
-
-    async def as_begun(self: Applier, job: Any, actions: Any, **_: Any) -> Any:
-        return await carry_out(self, job, actions, begun=True)
-
-    return patch(Applier, "carry_out", as_begun)
-
-
-@bug("What the API server has refused once is never tried again.")
-def refused_for_ever():
-    allow = RefusedChildren.allow
-
-    def without(self: RefusedChildren, job: Any, actions: Any) -> Any:
-        held = self._held.get(job.uid)
-        if held is not None:
-            held.until = float("inf")
-        return allow(self, job, actions)[0], None
-
-    return patch(RefusedChildren, "allow", without)
-
-
-@bug("A pod counts as soon as it may be adopted, also if the API server refuses that.")
-def orphan_counted_before_adoption():
-    sort = claim._claim
-
-    def counted(*args: Any) -> Any:
-        found = sort(*args)
-        found.ours += found.adoptees.values()
-        return found
-
-    return patch(claim, "_claim", counted)
-
-
-@bug("A name is made anew in the pass that removes its holder, which somebody has labelled as another replica.")
-def name_of_a_misplaced_pod_taken():
-    return own_names_free()
-
-
-@bug("A job that has begun fails when an edit makes it one that validation refuses.")
-def edit_fails_a_begun_job():
-    proceed = engine._proceed
-
-    def refuse(builder: PlanBuilder) -> Any:
-        return engine._refuse(builder, "of an edit") if builder.job.errors else proceed(builder)
-
-    return patch(engine, "_proceed", refuse)

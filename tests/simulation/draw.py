@@ -21,6 +21,7 @@ from tests.simulation.script import (
     Step,
     replica_spec,
 )
+from tests.simulation.staged import stage
 from tests.simulation.themes import ENCORES, LOSSES, SCENES, Scene, Theme, Weights, theme_of
 from tests.simulation.weather import draw_weather
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
@@ -51,6 +52,10 @@ PROPAGATIONS = ("Background", "Foreground")
 
 def draw_script(seed: int) -> Script:
     """Everything that the seed decides beforehand."""
+    return stage(seed) or _draw_themed(seed)
+
+
+def _draw_themed(seed: int) -> Script:
     rng, theme = random.Random(f"{seed}/script"), theme_of(seed)
     scene = theme.scene or (rng.choice(list(Scene)) if rng.random() < 0.5 else Scene.NONE)
     orderly = rng.random() < theme.orderly

@@ -8,7 +8,7 @@ then only what must never be can be judged, and that nothing is left undone at t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -113,6 +113,8 @@ class Script:
     force_delete_after: float | None = None
     lingering: bool = False
     """Pods that run go on when their job has finished."""
+    unreported: Collection[Slot] = ()
+    """Slots whose pods succeed without a known exit code, in scripts that are not orderly."""
     stubborn: float = 0.0
     """Share of pods that stay Terminating until it is calm, or somebody uses force."""
 
