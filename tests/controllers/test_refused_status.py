@@ -68,7 +68,7 @@ async def test_a_status_that_does_not_fit_is_written_with_short_messages() -> No
     assert shell.conditions()[-1] == ("Failed", "True")
     message = shell.job()["status"]["conditions"][-1]["message"]
     assert message.startswith("PyTorchJob failed validation because")
-    assert len(message) <= 96
+    assert len(message) <= 128
     assert shell.events.of("FailedStatusUpdate") == []
 
 
