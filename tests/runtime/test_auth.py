@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.patience import PATIENCE
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.client.auth import ClusterConfig, ConfigError, load_config
-from trainop.runtime.client.cluster import Credentials, Proof
+from trainop.runtime.client.cluster import AuthHeaders, Credentials
 from trainop.runtime.client.credentials import TokenFile
 from trainop.runtime.client.proxy import proxy_for
 from trainop.runtime.client.tls import Material, read_material
@@ -84,7 +84,7 @@ async def test_service_account(account: Path):
     assert (config.server, config.namespace, config.proxy) == ("https://10.0.0.1:6443", "system", None)
     assert config.ca == account / "ca.crt"
     assert config.credentials is not None
-    assert (await config.credentials.proof()).headers == {"authorization": "Bearer pod-token"}
+    assert (await config.credentials.auth_headers()).headers == {"authorization": "Bearer pod-token"}
 
 
 def test_service_account_needs_no_heavy_import(account: Path):
@@ -156,7 +156,7 @@ async def test_tokens_and_passwords(tmp_path: Path, user: dict[str, str], author
     write(tmp_path / "token", "from-file\n")
     credentials = load(tmp_path, kubeconfig(user)).credentials
     assert credentials is not None
-    assert (await credentials.proof()).headers == {"authorization": authorization}
+    assert (await credentials.auth_headers()).headers == {"authorization": authorization}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ async def test_token_file_is_read_again(tmp_path: Path):
     tokens = TokenFile(path, clock)
 
     async def token() -> str:
-        return (await tokens.proof()).headers["authorization"].removeprefix("Bearer ")
+        return (await tokens.auth_headers()).headers["authorization"].removeprefix("Bearer ")
 
     assert await token() == "one"
     write(path, "two")
@@ -223,14 +223,14 @@ async def test_token_file_is_read_again(tmp_path: Path):
     write(path, "three")
     assert await token() == "three"
     write(path, "four")
-    assert tokens.refused(await tokens.proof())
+    assert tokens.refused(await tokens.auth_headers())
     assert await token() == "four", "a refused token is read again at once"
 
 
 @virtual_time
 async def test_token_file_that_never_was_is_an_error(tmp_path: Path):
-    with pytest.raises(NotConnectedError, match="no token there"):
-        await TokenFile(tmp_path / "token", VirtualClock()).proof()
+    with pytest.raises(NotConnectedError, match="contains no token"):
+        await TokenFile(tmp_path / "token", VirtualClock()).auth_headers()
 
 
 PLUGIN = """\
@@ -262,9 +262,9 @@ async def test_exec_plugin_is_run_when_needed(tmp_path: Path):
     credentials = config.credentials
     assert credentials is not None
     for _ in range(2):
-        assert (await credentials.proof()).headers == {"authorization": "Bearer p1-https://api:6443"}
-    assert credentials.refused(await credentials.proof())
-    assert (await credentials.proof()).headers == {"authorization": "Bearer p2-https://api:6443"}
+        assert (await credentials.auth_headers()).headers == {"authorization": "Bearer p1-https://api:6443"}
+    assert credentials.refused(await credentials.auth_headers())
+    assert (await credentials.auth_headers()).headers == {"authorization": "Bearer p2-https://api:6443"}
 
 
 async def test_exec_plugin_is_run_again_shortly_before_expiry(tmp_path: Path):
@@ -276,38 +276,38 @@ async def test_exec_plugin_is_run_again_shortly_before_expiry(tmp_path: Path):
     seen = []
     for seconds in (0.0, 49.0, 2.0):
         clock.seconds += seconds
-        proof = await credentials.proof()
-        seen.append(proof.headers["authorization"][7:9])
-        assert proof.certificate == b"cert"
+        auth = await credentials.auth_headers()
+        seen.append(auth.headers["authorization"][7:9])
+        assert auth.certificate == b"cert"
     assert seen == ["p1", "p1", "p2"]
 
 
 async def test_exec_plugin_is_run_once_for_all_who_wait(tmp_path: Path):
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": plugin(tmp_path)}))), environ={})
     assert config.credentials is not None
-    proofs = await asyncio.gather(*[config.credentials.proof() for _ in range(5)])
-    assert {proof.headers["authorization"] for proof in proofs} == {"Bearer p1-https://api:6443"}
+    answers = await asyncio.gather(*[config.credentials.auth_headers() for _ in range(5)])
+    assert {auth.headers["authorization"] for auth in answers} == {"Bearer p1-https://api:6443"}
 
 
-async def refuse_all(credentials: Credentials, shown: list[Proof]) -> set[str]:
+async def refuse_all(credentials: Credentials, shown: list[AuthHeaders]) -> set[str]:
     """Each request that met a 401 with what it had shown asks for something else."""
 
-    async def again(proof: Proof) -> str:
-        if credentials.refused(proof):
-            proof = await credentials.proof()
-        return proof.headers["authorization"][7:9]
+    async def again(auth: AuthHeaders) -> str:
+        if credentials.refused(auth):
+            auth = await credentials.auth_headers()
+        return auth.headers["authorization"][7:9]
 
-    return set(await asyncio.gather(*[again(proof) for proof in shown]))
+    return set(await asyncio.gather(*[again(auth) for auth in shown]))
 
 
 async def test_exec_plugin_is_run_once_for_sixty_requests_that_were_refused(tmp_path: Path):
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": plugin(tmp_path)}))), environ={})
     credentials = config.credentials
     assert credentials is not None
-    old = await credentials.proof()
+    old = await credentials.auth_headers()
     assert await refuse_all(credentials, [old] * 30) == {"p2"}
     assert await refuse_all(credentials, [old] * 30) == {"p2"}, "also those whose 401 came later"
-    assert await refuse_all(credentials, [await credentials.proof()] * 60) == {"p2"}, "not at once again"
+    assert await refuse_all(credentials, [await credentials.auth_headers()] * 60) == {"p2"}, "not at once again"
     assert (tmp_path / "runs").read_text() == "2"
 
 
@@ -316,7 +316,7 @@ async def test_exec_plugin_that_fails_is_not_run_for_each_who_waits(tmp_path: Pa
     spec = {"command": "sh", "args": ["-c", f"echo >> {runs}; exit 1"], "interactiveMode": "Never"}
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
     assert config.credentials is not None
-    outcomes = await asyncio.gather(*[config.credentials.proof() for _ in range(60)], return_exceptions=True)
+    outcomes = await asyncio.gather(*[config.credentials.auth_headers() for _ in range(60)], return_exceptions=True)
     assert all(isinstance(outcome, NotConnectedError) for outcome in outcomes)
     assert runs.read_text() == "\n"
 
@@ -328,7 +328,7 @@ async def test_token_in_the_kubeconfig_is_read_again(tmp_path: Path):
     assert credentials is not None
 
     async def token() -> str:
-        return (await credentials.proof()).headers["authorization"].removeprefix("Bearer ")
+        return (await credentials.auth_headers()).headers["authorization"].removeprefix("Bearer ")
 
     assert await token() == "one"
     write(path, kubeconfig({"token": "two"}))
@@ -346,7 +346,7 @@ async def test_exec_plugin_that_hangs_is_given_up(tmp_path: Path, monkeypatch: p
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
     assert config.credentials is not None
     with pytest.raises(NotConnectedError, match="exec plugin sleep: no answer in"):
-        await config.credentials.proof()
+        await config.credentials.auth_headers()
 
 
 async def test_exec_plugin_ends_with_who_asked_and_has_no_terminal(tmp_path: Path):
@@ -354,7 +354,7 @@ async def test_exec_plugin_ends_with_who_asked_and_has_no_terminal(tmp_path: Pat
     spec = {"command": sys.executable, "args": ["-c", script, str(tmp_path / "pid")], "interactiveMode": "IfAvailable"}
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
     assert config.credentials is not None
-    asking = asyncio.ensure_future(config.credentials.proof())
+    asking = asyncio.ensure_future(config.credentials.auth_headers())
 
     def written() -> str:
         return (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""
@@ -381,7 +381,7 @@ async def test_token_file_is_read_once_for_all_who_wait(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Path, "read_text", counted)
     credentials = TokenFile(path, VirtualClock())
-    await asyncio.gather(*[credentials.proof() for _ in range(5)])
+    await asyncio.gather(*[credentials.auth_headers() for _ in range(5)])
     assert reads == [path]
 
 
@@ -408,7 +408,7 @@ async def test_exec_plugin_that_fails_says_why(tmp_path: Path, spec: dict[str, A
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
     assert config.credentials is not None
     with pytest.raises(NotConnectedError, match=complaint):
-        await config.credentials.proof()
+        await config.credentials.auth_headers()
 
 
 def jwt(expires_in: float) -> str:
@@ -425,15 +425,15 @@ async def test_auth_provider_is_left_to_the_library(tmp_path: Path):
     token = jwt(3600)
     credentials = load(tmp_path, kubeconfig(oidc(**{"id-token": token}))).credentials
     assert credentials is not None
-    assert (await credentials.proof()).headers == {"authorization": f"Bearer {token}"}
-    assert credentials.refused(await credentials.proof())
+    assert (await credentials.auth_headers()).headers == {"authorization": f"Bearer {token}"}
+    assert credentials.refused(await credentials.auth_headers())
 
 
 async def test_auth_provider_that_fails_says_why(tmp_path: Path):
     credentials = load(tmp_path, kubeconfig(oidc())).credentials
     assert credentials is not None
     with pytest.raises(NotConnectedError, match=r"login of context 'here' failed: .*No valid id-token"):
-        await credentials.proof()
+        await credentials.auth_headers()
 
 
 @pytest.mark.parametrize(
@@ -548,4 +548,4 @@ async def test_whatever_an_exec_plugin_says_is_a_credential_or_no_connection(tmp
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
     assert config.credentials is not None
     with pytest.raises(NotConnectedError, match="exec plugin cat: "):
-        await config.credentials.proof()
+        await config.credentials.auth_headers()

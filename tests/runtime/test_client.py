@@ -591,7 +591,7 @@ async def test_warnings_of_the_server_are_repeated_once(capsys: pytest.CaptureFi
     await CALLS["get"](client)
     await CALLS["get"](client)
     out = capsys.readouterr().out
-    assert out.count("server warns") == 2
+    assert out.count("API server warning") == 2
     assert "unknown field" in out
 
 
@@ -601,4 +601,4 @@ async def test_warnings_without_end_are_not_remembered_without_end(capsys: pytes
     client, _ = client_of(*answers)
     for _ in answers:
         await CALLS["get"](client)
-    assert capsys.readouterr().out.count("server warns") == 1000
+    assert capsys.readouterr().out.count("API server warning") == 1000

@@ -25,7 +25,7 @@ from cryptography.x509.oid import NameOID
 from tests.runtime.virtual_time import VirtualClock
 from trainop.runtime.client.auth import ClusterConfig, ConfigError, load_config
 from trainop.runtime.client.client import Client
-from trainop.runtime.client.cluster import Pem, Proof
+from trainop.runtime.client.cluster import AuthHeaders, Pem
 from trainop.runtime.client.credentials import StaticCredentials, TokenFile
 from trainop.runtime.client.http import HttpStream, HttpTransport
 from trainop.runtime.client.identity import CredentialsCheck
@@ -483,8 +483,8 @@ class Issued:
     def __init__(self, certificate: bytes, key: bytes) -> None:
         self.pair = certificate, key
 
-    async def proof(self) -> Proof:
-        return Proof({}, *self.pair)
+    async def auth_headers(self) -> AuthHeaders:
+        return AuthHeaders({}, *self.pair)
 
     def refused(self) -> bool:
         return False

@@ -17,8 +17,8 @@ from tests.runtime.test_http import serving, transport_of
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.operator import build
 from trainop.runtime.client.client import Client
-from trainop.runtime.client.cluster import Proof
-from trainop.runtime.client.http import PIECE, HttpTransport
+from trainop.runtime.client.cluster import AuthHeaders
+from trainop.runtime.client.http import WRITE_CHUNK, HttpTransport
 from trainop.runtime.client.pool import MAX_REQUESTS
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.errors import NotLeaderError
@@ -123,13 +123,13 @@ class Renewable:
     """Credentials that can always be had anew."""
 
     def __init__(self) -> None:
-        self.proofs = 0
+        self.answers = 0
 
-    async def proof(self) -> Proof:
-        self.proofs += 1
-        return Proof({"authorization": f"Bearer {self.proofs}"})
+    async def auth_headers(self) -> AuthHeaders:
+        self.answers += 1
+        return AuthHeaders({"authorization": f"Bearer {self.answers}"})
 
-    def refused(self, *_proof: Proof) -> bool:
+    def refused(self, *_auth: AuthHeaders) -> bool:
         return True
 
 
@@ -226,12 +226,12 @@ async def test_a_large_write_is_not_completed_once_another_may_lead():
 
     listener = await asyncio.start_server(receive, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    body = b"x" * (4 * PIECE)
+    body = b"x" * (4 * WRITE_CHUNK)
     async with listener, transport_of(f"http://127.0.0.1:{port}") as transport:
         with pytest.raises(NotLeaderError):
             await transport.send(Request("POST", "/x", body=body, timeout=5, gate=gate))
         await ended.wait()
-    assert received.count(b"x") < 3 * PIECE, "of four pieces"
+    assert received.count(b"x") < 3 * WRITE_CHUNK, "of four pieces"
 
 
 class LeaseServer:

@@ -82,7 +82,7 @@ def test_every_type_of_a_public_signature_is_public():
     public = [getattr(trainop.runtime, name) for name in trainop.runtime.__all__]
     ours = [each for each in public if getattr(each, "__module__", "").startswith("trainop.")]
     named = {found.__name__ for each in ours for found in _named_types(each)}
-    assert {"HasMetadata", "Proof", "Runnable", "Metrics"} <= named, "the walk finds what signatures name"
+    assert {"HasMetadata", "AuthHeaders", "Runnable", "Metrics"} <= named, "the walk finds what signatures name"
     assert sorted(named - set(trainop.runtime.__all__)) == []
 
 

@@ -394,7 +394,7 @@ async def test_discovery_answers_hold_for_a_second_and_others_than_refusals_say_
         assert not await discovery.serves(JOBS)
         await asyncio.sleep(2)
     for _ in ("an empty object", "a page of HTML"):
-        with pytest.raises(ConnectionError, match="answers nonsense"):
+        with pytest.raises(ConnectionError, match="returned an invalid answer"):
             await discovery.serves(JOBS)
 
 

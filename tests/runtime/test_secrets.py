@@ -12,7 +12,7 @@ import structlog
 
 from trainop.runtime.cache.watchevents import WatchEvent
 from trainop.runtime.client.client import Listing, Page
-from trainop.runtime.client.cluster import ClusterConfig, Proof
+from trainop.runtime.client.cluster import AuthHeaders, ClusterConfig
 from trainop.runtime.client.credentials import StaticCredentials, bearer
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.manager.logs import configure_logging
@@ -33,7 +33,7 @@ BODY = msgspec.json.encode(OBJECT)
         Request("POST", "/api", body=BODY),
         Response(200, {}, BODY),
         bearer(SECRET),
-        Proof({}, key=SECRET.encode()),
+        AuthHeaders({}, key=SECRET.encode()),
         StaticCredentials.token(SECRET),
         StaticCredentials.basic("me", SECRET),
         ClusterConfig("https://x", StaticCredentials.token(SECRET), client_key=SECRET.encode()),

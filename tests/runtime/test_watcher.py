@@ -107,7 +107,7 @@ def test_an_event_restores_the_trust_in_a_watch():
     state = WATCHING
     for _ in range(2):
         state, _ = follow(state, Ended(Cause.SHORT, "10"))
-    state, action = follow(state, Ended(Cause.CLOSED, "12", fruitful=True))
+    state, action = follow(state, Ended(Cause.CLOSED, "12", made_progress=True))
     assert (action.verb, action.version) == (Verb.WATCH, "12")
     _, action = follow(state, Ended(Cause.SHORT, "12"))
     assert action.verb is Verb.WATCH
@@ -117,7 +117,7 @@ def test_an_event_restores_the_trust_also_if_the_watch_breaks_off_then():
     state = WATCHING
     for _ in range(2):
         state, _ = follow(state, Ended(Cause.SHORT, "10"))
-    state, _ = follow(state, Ended(Cause.DISCONNECTED, "12", fruitful=True))
+    state, _ = follow(state, Ended(Cause.DISCONNECTED, "12", made_progress=True))
     for _ in range(2):
         state, action = follow(state, Ended(Cause.SHORT, "12"))
         assert (action.verb, action.version) == (Verb.WATCH, "12")
@@ -148,27 +148,27 @@ def test_each_watch_that_brought_something_may_hurry_once():
     state, _ = follow(state, Paged("", "5"))
     _, action = follow(state, Ended(Cause.TOO_LARGE))
     assert action.delay > 0, "not in a tight loop"
-    _, action = follow(state, Ended(Cause.TOO_LARGE, "6", fruitful=True))
+    _, action = follow(state, Ended(Cause.TOO_LARGE, "6", made_progress=True))
     assert action.delay == 0
 
 
 def test_watches_that_end_at_once_come_ever_more_seldom_until_one_lasts():
     state, delays = WATCHING, []
     for version in range(11, 18):
-        state, action = follow(state, Ended(Cause.BRIEF, str(version), fruitful=True))
+        state, action = follow(state, Ended(Cause.BRIEF, str(version), made_progress=True))
         assert (action.verb, action.version) == (Verb.WATCH, str(version))
         delays.append(action.delay)
     assert delays[0] == 0, "a server may cut one short"
     for delay, least in zip(delays[1:], (0.8, 1.6, 3.2, 6.4, 12.8, 25.6), strict=True):
         assert least <= delay <= 2 * least
-    state, _ = follow(state, Ended(Cause.CLOSED, "30", fruitful=True))
-    assert follow(state, Ended(Cause.BRIEF, "31", fruitful=True))[1].delay == 0
+    state, _ = follow(state, Ended(Cause.CLOSED, "30", made_progress=True))
+    assert follow(state, Ended(Cause.BRIEF, "31", made_progress=True))[1].delay == 0
 
 
 def test_three_mute_watches_in_a_row_end_in_a_list():
     state, action = follow(WATCHING, Ended(Cause.MUTE))
     state, action = follow(state, Ended(Cause.MUTE))
-    state, action = follow(state, Ended(Cause.SILENT, "12", fruitful=True))
+    state, action = follow(state, Ended(Cause.SILENT, "12", made_progress=True))
     for verb in (Verb.WATCH, Verb.WATCH, Verb.PAGE):
         state, action = follow(state, Ended(Cause.MUTE))
         assert (action.verb, action.delay) == (verb, 0)
@@ -213,7 +213,7 @@ def test_no_history_leads_into_a_tight_loop(outcomes: list[Paged | Ended], rng: 
         now += action.delay
         assert 0 <= action.delay <= max(2 * MAX_BACKOFF, 5.0)
         long = (Cause.CLOSED, Cause.SILENT, Cause.MUTE)  # each took seconds
-        progress = isinstance(outcome, Paged) or outcome.fruitful or outcome.cause in long
+        progress = isinstance(outcome, Paged) or outcome.made_progress or outcome.cause in long
         immediate = 0 if action.delay or progress else immediate + 1
         assert immediate <= 2
 
@@ -255,7 +255,7 @@ def test_causes_of_broken_connections(error: Exception):
 
 
 @pytest.mark.parametrize(
-    ("fruitful", "seconds", "cause"),
+    ("made_progress", "seconds", "cause"),
     [
         (True, 0.1, Cause.BRIEF),
         (True, 4.9, Cause.BRIEF),
@@ -267,5 +267,5 @@ def test_causes_of_broken_connections(error: Exception):
         (True, 600.0, Cause.CLOSED),
     ],
 )
-def test_causes_of_closed_watches(fruitful: bool, seconds: float, cause: Cause):
-    assert cause_of_close(fruitful=fruitful, seconds=seconds) is cause
+def test_causes_of_closed_watches(made_progress: bool, seconds: float, cause: Cause):
+    assert cause_of_close(made_progress=made_progress, seconds=seconds) is cause

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainop.runtime.cache.store import Store, by_controller, by_label, by_namespace
     from trainop.runtime.client.auth import load_config
     from trainop.runtime.client.client import Client, Listing, Page, PatchKind
-    from trainop.runtime.client.cluster import ClusterConfig, ConfigError, Credentials, Proof
+    from trainop.runtime.client.cluster import AuthHeaders, ClusterConfig, ConfigError, Credentials
     from trainop.runtime.client.conflicts import update
     from trainop.runtime.client.discovery import Discovery
     from trainop.runtime.client.http import HttpStream, HttpTransport
@@ -132,7 +132,7 @@ _PLACES = {
     "cache.cache": "Cache CacheError",
     "client.client": "Client Listing Page PatchKind",
     "clock": "Clock SystemClock",
-    "client.cluster": "ClusterConfig ConfigError Credentials Proof",
+    "client.cluster": "ClusterConfig ConfigError Credentials AuthHeaders",
     "client.conflicts": "update",
     "controller.controller": "Controller Source",
     "controller.create_or_patch": "OperationResult create_or_patch",
@@ -181,19 +181,19 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names.
 __all__ = [
     "ALL_OTHERS", "CONFIG_MAPS", "DONE", "MUTATING_WEBHOOK_CONFIGURATIONS", "NAMESPACES", "NODES", "PODS",
     "SECRETS", "SERVICES", "VALIDATING_WEBHOOK_CONFIGURATIONS", "Address", "AdmissionRequest",
-    "AdmissionResponse", "AlreadyExistsError", "Announcer", "ApiError", "Authorizer", "BindError", "Bindable",
-    "Cache", "CacheError", "CertificateFolder", "CertificateRotation", "Change", "Changed", "Checks", "Client",
-    "Clock", "ClusterConfig", "ConfigError", "Configuration", "ConflictError", "Controller",
-    "ControllerMetrics", "Credentials", "CredentialsCheck", "DecodeError", "Decoder", "Discovery", "Elector",
-    "EndlessListError", "EnqueueMapped", "EnqueueObject", "EnqueueOwner", "EventClient", "EventLimits",
-    "Expectations", "ExponentialLimiter", "Flushable", "ForbiddenError", "GoneError", "GroupVersionKind",
-    "GroupVersionResource", "Handler", "HasMetadata", "HttpServer", "HttpStream", "HttpTransport", "Informer",
-    "InformerMetrics", "InvalidError", "Json", "Key", "LeaderElector", "LeadershipLostError", "LeaseClient",
-    "Limiter", "Listing", "Manager", "Mapper", "Matching", "Metadata", "Metrics", "MutationError",
-    "NotConnectedError", "NotFoundError", "NotLeaderError", "ObjectReference", "ObservedQueue",
-    "OperationResult", "OwnerError", "OwnerReference", "Pace", "Page", "PartialObject", "PatchKind",
-    "Predicate", "Proof", "QueueMetrics", "RateLimiter", "ReconcileError", "Reconciler", "Recorder", "Recovery",
-    "Request", "RequestMetrics", "Resource", "Response", "Result", "RetryLimiter", "ReviewClient",
+    "AdmissionResponse", "AlreadyExistsError", "Announcer", "ApiError", "AuthHeaders", "Authorizer",
+    "BindError", "Bindable", "Cache", "CacheError", "CertificateFolder", "CertificateRotation", "Change",
+    "Changed", "Checks", "Client", "Clock", "ClusterConfig", "ConfigError", "Configuration", "ConflictError",
+    "Controller", "ControllerMetrics", "Credentials", "CredentialsCheck", "DecodeError", "Decoder", "Discovery",
+    "Elector", "EndlessListError", "EnqueueMapped", "EnqueueObject", "EnqueueOwner", "EventClient",
+    "EventLimits", "Expectations", "ExponentialLimiter", "Flushable", "ForbiddenError", "GoneError",
+    "GroupVersionKind", "GroupVersionResource", "Handler", "HasMetadata", "HttpServer", "HttpStream",
+    "HttpTransport", "Informer", "InformerMetrics", "InvalidError", "Json", "Key", "LeaderElector",
+    "LeadershipLostError", "LeaseClient", "Limiter", "Listing", "Manager", "Mapper", "Matching", "Metadata",
+    "Metrics", "MutationError", "NotConnectedError", "NotFoundError", "NotLeaderError", "ObjectReference",
+    "ObservedQueue", "OperationResult", "OwnerError", "OwnerReference", "Pace", "Page", "PartialObject",
+    "PatchKind", "Predicate", "QueueMetrics", "RateLimiter", "ReconcileError", "Reconciler", "Recorder",
+    "Recovery", "Request", "RequestMetrics", "Resource", "Response", "Result", "RetryLimiter", "ReviewClient",
     "RotationOptions", "Runnable", "Scope", "Selector", "ServingCertificate", "Source", "StallWatch", "Steps",
     "Stoppable", "Store", "Stream", "Synced", "SystemClock", "TerminalError", "Timing", "TokenBucket",
     "TooManyRequestsError", "Transport", "UnauthorizedError", "UnhealthyError", "Unstructured", "Urgency",

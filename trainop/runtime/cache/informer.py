@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from trainop.runtime.cache.informer_metrics import InformerMetrics, Unmeasured
+from trainop.runtime.cache.informer_metrics import InformerMetrics, NoInformerMetrics
 from trainop.runtime.cache.mutation_detector import GuardedStore
 from trainop.runtime.cache.reflector import Reflector
 from trainop.runtime.cache.scope import Namespaces, Scope, scopes_of
@@ -82,7 +82,7 @@ class Informer(Generic[T]):
         self.resource = resource
         self.optional = optional
         self._clock = clock or SystemClock()
-        self._metrics = metrics or Unmeasured()
+        self._metrics = metrics or NoInformerMetrics()
         self.store: Store[T] = (GuardedStore if guarded else Store)(indices, index_failed=self._count_failure)
         self._discovery = discovery or Discovery(client, self._clock)
         self._handlers: list[Handler[T]] = []

@@ -23,7 +23,7 @@ class InformerMetrics(Protocol):
     def handler_failed(self, resource: str) -> None: ...
 
 
-class Unmeasured:
+class NoInformerMetrics:
     """Metrics for whoever wants none."""
 
     def stored(self, resource: str, objects: int) -> None: ...

@@ -177,7 +177,7 @@ class Reflector(Generic[T]):
             await self._breathe()
         await asyncio.sleep(0)
         if page.token:
-            self._pages.follow(page.token, grew=len(self._seen) > known)
+            self._pages.advance(page.token, grew=len(self._seen) > known)
         else:
             self._end_list()
         return Paged(page.token, page.resource_version)
@@ -197,9 +197,9 @@ class Reflector(Generic[T]):
         accept = METADATA_OBJECT if self._metadata_only else JSON
         path = self._resource.path(self._scope.namespace)
         stream = await self._client.open(Request("GET", path, query, accept=accept, timeout=OPEN_TIMEOUT))
-        patience = STREAMED_LIST_PATIENCE if self._listing else BOOKMARK_PATIENCE
-        lifetime = action.timeout + GRACE if self._listing else math.inf
-        self._connection = Connection(stream, action.version, patience, lifetime, self._clock)
+        idle_timeout = STREAMED_LIST_PATIENCE if self._listing else BOOKMARK_PATIENCE
+        max_age = action.timeout + GRACE if self._listing else math.inf
+        self._connection = Connection(stream, action.version, idle_timeout, max_age, self._clock)
 
     async def _is_rewound(self, version: str) -> bool:
         """Whether the server came back from an outage with a past before `version`, restored from a backup. It would
@@ -222,7 +222,7 @@ class Reflector(Generic[T]):
         assert connection is not None, "READ follows only an open stream"  # noqa: S101  # invariant of the machine
         while True:
             try:
-                if not connection.lines and not await connection.fill():
+                if not connection.lines and not await connection.wait_for_lines():
                     return await self._closed(connection)
             except TimeoutError:
                 return await self._silent(connection)
@@ -273,7 +273,7 @@ class Reflector(Generic[T]):
 
     def _apply(self, connection: Connection, event: WatchEvent) -> None:
         """Raises `DecodeError` for an object of which not even the name can be read: only a new list tells which."""
-        connection.fruitful = True
+        connection.made_progress = True
         if self._listing and event.type != "DELETED":
             self._put_listed(event.object)
             return
@@ -307,15 +307,15 @@ class Reflector(Generic[T]):
         """A bookmark: the version advances; one of them ends a streamed list."""
         metadata = mark.metadata
         version = metadata.resource_version
-        connection.fruitful = True
-        connection.patience = STREAMED_LIST_PATIENCE if self._listing else BOOKMARK_PATIENCE
+        connection.made_progress = True
+        connection.idle_timeout = STREAMED_LIST_PATIENCE if self._listing else BOOKMARK_PATIENCE
         if self._listing:
             if metadata.annotations.get(END_OF_LIST) != "true":
                 return None
             if not version:
                 return self._ended(connection, Cause.UNREADABLE)
             connection.version = version
-            connection.patience, connection.lifetime = BOOKMARK_PATIENCE, math.inf
+            connection.idle_timeout, connection.max_age = BOOKMARK_PATIENCE, math.inf
             self._end_list()
             return Listed(version)
         if is_older(version, connection.version):
@@ -327,7 +327,7 @@ class Reflector(Generic[T]):
         error = error_of_status(status)
         cause = cause_of(error, in_stream=True)
         log.info("watch ended with an error", resource=self._name, cause=cause.value, error=str(error))
-        return Ended(cause, connection.version, connection.fruitful, float(error.retry_after or 0))
+        return Ended(cause, connection.version, connection.made_progress, float(error.retry_after or 0))
 
     def _put_listed(self, raw: msgspec.Raw) -> None:
         """An object of a list; one that cannot be decoded keeps no other from being stored. Raises `DecodeError` for
@@ -356,10 +356,11 @@ class Reflector(Generic[T]):
 
     async def _closed(self, connection: Connection) -> Ended:
         """The stream ended, cleanly or not; a line cut short is forgotten, the next watch brings it again."""
-        return await self._end(connection, cause_of_close(fruitful=connection.fruitful, seconds=connection.age))
+        cause = cause_of_close(made_progress=connection.made_progress, seconds=connection.age)
+        return await self._end(connection, cause)
 
     async def _silent(self, connection: Connection) -> Ended:
-        cause = cause_of_silence(fruitful=connection.fruitful or self._listing, seconds=connection.age)
+        cause = cause_of_silence(made_progress=connection.made_progress or self._listing, seconds=connection.age)
         return await self._end(connection, cause)
 
     async def _end(self, connection: Connection, cause: Cause) -> Ended:
@@ -367,7 +368,7 @@ class Reflector(Generic[T]):
         return self._ended(connection, cause)
 
     def _ended(self, connection: Connection, cause: Cause) -> Ended:
-        return Ended(cause, connection.version, connection.fruitful)
+        return Ended(cause, connection.version, connection.made_progress)
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

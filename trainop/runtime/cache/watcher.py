@@ -91,11 +91,11 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A request failed or a stream ended; `version` is the last one seen, `fruitful` if any event came."""
+    """A request failed or a stream ended; `version` is the last one seen, `made_progress` if any event came."""
 
     cause: Cause
     version: str = ""
-    fruitful: bool = False
+    made_progress: bool = False
     retry_after: float = 0.0
 
 
@@ -216,7 +216,7 @@ def step(state: State, outcome: Paged | Listed | Ended, now: float, rng: random.
 def _after_end(state: State, ended: Ended, now: float, rng: random.Random) -> tuple[State, Action]:
     if state.phase is Phase.WATCHING:
         state = replace(state, version=ended.version or state.version)
-        if ended.fruitful:
+        if ended.made_progress:
             state = replace(state, strikes=0, hurried=False)
     answer = _ANSWERS[state.phase][ended.cause]
     if answer in (Next.REWATCH, Next.SLOW_DOWN, Next.DOUBT):
@@ -301,22 +301,22 @@ def _exponential(failures: int, rng: random.Random) -> float:
     return rng.uniform(exact, 2 * exact)
 
 
-def cause_of_close(*, fruitful: bool, seconds: float) -> Cause:
+def cause_of_close(*, made_progress: bool, seconds: float) -> Cause:
     """The cause of a watch that ended without an error after `seconds`.
 
     One that lasted long without even a bookmark was perhaps at a version that a restored server has yet to reach, and
     would stay mute for ever: after three of them in a row everything is listed.
     """
     if seconds < BRIEF:
-        return Cause.BRIEF if fruitful else Cause.SHORT
-    return Cause.MUTE if seconds >= MUTE_AFTER and not fruitful else Cause.CLOSED
+        return Cause.BRIEF if made_progress else Cause.SHORT
+    return Cause.MUTE if seconds >= MUTE_AFTER and not made_progress else Cause.CLOSED
 
 
-def cause_of_silence(*, fruitful: bool, seconds: float) -> Cause:
+def cause_of_silence(*, made_progress: bool, seconds: float) -> Cause:
     """The same for a watch that we left, since nothing came any more."""
     if seconds < BRIEF:
-        return Cause.BRIEF if fruitful else Cause.SHORT
-    return Cause.SILENT if fruitful else Cause.MUTE
+        return Cause.BRIEF if made_progress else Cause.SHORT
+    return Cause.SILENT if made_progress else Cause.MUTE
 
 
 def cause_of(error: Exception, *, in_stream: bool = False) -> Cause:

@@ -1,4 +1,4 @@
-"""Where the API server is and how to prove who we are."""
+"""Finds the cluster configuration: a kubeconfig file, or the service account of the pod that this process runs in."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainop.runtime.client.cluster import ClusterConfig, ConfigError, Credentials, Pem, Proof
+from trainop.runtime.client.cluster import AuthHeaders, ClusterConfig, ConfigError, Credentials, Pem
 from trainop.runtime.client.credentials import TokenFile
 from trainop.runtime.clock import Clock, SystemClock
 
-__all__ = ["ClusterConfig", "ConfigError", "Credentials", "Pem", "Proof", "in_cluster_config", "load_config"]
+__all__ = ["AuthHeaders", "ClusterConfig", "ConfigError", "Credentials", "Pem", "in_cluster_config", "load_config"]
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -23,9 +23,10 @@ def load_config(
     environ: Mapping[str, str] | None = None,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> ClusterConfig:
-    """The flag, else `$KUBECONFIG` (a list of files), else the pod's service account, else `~/.kube/config`.
+    """Loads the cluster configuration from the first source that exists: the file `kubeconfig` (a flag), the files in
+    `$KUBECONFIG`, the pod's service account, `~/.kube/config`.
 
-    Raises `ConfigError`.
+    `context` selects a context of the kubeconfig; the default is its current one. Raises `ConfigError`.
     """
     clock = clock or SystemClock()
     environ = os.environ if environ is None else environ
@@ -40,7 +41,7 @@ def load_config(
                 f"service account, and {home} does not exist"
             )
         files = [home]
-    from trainop.runtime.client import kubeconfig as files_of  # noqa: PLC0415  # a pod needs none of it
+    from trainop.runtime.client import kubeconfig as files_of  # noqa: PLC0415  # not needed in a pod
 
     return files_of.read(files).config(clock, environ, context)
 
@@ -61,7 +62,8 @@ def _given_files(kubeconfig: str | None, environ: Mapping[str, str]) -> list[Pat
 def in_cluster_config(
     clock: Clock, environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT
 ) -> ClusterConfig:
-    """The API server that Kubernetes tells every pod of, with the pod's service account; no proxy."""
+    """The API server from `$KUBERNETES_SERVICE_HOST`, with the pod's service account and without a proxy (client-go
+    `rest.InClusterConfig`)."""
     host = environ["KUBERNETES_SERVICE_HOST"]
     port = environ.get("KUBERNETES_SERVICE_PORT") or "443"
     namespace = service_account / "namespace"

@@ -1,7 +1,7 @@
-"""The API client: bytes in and out, one error tree, bounded retries, a gate before every write.
+"""The Kubernetes API client: get, list, create, replace, patch and delete objects as JSON.
 
-What may be sent twice is sent again after a failure that passes; everything else fails at once and is left to the next
-reconcile, which finds by name what did happen. `Client` speaks of objects, `Sender` of single exchanges.
+Only requests that are safe to send twice are retried. Others fail at once, and the next reconcile reads what happened.
+An optional gate refuses writes, for example after the loss of leadership. `Sender` below sends the single requests.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import msgspec
 import structlog
 
 from trainop.runtime.client.decoding import ObjectDecoder, check_depth, read
-from trainop.runtime.client.paging import Pages, ask_for_fewer
+from trainop.runtime.client.paging import Pages, fetch_fitting_page
 from trainop.runtime.client.recovery import Recovery
-from trainop.runtime.client.sender import Limiter, RequestMetrics, Sender, Unmeasured
+from trainop.runtime.client.sender import Limiter, NoRequestMetrics, RequestMetrics, Sender
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.errors import DecodeError, GoneError
@@ -38,25 +38,26 @@ USER_AGENT = f"controller ({platform.system().lower()}/{platform.machine()})"
 
 JSON = "application/json"
 METADATA_OBJECT = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
-"""Media types of answers: the whole object, and its metadata where the server can, which all API servers can."""
+"""The Accept header for metadata-only answers, with the whole object as the fallback."""
 
 PAGE_SIZE = 250
-"""Objects per page of a list: 500 pods of 5 KiB would block the loop for 110 ms in one parse."""
+"""Objects per page of a list. Parsing a page blocks the event loop: 500 pods of 5 KiB would take 110 ms."""
 
 LIST_TIMEOUT = 60.0
 MAX_PAGE = 16 * 1024 * 1024
-"""Bytes of a page of more than one object; where pods are that large, fewer are asked for."""
+"""Maximum bytes of a page with more than one object. Longer pages are requested again with a smaller limit."""
 
 MAX_LIST = PAGE_SIZE * 1536 * 1024
-"""Bytes of an answer that is a list however few objects are asked for, from servers that know no pages: so many of the
-largest objects that etcd takes."""
+"""Maximum bytes of a list that was requested with limit 1. Servers without paging return the whole list; this is enough
+for `PAGE_SIZE` of the largest objects that etcd accepts."""
 
 SLICE = 1024 * 1024
-"""Bytes of a list that are decoded before the event loop gets its turn."""
+"""Bytes of a list to decode before yielding to the event loop."""
 
 
 class PatchKind(enum.Enum):
-    """How a patch is meant; the value is its content type. Strategic merge is for built-in kinds only."""
+    """Patch types; the value is the content type. Strategic merge is only for built-in kinds; APPLY is server-side
+    apply."""
 
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
@@ -66,8 +67,8 @@ class PatchKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A whole list; every item carries `apiVersion` and `kind`, which API servers leave out in lists. `unreadable` are
-    the items that could not be decoded."""
+    """A complete list. `apiVersion` and `kind` are added to every item, because API servers omit them in lists.
+    `unreadable` holds an error for each item that could not be decoded."""
 
     items: list[Json] = field(repr=False)
     resource_version: str
@@ -76,8 +77,8 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list with its items undecoded; `token` asks for the next page and is empty on the last one; `size`
-    of the page in bytes. No more than `limit` objects were asked for."""
+    """One page of a list, with its items not yet decoded. `token` is the continue token, empty on the last page; `size`
+    is the length of the page in bytes; `limit` is the number of objects that were requested."""
 
     items: list[msgspec.Raw] = field(repr=False)
     resource_version: str
@@ -117,7 +118,7 @@ log = structlog.get_logger(__name__)
 
 
 class Client:
-    """All methods raise `ApiError` and its subclasses, `ConnectionError` or `TimeoutError` (see `errors.py`)."""
+    """Client of one API server. All methods raise `ApiError` (see `errors.py`), `ConnectionError` or `TimeoutError`."""
 
     def __init__(
         self,
@@ -133,12 +134,13 @@ class Client:
         gate: Callable[[], None] | None = None,
         urgent: bool = False,
     ) -> None:
-        """`gate` is called right before each write is sent and raises to refuse it; `host` is a label of metrics.
-        `user_agent` and `field_manager` say in audit logs and `managedFields` what program wrote.
-        The requests of an `urgent` client wait for no request of another client: for leases."""
+        """`gate` is called right before each write is sent and raises to refuse it. `host` is a metric label.
+        `user_agent` and `field_manager` identify the program in audit logs and in `managedFields`. `limiter` is an
+        optional client-side rate limit. An `urgent` client, for leases, uses separate connections and so never waits
+        for the requests of other clients."""
         self._field_manager = field_manager
         self._clock = clock or SystemClock()
-        self._metrics = metrics or Unmeasured()
+        self._metrics = metrics or NoRequestMetrics()
         self._sender = Sender(
             transport,
             clock=self._clock,
@@ -153,7 +155,7 @@ class Client:
 
     @property
     def recovery(self) -> Recovery:
-        """Tells who backs off that the server answers again."""
+        """Availability of the API server, to end back-offs early after an outage."""
         return self._sender.recovery
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
@@ -168,7 +170,8 @@ class Client:
         field_selector: str = "",
         limit: int = PAGE_SIZE,
     ) -> Listing:
-        """All pages of a list; begins once more if the list expires half-way. Raises `EndlessListError`, too."""
+        """Lists all objects, or those of `namespace`, in pages of `limit` objects. Restarts once if the continue token
+        expires (410). Also raises `EndlessListError`."""
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         query = {name: value for name, value in selectors.items() if value}
         try:
@@ -189,7 +192,7 @@ class Client:
                 return Listing(items, page.resource_version, unreadable)
             known = len(seen)
             seen.update(hash(bytes(raw)) for raw in page.items)
-            pages.follow(page.token, grew=len(seen) > known)
+            pages.advance(page.token, grew=len(seen) > known)
             token = page.token
 
     async def page(
@@ -203,15 +206,15 @@ class Client:
         accept: str = JSON,
         retry: bool = False,
     ) -> Page:
-        """One page of a list, with at most `limit` objects; fewer if these are so large that the page would have more
-        than 16 MiB. Only retried if `retry`: who pages may know better when to try again."""
+        """One page of a list with at most `limit` objects, or fewer if the page would exceed 16 MiB. Failures are only
+        retried with `retry`: a reflector has a back-off of its own."""
         send = self.request if retry else self._sender.attempt
 
-        async def ask(most: int) -> Page:
+        async def fetch(most: int) -> Page:
             request = list_request(resource, namespace, {**query, "limit": str(most)}, token, accept)
             return await self._page(resource, await send(request), most)
 
-        return await ask_for_fewer(ask, limit)
+        return await fetch_fitting_page(fetch, limit)
 
     async def create(
         self,
@@ -221,9 +224,9 @@ class Client:
         namespace: str | None = None,
         metadata_only: bool = False,
     ) -> Json:
-        """Sends `body`, which may be encoded already, at most once unless it surely did not arrive; `namespace`
-        defaults to the one in a `body` that is not. With `metadata_only` the answer has no more than name, namespace,
-        UID and version: the server sends a third less, and the rest is not decoded."""
+        """Creates an object from `body`, decoded or encoded; `namespace` defaults to the one in a decoded `body`. Only
+        retried if the request certainly had no effect. With `metadata_only` the result has just name, namespace, UID
+        and resourceVersion; this saves a third of the answer's bytes, and most of the decoding."""
         place = namespace
         if place is None and not isinstance(body, msgspec.Raw):
             place = (body.get("metadata") or {}).get("namespace")
@@ -231,7 +234,8 @@ class Client:
         return await self._answer(resource, await self.request(request), metadata_only=metadata_only)
 
     async def replace(self, resource: Resource, body: Json, *, subresource: str | None = None) -> Json:
-        """Writes the whole object; with `metadata.resourceVersion` in `body` only over that version."""
+        """Replaces the object (PUT). With `metadata.resourceVersion` in `body`, any other stored version is a
+        `ConflictError`."""
         metadata = body["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
         repeatable = bool(metadata.get("resourceVersion"))
@@ -249,7 +253,8 @@ class Client:
         force: bool = False,
         metadata_only: bool = False,
     ) -> Json:
-        """`force` takes fields from other managers and is for APPLY only; `metadata_only` is as in `create`."""
+        """Patches the object. `force`, for APPLY only, takes over fields of other managers; `metadata_only` as in
+        `create`. Retried if it is APPLY or demands a resourceVersion."""
         path = resource.path(namespace, name, subresource)
         query = {"force": "true"} if force else {}
         request = self._write("PATCH", path, patch, query, kind.value, metadata_only=metadata_only)
@@ -267,7 +272,8 @@ class Client:
         propagation: str | None = None,
         grace_seconds: int | None = None,
     ) -> None:
-        """`uid` and `resource_version` are preconditions; `propagation` is Background, Foreground or Orphan."""
+        """Deletes the object. `uid` and `resource_version` are preconditions, and a mismatch is a `ConflictError`;
+        `propagation` is Background, Foreground or Orphan."""
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         options = {
             "preconditions": {name: value for name, value in preconditions.items() if value} or None,
@@ -287,8 +293,7 @@ class Client:
         propagation: str | None = None,
         grace_seconds: int | None = None,
     ) -> None:
-        """Deletes all that the selectors choose, of one namespace if the kind has them: the API server deletes one
-        after the other, and an error may leave some. Without selectors all of them go."""
+        """Deletes all objects (of `namespace`) that match the selectors, one by one: an error may leave some."""
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         query = {name: value for name, value in selectors.items() if value}
         body = _delete_options({"propagationPolicy": propagation, "gracePeriodSeconds": grace_seconds})
@@ -296,17 +301,17 @@ class Client:
         await self.request(Request("DELETE", path, query, body, timeout=LIST_TIMEOUT, max_answer=MAX_LIST))
 
     async def request(self, request: Request, *, repeatable: bool | None = None) -> Response:
-        """One exchange, retried; `repeatable` tells that sending it twice does no harm (by default only GET)."""
+        """Sends a request, with retries. `repeatable`: it is safe to send twice (default: only GET)."""
         return await self._sender.send(
             request, repeatable=request.method == "GET" if repeatable is None else repeatable
         )
 
     async def open(self, request: Request) -> Stream:
-        """A response that streams; raises `ApiError` unless it begins with 2xx. One attempt."""
+        """Opens a streaming response, such as a watch, without retries."""
         return await self._sender.open(request)
 
     async def _page(self, resource: Resource, response: Response, limit: int) -> Page:
-        """Whatever is not a list of this kind at a version must not pass for an empty one."""
+        """Decodes a page. Anything but a list of this kind is an error: it would pass for an empty list."""
         decoded = await self._decode(_decode_list, response)
         version = decoded.metadata.resource_version
         if decoded.kind not in {resource.list_kind or f"{resource.kind}List", "PartialObjectMetadataList"}:
@@ -328,7 +333,7 @@ class Client:
         try:
             return await read(decode, response.body)
         except DecodeError as error:
-            # A success whose body is no JSON comes from something that is not an API server, such as a login page.
+            # A 2xx answer without JSON comes from something other than an API server, such as a login page.
             raise DecodeError("", f"{error.detail}: {response.body[:200]!r}") from error
         finally:
             self._metrics.decoded(self._clock.monotonic() - began)
@@ -347,7 +352,7 @@ class Client:
                 decoded = 0
                 await asyncio.sleep(0)
         if bad := unreadable[known_bad:]:
-            log.warning("items of a list cannot be read", items=len(bad), error=str(bad[0]))
+            log.warning("list items cannot be decoded", items=len(bad), error=str(bad[0]))
 
     def _write(
         self,
@@ -376,7 +381,7 @@ def list_request(
     token: str = "",
     accept: str = JSON,
 ) -> Request:
-    """A page of a list; a continuation names no version, that is in its token."""
+    """The request for one page of a list. The continue token contains the resourceVersion."""
     asked = {**query, "continue": token} if token else query
     most = MAX_LIST if query.get("limit", "1") == "1" else MAX_PAGE
     return Request("GET", resource.path(namespace), asked, accept=accept, timeout=LIST_TIMEOUT, max_answer=most)
@@ -388,7 +393,7 @@ def _delete_options(options: Mapping[str, Any]) -> bytes:
 
 
 def _names_version(patch: Json | Sequence[Json]) -> bool:
-    """Whether the patch holds for one resourceVersion only, so that a second copy of it cannot apply."""
+    """Whether the patch demands a resourceVersion, so that it cannot be applied twice."""
     if isinstance(patch, dict):
         return bool((patch.get("metadata") or {}).get("resourceVersion"))
     return any(op.get("op") == "test" and op.get("path") == "/metadata/resourceVersion" for op in patch)

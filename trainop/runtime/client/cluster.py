@@ -1,4 +1,7 @@
-"""One API server and one identity, as values."""
+"""The configuration of one API server and one identity, and the interface of credentials.
+
+`auth.load_config` builds a `ClusterConfig`; `HttpTransport` uses it.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,18 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 Pem: TypeAlias = bytes | Path | Callable[[], bytes]
-"""PEM text, the file that holds it and may change, or a function that reads it now (and raises `OSError` or
-`ConfigError`)."""
+"""PEM text, a file that is reread when it changes, or a function that returns the current text (and may raise `OSError`
+or `ConfigError`)."""
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used: one line with what is wrong, where, and what would be right."""
+    """The cluster configuration is invalid. The message is one line: the place, the problem and the expected value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """What shows who we are: headers, and a client certificate with its key (PEM) if the credentials bring one."""
+class AuthHeaders:
+    """Authenticates requests: HTTP headers, and a client certificate with its key (PEM) if the credentials include
+    one."""
 
     headers: Mapping[str, str] = field(repr=False)
     certificate: bytes | None = None
@@ -26,22 +30,22 @@ class Proof:
 
 
 class Credentials(Protocol):
-    """Where a `Proof` comes from; it may change over time."""
+    """Source of `AuthHeaders`, which may be renewed over time."""
 
-    async def proof(self) -> Proof:
-        """Cached while it holds; raises `NotConnectedError` if none can be had now."""
+    async def auth_headers(self) -> AuthHeaders:
+        """The current headers, cached while they are valid. Raises `NotConnectedError` if none are available."""
         ...
 
-    def refused(self, proof: Proof) -> bool:
-        """The server answered 401 to `proof`, which is forgotten if it is still the one in use; true if asking again
-        may give something else."""
+    def refused(self, auth: AuthHeaders) -> bool:
+        """Reports that the server answered 401 to `auth`, which is discarded if it is still in use. Returns whether
+        `auth_headers` may now return different ones, so that a retry makes sense."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """One API server and one identity. `server` is a URL, with a path behind some proxies; `headers` go with every
-    request (impersonation)."""
+    """One API server and one identity. `server` is its URL, which may include a path; `headers` are sent with every
+    request (impersonation). Without `ca`, the system's certificate authorities are trusted."""
 
     server: str
     credentials: Credentials | None = None
@@ -51,6 +55,6 @@ class ClusterConfig:
     insecure: bool = False
     tls_server_name: str | None = None
     proxy: str | None = field(default=None, repr=False)
-    """May hold a password."""
+    """URL of an HTTP proxy. Left out of `repr` because it may contain a password."""
     namespace: str = "default"
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)

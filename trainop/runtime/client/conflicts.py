@@ -1,4 +1,4 @@
-"""Read, change, write: again and again until nobody else wrote in between."""
+"""Read-modify-write of one object with retries on conflict (client-go `retry.RetryOnConflict`)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ async def update(
     *,
     subresource: str | None = None,
 ) -> Json:
-    """The object as it is after `change`, which gets a copy of what the API server has, and changes it in place (and
-    returns None) or returns what should be. Nothing is written if that is the same, and only `status` is written with
-    `subresource="status"`.
+    """Reads the object, applies `change` to a copy, replaces the object, and returns it as stored.
 
-    After a conflict both start again, five times in all. Raises `ConflictError` then, which a reconcile may answer with
-    `Result(requeue=True)`, and whatever else `Client` raises.
+    `change` edits its argument in place and returns None, or returns the new object. If it changes nothing, nothing is
+    written. With `subresource="status"`, only the status is written.
+
+    A conflict restarts from the read; there are five attempts in all. Raises `ConflictError` if the last one fails (a
+    reconciler may then return `Result(requeue=True)`), and what `Client` raises.
     """
     for remaining in reversed(range(TRIES)):
         current = await client.get(resource, name, namespace)

@@ -1,4 +1,8 @@
-"""An open watch, line by line, whatever way its bytes are cut."""
+"""An open watch connection: splits the byte stream into lines and enforces timeouts.
+
+The API server sends one JSON event per line; chunks of the stream may end anywhere within a line. The reflector reads
+the lines.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,15 @@ from trainop.runtime.client.transport import Stream
 from trainop.runtime.clock import Clock
 
 MAX_LINE = 32 * 1024 * 1024
-"""Bytes; twenty times the largest object that etcd takes."""
+"""Maximum bytes of a line: twenty times the largest object that etcd accepts."""
 
 
 class OversizedLineError(Exception):
-    """A line is longer than the limit."""
+    """A line exceeds `MAX_LINE`."""
 
 
 class LineSplitter:
-    """Gives whole lines without their newline; what follows the last one waits for the next chunk."""
+    """Splits chunks of bytes into complete lines, and buffers an incomplete last line until the next chunk."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
@@ -26,7 +30,7 @@ class LineSplitter:
         self._held = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that `chunk` completes; raises `OversizedLineError`."""
+        """The lines that `chunk` completes, without their newlines. Raises `OversizedLineError`."""
         first, *lines = chunk.split(b"\n")
         if self._held + len(first) > self._limit or any(len(line) > self._limit for line in lines):
             raise OversizedLineError(f"a line is longer than {self._limit} bytes")
@@ -41,33 +45,34 @@ class LineSplitter:
 
 
 class Connection:
-    """An open watch, its lines, and what came of it so far."""
+    """An open watch with its unread lines. `version` is the last resourceVersion seen; `made_progress` is set once an
+    event or bookmark has arrived."""
 
-    def __init__(self, stream: Stream, version: str, patience: float, lifetime: float, clock: Clock) -> None:
-        """`patience` and `lifetime` in seconds: how long it may be silent, and how long it may be read at all."""
+    def __init__(self, stream: Stream, version: str, idle_timeout: float, max_age: float, clock: Clock) -> None:
+        """`idle_timeout` limits the seconds between two lines, `max_age` the seconds since the watch was opened."""
         self.stream = stream
         self.version = version
-        self.patience = patience
-        self.lifetime = lifetime
+        self.idle_timeout = idle_timeout
+        self.max_age = max_age
         self._clock = clock
         self._opened = clock.monotonic()
-        self.fruitful = False
+        self.made_progress = False
         self._chunks: AsyncIterator[bytes] = stream.chunks()
         self._splitter = LineSplitter()
         self.lines: deque[bytes] = deque()
 
     @property
     def age(self) -> float:
-        """Seconds since it was opened."""
+        """Seconds since the watch was opened."""
         return self._clock.monotonic() - self._opened
 
-    async def fill(self) -> bool:
-        """Waits for lines; false at the end. Raises `TimeoutError` after `patience` seconds without one, which blank
-        lines and parts of a line are not, and at the end of its lifetime."""
-        left = self.lifetime - self.age
+    async def wait_for_lines(self) -> bool:
+        """Waits until `lines` is not empty; false if the stream has ended. Raises `TimeoutError` after `idle_timeout`
+        seconds without a complete, non-blank line, or once the watch is older than `max_age`."""
+        left = self.max_age - self.age
         if left <= 0:
-            raise TimeoutError("the server does not come to an end")
-        async with asyncio.timeout(min(self.patience, left)):
+            raise TimeoutError("the watch exceeded its maximum age")
+        async with asyncio.timeout(min(self.idle_timeout, left)):
             while not self.lines:
                 chunk = await anext(self._chunks, None)
                 if chunk is None:

@@ -1,7 +1,7 @@
-"""The boundary between the bytes of an API server and everything else: an object comes out, or a `DecodeError`.
+"""Decodes bytes from the API server into objects or into a `DecodeError`.
 
-Whatever is wrong with the bytes of one object concerns that object alone: its depth, its encoding, its types, or an
-exception of the decoder that the user of an informer wrote.
+Any fault in the bytes of one object affects that object alone: excessive depth, bad encoding, wrong types, or an
+exception in the decoder that the user of an informer supplied. All reads of clients, informers and webhooks pass here.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from trainop.runtime.objects.resource import Resource
 T = TypeVar("T", bound=HasMetadata)
 D = TypeVar("D")
 
-KEPT = MAX_DEPTH + 16
-"""Levels of a body that are left when it is too deep: an object in it, within a list or an event, is still found to be
-too deep, and nothing recurses too far."""
+DEPTH_KEPT = MAX_DEPTH + 16
+"""Levels that are kept of a response body that is too deep to decode. An object in it, below a list or a watch event,
+then still exceeds `MAX_DEPTH` and is reported, but no decoder recurses too far."""
 
 TOO_DEEP = f"must not be nested more than {MAX_DEPTH} levels deep"
 
@@ -38,8 +38,8 @@ _decode_json = msgspec.json.Decoder(Json).decode
 
 
 async def read(decode: Callable[[bytes], D], piece: bytes | msgspec.Raw) -> D:
-    """`decode(body)` of a decoder that looks at the outside only; what is too deep for it becomes null. Raises
-    `DecodeError`."""
+    """Decodes an envelope (a list, a watch event, a Status) whose objects may stay raw. Containers too deep for
+    `decode` become null. Raises `DecodeError`."""
     body = bytes(piece)
     try:
         return decode(body)
@@ -47,7 +47,7 @@ async def read(decode: Callable[[bytes], D], piece: bytes | msgspec.Raw) -> D:
         pass
     except (msgspec.MsgspecError, ValueError) as error:
         raise DecodeError("", str(error)) from error
-    for pruned in prune_in_slices(body, KEPT):
+    for pruned in prune_in_slices(body, DEPTH_KEPT):
         if pruned is not None:
             body = pruned
         await asyncio.sleep(0)
@@ -58,7 +58,7 @@ async def read(decode: Callable[[bytes], D], piece: bytes | msgspec.Raw) -> D:
 
 
 def read_object(resource: Resource, value: Any) -> Unstructured:
-    """The object that a client answered; raises `DecodeError`, with the key if it can be read."""
+    """Wraps the decoded JSON of one object. Raises `DecodeError`, with the object's key if that is readable."""
     try:
         return _identified(Unstructured(value))
     except (msgspec.MsgspecError, AttributeError, _UnidentifiedError) as error:
@@ -68,27 +68,27 @@ def read_object(resource: Resource, value: Any) -> Unstructured:
 
 
 def check_depth(resource: Resource, raw: bytes, value: Json) -> Json:
-    """`value`, decoded from `raw`; raises `DecodeError` if it is nested too deep."""
+    """Returns `value`, which was decoded from `raw`. Raises `DecodeError` if it is nested too deep."""
     if is_deep(raw, value):
         raise DecodeError(prune_value(value), TOO_DEEP, resource=str(resource))
     return value
 
 
 class ObjectDecoder(Generic[T]):
-    """Decodes objects of one kind by a function that may raise anything."""
+    """Decodes objects of one kind with a function that may raise any exception."""
 
     def __init__(self, resource: Resource, decode: Decoder[T], *, anonymous: bool = False) -> None:
-        """`anonymous`: objects need no name and no UID, as those of some aggregated APIs have none."""
+        """`anonymous`: accept objects without name or UID, such as those of some aggregated APIs."""
         self._resource = str(resource)
         self._decode = decode
         self._anonymous = anonymous
 
     def __call__(self, piece: bytes | msgspec.Raw, /) -> T:
-        """Raises `DecodeError`, with the key and the rest of the object as far as they can be read."""
+        """Raises `DecodeError`, with the key and the readable part of the object."""
         raw = bytes(piece)
         try:
             return self._decode_one(raw)
-        # One object that cannot be decoded, for any reason, must not end the reading of all others.
+        # One undecodable object, whatever the reason, must not stop the list or watch of all others.
         except Exception as error:
             raise self._explain(raw, error) from error
 
@@ -96,8 +96,8 @@ class ObjectDecoder(Generic[T]):
         try:
             obj = self._decode(raw)
         except RecursionError:
-            raw = prune(raw, KEPT)
-            obj = self._decode(raw)  # nothing is missing where only some fields are decoded
+            raw = prune(raw, DEPTH_KEPT)
+            obj = self._decode(raw)  # complete if `decode` skips the fields that were pruned
         if isinstance(obj, Unstructured) and is_deep(raw, obj.raw):
             raise _DeepError
         return obj if self._anonymous else _identified(obj)
@@ -115,7 +115,7 @@ class ObjectDecoder(Generic[T]):
             path, detail = deep, TOO_DEEP
         else:
             path, detail = wrong if wrong[0] else ("", _describe(error))
-        # API servers give each object a UID: what has a name and none is not the object of that name.
+        # Every object has a UID. Data with a name but without a UID does not describe the object of that name.
         named = metadata.name and not isinstance(error, _UnidentifiedError)
         key = Key(metadata.namespace, metadata.name) if named else None
         fault = DecodeError(path, detail, resource=self._resource, key=key)
@@ -125,11 +125,11 @@ class ObjectDecoder(Generic[T]):
 
 
 class _UnidentifiedError(Exception):
-    """An object has no name or no UID."""
+    """An object lacks a name or a UID."""
 
 
 class _DeepError(Exception):
-    """An object is nested too deep to be kept."""
+    """An object is nested deeper than `MAX_DEPTH`."""
 
 
 def _identified(obj: T) -> T:
@@ -146,15 +146,15 @@ def _describe(error: Exception) -> str:
 
 
 def _salvage(raw: bytes, *, is_crowded: bool) -> tuple[Json | None, str]:
-    """The object as JSON, with what is no UTF-8 replaced and what is far too deep, or too crowded, left out; None if it
-    is no JSON. And the path of what is too crowded."""
+    """Decodes the readable part of an object: invalid UTF-8 is replaced, and containers that are too deep or too large
+    become null. Returns None if the bytes are not JSON; and the path of the first field that is too large."""
     text = raw.decode("utf-8", "replace").encode()
     read = drop_large_fields if is_crowded else _decode_with_no_path
     try:
         try:
             return read(text)
         except RecursionError:
-            return read(prune(text, KEPT))
+            return read(prune(text, DEPTH_KEPT))
     except UNREADABLE:
         return None, ""
 
@@ -164,7 +164,7 @@ def _decode_with_no_path(text: bytes) -> tuple[Json, str]:
 
 
 def _read_metadata(raw: object) -> tuple[Metadata, tuple[str, str]]:
-    """What can be read of it; and the path of a field that cannot, with what is wrong there."""
+    """Decodes the valid fields of `metadata`; and returns the path of an invalid field with the error, if any."""
     if not isinstance(raw, dict):
         return Metadata(), ("metadata", "must be an object")
     right, wrong = {}, ("", "")

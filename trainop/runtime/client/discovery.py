@@ -1,4 +1,4 @@
-"""Which kinds the API server has: asked for one group version at a time."""
+"""API discovery: whether the server serves a kind. Informers of optional kinds poll it until their CRD is installed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ApiError, DecodeError, NotFoundError
 from trainop.runtime.objects.resource import Resource
 
-FRESH = 1.0
-"""Seconds for which an answer holds, so that the kinds of one group ask together."""
+CACHE_TTL = 1.0
+"""Seconds for which a group version's resources are cached, so that informers of one group share a request."""
 
 
 class _Served(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ _decode = msgspec.json.Decoder(_ResourceList).decode
 
 
 class Discovery:
-    """Answers from the server's `APIResourceList`."""
+    """Looks kinds up in the server's `APIResourceList` of their group version."""
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client = client
@@ -40,13 +40,14 @@ class Discovery:
         self._asking = asyncio.Lock()
 
     async def serves(self, resource: Resource) -> bool:
-        """Whether `resource` exists there; true also if we may not ask, because then only trying tells.
+        """Whether the server serves `resource`. Also true if discovery is forbidden (401, 403): then only a request for
+        the resource itself can show it.
 
         Raises `ConnectionError` or `TimeoutError`.
         """
         async with self._asking:
             asked, plurals = self._known.get(resource.api_version, (float("-inf"), frozenset[str]()))
-            if self._clock.monotonic() - asked <= FRESH:
+            if self._clock.monotonic() - asked <= CACHE_TTL:
                 return resource.plural in plurals
             try:
                 plurals = await self._plurals(resource)
@@ -67,4 +68,4 @@ class Discovery:
             served = (await read(_decode, response.body)).resources or ()
             return frozenset(resource.name for resource in served)
         except DecodeError as error:
-            raise ConnectionError(f"discovery of {resource.api_version} answers nonsense: {error}") from error
+            raise ConnectionError(f"discovery of {resource.api_version} returned an invalid answer: {error}") from error

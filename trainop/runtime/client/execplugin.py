@@ -1,4 +1,5 @@
-"""Credentials from a program that the kubeconfig names (`users[].user.exec`, client.authentication.k8s.io)."""
+"""Exec credential plugins: programs named in the kubeconfig (`users[].user.exec`) that print an `ExecCredential`
+(API group client.authentication.k8s.io)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from trainop.runtime.client.cluster import Proof
+from trainop.runtime.client.cluster import AuthHeaders
 from trainop.runtime.client.credentials import SharedCredentials
 from trainop.runtime.client.transport import NotConnectedError
 from trainop.runtime.clock import Clock, parse_timestamp
@@ -19,13 +20,16 @@ from trainop.runtime.errors import UNREADABLE
 from trainop.runtime.objects.metadata import Json
 
 TIMEOUT = 60.0
-MARGIN = 10.0
-"""Seconds before its expiry at which a credential is no longer used."""
+"""Seconds after which a plugin is killed."""
+
+EXPIRY_MARGIN = 10.0
+"""Seconds before its expiry at which a credential is renewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
-    """`command` with a slash is a path; `cluster` is what the plugin is told of the cluster, if it asks for that."""
+    """The `exec` entry of a kubeconfig user. `command` is a path if it contains a slash, else looked up in `$PATH`.
+    `cluster` is the cluster information for the plugin, None unless `provideClusterInfo` is set."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -37,7 +41,8 @@ class ExecPlugin:
 
     @classmethod
     def parse(cls, spec: Json, folder: Path, cluster: Json) -> ExecPlugin:
-        """Reads `exec` of a kubeconfig in `folder`; raises `msgspec.ValidationError` or `KeyError`."""
+        """Parses `exec` of a kubeconfig in `folder`, against which a relative command is resolved. Raises `KeyError`,
+        `TypeError` or `AttributeError` for invalid entries."""
         command = str(spec["command"])
         if "/" in command and not command.startswith("/"):
             command = str(folder / command)
@@ -67,13 +72,13 @@ _decode = msgspec.json.Decoder(_ExecCredential).decode
 
 
 class ExecCredentials(SharedCredentials):
-    """Runs the program when it must, one run at a time, and keeps the answer until shortly before it expires."""
+    """Runs the plugin when a credential is needed, one run at a time, and caches it until shortly before it expires."""
 
     def __init__(self, plugin: ExecPlugin, clock: Clock) -> None:
         super().__init__(clock)
         self._plugin = plugin
 
-    async def fetch(self) -> tuple[Proof, float]:
+    async def fetch(self) -> tuple[AuthHeaders, float]:
         try:
             status = _decode(await self._run()).status
             lifetime = self._lifetime(status)
@@ -85,13 +90,13 @@ class ExecCredentials(SharedCredentials):
             raise NotConnectedError(f"exec plugin {self._plugin.command}: its token is not printable ASCII")
         headers = {"authorization": f"Bearer {status.token}"} if status.token else {}
         certificate, key = status.client_certificate_data.encode(), status.client_key_data.encode()
-        return Proof(headers, certificate or None, key or None), lifetime
+        return AuthHeaders(headers, certificate or None, key or None), lifetime
 
     def _lifetime(self, status: _Status) -> float:
-        """Seconds from now, so that a jump of the wall clock does not matter later."""
+        """Seconds until renewal, as a duration so that later jumps of the wall clock have no effect."""
         if status.expiration_timestamp is None:
             return float("inf")
-        return (parse_timestamp(status.expiration_timestamp) - self._clock.now()).total_seconds() - MARGIN
+        return (parse_timestamp(status.expiration_timestamp) - self._clock.now()).total_seconds() - EXPIRY_MARGIN
 
     async def _run(self) -> bytes:
         plugin = self._plugin
@@ -107,7 +112,7 @@ class ExecCredentials(SharedCredentials):
                 stderr=asyncio.subprocess.PIPE,
                 env={**os.environ, **plugin.env, "KUBERNETES_EXEC_INFO": self._info(interactive)},
             )
-        except (OSError, ValueError) as error:  # ValueError: a NUL in its arguments
+        except (OSError, ValueError) as error:  # ValueError: NUL byte in an argument
             hint = f"; {plugin.install_hint}" if plugin.install_hint else ""
             problem = error.strerror if isinstance(error, OSError) else error
             raise NotConnectedError(f"exec plugin {plugin.command}: {problem}{hint}") from error

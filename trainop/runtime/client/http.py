@@ -1,4 +1,8 @@
-"""The transport over sockets: aiohttp with dead peers noticed, credentials renewed and certificates reloaded."""
+"""HTTP transport over aiohttp: authenticates requests, renews credentials after a 401, and reloads certificates.
+
+Implements `Transport` for a real API server. Errors of aiohttp become `ConnectionError`, `TimeoutError` or
+`NotConnectedError`.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +22,26 @@ from aiohttp.payload import Payload
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from trainop.runtime.client.cluster import ClusterConfig, ConfigError, Proof
+from trainop.runtime.client.cluster import AuthHeaders, ClusterConfig, ConfigError
 from trainop.runtime.client.pool import MeasuredResolver, Pool
 from trainop.runtime.client.tls import Material, read_material, tls_context
 from trainop.runtime.client.transport import AnswerTooLongError, NotConnectedError, Request, Response
 from trainop.runtime.clock import Clock, SystemClock
 
 RELOAD_INTERVAL = 60.0
-RELOAD_AFTER_REFUSAL = 5.0
-DRAIN = 60.0
-PIECE = 128 * 1024
-"""Bytes of a body that are handed to the kernel at once."""
+"""Seconds between two checks of the certificate files."""
 
-TROUBLE = (aiohttp.ClientError, OSError)
-"""What goes wrong between us and the server."""
+RELOAD_AFTER_REFUSAL = 5.0
+"""Minimum seconds between two such checks if a 401 caused the second one."""
+
+DRAIN_SECONDS = 60.0
+"""Seconds for which connections with old certificates stay open, so that their requests can finish."""
+
+WRITE_CHUNK = 128 * 1024
+"""Bytes of a request body per write to the socket."""
+
+NETWORK_ERRORS = (aiohttp.ClientError, OSError)
+"""Exceptions of aiohttp and of sockets while a request is sent or its response is read."""
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+")
 
@@ -39,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class HttpTransport:
-    """A `Transport` to one API server. Sessions open with the first request; `close` ends them."""
+    """A `Transport` to one API server. Connections are opened with the first request; `close` ends them."""
 
     def __init__(
         self,
@@ -48,8 +58,8 @@ class HttpTransport:
         clock: Clock | None = None,
         resolved: Callable[[str, float], None] | None = None,
     ) -> None:
-        """Raises `ConfigError` if the certificates cannot be used. `resolved` is told of names that were looked up, and
-        of the seconds that it took."""
+        """`resolved` is called with the host and the seconds of each DNS lookup. Raises `ConfigError` if the
+        certificates cannot be used."""
         self._config = config
         self._clock = clock or SystemClock()
         self._tls: ssl.SSLContext | None = None
@@ -58,10 +68,10 @@ class HttpTransport:
         self._pool: Pool | None = None
         self._retired: list[tuple[float, Pool]] = []
         self._checked_at = self._clock.monotonic()
-        self._changing = asyncio.Lock()
+        self._reloading = asyncio.Lock()
         self._refused = False
         try:
-            self._adopt(read_material(config, None))
+            self._use_material(read_material(config, None))
         except OSError as error:
             raise ConfigError(f"{error.filename}: {error.strerror}; it must be a readable PEM file") from error
 
@@ -72,63 +82,65 @@ class HttpTransport:
         return parts.netloc if parts.port else f"{parts.netloc}:{443 if parts.scheme == 'https' else 80}"
 
     def refused(self) -> bool:
-        """The last answer was a 401, although credentials were renewed before."""
+        """Whether the last answer was a 401 even after the credentials were renewed."""
         return self._refused
 
     async def send(self, request: Request) -> Response:
         try:
             async with asyncio.timeout(request.timeout):
-                async with await self._begin(request, streams=False) as response:
+                async with await self._start(request, streams=False) as response:
                     body = await _body_of(response, request.max_answer)
                     return Response(response.status, _plain_headers(response.headers), body)
-        except TROUBLE as error:
-            raise _plain_error(error, request) from error
+        except NETWORK_ERRORS as error:
+            raise _builtin_error(error, request) from error
 
     async def open(self, request: Request) -> HttpStream:
         try:
             async with asyncio.timeout(request.timeout):
-                return HttpStream(await self._begin(request, streams=True), request)
-        except TROUBLE as error:
-            raise _plain_error(error, request) from error
+                return HttpStream(await self._start(request, streams=True), request)
+        except NETWORK_ERRORS as error:
+            raise _builtin_error(error, request) from error
 
     async def close(self) -> None:
-        """Ends all sessions."""
+        """Closes all connections."""
         pools = [pool for _, pool in self._retired] + ([self._pool] if self._pool else [])
         self._pool, self._retired = None, []
         for pool in pools:
             await pool.close()
 
-    async def _begin(self, request: Request, *, streams: bool) -> aiohttp.ClientResponse:
-        """The response up to its body; credentials that were refused are renewed once."""
+    async def _start(self, request: Request, *, streams: bool) -> aiohttp.ClientResponse:
+        """Sends the request and returns the response before its body is read. After a 401, the credentials are renewed
+        and the request is sent once more."""
         credentials = self._config.credentials
-        proof = await credentials.proof() if credentials else None
-        shown = self._material
-        response = await self._ask(request, streams, proof)
-        if response.status == 401 and await self._renewed(proof, shown):
+        auth = await credentials.auth_headers() if credentials else None
+        used = self._material
+        response = await self._send_once(request, streams, auth)
+        if response.status == 401 and await self._renew_credentials(auth, used):
             response.release()
-            response = await self._ask(request, streams, await credentials.proof() if credentials else None)
+            auth = await credentials.auth_headers() if credentials else None
+            response = await self._send_once(request, streams, auth)
         self._refused = response.status == 401
         return response
 
-    async def _renewed(self, proof: Proof | None, shown: Material | None) -> bool:
-        """After a 401: whether there may be something else to show. Certificates are read again at once, once for all
-        requests that were refused, and not again within the next seconds."""
+    async def _renew_credentials(self, auth: AuthHeaders | None, used: Material | None) -> bool:
+        """After a 401, renews headers and rereads certificates; returns whether either may have changed. Concurrent 401
+        responses cause a single reload, at most once per `RELOAD_AFTER_REFUSAL`."""
         if self._clock.monotonic() - self._checked_at >= RELOAD_AFTER_REFUSAL:
-            async with self._changing:
+            async with self._reloading:
                 if self._clock.monotonic() - self._checked_at >= RELOAD_AFTER_REFUSAL:
-                    await self._reload(proof)
+                    await self._reload(auth)
         credentials = self._config.credentials
-        again = credentials is not None and proof is not None and credentials.refused(proof)
-        return again or self._material is not shown
+        again = credentials is not None and auth is not None and credentials.refused(auth)
+        return again or self._material is not used
 
-    async def _ask(self, request: Request, streams: bool, proof: Proof | None) -> aiohttp.ClientResponse:
+    async def _send_once(self, request: Request, streams: bool, auth: AuthHeaders | None) -> aiohttp.ClientResponse:
         config = self._config
-        pool = await self._current_pool(proof)
+        pool = await self._current_pool(auth)
         session = pool.watches if streams else pool.urgent if request.urgent else pool.requests
         headers = CIMultiDict({"accept": request.accept, **request.headers})
         headers.extend(config.headers)
-        if proof is not None:
-            headers.update(proof.headers)
+        if auth is not None:
+            headers.update(auth.headers)
         if request.body:
             headers["content-type"] = request.content_type
         body = _Body(request) if request.body or request.gate else None
@@ -145,15 +157,15 @@ class HttpTransport:
             )
         except aiohttp.ClientError:
             if request.gate is not None and body is not None and not body.sent:
-                request.gate()  # aiohttp reports the gate's refusal as an error of the connection
+                request.gate()  # raises the gate's error, which aiohttp reports as a connection error
             raise
 
-    async def _current_pool(self, proof: Proof | None) -> Pool:
+    async def _current_pool(self, auth: AuthHeaders | None) -> Pool:
         now = self._clock.monotonic()
-        brought = proof is not None and proof.certificate is not None
-        if now - self._checked_at >= RELOAD_INTERVAL or (brought and not self._uses(proof)):
-            async with self._changing:
-                await self._reload(proof)
+        has_certificate = auth is not None and auth.certificate is not None
+        if now - self._checked_at >= RELOAD_INTERVAL or (has_certificate and not self._uses(auth)):
+            async with self._reloading:
+                await self._reload(auth)
         if self._pool is None:
             self._pool = Pool.open(self._resolver)
         return self._pool
@@ -161,16 +173,17 @@ class HttpTransport:
     def _resolver(self) -> AbstractResolver:
         return MeasuredResolver(self._clock, self._resolved)
 
-    def _uses(self, proof: Proof | None) -> bool:
-        return proof is not None and self._material is not None and self._material.certificate == proof.certificate
+    def _uses(self, auth: AuthHeaders | None) -> bool:
+        return auth is not None and self._material is not None and self._material.certificate == auth.certificate
 
-    async def _reload(self, proof: Proof | None) -> None:
-        """Certificates are compared by content; what cannot be read or used leaves the old ones in place."""
+    async def _reload(self, auth: AuthHeaders | None) -> None:
+        """Rereads the certificates and, if their content has changed, opens new connections. Unreadable or invalid
+        files leave the old certificates in use."""
         now = self._checked_at = self._clock.monotonic()
         try:
-            material = await asyncio.to_thread(read_material, self._config, proof)
+            material = await asyncio.to_thread(read_material, self._config, auth)
             if material != self._material:
-                self._adopt(material)
+                self._use_material(material)
                 log.info("certificates changed", server=self._config.server)
         except (OSError, ConfigError) as error:
             log.warning("certificates cannot be reloaded", server=self._config.server, error=str(error))
@@ -179,20 +192,21 @@ class HttpTransport:
         for pool in drained:
             await pool.close()
 
-    def _adopt(self, material: Material) -> None:
+    def _use_material(self, material: Material) -> None:
         if self._config.server.startswith("https:"):
             self._tls = tls_context(self._config, material)
         self._material = material
         if self._pool is not None:
-            self._retired.append((self._clock.monotonic() + DRAIN, self._pool))
+            self._retired.append((self._clock.monotonic() + DRAIN_SECONDS, self._pool))
             self._pool = None
 
 
 class _Body(Payload):
-    """The body of a request, also an empty one, that asks the gate in the very step that hands the bytes to the kernel.
+    """A request body, possibly empty, that checks the gate immediately before bytes are handed to the kernel.
 
-    aiohttp holds the headers back until then, and calls this once more if it sends again on another connection. A large
-    body goes piece by piece, so that it is not encrypted and buffered as a whole while nothing else can run.
+    Waiting for a connection can take long enough to lose leadership, so an earlier check would not be safe. aiohttp
+    sends the headers together with the first chunk, and calls `write` again if it repeats the request on another
+    connection. A large body is written in chunks, because encrypting it at once would block the event loop.
     """
 
     _value: bytes
@@ -211,15 +225,15 @@ class _Body(Payload):
 
     async def write_with_length(self, writer: AbstractStreamWriter, _content_length: int | None) -> None:
         self.sent = False
-        for start in range(0, max(1, len(self._value)), PIECE):
+        for start in range(0, max(1, len(self._value)), WRITE_CHUNK):
             if self._gate is not None:
-                self._gate()  # a body that is not complete has no effect
-            self.sent = start + PIECE >= len(self._value)
-            await writer.write(self._value[start : start + PIECE])
+                self._gate()  # the server ignores a request with an incomplete body
+            self.sent = start + WRITE_CHUNK >= len(self._value)
+            await writer.write(self._value[start : start + WRITE_CHUNK])
 
 
 async def _body_of(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Raises `AnswerTooLongError` for a body of more than `limit` bytes, before more of it is held."""
+    """Reads the response body. Raises `AnswerTooLongError` as soon as more than `limit` bytes have arrived."""
     parts: list[bytes] = []
     held = 0
     async for part in response.content.iter_any():
@@ -232,19 +246,19 @@ async def _body_of(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 @lru_cache(maxsize=256)
 def _url(server: str, path: str, query: tuple[tuple[str, str], ...]) -> URL:
-    """Most requests create something, where others were created before."""
+    """The escaped URL, cached because most requests are creations with the same collection path."""
     quoted = path if _PLAIN_PATH.fullmatch(path) else quote(path, safe="/:@!$&'()*+,;=~")
     return URL(server.rstrip("/") + quoted + _query_text(query), encoded=True)
 
 
 @lru_cache(maxsize=256)
 def _query_text(query: tuple[tuple[str, str], ...]) -> str:
-    """With its question mark. Nearly all requests have one of a few queries."""
+    """The encoded query with its question mark, cached because few different queries occur."""
     return f"?{urlencode(query, quote_via=quote)}" if query else ""
 
 
 class HttpStream:
-    """A response whose body is read as it comes."""
+    """A `Stream`: a response whose body is read as it arrives."""
 
     def __init__(self, response: aiohttp.ClientResponse, request: Request) -> None:
         self.status = response.status
@@ -256,8 +270,8 @@ class HttpStream:
         try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
-        except TROUBLE as error:
-            raise _plain_error(error, self._request) from error
+        except NETWORK_ERRORS as error:
+            raise _builtin_error(error, self._request) from error
 
     async def close(self) -> None:
         self._response.close()
@@ -265,28 +279,28 @@ class HttpStream:
 
 def _plain_headers(headers: CIMultiDictProxy[str]) -> dict[str, str]:
     plain = {name.lower(): value for name, value in headers.items()}
-    if len(plain) < len(headers):  # some come more than once, which is rare
+    if len(plain) < len(headers):  # some header is repeated
         plain = {name.lower(): ", ".join(headers.getall(name)) for name in headers}
     return plain
 
 
-def _plain_error(error: Exception, request: Request) -> Exception:
-    """aiohttp's errors as the built-in ones that `Transport` promises, with the request in their words."""
+def _builtin_error(error: Exception, request: Request) -> Exception:
+    """Converts an aiohttp error to a built-in one, as `Transport` promises, with the request in its message."""
     about = f"{request.method} {request.path}"
     match error:
         case NotConnectedError():
             return error
         case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError() | aiohttp.ClientHttpProxyError():
-            return NotConnectedError(f"{about}: {_in_words(error)}")
+            return NotConnectedError(f"{about}: {_describe(error)}")
         case AnswerTooLongError():
             return AnswerTooLongError(f"{about}: {error}")
         case TimeoutError():
             return TimeoutError(f"{about}: {str(error) or 'no answer in time'}")
-    return ConnectionError(f"{about}: {_in_words(error)}")
+    return ConnectionError(f"{about}: {_describe(error)}")
 
 
-def _in_words(error: Exception) -> str:
-    """One line that a user can act upon; aiohttp shows its `SSLContext` as an object at some address."""
+def _describe(error: Exception) -> str:
+    """The error as one readable line. aiohttp's messages include the `repr` of an `SSLContext`."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"certificate of {error.host}:{error.port} is not accepted: {error.certificate_error}"
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -300,5 +314,5 @@ def _in_words(error: Exception) -> str:
 
 def _reason(error: OSError) -> str:
     if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
-        return os.strerror(error.errno)  # asyncio writes the address there, once more
+        return os.strerror(error.errno)  # asyncio's own text repeats the address
     return " ".join((error.strerror or str(error)).split())

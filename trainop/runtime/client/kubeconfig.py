@@ -1,7 +1,7 @@
-"""Kubeconfig files: read, merged, and turned into one `ClusterConfig`.
+"""Reads and merges kubeconfig files and builds a `ClusterConfig` from one of their contexts.
 
-The first file wins for every named entry and for `current-context`, as in client-go. Every complaint is one line with
-the file, the place in it and what would be right.
+For every named entry and for `current-context`, the first file that has it wins, as in client-go. Each error message
+is one line with the file, the place in the file and the expected value.
 """
 
 from __future__ import annotations
@@ -28,29 +28,32 @@ from trainop.runtime.texts import cut
 
 
 class Entry(NamedTuple):
-    """A cluster, user or context, and the file that relative paths in it start from."""
+    """A cluster, user or context, and the file against which its relative paths are resolved."""
 
     file: Path
     value: Json
 
-    def pem(self, data: str, file: str, what: str, again: Callable[[], Entry]) -> Pem | None:
-        """Inline base64, which `again` reads anew, or a file; inline wins."""
+    def pem(self, data: str, file: str, what: str, reread: Callable[[], Entry]) -> Pem | None:
+        """The PEM source in field `data` (inline base64) or else `file` (a path). Inline text is read again through
+        `reread` on each use; `what` names the entry in errors."""
         if self.value.get(data):
             self.inline(data, what)
-            return lambda: again().inline(data, what)
+            return lambda: reread().inline(data, what)
         if self.value.get(file):
             return self.path(file, what)
         return None
 
     def inline(self, data: str, what: str) -> bytes:
+        """Decodes the base64 text in field `data`; raises `ConfigError`."""
         if not self.value.get(data):
-            raise ConfigError(f"{self.file}: {data} of {what} is gone; it was there before")
+            raise ConfigError(f"{self.file}: {data} of {what} was removed; restore it")
         try:
             return base64.b64decode(self.value[data], validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
             raise ConfigError(f"{self.file}: {data} of {what} is not base64: {error}") from error
 
     def path(self, field: str, what: str) -> Path:
+        """The existing file that `field` names; raises `ConfigError`."""
         path = self.file.parent / str(self.value[field])
         if not path.is_file():
             raise ConfigError(f"{self.file}: {field} of {what}: {path} does not exist")
@@ -145,7 +148,7 @@ _TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Kubeconfig:
-    """Merged files; `file` is the one to name in complaints that concern no entry."""
+    """Merged kubeconfig files. `file` is named in errors that belong to no particular entry."""
 
     file: Path
     current: str
@@ -155,10 +158,10 @@ class Kubeconfig:
     files: Sequence[Path] = ()
 
     def config(self, clock: Clock, environ: Mapping[str, str], context: str | None = None) -> ClusterConfig:
-        """The cluster and user of `context` (default: the current one); raises `ConfigError`.
+        """The configuration for `context` (default: the current one). Raises `ConfigError`.
 
-        Tokens and certificates are read again from the same entries of the same files while they are in use; whatever
-        else changes there, such as the current context, takes effect after a restart.
+        Tokens and certificates are reread from the same entries of the same files while in use. Any other change, such
+        as another current context, takes effect after a restart.
         """
         name = context or self.current
         known = ", ".join(self.contexts) or "none"
@@ -175,14 +178,14 @@ class Kubeconfig:
         proxy = cluster.value.get("proxy-url") or proxy_for(server, environ)
         if proxy and not _is_url(proxy):
             raise ConfigError(f"{cluster.file}: proxy {proxy!r} of {where}: only http:// and https:// proxies work")
-        cluster_again = functools.partial(_read_again, self.files, name, server, "cluster")
-        user_again = functools.partial(_read_again, self.files, name, server, "user")
+        reread_cluster = functools.partial(_reread, self.files, name, server, "cluster")
+        reread_user = functools.partial(_reread, self.files, name, server, "user")
         return ClusterConfig(
             server=server,
-            credentials=_credentials(user, who, name, _cluster_info(cluster), clock, again=user_again),
-            ca=cluster.pem("certificate-authority-data", "certificate-authority", where, cluster_again),
-            client_certificate=user.pem("client-certificate-data", "client-certificate", who, user_again),
-            client_key=user.pem("client-key-data", "client-key", who, user_again),
+            credentials=_credentials(user, who, name, _cluster_info(cluster), clock, reread=reread_user),
+            ca=cluster.pem("certificate-authority-data", "certificate-authority", where, reread_cluster),
+            client_certificate=user.pem("client-certificate-data", "client-certificate", who, reread_user),
+            client_key=user.pem("client-key-data", "client-key", who, reread_user),
             insecure=bool(cluster.value.get("insecure-skip-tls-verify")),
             tls_server_name=cluster.value.get("tls-server-name") or None,
             proxy=proxy or None,
@@ -210,12 +213,12 @@ def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:  # such as https://[::1 or a port that is no number
+    except ValueError:  # for example `https://[::1`, or a port that is not a number
         return False
 
 
 def read(files: Sequence[Path]) -> Kubeconfig:
-    """Merges files that exist; raises `ConfigError`."""
+    """Reads and merges existing files. Raises `ConfigError`."""
     current = ""
     merged: dict[str, dict[str, Entry]] = {"clusters": {}, "users": {}, "contexts": {}}
     for file in files:
@@ -227,14 +230,14 @@ def read(files: Sequence[Path]) -> Kubeconfig:
     return Kubeconfig(files[0], current, merged["clusters"], merged["users"], merged["contexts"], tuple(files))
 
 
-def _read_again(files: Sequence[Path], context: str, server: str, kind: str) -> Entry:
-    """The cluster or user of `context` as it is now; raises `ConfigError`, also if that is another server by now,
-    which must not get to see the credentials of this one, nor this one those of the other."""
+def _reread(files: Sequence[Path], context: str, server: str, kind: str) -> Entry:
+    """The current cluster or user entry of `context`, read from the files again. Raises `ConfigError`, also if the
+    context now names another server: credentials must never be sent to a server that they are not meant for."""
     config = read(files)
     if context not in config.contexts:
-        raise ConfigError(f"{config.file}: context {context!r} does not exist any more")
+        raise ConfigError(f"{config.file}: context {context!r} does not exist anymore")
     chosen = config.contexts[context]
-    cluster = config._named(config.clusters, chosen, context, "cluster")  # noqa: SLF001  # of this module
+    cluster = config._named(config.clusters, chosen, context, "cluster")  # noqa: SLF001  # same module
     now = config._server(cluster, str(chosen.value["cluster"]))  # noqa: SLF001
     if now != server:
         raise ConfigError(f"{cluster.file}: the server was {server} and is {now} now; restart to use it")
@@ -262,7 +265,7 @@ def _parse_yaml(file: Path, text: bytes) -> Any:
         return yaml.safe_load(text)
     except RecursionError as error:
         raise ConfigError(f"{file}: not a kubeconfig: it is nested too deep") from error
-    # Beside its own errors PyYAML raises these for values that do not fit their tag, such as the date 2025-99-99.
+    # PyYAML also raises built-in errors for values that do not fit their tag, such as the date 2025-99-99.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
         problem = cut(" ".join(str(error).split()))
         raise ConfigError(f"{file}: not a kubeconfig: {problem}") from error
@@ -283,12 +286,13 @@ def _entries(file: Path, content: Json, kind: str) -> list[tuple[str, Json]]:
 
 
 def _credentials(
-    user: Entry, who: str, context: str, cluster: Json, clock: Clock, *, again: Callable[[], Entry]
+    user: Entry, who: str, context: str, cluster: Json, clock: Clock, *, reread: Callable[[], Entry]
 ) -> Credentials | None:
-    """Token before token file before password before exec before auth-provider, as in client-go."""
+    """The credentials of a user. If several are set, the order of precedence is token, token file, password, exec,
+    auth-provider, as in client-go."""
     value = user.value
     if value.get("token"):
-        return TokenText(lambda: str(again().value.get("token") or ""), str(user.file), clock)
+        return TokenText(lambda: str(reread().value.get("token") or ""), str(user.file), clock)
     if value.get("tokenFile"):
         return TokenFile(user.path("tokenFile", who), clock)
     if value.get("username"):
@@ -304,7 +308,7 @@ def _credentials(
 
 
 def _cluster_info(cluster: Entry) -> Json:
-    """What an exec plugin is told of the cluster (client.authentication.k8s.io `Cluster`)."""
+    """The cluster information for exec plugins with `provideClusterInfo` (client.authentication.k8s.io `Cluster`)."""
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url")
     info = {name: cluster.value[name] for name in names if cluster.value.get(name)}
     for extension in cluster.value.get("extensions") or ():
@@ -314,6 +318,7 @@ def _cluster_info(cluster: Entry) -> Json:
 
 
 def _impersonation(user: Json) -> tuple[tuple[str, str], ...]:
+    """The impersonation headers for `as`, `as-uid`, `as-groups` and `as-user-extra`."""
     headers = [("impersonate-user", str(user["as"]))] if user.get("as") else []
     headers += [("impersonate-uid", str(user["as-uid"]))] if user.get("as-uid") else []
     headers += [("impersonate-group", str(group)) for group in user.get("as-groups") or ()]

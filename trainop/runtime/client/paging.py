@@ -1,4 +1,4 @@
-"""Lists come in pages; a server that never comes to the last one is left."""
+"""Paged lists: detects endless lists, and shrinks pages whose body would be too long."""
 
 from __future__ import annotations
 
@@ -10,46 +10,45 @@ from trainop.runtime.errors import ApiError
 
 T = TypeVar("T")
 
-MAX_BARREN = 3
-"""Pages in a row without a new object after which a list is given up."""
+MAX_PAGES_WITHOUT_PROGRESS = 3
+"""Consecutive pages without a new object after which a list is aborted."""
 
 MAX_PAGES = 10_000
-"""Pages of a list; 250 objects each are more than etcd holds."""
+"""Maximum pages of a list; at 250 objects each, more than etcd holds."""
 
-
-FEWER = 4
-"""A page that is too long is asked for again with so many times fewer objects."""
+SHRINK_FACTOR = 4
+"""A page that is too long is requested again with this many times fewer objects."""
 
 
 class EndlessListError(ApiError):
-    """The server announces ever more pages of a list."""
+    """The server keeps returning continue tokens for a list that does not grow, or grows beyond `MAX_PAGES`."""
 
 
 class Pages:
-    """Counts the pages of one list."""
+    """Tracks the pages of one list, to detect an endless one."""
 
     def __init__(self) -> None:
         self._pages = 0
-        self._barren = 0
+        self._without_progress = 0
         self._token = ""
 
-    def follow(self, token: str, *, grew: bool) -> None:
-        """Before the page for `token` is asked for; `grew`: the last page had an object that none before it had.
-        Raises `EndlessListError`."""
+    def advance(self, token: str, *, grew: bool) -> None:
+        """Call before the page for the continue token `token` is requested. `grew`: the last page contained an object
+        that no earlier page had. Raises `EndlessListError`."""
         self._pages += 1
-        self._barren = 0 if grew else self._barren + 1
-        if token == self._token or self._barren >= MAX_BARREN or self._pages >= MAX_PAGES:
+        self._without_progress = 0 if grew else self._without_progress + 1
+        if token == self._token or self._without_progress >= MAX_PAGES_WITHOUT_PROGRESS or self._pages >= MAX_PAGES:
             raise EndlessListError(200, "EndlessList", f"the list does not end after {self._pages} pages", {})
         self._token = token
 
 
-async def ask_for_fewer(ask: Callable[[int], Awaitable[T]], limit: int) -> T:
-    """The page that `ask` gets with at most `limit` objects, or with fewer if the answer is too long. Raises what `ask`
-    raises, and `AnswerTooLongError` if one object is too long."""
+async def fetch_fitting_page(fetch: Callable[[int], Awaitable[T]], limit: int) -> T:
+    """Calls `fetch(limit)`, with smaller limits while the response is too long. Raises what `fetch` raises, and
+    `AnswerTooLongError` if a page with a single object is too long."""
     while True:
         try:
-            return await ask(limit)
+            return await fetch(limit)
         except AnswerTooLongError:
             if limit <= 1:
                 raise
-            limit = max(1, limit // FEWER)
+            limit = max(1, limit // SHRINK_FACTOR)

@@ -1,4 +1,7 @@
-"""Connections to the API server in three lanes, so that no kind of request waits for another kind."""
+"""Connection pools to the API server: separate ones for requests, urgent requests and watches.
+
+With separate pools, a lease renewal never waits for a free connection behind slow requests or long-lived watches.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,22 @@ from trainop.runtime.clock import Clock
 
 CONNECT_TIMEOUT = 10.0
 KEEP_ALIVE = 90.0
+"""Seconds after which an idle connection is closed."""
+
 MAX_REQUESTS = 32
-"""Connections for requests: each costs a handshake of some 2 ms, and eight keep an API server almost busy."""
+"""Maximum connections for requests. Each costs a handshake of about 2 ms, and eight almost saturate an API server."""
 
 MAX_URGENT = 8
-"""Connections for renewals of leases and questions whether the server knows us; there are few of both at a time."""
+"""Maximum connections for lease renewals and credential probes, few of which run at the same time."""
 
 CHUNK = 256 * 1024
+"""Bytes of a response that aiohttp buffers before it pauses reading."""
 
 MAX_HEADERS = 512
 MAX_HEADER = 8190
-"""Headers of an answer, and bytes of each and of the status line: together they bound the memory of one answer. API
-servers send each warning in a header of its own, of all kinds some 130, and more where webhooks warn."""
+"""Limits of the number of response headers, and of the bytes of each header and of the status line. Together they bound
+the memory for the head of one response. API servers send each warning in a separate header; they have about 130
+different warnings, and webhooks may add more."""
 
 SOCKET_OPTIONS = tuple(
     (socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -34,15 +41,15 @@ SOCKET_OPTIONS = tuple(
         ("TCP_KEEPCNT", 3),
         ("TCP_USER_TIMEOUT", 30_000),
     )
-    if hasattr(socket, name)  # not every system has all of them
+    if hasattr(socket, name)  # availability depends on the system
 )
-"""A peer that vanished without a word is noticed within 30 s (`TCP_USER_TIMEOUT` in milliseconds)."""
+"""TCP keepalive settings that detect a dead peer within 30 s (`TCP_USER_TIMEOUT` is in milliseconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Connections that share credentials. Watches take no place of a request. Urgent requests take none either and find
-    a free place even while every other request hangs, such as in an admission webhook."""
+    """Three sessions that share TLS material. Watches do not use up connections for requests. Urgent requests find a
+    free connection even while all others hang, for example in a slow admission webhook."""
 
     requests: aiohttp.ClientSession
     urgent: aiohttp.ClientSession
@@ -58,12 +65,12 @@ class Pool:
 
 
 class MeasuredResolver(aiohttp.ThreadedResolver):
-    """Tells how long the look-up of a name takes; with aiohttp's own tracing every request would pay for it."""
+    """Reports the host and the seconds of each DNS lookup. aiohttp's tracing would add a cost to every request."""
 
-    def __init__(self, clock: Clock, tell: Callable[[str, float], None] | None) -> None:
+    def __init__(self, clock: Clock, report: Callable[[str, float], None] | None) -> None:
         super().__init__()
         self._clock = clock
-        self._tell = tell
+        self._report = report
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -72,8 +79,8 @@ class MeasuredResolver(aiohttp.ThreadedResolver):
         try:
             return await super().resolve(host, port, family)
         finally:
-            if self._tell is not None:
-                self._tell(host, self._clock.monotonic() - began)
+            if self._report is not None:
+                self._report(host, self._clock.monotonic() - began)
 
 
 def _session(limit: int, resolver: AbstractResolver) -> aiohttp.ClientSession:
@@ -83,9 +90,9 @@ def _session(limit: int, resolver: AbstractResolver) -> aiohttp.ClientSession:
         ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
         cookie_jar=aiohttp.DummyCookieJar(),
-        # Unpacking costs both sides more than a cluster's network: client-go programs set DisableCompression for it.
+        # Within a cluster, compression costs more CPU than it saves network: client-go has DisableCompression for this.
         headers={"accept-encoding": "identity"},
-        # A body that is compressed all the same could grow a thousandfold; it is not unpacked, hence not readable.
+        # A body that is compressed nevertheless could expand a thousandfold; without decompression it fails to decode.
         auto_decompress=False,
         read_bufsize=CHUNK,
         max_line_size=MAX_HEADER,

@@ -1,4 +1,5 @@
-"""Which proxy the environment wants for a server, with CIDR ranges in NO_PROXY as Go programs know them."""
+"""Selects the HTTP proxy for a server from HTTPS_PROXY, HTTP_PROXY and NO_PROXY, including CIDR ranges, as Go does
+(`golang.org/x/net/http/httpproxy`)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def proxy_for(server: str, environ: Mapping[str, str]) -> str | None:
-    """The proxy URL from HTTPS_PROXY or HTTP_PROXY, None for what NO_PROXY lists and for loopback addresses."""
+    """The proxy URL for `server`; None if no proxy is set, NO_PROXY covers the host, or it is a loopback address."""
     url = urlsplit(server)
     proxy = _variable(environ, f"{url.scheme}_proxy")
     host = (url.hostname or "").lower()
@@ -39,8 +40,8 @@ def _is_local(host: str) -> bool:
 
 
 def _covers(entry: str, host: str, port: int | None) -> bool:
-    """Whether an entry of NO_PROXY means `host`: `*`, an address, a CIDR range, a domain, `.domain`, with or without
-    a port."""
+    """Whether a NO_PROXY entry covers `host`. Entries are `*`, an address, a CIDR range, a domain with its subdomains,
+    or `.domain` for subdomains only. All but ranges may have a port."""
     if entry in ("", "*"):
         return entry == "*"
     address = _address(host)

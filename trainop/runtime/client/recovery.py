@@ -1,4 +1,7 @@
-"""Ends a back-off early once the API server is known to be back."""
+"""Tracks whether the API server is reachable, so that back-offs end early after an outage.
+
+`Sender` reports the outcome of every request; reflectors and controllers wait with `Recovery.sleep`.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,32 @@ from trainop.runtime.clock import Clock
 
 
 class Recovery:
-    """Whether the API server answers, as far as the requests of one client tell."""
+    """Availability of the API server as seen by the requests of one client; initially assumed."""
 
     def __init__(self) -> None:
-        self._well = asyncio.Event()
-        self._well.set()
+        self._available = asyncio.Event()
+        self._available.set()
 
     @property
-    def well(self) -> bool:
-        """The last request that tells was answered."""
-        return self._well.is_set()
+    def available(self) -> bool:
+        """Whether the server answered the last request."""
+        return self._available.is_set()
 
     def failed(self) -> None:
-        """Nothing answered, or only something in front of the server."""
-        self._well.clear()
+        """Records a connection failure, or an answer by a proxy in front of the server (502, 503, 504)."""
+        self._available.clear()
 
     def succeeded(self) -> None:
-        self._well.set()
+        """Records an answer of the server, whatever its status; wakes all sleepers."""
+        self._available.set()
 
     async def sleep(self, seconds: float, clock: Clock) -> bool:
-        """Sleeps so long, or until the server answers somebody: then true."""
+        """Sleeps for `seconds`, or less if the server is or becomes available; true if it was less."""
         sleeping = asyncio.ensure_future(clock.sleep(seconds))
-        hearing = asyncio.ensure_future(self._well.wait())
+        recovering = asyncio.ensure_future(self._available.wait())
         try:
-            await asyncio.wait((sleeping, hearing), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sleeping, recovering), return_when=asyncio.FIRST_COMPLETED)
             return not sleeping.done()
         finally:
             sleeping.cancel()
-            hearing.cancel()
+            recovering.cancel()

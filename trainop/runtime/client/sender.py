@@ -1,4 +1,7 @@
-"""Single exchanges with the API server: defaults, gate, retries, metrics, and errors instead of statuses."""
+"""Sends single requests: fills in defaults, checks the gate, retries, records metrics, and turns statuses into errors.
+
+Stands between `Client` (objects) and `Transport` (one HTTP exchange), and reports every outcome to `Recovery`.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,25 @@ from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ApiError, api_error
 
 EXCHANGE_TIMEOUT = 30.0
+"""Default timeout in seconds of a request without one of its own."""
+
 MAX_TRIES = 5
 RETRY_BUDGET = 30.0
+"""Seconds after which no further retry starts."""
+
 FIRST_DELAY = 0.2
 MAX_DELAY = 10.0
 JITTER = 0.2
 
-REFUSAL_PATIENCE = 10.0
-MAX_REFUSAL = 64 * 1024
-"""Seconds and bytes for the words of a server that refuses to stream."""
+ERROR_BODY_TIMEOUT = 10.0
+MAX_ERROR_BODY = 64 * 1024
+"""Limits in seconds and bytes for reading the error body of a rejected stream."""
 
 TRANSIENT = frozenset({500, 502, 503, 504})
-AWAY = frozenset({502, 503, 504})
-"""The server is not there yet, as far as who answered can tell."""
+"""Statuses after which a repeatable request is retried."""
+
+UNAVAILABLE = frozenset({502, 503, 504})
+"""Statuses that a proxy or load balancer sends while the API server is unreachable."""
 
 READS = frozenset({"GET", "HEAD"})
 
@@ -37,28 +46,28 @@ log = structlog.get_logger(__name__)
 
 
 class RequestMetrics(Protocol):
-    """What a client counts; `method` is in capitals."""
+    """Receives the measurements of a client. `method` is the HTTP method in capitals."""
 
     def requested(self, method: str, code: str, host: str, seconds: float, *, sent: int, received: int) -> None:
-        """One attempt, a retry or not; `code` is `<error>` when no answer came, sizes are those of bodies in bytes.
-        Of what streams, `received` is 0."""
+        """One attempt has ended. `code` is the HTTP status, or `<error>` without an answer; `sent` and `received` are
+        body bytes. `received` is 0 for streams."""
         ...
 
     def retried(self, method: str, code: str, host: str) -> None:
-        """An attempt that ended with `code` is repeated."""
+        """An attempt that ended with `code` is retried."""
         ...
 
     def limited(self, method: str, host: str, seconds: float) -> None:
-        """Our own limit made an attempt wait so long."""
+        """The client-side rate limit delayed an attempt by `seconds`."""
         ...
 
     def decoded(self, seconds: float) -> None:
-        """The time in which the event loop did nothing but decode a response."""
+        """Decoding a response blocked the event loop for `seconds`."""
         ...
 
 
-class Unmeasured:
-    """Metrics for whoever wants none."""
+class NoRequestMetrics:
+    """A `RequestMetrics` that records nothing."""
 
     def requested(self, method: str, code: str, host: str, seconds: float, *, sent: int, received: int) -> None: ...
     def retried(self, method: str, code: str, host: str) -> None: ...
@@ -69,11 +78,13 @@ class Unmeasured:
 class Limiter(Protocol):
     """A client-side rate limit, shared by all requests of the process."""
 
-    async def acquire(self) -> None: ...
+    async def acquire(self) -> None:
+        """Waits until one more request may be sent."""
+        ...
 
 
 class Sender:
-    """Sends requests over a transport; raises `ApiError`, `ConnectionError` or `TimeoutError`."""
+    """Sends requests over a transport. All methods raise `ApiError`, `ConnectionError` or `TimeoutError`."""
 
     def __init__(
         self,
@@ -101,7 +112,8 @@ class Sender:
         self._warnings: dict[str, None] = {}
 
     async def send(self, request: Request, *, repeatable: bool) -> Response:
-        """Tries up to five times within 30 s; what is not `repeatable` only if the server surely did not act on it."""
+        """Sends a request, with up to five attempts within 30 s. A request that is not `repeatable` is only retried if
+        the server certainly did not execute it."""
         deadline = self._clock.monotonic() + RETRY_BUDGET
         tries = 1
         while True:
@@ -109,52 +121,54 @@ class Sender:
                 return await self.attempt(request)
             except (ApiError, ConnectionError, TimeoutError) as failure:
                 error = failure
-                if tries == MAX_TRIES or not _worth_repeating(error, repeatable):
+                if tries == MAX_TRIES or not _is_retryable(error, repeatable):
                     raise
                 delay = self._delay(error, tries)
                 if self._clock.monotonic() + delay > deadline:
                     raise
-                log.debug("request is retried", method=request.method, path=request.path, error=str(error), delay=delay)
+                log.debug(
+                    "request failed, retrying", method=request.method, path=request.path, error=str(error), delay=delay
+                )
             await self._clock.sleep(delay)
             tries += 1
             self._metrics.retried(request.method, _code_of(error), self._host)
 
     async def attempt(self, request: Request) -> Response:
-        """One exchange."""
+        """Sends a request once."""
         if self._limiter:
             arrived = self._clock.monotonic()
             await self._limiter.acquire()
             self._metrics.limited(request.method, self._host, self._clock.monotonic() - arrived)
         request = self._complete(request)
         if request.gate is not None:
-            request.gate()  # what is refused already need not wait for a connection; the transport asks again
+            request.gate()  # fails early; the transport calls it again right before it sends
         started = self._clock.monotonic()
         code, received = "<error>", 0
         try:
             response = await self._transport.send(request)
             code, received = str(response.status), len(response.body)
-            self._note(response.status)
-        except AnswerTooLongError:  # the server is there
+            self._update_recovery(response.status)
+        except AnswerTooLongError:  # the server did answer
             raise
         except (ConnectionError, TimeoutError):
             self.recovery.failed()
             raise
         finally:
             self._count(request, code, started, received)
-        self._repeat_warnings(response.headers)
+        self._log_warnings(response.headers)
         if 200 <= response.status < 300:
             return response
         raise api_error(response.status, response.body, retry_after(response.headers))
 
     async def open(self, request: Request) -> Stream:
-        """One attempt; `timeout` bounds the time until the response begins."""
+        """Opens a stream, without retries. The request's `timeout` limits the time until the response begins."""
         request = self._complete(request)
         started = self._clock.monotonic()
         code = "<error>"
         try:
             stream = await self._transport.open(request)
             code = str(stream.status)
-            self._note(stream.status)
+            self._update_recovery(stream.status)
         except (ConnectionError, TimeoutError):
             self.recovery.failed()
             raise
@@ -162,10 +176,11 @@ class Sender:
             self._count(request, code, started, 0)
         if 200 <= stream.status < 300:
             return stream
-        raise api_error(stream.status, await _refusal(stream), retry_after(stream.headers))
+        raise api_error(stream.status, await _error_body(stream), retry_after(stream.headers))
 
     def _complete(self, request: Request) -> Request:
-        """Fills in what every request carries; writes tell the server when we stop waiting."""
+        """Adds the defaults of every request. Writes carry a `timeout` parameter, so that the server does not execute
+        them after this client has given up."""
         timeout = EXCHANGE_TIMEOUT if request.timeout is None else request.timeout
         query, gate = request.query, None
         if request.method not in READS:
@@ -175,8 +190,8 @@ class Sender:
         headers = {"user-agent": self._user_agent, **request.headers}
         return replace(request, timeout=timeout, query=query, headers=headers, gate=gate, urgent=self._urgent)
 
-    def _note(self, status: int) -> None:
-        if status in AWAY:
+    def _update_recovery(self, status: int) -> None:
+        if status in UNAVAILABLE:
             self.recovery.failed()
         else:
             self.recovery.succeeded()
@@ -184,7 +199,7 @@ class Sender:
     def _delay(self, error: Exception, tries: int) -> float:
         after = getattr(error, "retry_after", None)
         if after:
-            # What the server asks for is the least; jitter only adds, so that not all come back at once.
+            # Retry-After is a minimum: jitter only lengthens it, so that clients do not return all at once.
             return float(after) * self._rng.uniform(1, 1 + JITTER)
         exact = min(MAX_DELAY, FIRST_DELAY * 2.0 ** (tries - 1))
         return exact * self._rng.uniform(1 - JITTER, 1 + JITTER)
@@ -193,28 +208,29 @@ class Sender:
         seconds = self._clock.monotonic() - started
         self._metrics.requested(request.method, code, self._host, seconds, sent=len(request.body), received=received)
 
-    def _repeat_warnings(self, headers: Mapping[str, str]) -> None:
-        """Logs each `Warning: 299` of the server once."""
+    def _log_warnings(self, headers: Mapping[str, str]) -> None:
+        """Logs each distinct API warning (`Warning: 299` header) once."""
         header = headers.get("warning")
         if not header:
             return
         for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header):
             if text not in self._warnings and len(self._warnings) < 1000:
                 self._warnings[text] = None
-                log.warning("server warns", warning=text)
+                log.warning("API server warning", warning=text)
 
 
-async def _refusal(stream: Stream) -> bytes:
-    """What a stream that is none says. Who refuses may be anything: it gets neither long nor much, the status tells."""
+async def _error_body(stream: Stream) -> bytes:
+    """The body of a rejected stream, as far as it arrives within the limits. A partial body is enough, because the
+    status alone determines the error."""
     body = b""
     try:
-        async with asyncio.timeout(REFUSAL_PATIENCE):
+        async with asyncio.timeout(ERROR_BODY_TIMEOUT):
             async for chunk in stream.chunks():
                 body += chunk
-                if len(body) > MAX_REFUSAL:
+                if len(body) > MAX_ERROR_BODY:
                     break
     except (ConnectionError, TimeoutError):
-        pass  # what has come is enough
+        pass
     finally:
         await stream.close()
     return body
@@ -224,8 +240,9 @@ def _code_of(error: Exception) -> str:
     return str(error.code) if isinstance(error, ApiError) else "<error>"
 
 
-def _worth_repeating(error: Exception, repeatable: bool) -> bool:
-    """A throttled or never sent request was not acted upon; after other transient failures nobody knows."""
+def _is_retryable(error: Exception, repeatable: bool) -> bool:
+    """Whether to retry. A throttled request (429) and one that was never sent have had no effect; after any other
+    transient failure the effect is unknown."""
     if isinstance(error, NotConnectedError) or (isinstance(error, ApiError) and error.code == 429):
         return True
     if isinstance(error, AnswerTooLongError):
@@ -234,6 +251,6 @@ def _worth_repeating(error: Exception, repeatable: bool) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait. A date is not obeyed: API servers send none, and clocks differ."""
+    """The seconds in a Retry-After header. A date is ignored: API servers do not send one, and clocks differ."""
     text = headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdecimal() else None

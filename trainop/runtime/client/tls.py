@@ -1,4 +1,4 @@
-"""TLS: certificates as bytes, and the contexts made of them."""
+"""TLS client contexts from PEM certificates and keys, which are compared by content to detect rotation."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainop.runtime.client.cluster import ClusterConfig, ConfigError, Pem, Proof
+from trainop.runtime.client.cluster import AuthHeaders, ClusterConfig, ConfigError, Pem
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a TLS context is made of; equal material needs no new context."""
+    """Certificates and key (PEM) for a TLS context. A new context is only needed if they differ."""
 
     ca: bytes | None
     certificate: bytes | None
     key: bytes | None = field(repr=False)
 
 
-def read_material(config: ClusterConfig, proof: Proof | None) -> Material:
-    """Reads the files now; a certificate among the credentials wins. Raises `OSError` or `ConfigError`."""
-    if proof is not None and proof.certificate:
-        return Material(_bytes(config.ca), proof.certificate, proof.key)
+def read_material(config: ClusterConfig, auth: AuthHeaders | None) -> Material:
+    """Reads the current certificates and key. A client certificate in `auth` takes precedence over the configuration.
+    Raises `OSError` or `ConfigError`."""
+    if auth is not None and auth.certificate:
+        return Material(_bytes(config.ca), auth.certificate, auth.key)
     return Material(_bytes(config.ca), _bytes(config.client_certificate), _bytes(config.client_key))
 
 
@@ -36,16 +37,17 @@ def _bytes(pem: Pem | None) -> bytes | None:
         return pem
     content = pem.read_bytes()
     if not content.strip():
-        # Not "no authority at all", which would mean the system's: somebody is just writing the file.
+        # The file is probably being written. "No CA" would mean trusting the system's authorities instead.
         raise ConfigError(f"{pem}: the file is empty; it must hold PEM text")
     return content
 
 
 def tls_context(config: ClusterConfig, material: Material) -> ssl.SSLContext:
-    """Trusts the cluster's CA, or the system's if there is none; raises `ConfigError` on what is no certificate."""
+    """Builds a context that trusts the cluster's CA, or the system's authorities if there is none. Raises `ConfigError`
+    for invalid certificates or keys."""
     try:
         context = ssl.create_default_context(cadata=material.ca.decode() if material.ca else None)
-        # Python 3.13 refuses CAs without key identifiers; those of many clusters have none.
+        # Python 3.13 rejects CAs without key identifiers, which many clusters have.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if config.insecure:
             context.check_hostname = False
@@ -65,9 +67,9 @@ def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes | None) ->
 
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """A path for OpenSSL's sake, of a file that only this process sees: keys never reach a disk, and a pod without a
-    writable one can load them."""
-    if not hasattr(os, "memfd_create"):  # Linux has it
+    """The path of a temporary file, because OpenSSL only loads files. On Linux the file is in memory: keys never reach
+    a disk, and pods with a read-only file system work."""
+    if not hasattr(os, "memfd_create"):  # only Linux has it
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "pem")
             path.touch(mode=0o600)
@@ -81,5 +83,5 @@ def _as_file(content: bytes) -> Iterator[str]:
 
 
 def _no_password() -> str:
-    """Instead of OpenSSL's question on the terminal."""
+    """Raises for an encrypted key; OpenSSL would ask for the password on the terminal."""
     raise ValueError("the key is encrypted; it must be stored without a password")

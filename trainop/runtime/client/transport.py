@@ -1,6 +1,7 @@
-"""One HTTP exchange with an API server, whatever carries it: sockets (`http.py`) or a call within the process.
+"""The interface for one HTTP exchange with an API server.
 
-The embedded API server answers the same `Request` values directly, so that simulations need no sockets.
+`HttpTransport` implements it over sockets. The embedded API server implements it in the same process, so that
+local clusters and simulations need no sockets.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from typing import Protocol
 import msgspec
 
 MAX_ANSWER = 32 * 1024 * 1024
-"""Bytes of a response with one object: twenty times the largest one that etcd takes."""
+"""Default maximum bytes of a response: twenty times the largest object that etcd accepts."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """`path` without query and unescaped; `query` values are strings; `timeout` in seconds for the whole exchange.
+    """An HTTP request. `path` is unescaped and without query; `timeout` in seconds limits the whole exchange.
 
-    A response body longer than `max_answer` bytes is an `AnswerTooLongError`. Requests that are `urgent` have
-    connections of their own and wait for no other request. `gate` is called whenever the request is about to be sent
-    and raises to refuse that (see `leader.py`).
+    A response body longer than `max_answer` bytes raises `AnswerTooLongError`. `urgent` requests use separate
+    connections and never wait for others. `gate` is called each time the request is about to be sent, and raises to
+    refuse it (see `manager/leader.py`).
     """
 
     method: str
@@ -35,24 +36,24 @@ class Request(msgspec.Struct, frozen=True):
     gate: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
-        """Without headers and body: they hold tokens and Secrets."""
+        """Omits headers and body, which may contain tokens and Secrets."""
         return f"<{self.method} {self.path}>"
 
 
 class Response(msgspec.Struct, frozen=True):
-    """Header names are lower case."""
+    """An HTTP response; header names are lower case."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def __repr__(self) -> str:
-        """Without the body, which may be a Secret."""
+        """Omits the body, which may be a Secret."""
         return f"<{self.status}, {len(self.body)} bytes>"
 
 
 class Stream(Protocol):
-    """A response whose body arrives over time; `status` and `headers` are known when it is opened."""
+    """A response whose body arrives over time; `status` and `headers` are available at once."""
 
     @property
     def status(self) -> int: ...
@@ -60,26 +61,34 @@ class Stream(Protocol):
     def headers(self) -> Mapping[str, str]: ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Body bytes as they arrive, cut anywhere; raises `ConnectionError` or `TimeoutError` when the peer is gone."""
+        """Body bytes as they arrive, in chunks of any size. Raises `ConnectionError` or `TimeoutError` if the peer is
+        lost."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Transport(Protocol):
-    """Raises `ConnectionError` (not established, reset) or `TimeoutError`; HTTP statuses are answers, not errors.
+    """Carries requests to an API server. Raises `ConnectionError` or `TimeoutError`; an HTTP error status is a normal
+    response, not an exception.
 
-    `NotConnectedError` tells that the request never reached the server, so that even a POST may be sent again.
+    `NotConnectedError` means that the request was not sent, so that even a POST is safe to retry.
     """
 
-    async def send(self, request: Request) -> Response: ...
-    async def open(self, request: Request) -> Stream: ...
+    async def send(self, request: Request) -> Response:
+        """Sends the request and reads the whole response."""
+        ...
+
+    async def open(self, request: Request) -> Stream:
+        """Sends the request and returns once the head of the response has arrived."""
+        ...
+
     async def close(self) -> None: ...
 
 
 class NotConnectedError(ConnectionError):
-    """No connection could be made: nothing was sent."""
+    """No connection could be established, or no credentials obtained: nothing was sent."""
 
 
 class AnswerTooLongError(ConnectionError):
-    """A response body is longer than `Request.max_answer`; no more of it was read."""
+    """A response body exceeds `Request.max_answer`; the rest was not read."""

@@ -234,7 +234,7 @@ class Controller:
 
     def _put_off(self, key: Key) -> float:
         """Until the next try at the latest; returns the seconds."""
-        if self._recovery is not None and not self._recovery.well:
+        if self._recovery is not None and not self._recovery.available:
             delay = OUTAGE_RETRY * self._rng.uniform(0.5, 1.0)
             self.queue.add_after(key, delay)
         else:
