@@ -1,0 +1,102 @@
+"""What VERSIONING.md calls stable: `public.toml` records its names, and SECURITY.md the rights of the operator."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import prometheus_client
+import yaml
+
+import trainop.runtime
+from trainop.cli import cli
+from trainop.controllers.counters import JobMetrics
+from trainop.settings import FLAGS
+
+ROOT = Path(__file__).parent.parent
+CHANGED = "a name that goes is a breaking change (VERSIONING.md); record a new one in tests/public.toml"
+
+
+def recorded(table: str) -> dict[str, Any]:
+    read: dict[str, Any] = tomllib.loads((ROOT / "tests" / "public.toml").read_text(encoding="utf-8"))[table]
+    return read
+
+
+def test_commands_and_flags() -> None:
+    context = click.Context(cli)
+    options: dict[str, list[str]] = {"operator": sorted(flag.name for flag in FLAGS)}
+    for name in set(cli.list_commands(context)) - {"operator"}:
+        command = cli.get_command(context, name)
+        assert command
+        options[name] = sorted(option.removeprefix("--") for each in command.params for option in each.opts)
+    assert options == recorded("commands"), CHANGED
+
+
+def test_metrics_with_their_types_and_labels() -> None:
+    metrics = JobMetrics()
+    metrics.queue_depth.declare("any")  # the one family without labels before there is a queue
+    declared = {
+        wrapper._name: sorted(wrapper._labelnames)
+        for wrapper in metrics.registry._collector_to_names
+        if isinstance(wrapper, prometheus_client.metrics.MetricWrapperBase)
+    }
+    families = [family for family in metrics.registry.collect() if not family.name.startswith("process_")]
+    served = {}
+    for family in families:
+        labels = declared[family.name] if family.name in declared else sorted(family.samples[0].labels)
+        served[family.name] = " ".join([family.type, *labels])
+    assert served == recorded("metrics"), CHANGED
+
+
+def test_names_of_the_runtime() -> None:
+    assert sorted(trainop.runtime.__all__) == recorded("runtime")["names"], CHANGED
+
+
+def test_annotations() -> None:
+    """Every name with the prefix in the code is recorded, and the page of annotations has each."""
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "trainop" / "engine").rglob("*.py"))
+    named = set(re.findall(r'ANNOTATION_PREFIX \+ "([\w-]+)"', code))
+    assert sorted(named) == recorded("annotations")["names"], CHANGED
+    page = (ROOT / "docs" / "annotations.md").read_text(encoding="utf-8")
+    assert [name for name in named if f"`trainop.kubeflow.org/{name}`" not in page] == []
+
+
+def test_the_page_on_security_has_the_rights_that_are_shipped() -> None:
+    page = (
+        (ROOT / "SECURITY.md").read_text(encoding="utf-8").split("## The rights of the operator")[1].split("\n## ")[0]
+    )
+    told = set()
+    for line in page.splitlines():
+        if line.startswith(("| `", "| core")):
+            group, resources, verbs = (re.findall(r"`([^`]+)`", cell) for cell in line.split("|")[1:4])
+            told |= {(*(group or [""]), resource, verb) for resource in resources for verb in verbs}
+    shipped = set()
+    for document in yaml.safe_load_all((ROOT / "manifests" / "base" / "rbac.yaml").read_text(encoding="utf-8")):
+        for rule in document.get("rules", ()):
+            shipped |= {(g, r, v) for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    assert told == shipped
+
+
+def test_templates_of_issues_are_forms() -> None:
+    """As GitHub's schema of issue forms asks: a name, a description, and fields with unique identifiers."""
+    folder = ROOT / ".github" / "ISSUE_TEMPLATE"
+    forms = [path for path in sorted(folder.glob("*.yml")) if path.name != "config.yml"]
+    assert len(forms) == 2
+    for path in forms:
+        form = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert {"name", "description", "body"} <= form.keys() <= {"name", "description", "body", "labels", "title"}
+        fields = [each for each in form["body"] if each["type"] != "markdown"]
+        assert {each["type"] for each in fields} <= {"input", "textarea", "dropdown", "checkboxes"}
+        assert all(each["attributes"]["label"] for each in fields)
+        assert len({each["id"] for each in fields}) == len(fields)
+
+
+def test_local_hooks_download_nothing() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert [repo["repo"] for repo in config["repos"]] == ["local"]
+    for hook in config["repos"][0]["hooks"]:
+        assert hook["language"] == "system"
+        assert hook["entry"].startswith(".venv/bin/")
