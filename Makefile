@@ -3,6 +3,7 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
+SITE_READY := .venv/.site-ready
 # one process more than there are processors, as some tests wait; the tests of one file share theirs, and what they start
 PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=loadfile
@@ -15,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-kubectl simulate frameworks coverage lint type contracts format manifests manifests-check docs cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-kubectl simulate frameworks coverage lint type contracts format manifests manifests-check docs site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -78,6 +79,9 @@ manifests-check: $(READY)  ## the manifests are what would be written
 docs: $(READY)  ## write the pages of the kinds anew from the values that run
 	@$(BIN)/python -m e2e.docs
 
+site: $(SITE_READY)  ## docs/ as a website in build/site, with every link checked; needs no network once it is installed
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 cases: $(READY)  ## acceptance cases of the specifications, clause by clause: tests, results, what is missing; fails below the floor
 	@$(BIN)/python -m e2e.cluster build
 	@$(PYTEST) -q --cases
@@ -101,9 +105,11 @@ profile: $(READY)  ## where the operator's time and memory go: two flame graphs 
 	@$(BENCH).profile s1
 	@$(BENCH).profile memory
 
-lock:  ## write constraints.txt anew: the newest versions that pyproject.toml allows (needs uv)
+lock:  ## write constraints*.txt anew: the newest versions that pyproject.toml allows (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --upgrade --group dev --group bench \
 		--extra local --extra legacy-auth --no-annotate --no-header --no-emit-index-url pyproject.toml -o constraints.txt
+	uv pip compile --quiet --universal --python-version 3.11 --upgrade --group docs --constraints constraints.txt \
+		--no-annotate --no-header --no-emit-index-url -o constraints-docs.txt
 
 clean:  ## remove what make and the tools have made here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov build dist
@@ -123,4 +129,10 @@ $(READY): pyproject.toml constraints.txt
 		test -x $(BIN)/pip || $$python -m venv --clear .venv; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt -e '.[local,legacy-auth]'; \
 	fi
+	@touch $@
+
+# Apart from the rest, so that nobody waits for a website generator who wants to run a test.
+$(SITE_READY): $(READY) constraints-docs.txt
+	@if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python -r constraints-docs.txt; \
+	else $(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints-docs.txt; fi
 	@touch $@

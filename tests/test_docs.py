@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from e2e.docs.__main__ import FOLDER, pages
 from e2e.docs.rules import probe
 from e2e.docs.samples import plain, plain_job
+from e2e.docs.website import ELSEWHERE, place_of, reached_files
 from tests.engine.builders import manifest_of
 from trainop.engine.actions import CreatePod, CreateService
 from trainop.engine.plan import plan
@@ -22,6 +25,17 @@ from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Unstructured
 
 ROOT = Path(__file__).parent.parent
+PYTHON_FILES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("trainop", "tests", "e2e", "examples")
+    for path in (ROOT / folder).rglob("*.py")
+)
+PAGES = pytest.mark.parametrize(
+    "page",
+    sorted(path for path in reached_files() if path.suffix == ".md" and path.name != "CHANGELOG.md"),
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+"""All but the changelog, which may name what is gone."""
 
 
 def test_the_pages_of_the_kinds_are_up_to_date():
@@ -64,15 +78,92 @@ def test_the_file_of_a_new_kind_is_all_that_it_takes():
     assert crd(framework)["metadata"]["name"] == "myjobs.kubeflow.org"
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+@PAGES
 def test_files_that_a_page_names_are_there(page: Path):
-    """Paths in backticks, such as `trainop/operator.py`; `<kind>` stands for any."""
-    named = re.findall(
-        r"`((?:trainop|tests|docs|examples|manifests|e2e)/[\w./<>*-]+)`", page.read_text(encoding="utf-8")
+    """In backticks: paths from the top such as `trainop/operator.py` (`<kind>` stands for any), names of Python files
+    such as `store.py`, and modules such as `trainop.operator`, with or without what they contain."""
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"`((?:trainop|tests|docs|examples|manifests|e2e)/[\w./<>*-]+)`", text):
+        assert list(ROOT.glob(re.sub(r"<\w+>", "*", name).rstrip("/"))), f"{page.name} names {name}"
+    for name in re.findall(r"`([\w./]+\.py)`", text):
+        assert any(("/" + path).endswith("/" + name) for path in PYTHON_FILES), f"{page.name} names {name}"
+    for name in re.findall(r"`((?:trainop|tests|e2e)(?:\.\w+)+)`", text):
+        assert is_there(name), f"{page.name} names {name}"
+
+
+def is_there(name: str) -> bool:
+    """Whether a dotted name is a module or something in one; modules of scripts are not imported for that."""
+    if (ROOT / (path := name.replace(".", "/"))).is_dir() or f"{path}.py" in PYTHON_FILES:
+        return True
+    module, _, member = name.rpartition(".")
+    if not module or not is_there(module):
+        return False
+    found = importlib.import_module(module)
+    return hasattr(found, member) or (ROOT / path).exists()
+
+
+def test_names_of_modules_that_are_gone_are_found():
+    assert is_there("trainop.operator.build")
+    assert not is_there("trainop.operator.nothing")
+    assert not is_there("trainop.nothing.build")
+
+
+@PAGES
+def test_targets_that_a_page_names_are_there(page: Path):
+    text = page.read_text(encoding="utf-8")
+    text = "\n".join(re.findall(r"^ *```.*?^ *```|`[^`\n]+`", text, re.DOTALL | re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z][a-z-]*)\b", text)) <= targets
+
+
+@PAGES
+def test_links_of_a_page_lead_somewhere(page: Path):
+    """To a file, not a folder, which the website could not show; and to a heading, by GitHub's rules for its name."""
+    prose = re.sub(r"^ *```.*?^ *```|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if re.match(r"https?://|mailto:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.is_file(), f"{page.name} links to {target}"
+        assert found.is_relative_to(ROOT), f"{page.name} links to {target}"
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", found.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
+
+
+@PAGES
+def test_lists_of_a_page_stand_apart(page: Path):
+    """Without an empty line before its first item, the website shows a list as a paragraph."""
+    prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    paragraphs = [block for block in prose.split("\n\n") if not re.match(r"\s*(- |\d+\. |\||#+ )", block)]
+    assert [block for block in paragraphs if re.search(r"^(- |1\. )", block, re.MULTILINE)] == []
+
+
+def test_every_page_is_in_the_navigation_of_the_website():
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    listed: list[str] = []
+    queue = [config["nav"]]
+    while queue:
+        match queue.pop():
+            case str(name):
+                listed.append(name)
+            case list(entries):
+                queue += entries
+            case dict(section):
+                queue += section.values()
+    assert sorted(listed) == sorted(place_of(path) for path in reached_files() if path.suffix == ".md")
+
+
+def test_the_website_loads_nothing_from_elsewhere():
+    """Fonts would; what else a page might load fails `make site` (`e2e/docs/website.py`)."""
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert config["theme"]["font"] is False
+    assert not {"extra_css", "extra_javascript", "extra_templates"} & config.keys()
+    assert ELSEWHERE.findall(
+        '<link href="https://fonts.example/x"><script src=//x.example/y.js></script><a href="//z">'
     )
-    for name in named:
-        pattern = re.sub(r"<\w+>", "*", name).rstrip("/")
-        assert list(ROOT.glob(pattern)), f"{page.name} names {name}"
+    assert not ELSEWHERE.findall('<link href="assets/x.css"><a href="https://z.example"><img src="e2e/s1.svg">')
 
 
 def test_the_page_of_wrong_fields_has_the_table_that_is_followed():
