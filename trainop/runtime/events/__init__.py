@@ -1,1 +1,1 @@
-"""Events of the API: recorded, correlated and written."""
+"""Records core/v1 Events: `correlator` aggregates repeated events, `recorder` queues and writes them."""

@@ -1,6 +1,6 @@
-"""Which events are written and under which name: repeats are counted, floods combined, spammers silenced. No I/O.
+"""Event correlation: deduplicates repeated events, aggregates similar ones and rate-limits each object. No I/O.
 
-Semantics and numbers of client-go `tools/record/events_cache.go`.
+Semantics and default limits are those of client-go `tools/record/events_cache.go`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,24 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:
-    """`burst` events per object and type, then one per `refill` seconds; from the `combine_from`th different message
-    of one reason within `combine_within` seconds on, messages are combined."""
+    """Limits of event correlation.
+
+    Each object may have `burst` events of a type, and then one per `refill` seconds. From the `combine_from`th distinct
+    message with the same object, type and reason on, messages are combined into one event, until `combine_within`
+    seconds pass without such an event.
+    """
 
     burst: int = 25
     refill: float = 300.0
     combine_from: int = 10
     combine_within: float = 600.0
     remembered: int = 4096
-    """Objects, groups and events that are kept in mind, each."""
+    """Size of each of the LRU caches: rate limits, message groups and events."""
 
 
 @dataclass(frozen=True, slots=True)
-class Occurrence:
-    """One event as it is to be written: a new object if `count` is 1, else a new count of the object `name`."""
+class EventRecord:
+    """An event to be written: created if `count` is 1, otherwise patched with a new count. `name` is its name."""
 
     name: str
     about: ObjectReference
@@ -56,7 +60,7 @@ class Occurrence:
         return self.about.namespace or "default"
 
     def body(self, component: str) -> Json:
-        """The core/v1 Event."""
+        """The core/v1 Event as JSON."""
         about = {
             "apiVersion": self.about.api_version,
             "kind": self.about.kind,
@@ -83,12 +87,12 @@ class Occurrence:
         }
 
     def patch(self) -> Json:
-        """What changes in an Event that was written before."""
+        """The patch for an Event that exists already."""
         return {"count": self.count, "lastTimestamp": timestamp(self.last), "message": self.message}
 
 
-class _Recent(Generic[K, V]):
-    """A dictionary that forgets what was not used for longest."""
+class _LruCache(Generic[K, V]):
+    """A mapping of at most `size` entries that evicts the least recently used one."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -110,51 +114,54 @@ class _Recent(Generic[K, V]):
 
 
 @dataclass(slots=True)
-class _Similar:
-    """Events about one object that differ only in the message."""
+class _MessageGroup:
+    """The distinct messages of events with the same object, type and reason, and the time of the last one."""
 
     last: float
     messages: set[str] = field(default_factory=set)
 
 
 class Correlator:
-    """Of one recorder. `new_uuid` names events about objects whose name does not fit into an event's."""
+    """The state of event correlation, one per recorder.
+
+    `new_uuid` generates names for events about objects whose own name is too long or invalid for an event's name.
+    """
 
     def __init__(self, clock: Clock, new_uuid: Callable[[], str], limits: EventLimits | None = None) -> None:
         self._clock = clock
         self._new_uuid = new_uuid
         self._limits = limits or EventLimits()
         size = self._limits.remembered
-        self._similar: _Recent[Hashable, _Similar] = _Recent(size)
-        self._written: _Recent[Hashable, Occurrence] = _Recent(size)
-        self._buckets: _Recent[Hashable, TokenBucket] = _Recent(size)
+        self._similar: _LruCache[Hashable, _MessageGroup] = _LruCache(size)
+        self._written: _LruCache[Hashable, EventRecord] = _LruCache(size)
+        self._buckets: _LruCache[Hashable, TokenBucket] = _LruCache(size)
         self._last_nanoseconds = 0
 
-    def correlate(self, about: ObjectReference, type_: str, reason: str, message: str) -> Occurrence | None:
-        """What to write for one more event; None if its object has had too many of its type."""
+    def correlate(self, about: ObjectReference, type_: str, reason: str, message: str) -> EventRecord | None:
+        """The event to write; None if the rate limit of the object and type is exceeded."""
         whole, message, reason = message, cut(message), cut(reason, LONGEST_REASON)
         group = (about.identity, type_, reason)
-        combined = self._is_flood(group, message)
+        combined = self._is_combined(group, message)
         key: Hashable = group if combined else (group, about.field_path, message)
         if combined:
             message = cut(COMBINED + whole)
-        before = self._written.find(key)
+        previous = self._written.find(key)
         now = self._clock.now()
-        if before is None:
-            occurrence = Occurrence(self._name(about, now), about, type_, reason, message, 1, now, now, combined)
+        if previous is None:
+            record = EventRecord(self._name(about, now), about, type_, reason, message, 1, now, now, combined)
         else:
-            occurrence = replace(before, message=message, count=before.count + 1, last=now)
-        # Also what is not written counts, so that the next write tells the whole number.
-        self._written.put(key, occurrence)
+            record = replace(previous, message=message, count=previous.count + 1, last=now)
+        # Events that exceed the rate limit are counted, too, so that the next write has the total count.
+        self._written.put(key, record)
         bucket = self._buckets.get((about.identity, type_), self._new_bucket)
-        return occurrence if bucket.take() else None
+        return record if bucket.take() else None
 
     def _new_bucket(self) -> TokenBucket:
         return TokenBucket(self._clock, 1 / self._limits.refill, self._limits.burst)
 
-    def _is_flood(self, group: Hashable, message: str) -> bool:
+    def _is_combined(self, group: Hashable, message: str) -> bool:
         now = self._clock.monotonic()
-        similar = self._similar.get(group, lambda: _Similar(now))
+        similar = self._similar.get(group, lambda: _MessageGroup(now))
         if now - similar.last > self._limits.combine_within:
             similar.messages.clear()
         similar.last = now
@@ -163,7 +170,7 @@ class Correlator:
         return len(similar.messages) >= self._limits.combine_from
 
     def _name(self, about: ObjectReference, now: datetime) -> str:
-        """`<object>.<hex of unix nanoseconds>`, unique in this process even if the clock stands still."""
+        """`<object>.<hex of Unix nanoseconds>`. Unique in this process even if the clock does not advance."""
         nanoseconds = round(now.timestamp() * 1_000_000) * 1000
         self._last_nanoseconds = max(nanoseconds, self._last_nanoseconds + 1)
         name = f"{about.name}.{self._last_nanoseconds:x}"
