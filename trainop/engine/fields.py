@@ -51,7 +51,7 @@ def sentence(errors: Sequence[FieldError], more: int = 0) -> str:
     total = len(errors) + more
     if total == 1:
         return cut(str(errors[0]), LONGEST_SENTENCE)
-    return f"[{join_some(map(str, errors), total, most=LONGEST_SENTENCE)}]"
+    return f"[{join_some(map(str, errors), total, limit=LONGEST_SENTENCE)}]"
 
 
 class Fields:

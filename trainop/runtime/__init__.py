@@ -1,11 +1,10 @@
-"""controller-runtime in asyncio: what a Kubernetes controller needs, and nothing about jobs.
+"""An asyncio library for Kubernetes controllers, modelled on controller-runtime. It is independent of job kinds.
 
-The nouns in the order of the data flow: `Resource`, `Client`, `Informer`, `Cache`, `WorkQueue`, `Controller`,
-`Manager`; beside them `Expectations`, `Recorder`, `LeaderElector`, `Metrics`, `WebhookServer`, `CertificateRotation`.
-Below them a `Transport` carries requests; `watcher` decides what an informer does next.
+Main classes in the order of the data flow: `Transport`, `Client`, `Informer`, `Cache`, `WorkQueue`, `Controller`,
+`Manager`; in addition `Expectations`, `Recorder`, `LeaderElector`, `Metrics`, `WebhookServer`, `CertificateRotation`.
 
-All that is public can be imported from here, and is loaded when it is asked for. `docs/runtime.md` tells how it fits
-together, what is guaranteed and what is not.
+All public names can be imported from this package and are loaded on first use. `docs/runtime.md` describes how they
+work together, and the guarantees and limitations.
 """
 
 from __future__ import annotations
@@ -207,7 +206,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what is asked for: a program that only talks to an API server needs no admission server."""
+    """Imports the module of a public name on first use, so that unused parts cost no memory."""
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

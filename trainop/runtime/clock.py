@@ -1,4 +1,7 @@
-"""Time as an argument: the whole operator runs under real time or under a test's virtual time."""
+"""Clocks and API timestamps.
+
+Components receive a `Clock`, so that tests can run the whole operator in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Deadlines and delays use `monotonic` (seconds); `now` (aware, UTC) is only for timestamps in the API."""
+    """Source of time. `monotonic` (seconds) is for deadlines and delays, `now` (aware, UTC) for API timestamps."""
 
     def monotonic(self) -> float: ...
     def now(self) -> datetime: ...
@@ -18,7 +21,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the system and the event loop."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -31,12 +34,12 @@ class SystemClock:
 
 
 def timestamp(at: datetime) -> str:
-    """`metav1.Time`: RFC 3339 in UTC, whole seconds."""
+    """Formats a `metav1.Time`: RFC 3339 in UTC with whole seconds."""
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def micro_timestamp(at: datetime) -> str:
-    """`metav1.MicroTime`: RFC 3339 in UTC, always six fraction digits."""
+    """Formats a `metav1.MicroTime`: RFC 3339 in UTC with exactly six fractional digits."""
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
@@ -47,17 +50,17 @@ _RFC_3339 = re.compile(r"(\d{4})(-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?)(Z|[+-]\d
 
 
 def read_time(text: object) -> datetime | None:
-    """The instant that an RFC 3339 text names, aware and in UTC; None for whatever is no time. No zone means UTC.
+    """Parses an RFC 3339 text to an aware time in UTC; None if it is invalid. A missing time zone means UTC.
 
-    Go writes years that Python cannot hold: 0000, and 0001 or 9999 with an offset that leads out of them. They are read
-    as the earliest and the latest time there is, so that what ended long ago has ended.
+    Go can write times outside the range of `datetime`: year 0000, and years 0001 or 9999 with an offset that exceeds
+    the range. These are clamped to EARLIEST and LATEST.
     """
     found = _RFC_3339.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         return None
     year, rest, zone = found.groups()
     try:
-        # 2000 is a leap year as 0000 is, so the same days exist.
+        # Year 2000 stands in for 0000: both are leap years, so the same dates are valid.
         at = datetime.fromisoformat(f"{'2000' if year == '0000' else year}{rest}{zone or 'Z'}")
         return EARLIEST if year == "0000" else at.astimezone(UTC)
     except OverflowError:
@@ -67,7 +70,7 @@ def read_time(text: object) -> datetime | None:
 
 
 def parse_timestamp(text: str) -> datetime:
-    """As `read_time`; raises `ValueError` for what is no time or has no zone, as API servers refuse it."""
+    """Like `read_time`, but strict as the API server: raises `ValueError` if it is invalid or has no time zone."""
     at = read_time(text)
     if at is None or (not text.endswith("Z") and text[-6] not in "+-"):
         raise ValueError(f"{text!r} is not a time such as 2025-06-01T12:00:00Z")

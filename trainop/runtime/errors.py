@@ -1,17 +1,17 @@
-"""Errors of the API, as a tree; and those of leadership and health, which several modules raise.
+"""The exceptions of the runtime: API errors by HTTP status and reason, reconcile, leadership and health errors.
 
-    ApiError                     any refusal by the API server, with its Status
+    ApiError                     any error response of the API server, with its Status
     ├── NotFoundError            404
-    ├── ConflictError            409 Conflict: the resourceVersion or another precondition did not hold
+    ├── ConflictError            409 Conflict: the resourceVersion or another precondition did not match
     ├── AlreadyExistsError       409 AlreadyExists
     ├── GoneError                410 Gone or Expired: the resourceVersion is too old
-    ├── InvalidError             422: validation refused the object
+    ├── InvalidError             422: the object failed validation
     ├── ForbiddenError           403
     ├── UnauthorizedError        401
     ├── TooManyRequestsError     429
-    └── DecodeError              an answer, or an object in it, that cannot be read
+    └── DecodeError              a response, or an object in it, that cannot be decoded
 
-Connections that fail raise the built-in `ConnectionError` and `TimeoutError` (see `transport.py`).
+Connection failures raise the built-in `ConnectionError` and `TimeoutError` (see `client/transport.py`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from trainop.runtime.objects.metadata import Json, Key, Unstructured
 from trainop.runtime.texts import cut
 
 MAX_RETRY_AFTER = 60.0
-"""Seconds. API servers ask for 1 to 10; what asks for an hour would stop us for an hour after it has recovered."""
+"""Upper limit of Retry-After in seconds. API servers send 1 to 10; a faulty value must not stop a client for hours."""
 
 
 class ApiError(Exception):
-    """`code` is the HTTP status, `reason` the machine-readable word of `metav1.Status`, `status` all of it. Its text is
-    `message`, cut if that is long. `retry_after` is how many seconds the server asks to wait, at most 60; None if it
-    does not ask for that or says something else than a number of seconds."""
+    """An error response of the API server.
+
+    `code` is the HTTP status; `status` is the `metav1.Status`, and `reason` and `message` are its fields. The text of
+    the exception is `message`, truncated. `retry_after` is the requested delay in seconds, at most 60; None if it is
+    missing or not a number of seconds.
+    """
 
     def __init__(self, code: int, reason: str, message: str, status: Json, retry_after: float | None = None) -> None:
         super().__init__(cut(message or reason or f"HTTP {code}"))
@@ -42,13 +45,13 @@ class ApiError(Exception):
 
     @property
     def causes(self) -> list[dict[str, Any]]:
-        """`details.causes[]`: what is wrong with which field."""
-        causes = _mapping(self.status.get("details")).get("causes")
+        """`details.causes[]` of the Status: the invalid fields, or why the request was rejected."""
+        causes = _as_dict(self.status.get("details")).get("causes")
         return [cause for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []
 
     @property
     def too_large_resource_version(self) -> bool:
-        """The server has not yet seen the resourceVersion that was asked for (504 with that cause)."""
+        """Whether the server's cache has not reached the requested resourceVersion (504 with that cause)."""
         return self.reason == "Timeout" and any(
             cause.get("reason") == "ResourceVersionTooLarge"
             or "Too large resource version" in str(cause.get("message"))
@@ -57,13 +60,14 @@ class ApiError(Exception):
 
     @property
     def namespace_terminating(self) -> bool:
+        """Whether a create was rejected because the namespace is being deleted."""
         return any(cause.get("reason") == "NamespaceTerminating" for cause in self.causes)
 
 
-def _seconds_to_wait(asked: object) -> float | None:
-    if not isinstance(asked, int | float) or isinstance(asked, bool) or not asked >= 0:
+def _seconds_to_wait(seconds: object) -> float | None:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds >= 0:
         return None
-    return float(min(asked, MAX_RETRY_AFTER))  # in this order: a number of 400 digits is no float
+    return float(min(seconds, MAX_RETRY_AFTER))  # `min` first, because `float` overflows on huge integers
 
 
 class NotFoundError(ApiError): ...
@@ -91,13 +95,16 @@ class TooManyRequestsError(ApiError): ...
 
 
 MAX_DETAIL = 512
-"""Bytes of a `DecodeError` that come from what could not be read."""
+"""Bytes of the input that a `DecodeError` quotes."""
 
 
 class DecodeError(ApiError):
-    """An answer of the API server, or one object in it, cannot be read: `detail` says what is wrong at `path`, which
-    may be empty. `key` names the object if its name can be read. `remains` is all that can be read of it, if that
-    includes name, UID and resourceVersion: as JSON, with null where it is too deep and no metadata of a wrong type."""
+    """A response, or one object in it, cannot be decoded.
+
+    `detail` describes the fault at `path` (may be empty). `key` identifies the object if its name can be decoded.
+    `remains` is the decodable part of the object as JSON, without values that are nested too deeply (null) and without
+    metadata of a wrong type; None unless it includes name, UID and resourceVersion.
+    """
 
     def __init__(self, path: str, detail: str, *, resource: str = "", key: Key | None = None) -> None:
         self.path = cut(path, MAX_DETAIL)
@@ -105,37 +112,37 @@ class DecodeError(ApiError):
         self.resource = resource
         self.key = key
         self.remains: Unstructured | None = None
-        about = " ".join(str(part) for part in (resource, key) if part) or "the answer"
+        about = " ".join(str(part) for part in (resource, key) if part) or "the response"
         super().__init__(200, "DecodeError", f"{about} cannot be read: {self.fault}", {})
 
     @property
     def fault(self) -> str:
-        """What is wrong, and where."""
+        """`detail`, prefixed with `path`."""
         return f"{self.path}: {self.detail}" if self.path else self.detail
 
 
 class ReconcileError(Exception):
-    """To be retried with back-off, for a reason that is no bug: told in one line."""
+    """A reconcile failed for an expected reason. It is retried with back-off and logged without a traceback."""
 
 
 class TerminalError(Exception):
-    """Not to be retried before the object changes."""
+    """A reconcile failed and is not retried until the object changes."""
 
 
 class LeadershipLostError(Exception):
-    """Another process may lead from now on."""
+    """The lease was lost: another process may become leader."""
 
 
 class NotLeaderError(ReconcileError):
-    """A write was refused before it was sent, since another process may lead."""
+    """A write was rejected before it was sent, because another process may be leader."""
 
 
 class UnhealthyError(Exception):
-    """Why a check of liveness or readiness fails; shown to whoever asks for that one check."""
+    """The reason why a liveness or readiness check fails. It is returned by the endpoint of that check."""
 
 
 UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError)
-"""What decoding any bytes may raise: they are no JSON, too deep, or no UTF-8."""
+"""Exceptions of decoding arbitrary bytes: invalid JSON, excessive nesting, invalid UTF-8."""
 
 _BY_CODE: dict[int, type[ApiError]] = {
     401: UnauthorizedError,
@@ -149,7 +156,7 @@ _BY_CODE: dict[int, type[ApiError]] = {
 
 
 def api_error(code: int, body: bytes, retry_after: float | None = None) -> ApiError:
-    """The error for a response of status `code`; a body that is not a `metav1.Status` becomes its message."""
+    """The exception for an error response with status `code`. A body that is not JSON becomes the message."""
     try:
         status = msgspec.json.decode(body, type=dict)
     except UNREADABLE:
@@ -158,15 +165,15 @@ def api_error(code: int, body: bytes, retry_after: float | None = None) -> ApiEr
 
 
 def error_of_status(status: Json, code: int = 500, retry_after: float | None = None) -> ApiError:
-    """The error for a `metav1.Status` object, such as the object of a watch's ERROR event."""
+    """The exception for a `metav1.Status`, such as the object of a watch's ERROR event."""
     given = status.get("code")
     code = given if isinstance(given, int) else code
     reason = str(status.get("reason") or "")
     kind = AlreadyExistsError if reason == "AlreadyExists" else _BY_CODE.get(code, ApiError)
     if retry_after is None:
-        retry_after = _mapping(status.get("details")).get("retryAfterSeconds")
+        retry_after = _as_dict(status.get("details")).get("retryAfterSeconds")
     return kind(code, reason, str(status.get("message") or ""), status, retry_after)
 
 
-def _mapping(value: object) -> dict[str, Any]:
+def _as_dict(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""Calls that must not keep others from being made: what a handler raises is returned, or raised when all are done."""
+"""Calls of event handlers, isolated from each other: an exception in one call does not prevent the others."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ T = TypeVar("T")
 
 
 def attempt(call: Callable[[T], None], subject: T) -> Exception | None:
-    """`call(subject)`; returns what it raised."""
+    """Calls `call(subject)` and returns the exception that it raised, if any."""
     try:
         call(subject)
-    # A mapper or predicate that fails for one object must not keep others, or other handlers, from being told.
+    # A mapper or predicate that fails for one object must not block other objects or other handlers.
     except Exception as error:  # noqa: BLE001
         return error
     return None
 
 
 def attempt_each(call: Callable[[T], None], subjects: Iterable[T]) -> None:
-    """`call` for every subject; only then raises the error of the one call that failed, or all in an
-    `ExceptionGroup`."""
+    """Calls `call` for every subject, and then raises: one exception as it is, several as an `ExceptionGroup`."""
     errors = [error for subject in subjects if (error := attempt(call, subject)) is not None]
     if len(errors) == 1:
         raise errors[0]

@@ -1,4 +1,4 @@
-"""What a long-running process sets for itself at start: open files, and how memory is given back."""
+"""Process settings for long-running programs: the file descriptor limit, and the release of freed memory."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ import contextlib
 import ctypes
 import resource
 
-ENOUGH = 65_536
-"""A limit without bound makes programs slow that close all descriptors there could be."""
+MAX_DESCRIPTORS = 65_536
+"""Highest limit that is set. With an unlimited number, programs that close all possible descriptors become slow."""
 
 LARGE_BLOCK = 128 * 1024
-"""Bytes from which on a freed block of memory goes back to the system at once: glibc's own threshold at start."""
+"""Freed blocks of at least this many bytes are returned to the system at once. This is glibc's initial threshold."""
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-"""Of glibc's `mallopt`."""
+"""Parameters of glibc's `mallopt` (malloc.h)."""
 
 
 def raise_descriptor_limit() -> int:
-    """Raises the soft limit to the hard one, at most to 65,536, and returns it."""
+    """Raises the soft limit of open files to the hard limit, at most to 65,536. Returns the soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # some sandboxes refuse it
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    target = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        with contextlib.suppress(OSError, ValueError):  # some sandboxes do not permit it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     return descriptor_limit()
 
 
 def descriptor_limit() -> int:
-    """The soft limit, as a number also if there is none."""
+    """The soft limit of open files; 65,536 if it is unlimited."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return ENOUGH if soft == resource.RLIM_INFINITY else soft
+    return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def return_freed_memory() -> bool:
-    """Makes glibc give large blocks back to the system when they are freed; false with another C library.
+    """Makes glibc return large blocks to the system when they are freed. Returns False with another C library.
 
     By default glibc raises its threshold to the size of the largest block freed so far, up to 32 MiB. After one object
-    of a megabyte the bodies and buffers of all later ones then fragment the heap, which never shrinks again.
+    of 1 MiB, smaller bodies and buffers would be allocated on the heap, fragment it and keep it from shrinking.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,40 +1,47 @@
-"""Limits of the texts that leave the process: conditions, events, errors, log lines. What is left out is counted."""
+"""Truncates texts that leave the process: conditions, events, errors and log entries.
+
+The truncated text says how much was left out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 LONGEST = 1024
-"""Bytes of UTF-8, as of an event's message (kubernetes `pkg/apis/core/validation/events.go`, `NoteLengthLimit`)."""
+"""Default limit in bytes of UTF-8, that of an event's message (kubernetes `pkg/apis/core/validation/events.go`,
+`NoteLengthLimit`)."""
 
 LONGEST_REASON = 128
-"""Bytes (the same, `ReasonLengthLimit`)."""
+"""Limit of an event's reason in bytes (the same file, `ReasonLengthLimit`)."""
 
-_ROOM = 48
-"""Bytes for the words about what is left out."""
+_SUFFIX_ROOM = 48
+"""Bytes reserved for the text that says how much was left out."""
 
 
-def cut(text: str, most: int = LONGEST, *, end: int = 0) -> str:
-    """`text` in at most `most` bytes: its beginning, and its last `end` bytes, with the number of characters left out.
+def cut(text: str, limit: int = LONGEST, *, end: int = 0) -> str:
+    """`text`, truncated to `limit` bytes of UTF-8, with the number of characters that were left out.
 
-    Never encodes more of a long text than it keeps."""
-    if len(text) <= most and (text.isascii() or len(text.encode("utf-8", "replace")) <= most):
+    Keeps the beginning and the last `end` bytes. Encodes no more of a long text than it keeps.
+    """
+    if len(text) <= limit and (text.isascii() or len(text.encode("utf-8", "replace")) <= limit):
         return text
-    room = most - _ROOM - end
+    room = limit - _SUFFIX_ROOM - end
     head = text[:room].encode("utf-8", "replace")[:room].decode(errors="ignore")
     tail = text[len(text) - end :].encode("utf-8", "replace")[-end:].decode(errors="ignore") if end else ""
     return f"{head}... ({len(text) - len(head) - len(tail):,} characters left out){tail}"
 
 
-def join_some(texts: Iterable[str], total: int, *, most: int = LONGEST, separator: str = ", ") -> str:
-    """As many of `texts` as fit into `most` bytes, each cut to half of that. `total` is how
-    many there are: the others are counted. No more of `texts` is asked for than is shown."""
+def join_some(texts: Iterable[str], total: int, *, limit: int = LONGEST, separator: str = ", ") -> str:
+    """Joins as many of `texts` as fit into `limit` bytes, each truncated to half of that, with the number left out.
+
+    `total` is the number of `texts`, which may be a lazy iterable: it is consumed only as far as it is shown.
+    """
     shown: list[str] = []
-    size = _ROOM
+    size = _SUFFIX_ROOM
     for text in texts:
-        piece = cut(text, most // 2)
+        piece = cut(text, limit // 2)
         size += len(piece.encode("utf-8", "replace")) + len(separator)
-        if shown and size > most:
+        if shown and size > limit:
             break
         shown.append(piece)
     left = total - len(shown)

@@ -37,9 +37,9 @@ from trainop.runtime.client.paging import Pages
 from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ApiError, DecodeError, error_of_status
+from trainop.runtime.log_throttle import LogThrottle
 from trainop.runtime.objects.metadata import Decoder, HasMetadata, Json, Key, PartialObject
 from trainop.runtime.objects.resource import Resource
-from trainop.runtime.seldom import Seldom
 
 OPEN_TIMEOUT = 30.0
 STREAMED_LIST_PATIENCE = 60.0
@@ -98,7 +98,7 @@ class Reflector(Generic[T]):
         self._initial = True
         self._list_began = 0.0
         self._yielded = 0.0
-        self._seldom = Seldom(clock, LOG_INTERVAL)
+        self._throttle = LogThrottle(clock, LOG_INTERVAL)
         self._streams = True
         self._outage = False
         self._hurried = False
@@ -395,6 +395,6 @@ class Reflector(Generic[T]):
 
     def _warn(self, what: str, kind: str = "", **about: object) -> None:
         """Logs the same `what` and `kind` once in five minutes."""
-        left_out = self._seldom.count(what + kind)
+        left_out = self._throttle.count(what + kind)
         if left_out is not None:
             log.warning(what, resource=self._name, left_out=left_out, **about)
