@@ -106,7 +106,9 @@ def test_schemes_are_chosen_in_any_case_and_once() -> None:
 
 @pytest.mark.parametrize("kind", PLANNED)
 def test_a_scheme_that_is_not_built_yet_says_so(kind: str) -> None:
-    with pytest.raises(UnknownSchemeError, match=f"scheme {kind.lower()} is not supported yet: {kind} is not built"):
+    with pytest.raises(
+        UnknownSchemeError, match=f"scheme {kind.lower()} is not supported yet: {kind} is not implemented"
+    ):
         enabled_frameworks([kind])
 
 
@@ -151,7 +153,7 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
         (Settings(metrics_bind_address="nowhere"), "--metrics-bind-address"),
         (Settings(health_probe_bind_address=":x"), "--health-probe-bind-address"),
         (Settings(leader_elect=True), "--leader-election-namespace"),
-        (Settings(gang_scheduler_name="volcano"), "gang scheduling is not built yet"),
+        (Settings(gang_scheduler_name="volcano"), "gang scheduling is not supported yet"),
         (Settings(schemes=("nope",)), "scheme nope is not supported yet"),
     ],
 )

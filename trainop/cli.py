@@ -1,6 +1,7 @@
-"""The command `trainop`: its subcommands, each imported only when it is called, and what the process ends with.
+"""The command `trainop`. Subcommands are imported only when they are called.
 
-Exit codes: 0 done, 1 failed, 2 bad usage. The image's `/manager` is `trainop operator` under the old operators' name.
+Exit codes: 0 success, 1 failure, 2 usage error. `/manager` in the image is `trainop operator` under the name that the
+image of training-operator has.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from trainop.flags import HelpRequested, usage
 from trainop.settings import FLAGS, read_settings
 
 LAZY = {
-    "run": ("trainop.run.commands", "run_command", "Run job manifests here, on an embedded cluster, and follow them."),
-    "cluster": ("trainop.run.commands", "cluster_command", "Start the embedded cluster alone."),
-    "manifests": ("trainop.manifests", "manifests_command", "Print or write the CRDs and manifests to install."),
+    "run": ("trainop.run.commands", "run_command", "Run jobs from manifests on an embedded cluster and follow them."),
+    "cluster": ("trainop.run.commands", "cluster_command", "Start an embedded cluster without jobs."),
+    "manifests": ("trainop.manifests", "manifests_command", "Write or print the CRDs and installation manifests."),
 }
-"""Commands of other modules: module, attribute, short help. The operator must not pay for their imports."""
+"""Subcommands by name: module, attribute, short help. Imported lazily to keep the operator's memory small."""
 
 NEEDS = {"run": extras.LOCAL, "cluster": extras.LOCAL}
 """Commands that need an extra."""
@@ -50,7 +51,7 @@ class _Group(click.Group):
 
 
 class _GoCommand(click.Command):
-    """A command whose arguments are Go flags: they are left alone."""
+    """A command with Go flags; click passes its arguments on unparsed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.params["args"] = tuple(args)
@@ -60,17 +61,17 @@ class _GoCommand(click.Command):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="trainop")
 def cli() -> None:
-    """One Kubernetes operator for every v1 training job, and a cluster in one process to try them on."""
+    """A Kubernetes operator for v1 training jobs, and an embedded cluster to run them locally."""
 
 
 @cli.command(cls=_GoCommand, short_help="Run the operator against a cluster (flags of training-operator).")
 def operator(args: Sequence[str]) -> None:
-    """Run the operator until it is told to stop."""
+    """Run the operator until SIGTERM or SIGINT."""
     sys.exit(run_operator(args, "trainop operator"))
 
 
 def run_operator(args: Sequence[str], program: str) -> int:
-    """Exit code of the operator with Go-style flags; raises `TrainopError` for what it cannot start with."""
+    """Runs the operator with Go flags and returns its exit code. Raises `TrainopError` if it cannot start."""
     try:
         settings, rest = read_settings(args, os.environ)
     except HelpRequested:
@@ -79,9 +80,9 @@ def run_operator(args: Sequence[str], program: str) -> int:
     except UsageError as error:
         click.echo(f"{error}\n{usage(program, FLAGS)}", err=True)
         return error.exit_code
-    if rest:  # the old operators ignore them silently; whoever wrote `--leader-elect true` should know
-        click.echo(f"ignored, because they follow an argument that is no flag: {' '.join(rest)}", err=True)
-    from trainop.operator import run  # noqa: PLC0415  # the other commands need not load it
+    if rest:  # training-operator ignores them silently; a user who wrote `--leader-elect true` should be warned
+        click.echo(f"ignored, because they follow a non-flag argument: {' '.join(rest)}", err=True)
+    from trainop.operator import run  # noqa: PLC0415  # not needed by the other commands
 
     return run(settings)
 
@@ -92,7 +93,7 @@ def _exit_with(program: str, error: TrainopError) -> None:
 
 
 def manager() -> None:
-    """The entry point `/manager` of the old images."""
+    """The entry point `/manager`, as in the image of training-operator."""
     try:
         sys.exit(run_operator(sys.argv[1:], sys.argv[0]))
     except TrainopError as error:
@@ -100,7 +101,7 @@ def manager() -> None:
 
 
 def main() -> None:
-    """The entry point of `trainop`; called as `manager` it is the operator alone."""
+    """The entry point of `trainop`. If the program is named `manager`, it runs the operator directly."""
     if Path(sys.argv[0]).name == "manager":
         manager()
     try:

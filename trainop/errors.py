@@ -1,19 +1,19 @@
-"""Errors that a person can put right: told in one line, never with a traceback.
+"""Errors that the user can correct. Commands print them in one line, without a traceback.
 
-    TrainopError                 `exit_code` is what the command ends with
-    ├── UsageError               2: a flag or an argument that makes no sense
-    └── StartError               1: the operator cannot start as it was told to
-        └── UnknownSchemeError   1: --enable-scheme names a kind that does not exist or is not built yet
+    TrainopError                 has the exit code of the command
+    ├── UsageError               2: invalid flag or argument
+    └── StartError               1: the operator cannot start with these settings
+        └── UnknownSchemeError   1: --enable-scheme names a kind that does not exist or is not supported yet
 
-What the API server answers is `trainop.runtime.errors.ApiError`; what is wrong with credentials or a kubeconfig is
-`trainop.runtime.client.auth.ConfigError`. Commands print those in one line, too.
+Error responses of the API server are `trainop.runtime.errors.ApiError`; invalid credentials or kubeconfigs raise
+`trainop.runtime.client.auth.ConfigError`. Commands print these in one line, too.
 """
 
 from __future__ import annotations
 
 
 class TrainopError(Exception):
-    """The message is one clear line."""
+    """Base class. The message is one line."""
 
     exit_code = 1
 

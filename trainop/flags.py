@@ -1,7 +1,7 @@
-"""Command-line flags with the syntax of Go's `flag` package: arguments written for the old operators still work.
+"""Parser for command-line flags with the syntax of Go's `flag` package, so that arguments of training-operator work.
 
-`-x` and `--x` are the same; `--x=v` and `--x v` too; a boolean takes its value only after `=`. Parsing stops at the
-first argument that is not a flag, or after `--`. (Go: `src/flag/flag.go`.)
+`-x` equals `--x`, and `--x=v` equals `--x v`. The value of a boolean flag must follow `=`. Parsing stops at the first
+non-flag argument or after `--` (Go `src/flag/flag.go`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0
 _DURATION = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 
 
-class HelpRequested(Exception):  # noqa: N818  # not an error: `-h` asked for the usage text
-    """`-h`, `-help` or `--help` was among the arguments."""
+class HelpRequested(Exception):  # noqa: N818  # not an error: the user requested the usage text
+    """The arguments include `-h`, `-help` or `--help`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. `parse` turns its text into its value or raises `ValueError` with a reason; usage shows `kind`."""
+    """Definition of a flag.
+
+    `parse` converts the text of the value, and raises `ValueError` with a reason. `kind` is the type name in the usage
+    text.
+    """
 
     name: str
     default: Any
@@ -34,12 +38,12 @@ class Flag:
     kind: str = ""
     boolean: bool = False
     repeatable: bool = False
-    """Each occurrence adds to a tuple."""
+    """Whether each occurrence appends to a tuple; otherwise the last one is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """`values` has an entry for each flag that was given, by name; `rest` are the arguments after the flags."""
+    """The result of `parse_flags`: values of the given flags by name, and the arguments after the flags."""
 
     values: dict[str, Any]
     rest: tuple[str, ...]
@@ -54,7 +58,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def parse_integer(text: str) -> int:
-    """Decimal, or hexadecimal, octal and binary with their prefixes."""
+    """Parses a decimal integer, or a hexadecimal, octal or binary one with its prefix."""
     try:
         return int(text, 0)
     except ValueError:
@@ -64,7 +68,7 @@ def parse_integer(text: str) -> int:
 def parse_port(text: str) -> int:
     port = parse_integer(text)
     if not 0 <= port <= 65535:
-        raise ValueError("a port lies between 0 and 65535")
+        raise ValueError("must be between 0 and 65535")
     return port
 
 
@@ -83,7 +87,7 @@ def parse_number(text: str) -> float:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a Go duration such as `1m30s` or `500ms`; a plain number is seconds."""
+    """Parses a Go duration such as `1m30s` or `500ms` to seconds. A plain number means seconds."""
     sign, digits = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
     if re.fullmatch(r"\d+\.?\d*", digits):
         return sign * float(digits)
@@ -94,7 +98,7 @@ def parse_duration(text: str) -> float:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """A parser that accepts one of `choices` in any case."""
+    """A parser that accepts one of `choices` (lower case), ignoring case."""
 
     def parse(text: str) -> str:
         if text.lower() in choices:
@@ -104,12 +108,12 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
-def boolean(name: str, *, default: bool, text: str) -> Flag:
+def boolean_flag(name: str, *, default: bool, text: str) -> Flag:
     return Flag(name, default, text, parse_boolean, boolean=True)
 
 
 def parse_flags(flags: Iterable[Flag], args: Sequence[str]) -> Parsed:
-    """The values given in `args`; raises `UsageError` in Go's words, `HelpRequested` on `-h`."""
+    """Parses `args`. Raises `UsageError` with the messages of Go, and `HelpRequested` for `-h`."""
     known = {flag.name: flag for flag in flags}
     values: dict[str, Any] = {}
     queue = list(args)
@@ -154,7 +158,7 @@ def _store_value(values: dict[str, Any], flag: Flag, text: str) -> None:
 
 
 def usage(program: str, flags: Iterable[Flag]) -> str:
-    """What Go prints: each flag with its kind, its help and its default."""
+    """The usage text in the format of Go: each flag with its type, help and default."""
     lines = [f"Usage of {program}:"]
     for flag in sorted(flags, key=lambda flag: flag.name):
         lines.append(f"  --{flag.name} {flag.kind}".rstrip())

@@ -1,6 +1,6 @@
-"""Logs as zap wrote them for the old operators: its flags, over the set-up of the runtime.
+"""Applies the `--zap-*` flags of training-operator to the logging configuration of the runtime.
 
-Entries are constant lower-case phrases with keys. Common keys: `controller`, `job` (`<ns>.<job>`), `uid`,
+Entries are constant lower-case phrases with keys. Common keys: `controller`, `job` (`<namespace>.<name>`), `uid`,
 `replica-type`, `pod`, `service`, `error`.
 """
 
@@ -19,7 +19,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "error": logging.ERROR,
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None, clock: Clock | None = None) -> None:
-    """Send every entry, those of the standard library's loggers included, to `stream` (standard error)."""
+    """Configures structlog and the standard library's loggers to write to `stream` (default: stderr)."""
     configure_logging(
         _LEVELS[settings.level or ("debug" if settings.devel else "info")],
         json=(settings.encoder or ("console" if settings.devel else "json")) == "json",
@@ -39,4 +39,4 @@ TIME_ENCODINGS: Mapping[str, Callable[[datetime], str | float]] = {
     "rfc3339": lambda at: at.strftime("%Y-%m-%dT%H:%M:%SZ"),
     "rfc3339nano": lambda at: at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
 }
-"""`--zap-time-encoding`: from an instant in UTC to what the entry shows."""
+"""Formatters of UTC timestamps by the value of `--zap-time-encoding`."""

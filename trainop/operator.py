@@ -1,4 +1,7 @@
-"""The operator as a whole: from `Settings` to a `Manager` with all controllers. The only place that knows all parts."""
+"""The composition root: builds a `Manager` with all controllers from `Settings`, and runs it as a process.
+
+This is the only module that depends on all parts of the operator.
+"""
 
 from __future__ import annotations
 
@@ -56,34 +59,36 @@ FRAMEWORKS: dict[str, Framework] = {
         JAX,
     )
 }
-"""By kind; a new kind is one more in the row."""
+"""All supported job kinds by name. A new kind is registered here."""
 
 PLANNED = ("MPIJob", "DIJob")
-"""Kinds of the operators that this one replaces, not built yet."""
+"""Kinds of the replaced operators that are not implemented yet."""
 
 DEFAULT_BURST = 30
+"""Used if --kube-api-qps is given without --kube-api-burst."""
 
 _Client = functools.partial(
     Client,
     user_agent=f"trainop/{trainop.__version__} ({platform.system().lower()}/{platform.machine()})",
     field_manager="trainop",
 )
-"""A client as audit logs and `managedFields` know it."""
+"""A client with the user agent (audit logs) and field manager (`managedFields`) of the operator."""
 
 log = structlog.get_logger(__name__)
 
 
 def enabled_frameworks(schemes: Iterable[str]) -> list[Framework]:
-    """Those that `--enable-scheme` names, in any case and order, each once; all if it names none."""
+    """The kinds named by `--enable-scheme`, ignoring case and duplicates; all if none is named.
+
+    Raises `UnknownSchemeError`.
+    """
     known = {kind.lower(): framework for kind, framework in FRAMEWORKS.items()}
     planned = {kind.lower(): kind for kind in PLANNED}
     chosen: dict[str, Framework] = {}
     for scheme in schemes:
         name = scheme.lower()
         if name in planned:
-            raise UnknownSchemeError(
-                f"scheme {name} is not supported yet: {planned[name]} is not built into this version"
-            )
+            raise UnknownSchemeError(f"scheme {name} is not supported yet: {planned[name]} is not implemented yet")
         if name not in known:
             raise UnknownSchemeError(f"scheme {name} is not supported yet")
         chosen[name] = known[name]
@@ -100,10 +105,10 @@ def build(
     signals: bool = True,
     metrics: JobMetrics | None = None,
 ) -> Manager:
-    """The whole operator on this transport, ready for `run`; `host` labels the client's metrics. Without `signals` the
-    caller stops it with `Manager.stop`. Raises `StartError`."""
+    """Builds the operator on `transport`, ready for `Manager.run`. `host` is the label of the client's metrics. Without
+    `signals`, the caller stops it with `Manager.stop`. Raises `StartError`."""
     if settings.gang_scheduler_name:
-        raise StartError(f"--gang-scheduler-name={settings.gang_scheduler_name}: gang scheduling is not built yet")
+        raise StartError(f"--gang-scheduler-name={settings.gang_scheduler_name}: gang scheduling is not supported yet")
     clock = clock or SystemClock()
     rng = rng or random.Random(secrets.randbits(64))  # noqa: S311  # jitter and names
     metrics = metrics or JobMetrics()
@@ -111,7 +116,7 @@ def build(
         _Client, transport, clock=clock, rng=rng, metrics=metrics, host=host, limiter=_limiter(settings, clock)
     )
     reader = connect()
-    elector, announcer = _elect(settings, connect, clock, rng, metrics) if settings.leader_elect else (None, None)
+    elector, lease_recorder = _build_elector(settings, connect, clock, rng, metrics)
     namespaces = (settings.namespace,) if settings.namespace else ()
     needs = ControllerDependencies(
         client=connect(gate=elector.gate) if elector else reader,
@@ -124,8 +129,8 @@ def build(
         pod_events=settings.pod_events,
     )
     manager = Manager(clock=clock, grace=settings.graceful_shutdown_timeout, elector=elector, signals=signals)
-    if announcer:
-        manager.add_recorder(announcer)
+    if lease_recorder:
+        manager.add_recorder(lease_recorder)
     _add_servers(manager, settings, reader, metrics)
     _add_controllers(manager, settings, needs)
     return manager
@@ -139,10 +144,15 @@ def _add_controllers(manager: Manager, settings: Settings, needs: ControllerDepe
         manager.add_controller(build_controller(framework, needs, recorder))
 
 
-def _elect(
+def _build_elector(
     settings: Settings, connect: Callable[..., Client], clock: Clock, rng: random.Random, metrics: JobMetrics
-) -> tuple[LeaderElector, Recorder]:
-    """The elector, and the recorder of its own events, which a standby may write, too."""
+) -> tuple[LeaderElector, Recorder] | tuple[None, None]:
+    """The elector and a recorder for its events, if leader election is enabled.
+
+    The recorder is not gated, because standbys record events, too.
+    """
+    if not settings.leader_elect:
+        return None, None
     namespace = settings.leader_election_namespace or settings.pod_namespace
     if not namespace:
         raise StartError("not running in-cluster, please specify --leader-election-namespace")
@@ -150,7 +160,7 @@ def _elect(
     timing = Timing(settings.leader_lease_duration, settings.leader_renew_deadline, settings.leader_retry_period)
     recorder = Recorder(connect(), identity, clock, rng=rng, metrics=metrics)
     elector = LeaderElector(
-        connect(limiter=None, urgent=True),  # a renewal waits neither for other requests nor for our own limit
+        connect(limiter=None, urgent=True),  # renewals must not wait for other requests or the rate limit
         namespace,
         [settings.leader_election_id],
         identity,
@@ -164,7 +174,7 @@ def _elect(
 
 
 def _limiter(settings: Settings, clock: Clock) -> TokenBucket | None:
-    """A limit on the client's side exists only if a flag asks for one."""
+    """The client-side rate limiter; None unless --kube-api-qps is given."""
     if settings.kube_api_qps is None or settings.kube_api_qps <= 0:
         return None
     return TokenBucket(clock, settings.kube_api_qps, settings.kube_api_burst or DEFAULT_BURST)
@@ -172,19 +182,21 @@ def _limiter(settings: Settings, clock: Clock) -> TokenBucket | None:
 
 def _add_servers(manager: Manager, settings: Settings, client: Client, metrics: JobMetrics) -> None:
     health = health_application(manager.health, manager.ready)
-    probes = _address("health-probe-bind-address", settings.health_probe_bind_address)
-    scrapes = _address("metrics-bind-address", settings.metrics_bind_address)
-    manager.add_http(HttpServer("health probes", probes, health), "health probes")
+    probe_address = _address("health-probe-bind-address", settings.health_probe_bind_address)
+    metrics_address = _address("metrics-bind-address", settings.metrics_bind_address)
+    manager.add_http(HttpServer("health probes", probe_address, health), "health probes")
     if settings.metrics_secure:
-        guarded = metrics_application(metrics.registry, require_permission(Authorizer(client)))
-        server = HttpServer("metrics", scrapes, guarded, _metrics_certificate(manager, settings, metrics).context)
+        application = metrics_application(metrics.registry, require_permission(Authorizer(client)))
+        server = HttpServer(
+            "metrics", metrics_address, application, _metrics_certificate(manager, settings, metrics).context
+        )
     else:
-        server = HttpServer("metrics", scrapes, metrics_application(metrics.registry))
+        server = HttpServer("metrics", metrics_address, metrics_application(metrics.registry))
     manager.add_http(server, "metrics")
 
 
 def _metrics_certificate(manager: Manager, settings: Settings, metrics: JobMetrics) -> ServingCertificate:
-    """What the folder holds, also when that changes; without one, a certificate of our own for localhost."""
+    """The certificate in --metrics-cert-dir, reloaded on changes; by default a self-signed one for localhost."""
     certificate = ServingCertificate()
     if settings.metrics_cert_dir:
         folder = CertificateFolder(Path(settings.metrics_cert_dir), certificate, metrics=metrics)
@@ -206,24 +218,27 @@ def _address(flag: str, text: str) -> Address | None:
 
 
 def run(settings: Settings) -> int:
-    """Runs the operator as a process of its own until a signal stops it; returns the exit code. Raises `StartError`."""
+    """Runs the operator in this process until SIGTERM or SIGINT; returns the exit code. Raises `StartError`."""
     configure_logs(settings.logs)
     raise_descriptor_limit()
     return_freed_memory()
-    enabled_frameworks(settings.schemes)  # before anything else: a wrong flag is told even without a cluster
+    enabled_frameworks(settings.schemes)  # first, so that an invalid flag is reported even without a cluster
     metrics = JobMetrics(depth_by_priority=settings.depth_by_priority)
     try:
         transport = HttpTransport(load_config(settings.kubeconfig or None), resolved=metrics.resolved)
     except ConfigError as error:
         raise StartError(str(error)) from None
-    _calm_collector()
+    _tune_garbage_collector()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(settings, transport, metrics))
 
 
-def _calm_collector() -> None:
-    """Modules live as long as the process, and what is cached makes no cycles: look seldom, and not through all. A look
-    stops everything: 100,000 objects take 30 ms."""
+def _tune_garbage_collector() -> None:
+    """Reduces pauses of the cyclic garbage collector, which stops the event loop for 30 ms per 100,000 objects.
+
+    Objects that exist at start (modules) are exempted with `freeze`. Collections are rarer than by default, because
+    cached objects do not form reference cycles.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 5, 80)
@@ -232,8 +247,8 @@ def _calm_collector() -> None:
 async def _serve(settings: Settings, transport: HttpTransport, metrics: JobMetrics) -> int:
     manager = build(settings, transport, host=transport.host, metrics=metrics)
     manager.add(StallWatch(), "stall watch")
-    asking = _Client(transport, host=transport.host, metrics=metrics, urgent=True)
-    manager.ready.add("credentials", CredentialsCheck(asking, transport.refused).check)
+    probe_client = _Client(transport, host=transport.host, metrics=metrics, urgent=True)
+    manager.ready.add("credentials", CredentialsCheck(probe_client, transport.refused).check)
     try:
         return await manager.run()
     finally:
@@ -241,7 +256,7 @@ async def _serve(settings: Settings, transport: HttpTransport, metrics: JobMetri
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's if it is installed (extra `fast`)."""
+    """The event loop of uvloop if it is installed (extra `fast`), else None."""
     try:
         import uvloop  # noqa: PLC0415  # optional
     except ImportError:

@@ -1,6 +1,7 @@
-"""All that can be set about the operator, as one frozen value. Nobody else reads flags, the environment or files.
+"""The operator's settings, read from flags, environment variables and files into one frozen value.
 
-The flags are those of training-operator 1.9 (`cmd/training-operator.v1/main.go`) and ours, in `FLAGS`.
+No other module reads these sources. The flags are those of training-operator 1.9
+(`cmd/training-operator.v1/main.go`) and additional ones of trainop, all in `FLAGS`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from trainop.engine.seen import Options
 from trainop.errors import UsageError
 from trainop.flags import (
     Flag,
-    boolean,
+    boolean_flag,
     one_of,
     parse_duration,
     parse_flags,
@@ -31,7 +32,7 @@ TRAINING_LEASE = "1ca428e5.training-operator.kubeflow.org"
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """`--zap-*`: what zap's own flags meant, as far as it makes sense here (`trainop/logs.py`)."""
+    """The `--zap-*` flags of controller-runtime, as far as they apply (see `trainop/logs.py`)."""
 
     devel: bool = True
     encoder: str | None = None
@@ -44,13 +45,16 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Durations in seconds; addresses as `host:port` or `:port`, `0` and `""` switch a server off."""
+    """The settings of the operator, one field per flag.
+
+    Durations are in seconds. Addresses are `host:port` or `:port`; `0` and `""` disable the server.
+    """
 
     metrics_bind_address: str = ":8080"
     metrics_secure: bool = False
-    """Over TLS, and only to who may `get` the path."""
+    """Serve metrics over TLS, to callers with permission to `get` the path."""
     metrics_cert_dir: str = ""
-    """With `tls.crt` and `tls.key`; empty is a certificate of our own."""
+    """Folder with `tls.crt` and `tls.key`; empty means a self-signed certificate."""
     health_probe_bind_address: str = ":8081"
     leader_elect: bool = False
     leader_election_id: str = TRAINING_LEASE
@@ -59,13 +63,13 @@ class Settings:
     leader_renew_deadline: float = 10.0
     leader_retry_period: float = 2.0
     schemes: tuple[str, ...] = ()
-    """As given; none is all."""
+    """Enabled kinds, as given; empty means all."""
     gang_scheduler_name: str = ""
     namespace: str = ""
-    """The one namespace to watch; empty is all."""
+    """The namespace to watch; empty means all."""
     controller_threads: int = 8
     kube_api_qps: float | None = None
-    """A limit on the client's side only if one is given; otherwise the API server's own rules."""
+    """Client-side rate limit in requests per second; None leaves rate limiting to the API server."""
     kube_api_burst: int | None = None
     kubeconfig: str = ""
     graceful_shutdown_timeout: float = 30.0
@@ -74,13 +78,13 @@ class Settings:
     options: Options = field(default_factory=Options)
     logs: LogSettings = field(default_factory=LogSettings)
     pod_namespace: str = ""
-    """Where the operator itself runs; empty outside a cluster."""
+    """The namespace of the operator's pod; empty outside a cluster."""
     hostname: str = ""
-    """Part of the identity of a leader."""
+    """Part of the identity in leader election."""
 
 
 def _parse_level(text: str) -> str:
-    """A level, or a verbosity above 0, which means debug."""
+    """Parses a level, or a verbosity above 0, which means debug."""
     if text.lower() in {"debug", "info", "error"}:
         return text.lower()
     if text.isdecimal() and int(text) > 0:
@@ -99,46 +103,64 @@ def _int(name: str, default: int, help_: str) -> Flag:
 UPSTREAM_FLAGS = (
     _text("metrics-bind-address", ":8080", "The address the metric endpoint binds to; 0 disables it."),
     _text("health-probe-bind-address", ":8081", "The address the probe endpoint binds to; 0 disables it."),
-    boolean("leader-elect", default=False, text="Act only while holding the leader-election lease."),
-    _text("leader-election-id", TRAINING_LEASE, "The name of the leader-election lease."),
+    boolean_flag("leader-elect", default=False, text="Reconcile only while holding the leader election lease."),
+    _text("leader-election-id", TRAINING_LEASE, "The name of the leader election lease."),
     Flag(
         "enable-scheme",
         (),
         "Enable a kind, for example --enable-scheme=TFJob --enable-scheme=PyTorchJob, case insensitive."
-        " Now supporting TFJob, PyTorchJob, MXJob, XGBoostJob, MPIJob, PaddleJob, JAXJob, DIJob."
+        " Kinds: TFJob, PyTorchJob, MXJob, XGBoostJob, MPIJob, PaddleJob, JAXJob, DIJob."
         " By default, all are enabled.",
         str,
         "value",
         repeatable=True,
     ),
-    _text("gang-scheduler-name", "", "The scheduler that gangs of pods are given to; empty is no gang scheduling."),
-    _text("namespace", "", "The namespace to watch (env KUBEFLOW_NAMESPACE); empty is all namespaces."),
-    Flag("controller-threads", 8, "Workers per kind.", parse_positive, "int"),
-    Flag("kube-api-qps", None, "Requests per second at most; no limit without the flag.", parse_number, "float"),
-    Flag("kube-api-burst", None, "Burst beyond --kube-api-qps (30 if only that is given).", parse_integer, "int"),
+    _text("gang-scheduler-name", "", "The scheduler for gang scheduling; empty disables it."),
+    _text("namespace", "", "The namespace to watch (env KUBEFLOW_NAMESPACE); empty means all namespaces."),
+    Flag("controller-threads", 8, "Concurrent reconciles per kind.", parse_positive, "int"),
+    Flag(
+        "kube-api-qps",
+        None,
+        "Client-side rate limit in requests per second; unlimited by default.",
+        parse_number,
+        "float",
+    ),
+    Flag("kube-api-burst", None, "Burst of --kube-api-qps (30 if only that flag is given).", parse_integer, "int"),
     _text("pytorch-init-container-image", "alpine:3.10", "The image of PyTorchJob's init container."),
     _text(
         "pytorch-init-container-template-file",
         "/etc/config/initContainer.yaml",
-        "The template of PyTorchJob's init container; built in if there is no such file.",
+        "The template of PyTorchJob's init container; a built-in one if the file does not exist.",
     ),
-    _int("pytorch-init-container-max-tries", 100, "How often the init container looks for the master."),
-    _text("mpi-kubectl-delivery-image", "kubeflow/kubectl-delivery:latest", "Delivers kubectl to MPIJobs."),
+    _int("pytorch-init-container-max-tries", 100, "Attempts of the init container to resolve the master's name."),
+    _text(
+        "mpi-kubectl-delivery-image", "kubeflow/kubectl-delivery:latest", "The image that delivers kubectl to MPIJobs."
+    ),
     Flag("webhook-server-port", 9443, "The port of the webhook server.", parse_port, "int"),
     _text("webhook-service-name", "training-operator", "The Service of the webhook server."),
     _text("webhook-secret-name", "training-operator-webhook-cert", "The Secret with the webhook server's certificate."),
-    _text("kubeconfig", "", "Path of a kubeconfig; else env KUBECONFIG, the pod's own account, ~/.kube/config."),
-    Flag("monitoring-port", 9443, "Accepted for training-operator 1.7 and ignored.", parse_port, "int"),
+    _text(
+        "kubeconfig", "", "Path of a kubeconfig. Default: env KUBECONFIG, the pod's service account, ~/.kube/config."
+    ),
+    Flag("monitoring-port", 9443, "Ignored; accepted for compatibility with training-operator 1.7.", parse_port, "int"),
 )
 
 ZAP_FLAGS = (
-    boolean("zap-devel", default=True, text="By default encoder console and level debug; else json and info."),
+    boolean_flag(
+        "zap-devel", default=True, text="Development defaults: encoder console, level debug; if false: json, info."
+    ),
     Flag("zap-encoder", None, "'json' or 'console'.", one_of("json", "console"), "value"),
-    Flag("zap-log-level", None, "'debug', 'info', 'error', or a number above 0: debug.", _parse_level, "value"),
+    Flag(
+        "zap-log-level",
+        None,
+        "'debug', 'info', 'error', or a number above 0, which means debug.",
+        _parse_level,
+        "value",
+    ),
     Flag(
         "zap-stacktrace-level",
         "panic",
-        "The level from which call stacks are logged: 'info', 'error' or 'panic'.",
+        "The lowest level with stack traces: 'info', 'error' or 'panic'.",
         one_of("info", "error", "panic"),
         "value",
     ),
@@ -152,53 +174,69 @@ ZAP_FLAGS = (
 )
 
 OUR_FLAGS = (
-    boolean(
-        "pod-events", default=False, text="Record an event for each pod and service created, deleted or ended well."
+    boolean_flag(
+        "pod-events",
+        default=False,
+        text="Record an event for each pod and service created or deleted, and each pod that succeeded.",
     ),
-    boolean(
+    boolean_flag(
         "workqueue-depth-by-priority",
         default=False,
-        text="Split the metric workqueue_depth by one more label, priority, as newer controller-runtimes do.",
+        text="Add the label priority to the metric workqueue_depth, as newer versions of controller-runtime do.",
     ),
-    boolean(
+    boolean_flag(
         "metrics-secure",
         default=False,
-        text="Serve metrics over TLS, and only to callers whom the API server lets `get` /metrics. The operator needs"
-        " the right to create tokenreviews and subjectaccessreviews.",
+        text="Serve metrics over TLS, only to callers that are allowed to `get` /metrics. The operator needs"
+        " permission to create tokenreviews and subjectaccessreviews.",
     ),
     _text(
         "metrics-cert-dir",
         "",
-        "With --metrics-secure: the folder with tls.crt and tls.key; by default a self-signed one for localhost.",
+        "With --metrics-secure: the folder with tls.crt and tls.key. Default: a self-signed certificate for localhost.",
     ),
     Flag(
         "service-mode",
         "replica",
-        "'replica': one Service per replica, as upstream; 'leader': only those that rendezvous needs.",
+        "'replica': one Service per replica, as upstream; 'leader': only the Services needed for rendezvous.",
         one_of("replica", "leader"),
         "value",
     ),
     Flag(
         "force-delete-after",
         None,
-        "Delete by force what still terminates this long after its grace period (a dead node); else never.",
+        "Force-delete pods that are still terminating this long after their grace period (lost node). Default: never.",
         parse_duration,
         "duration",
     ),
-    Flag("graceful-shutdown-timeout", 30.0, "How long a stop may take.", parse_duration, "duration"),
-    _text("leader-election-namespace", "", "The namespace of the lease; by default the operator's own."),
-    Flag("leader-elect-lease-duration", 15.0, "How long a lease is valid.", parse_duration, "duration"),
-    Flag("leader-elect-renew-deadline", 10.0, "How long to try to renew it.", parse_duration, "duration"),
-    Flag("leader-elect-retry-period", 2.0, "How long to wait between tries.", parse_duration, "duration"),
+    Flag("graceful-shutdown-timeout", 30.0, "Grace period of the shutdown.", parse_duration, "duration"),
+    _text("leader-election-namespace", "", "The namespace of the lease. Default: that of the operator's pod."),
+    Flag(
+        "leader-elect-lease-duration",
+        15.0,
+        "How long standbys wait before they take a lease that is not renewed.",
+        parse_duration,
+        "duration",
+    ),
+    Flag(
+        "leader-elect-renew-deadline",
+        10.0,
+        "How long the leader retries renewing before it gives up leadership.",
+        parse_duration,
+        "duration",
+    ),
+    Flag(
+        "leader-elect-retry-period", 2.0, "Interval between attempts to acquire or renew.", parse_duration, "duration"
+    ),
 )
 
 FLAGS = (*UPSTREAM_FLAGS, *ZAP_FLAGS, *OUR_FLAGS)
 
 
 def read_settings(args: Sequence[str], environ: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """The settings that the command line and the environment ask for, and the arguments that are no flags.
+    """Reads the settings from flags and environment variables; also returns the non-flag arguments.
 
-    Raises `UsageError`, and `HelpRequested` on `-h`.
+    Raises `UsageError`, and `HelpRequested` for `-h`.
     """
     parsed = parse_flags(FLAGS, args)
     values = {flag.name: flag.default for flag in FLAGS} | parsed.values
@@ -235,7 +273,7 @@ def _settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> Settings
             stacktrace_level=values["zap-stacktrace-level"],
             time_encoding=values["zap-time-encoding"],
         ),
-        pod_namespace=environ.get("MY_POD_NAMESPACE", "") or _own_namespace(),
+        pod_namespace=environ.get("MY_POD_NAMESPACE", "") or _service_account_namespace(),
         hostname=socket.gethostname(),
     )
     if not settings.leader_lease_duration > settings.leader_renew_deadline > 1.2 * settings.leader_retry_period:
@@ -255,7 +293,7 @@ def _options(values: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
 
 
 def _read_template(path: Path) -> str | None:
-    """The text of the file; None if there is none, which means the built-in template."""
+    """The text of the file; None, which means the built-in template, if it does not exist."""
     try:
         return path.read_text()
     except FileNotFoundError:
@@ -264,7 +302,7 @@ def _read_template(path: Path) -> str | None:
         raise UsageError(f"--pytorch-init-container-template-file {path}: {error}") from None
 
 
-def _own_namespace() -> str:
+def _service_account_namespace() -> str:
     try:
         return SERVICE_ACCOUNT_NAMESPACE.read_text().strip()
     except OSError:
