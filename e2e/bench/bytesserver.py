@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 from aiohttp import web
 
-from trainop.local.api.fields.patch import merge_patch
+from trainop.local.api.fields.json_patch import merge_patch
 from trainop.runtime.objects.metadata import Json
 
 KINDS = {"pods": "v1/Pod", "services": "v1/Service", "pytorchjobs": "kubeflow.org/v1/PyTorchJob"}

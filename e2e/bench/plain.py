@@ -12,11 +12,11 @@ import random
 from collections.abc import Collection
 
 import msgspec
+from trainop.local.api.registry.builtin_kinds import builtin_kinds
 
 from trainop.local.api import status_errors
-from trainop.local.api.fields.patch import merge_patch
+from trainop.local.api.fields.json_patch import merge_patch
 from trainop.local.api.registry.backend import Backend
-from trainop.local.api.registry.core import core_kinds
 from trainop.local.api.registry.crds import Definitions
 from trainop.local.api.registry.kinds import Registry
 from trainop.local.api.request.pod_subresources import PodParts
@@ -25,7 +25,7 @@ from trainop.local.api.serving.http import HttpServer
 from trainop.local.api.serving.router import Router, Whole
 from trainop.local.api.serving.tls import make_certificate
 from trainop.local.api.status_errors import StatusError
-from trainop.local.api.storage.store import Store, Stored
+from trainop.local.api.storage.versioned_store import Store, Stored
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.clock import SystemClock
 from trainop.runtime.objects.metadata import Json
@@ -92,7 +92,7 @@ class PlainServer:
     def __init__(self, tables: Collection[str], history: int) -> None:
         """`history` is how many changes each table remembers."""
         self._backend = Backend(Store(history), Registry(), SystemClock(), random.Random())
-        for kind in core_kinds(self._backend, "10.96.0.0/16"):
+        for kind in builtin_kinds(self._backend, "10.96.0.0/16"):
             self._backend.registry.add(kind)
         self._backend.store.listen(Definitions(self._backend))
         self._router = _PlainRouter(self._backend, tables)

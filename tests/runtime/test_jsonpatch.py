@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainop.local.api.fields.patch import json_patch
+from trainop.local.api.fields.json_patch import json_patch
 from trainop.runtime.objects.jsonpatch import diff, equal_json, escape
 
 NAMES = st.sampled_from(["a", "b", "a/b", "~", "", "c~1"])

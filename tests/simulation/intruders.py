@@ -13,7 +13,7 @@ import msgspec
 from tests.simulation.oracle.kinds import KINDS, LABELS, Json
 from tests.simulation.script import NAMESPACE, JobPlan
 from tests.simulation.wire import at_once
-from trainop.local.api.storage.store import Stored
+from trainop.local.api.storage.versioned_store import Stored
 from trainop.runtime.objects.resource import PODS
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from trainop.engine.framework import Framework
 from trainop.engine.limits import DEADLINE as DEADLINE_TEXT
 from trainop.engine.parse import ignored
 from trainop.engine.restart_history import RestartHistory
-from trainop.local.api.storage.store import Change, Table
+from trainop.local.api.storage.versioned_store import Change, Table
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.clock import parse_timestamp
 from trainop.runtime.objects.metadata import Json, Unstructured

@@ -14,7 +14,7 @@ import msgspec
 from tests.simulation.facts import Slot, finished, owner_of, phase, slot_of, suspended, terminating
 from tests.simulation.script import FAIL, SUCCEED, JobPlan
 from trainop.engine.framework import JOB_NAME
-from trainop.local.api.storage.store import Change, Key, Stored, Table
+from trainop.local.api.storage.versioned_store import Change, Key, Stored, Table
 from trainop.runtime.clock import timestamp
 from trainop.runtime.objects.metadata import Json
 

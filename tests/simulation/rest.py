@@ -9,7 +9,7 @@ from tests.simulation.facts import due_at
 from tests.simulation.loop import EPOCH, Pause
 from tests.simulation.replica import metrics
 from tests.simulation.weather import FAIR
-from trainop.local.api.storage.store import Change, Table
+from trainop.local.api.storage.versioned_store import Change, Table
 from trainop.runtime.controller.expectations import EXPECTATION_TIMEOUT
 from trainop.runtime.objects.metadata import Json
 

@@ -13,10 +13,10 @@ from tests.simulation.replica import metrics
 from trainop import operator
 from trainop.engine.schema.crd import crd
 from trainop.local.api.fields import server_side_apply
-from trainop.local.api.registry.crds import kinds_of
+from trainop.local.api.registry.crds import kinds_of_crd
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request import bodies
-from trainop.local.api.storage.store import Stored
+from trainop.local.api.storage.versioned_store import Stored
 from trainop.runtime.controller import workqueue
 from trainop.runtime.manager.manager import Manager
 from trainop.runtime.objects.metadata import Json
@@ -25,7 +25,7 @@ from trainop.runtime.objects.metadata import Json
 @cache
 def kinds_served(kind: str) -> list[Kind]:
     """What a server makes of the CRD of that kind, as if it had been created there."""
-    return kinds_of(crd(operator.FRAMEWORKS[kind]))
+    return kinds_of_crd(crd(operator.FRAMEWORKS[kind]))
 
 
 async def _turn_no_more(_: Manager) -> None:
@@ -56,7 +56,7 @@ def undisturbed() -> Iterator[None]:
             mock.patch.object(workqueue, "Metrics", metrics),
             mock.patch.object(server_side_apply, "track_update", lambda _, new, **__: new),
             mock.patch.object(bodies, "known_fields", _know_all),
-            mock.patch.object(Stored, "become_history", _stay),
+            mock.patch.object(Stored, "drop_value", _stay),
             mock.patch.object(Manager, "_beat", _turn_no_more),
             mock.patch.object(operator, "_add_servers", _serve_nobody),
         ):

@@ -31,7 +31,7 @@ from trainop.engine.actions import Action, CreatePod
 from trainop.engine.framework import Framework
 from trainop.engine.seen import Options
 from trainop.local.api.serving.server import ApiServer
-from trainop.local.api.storage.store import Store, Stored
+from trainop.local.api.storage.versioned_store import Store, Stored
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.objects.metadata import Json, Unstructured
@@ -324,7 +324,7 @@ class World:
     def job_of(self, pod: Json) -> Json | None:
         """The job that controls the pod, if it is there."""
         owner = owner_of(pod)
-        found = self.store.find_uid(owner["uid"]) if owner else None
+        found = self.store.find_by_uid(owner["uid"]) if owner else None
         stored = self.store.get(*found) if found else None
         return stored.value if stored else None
 

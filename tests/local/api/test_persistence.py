@@ -248,7 +248,7 @@ async def test_a_full_disk_does_not_end_the_background_work(tmp_path: Path):
         await api.clock.advance(2)
         assert not background.done()
     database.execute("PRAGMA query_only = 0")
-    while journal_of(api)._failed:
+    while journal_of(api)._last_commit_failed:
         await asyncio.sleep(0.01)
         await api.clock.advance(2)
     background.cancel()

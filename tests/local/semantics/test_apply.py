@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.local.semantics.recordings import recorded
-from trainop.local.api.fields.fields import compare, difference, fields_of, intersection, paths, union
-from trainop.local.api.fields.patch import json_patch, merge_patch, strategic_merge_patch
+from trainop.local.api.fields.field_sets import compare, difference, intersection, paths, to_field_set, union
+from trainop.local.api.fields.json_patch import json_patch, merge_patch, strategic_merge_patch
 from trainop.local.api.fields.server_side_apply import (
     LAST_APPLIED,
     ApplyConflictError,
-    MalformedApplyError,
+    InvalidApplyError,
     apply,
     track_update,
 )
@@ -83,7 +83,7 @@ def test_steps_of_the_api_server(kind: str, number: int, step: Any):
         by_field = sorted(conflict.value.causes, key=lambda cause: (cause["field"], cause["message"]))
         assert by_field == sorted(step["after"]["causes"], key=lambda cause: (cause["field"], cause["message"]))
     elif step["code"] >= 400:
-        with pytest.raises(MalformedApplyError) as malformed:
+        with pytest.raises(InvalidApplyError) as malformed:
             take(kind, step)
         assert str(malformed.value) == step["after"]["message"]
     else:
@@ -131,9 +131,9 @@ def test_applying_the_same_again_changes_nothing():
 def test_a_key_may_be_applied_once_only():
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
     twice = {**pod, "spec": {"containers": [{"name": "a"}, {"name": "a", "image": "i"}]}}
-    with pytest.raises(MalformedApplyError, match=r'\.spec\.containers: duplicate entries for key \[name="a"\]'):
+    with pytest.raises(InvalidApplyError, match=r'\.spec\.containers: duplicate entries for key \[name="a"\]'):
         put(None, twice, "m", kind=POD)
-    with pytest.raises(MalformedApplyError, match="omits all key fields"):
+    with pytest.raises(InvalidApplyError, match="omits all key fields"):
         put(None, {**pod, "spec": {"containers": [{"image": "i"}]}}, "m", kind=POD)
 
 
@@ -199,7 +199,7 @@ def test_keys_that_a_live_list_names_twice_have_one_owner():
     )
     owners = {entry["manager"]: json.dumps(entry["fieldsV1"]) for entry in changed["metadata"]["managedFields"]}
     assert [name for name, owned in owners.items() if json.dumps(key)[1:-1] in owned] == ["n"]
-    assert port in set(paths(fields_of(POD, pod(one, two))))
+    assert port in set(paths(to_field_set(POD, pod(one, two))))
 
 
 def test_managed_fields_that_a_client_hands_over_count_unless_they_cannot_be_read():
@@ -220,7 +220,7 @@ def test_managed_fields_that_a_client_hands_over_count_unless_they_cannot_be_rea
 
 
 def test_a_set_holds_scalars_only():
-    with pytest.raises(MalformedApplyError, match="an element that's no scalar"):
+    with pytest.raises(InvalidApplyError, match="an element that's no scalar"):
         put(None, {**config(), "metadata": {"name": "c", "finalizers": [["a"]]}}, "m")
 
 
@@ -313,7 +313,7 @@ def test_what_changed_and_what_was_removed(old: Any, new: Any):
 
 @given(SPECS, SPECS)
 def test_laws_of_sets(left: Any, right: Any):
-    one, two = fields_of(Shape(), left), fields_of(Shape(), right)
+    one, two = to_field_set(Shape(), left), to_field_set(Shape(), right)
     first, second = set(paths(one)), set(paths(two))
     assert set(paths(union(one, two))) == first | second
     assert set(paths(intersection(one, two))) == first & second

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.local.semantics.recordings import recorded
-from trainop.local.api.fields.patch import (
+from trainop.local.api.fields.json_patch import (
     MalformedPatchError,
     PatchError,
     json_patch,

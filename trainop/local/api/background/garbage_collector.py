@@ -12,7 +12,7 @@ from trainop.local.api.background.backlog import Backlog
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request.deletes import DeleteOptions, Deleter
-from trainop.local.api.storage.store import Change, Key, Stored, Table
+from trainop.local.api.storage.versioned_store import Change, Key, Stored, Table
 from trainop.runtime.objects.metadata import Json
 
 Node = tuple[str, Key]
@@ -69,7 +69,7 @@ class GarbageCollector:
 
     def _look_at_owners(self, owners: list[Json]) -> None:
         for owner in owners:
-            if (found := self._store.find_uid(owner["uid"])) is not None:
+            if (found := self._store.find_by_uid(owner["uid"])) is not None:
                 self._backlog.add(found)
 
     def _forget(self, uid: str, node: Node) -> None:
@@ -149,7 +149,7 @@ class GarbageCollector:
 
     def _owner(self, owner: Json, namespace: str) -> Json | None:
         """The owner's metadata; an owner in another namespace does not count."""
-        found = self._store.find_uid(owner["uid"])
+        found = self._store.find_by_uid(owner["uid"])
         if found is None or found[1][0] not in {"", namespace}:
             return None
         stored = self._store.get(*found)

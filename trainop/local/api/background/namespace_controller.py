@@ -12,7 +12,7 @@ from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.crds import CLEANUP
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request.deletes import DeleteOptions, Deleter
-from trainop.local.api.storage.store import Change, Key, Stored, Table
+from trainop.local.api.storage.versioned_store import Change, Key, Stored, Table
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES, SERVICE_ACCOUNTS
 

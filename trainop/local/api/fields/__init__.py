@@ -1,1 +1,1 @@
-"""Who manages which field: managedFields, server-side apply, and the three kinds of patches."""
+"""Field management (`metadata.managedFields`), server-side apply and the other patch types, as pure functions."""

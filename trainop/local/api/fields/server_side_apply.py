@@ -1,4 +1,7 @@
-"""Server-side apply: who owns which field (`metadata.managedFields`), and what that means for the next write."""
+"""Server-side apply, and the managedFields of all other writes (apimachinery `pkg/util/managedfields`).
+
+`apply` implements the apply patch; `track_update` moves the ownership of fields for every other write. Both are pure.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,27 @@ from typing import Any
 
 import msgspec
 
-from trainop.local.api.fields.fields import (
-    Fields,
+from trainop.local.api.fields.field_sets import (
+    FieldSet,
     UnmergeableError,
     compare,
     difference,
-    fields_of,
+    ensure_named_fields_are_members,
     intersection,
     merge,
-    name_parents,
     paths,
     remove,
+    to_field_set,
     union,
 )
-from trainop.local.api.fields.managers import Manager, Managers
+from trainop.local.api.fields.managed_fields import ManagedFields, Manager
 from trainop.local.api.schema.shapes import Shape
 from trainop.runtime.objects.metadata import Json
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-"""The annotation in which `kubectl apply` without `--server-side` keeps what it sent."""
+"""The annotation in which client-side `kubectl apply` stores the applied object."""
 
-_UNOWNED: Fields = {
+_UNMANAGED_FIELDS: FieldSet = {
     "f:apiVersion": {},
     "f:kind": {},
     "f:metadata": {
@@ -42,11 +45,11 @@ _UNOWNED: Fields = {
         "f:resourceVersion": {},
     },
 }
-"""Fields that nobody owns."""
+"""Fields without a manager (`stripmeta.go` upstream)."""
 
 
 class ApplyConflictError(Exception):
-    """409: other managers own fields that the applied object would change; `causes` go into `Status.details`."""
+    """409: the applied object would change fields of other managers; `causes` belong into `Status.details`."""
 
     def __init__(self, message: str, causes: list[Json]) -> None:
         super().__init__(message)
@@ -54,8 +57,8 @@ class ApplyConflictError(Exception):
         self.causes = causes
 
 
-class MalformedApplyError(Exception):
-    """400: the applied object cannot be read, such as one that carries managedFields or a key twice."""
+class InvalidApplyError(Exception):
+    """400: the applied object is invalid, such as one with managedFields or with a duplicate key in a list."""
 
 
 def apply(
@@ -69,99 +72,101 @@ def apply(
     subresource: str = "",
     ignored: Iterable[str] = (),
 ) -> Json:
-    """The object after `manager` applied `applied` (its full intent) to `current`; None is an object not there yet.
+    """The object after `manager` applied its full intent `applied` to `current`, which is None if it does not exist.
 
-    Fields that the manager applied before, that nobody else owns and that it no longer names, are removed.
-    `ignored` are top-level fields that this endpoint does not write, such as `status` where it is a subresource.
-    The result carries the new managedFields (`time` is RFC 3339); it equals `current` if nothing changed.
-    Raises `ApplyConflictError` unless `force`, and `MalformedApplyError`.
+    Fields that the manager applied before and no longer specifies are removed, unless they have another manager.
+    `ignored` are top-level fields that the endpoint does not write, such as `status` where it is a subresource.
+    The result has the new managedFields (`time` is RFC 3339); it equals `current` if nothing changed.
+    Raises `ApplyConflictError` unless `force`, and `InvalidApplyError`.
     """
     if (applied.get("metadata") or {}).get("managedFields") is not None:
-        raise MalformedApplyError("metadata.managedFields must be nil")
+        raise InvalidApplyError("metadata.managedFields must be nil")
     intent = {name: value for name, value in applied.items() if name not in set(ignored)}
-    live = _unmanaged(current or {})
-    managers = Managers.of(current) if current else Managers()
+    live = _without_managed_fields(current or {})
+    managers = ManagedFields.of(current) if current else ManagedFields()
     if current and not managers.entries:
-        managers = _before_first_apply(live, intent["apiVersion"], shape, time)
-    who = Manager(manager, "Apply", str(intent["apiVersion"]), subresource)
+        managers = _initial_managers(live, intent["apiVersion"], shape, time)
+    writer = Manager(manager, "Apply", str(intent["apiVersion"]), subresource)
     try:
-        merged = _merge(live, intent, managers, who, shape)
+        merged = _merge(live, intent, managers, writer, shape)
         changed, removed = compare(shape, live, merged)
-        forced = force or _was_client_side(live, who, changed, managers, shape)
+        forced = force or _upgrades_from_client_side_apply(live, writer, changed, managers, shape)
     except UnmergeableError as error:
-        raise MalformedApplyError(f"failed to create typed patch object ({_named(intent)}): {error}") from None
-    _yield_fields(managers, who, changed, removed, force=forced)
-    managers.set_fields(who, difference(managers.fields(who), _UNOWNED))
+        raise InvalidApplyError(f"failed to create typed patch object ({_object_reference(intent)}): {error}") from None
+    _take_over_fields(managers, writer, changed, removed, force=forced)
+    managers.set_fields(writer, difference(managers.fields(writer), _UNMANAGED_FIELDS))
     if current is None or merged != live:
-        managers.set_time(who, time)
+        managers.set_time(writer, time)
     return managers.written_to(_with_last_applied(merged, applied) if manager == "kubectl" else merged)
 
 
-def _named(item: Json) -> str:
-    """The object as the API server names it in such complaints."""
+def _object_reference(item: Json) -> str:
+    """The object in the notation of `failed to create typed patch object`."""
     metadata = item.get("metadata") or {}
     place = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
     return f"{place}; {item.get('apiVersion')}, Kind={item.get('kind')}"
 
 
-def _merge(live: Json, intent: Json, managers: Managers, who: Manager, shape: Shape) -> Json:
-    """The new object; `who` owns what it names now, and in `managers` already does."""
-    _refuse_repeated_keys(shape, intent, "")
-    before = managers.fields(who)
-    managers.set_fields(who, fields_of(shape, intent))
+def _merge(live: Json, intent: Json, managers: ManagedFields, manager: Manager, shape: Shape) -> Json:
+    """The merged object; also sets the fields of `manager` in `managers` to those of the intent."""
+    _check_unique_keys(shape, intent, "")
+    before = managers.fields(manager)
+    managers.set_fields(manager, to_field_set(shape, intent))
     merged: Json = merge(shape, live, intent)
-    return _prune(merged, managers, name_parents(before, shape), shape) if before is not None else merged
+    if before is None:
+        return merged
+    return _remove_abandoned_fields(merged, managers, ensure_named_fields_are_members(before, shape), shape)
 
 
-def _prune(merged: Json, managers: Managers, before: Fields | None, shape: Shape) -> Json:
-    """The merged object without what the manager named before, unless somebody names it now."""
+def _remove_abandoned_fields(merged: Json, managers: ManagedFields, before: FieldSet | None, shape: Shape) -> Json:
+    """The merged object without the fields of `before`, the last applied set, that no manager owns any more."""
 
-    def full(fields: Fields | None) -> Fields | None:
-        return name_parents(fields, shape)
+    def full(fields: FieldSet | None) -> FieldSet | None:
+        return ensure_named_fields_are_members(fields, shape)
 
-    everything = full(fields_of(shape, merged))
-    kept = full(fields_of(shape, remove(shape, merged, before)))
-    owned: Fields | None = None
+    everything = full(to_field_set(shape, merged))
+    kept = full(to_field_set(shape, remove(shape, merged, before)))
+    owned: FieldSet | None = None
     for fields in managers.entries.values():
         owned = union(owned, fields)
-    gone = difference(intersection(difference(everything, union(kept, full(owned))), before), _UNOWNED)
+    gone = difference(intersection(difference(everything, union(kept, full(owned))), before), _UNMANAGED_FIELDS)
     pruned: Json = remove(shape, merged, gone, owned)
     return pruned
 
 
-def _refuse_repeated_keys(shape: Shape, value: Any, path: str) -> None:
-    """An applied list may name each key once."""
+def _check_unique_keys(shape: Shape, value: Any, path: str) -> None:
+    """Raise `UnmergeableError` if an associative list has a key twice."""
     if isinstance(value, dict) and not shape.atomic:
         for name, member in value.items():
-            _refuse_repeated_keys(shape.member(name), member, f"{path}.{name}")
+            _check_unique_keys(shape.member(name), member, f"{path}.{name}")
     elif isinstance(value, list) and (shape.keys or shape.set):
         seen: set[str] = set()
         for item in value:
-            (element,) = fields_of(shape, [item]) or {}
+            (element,) = to_field_set(shape, [item]) or {}
             if element in seen:
                 shown = next(iter(paths({element: {}})))
                 raise UnmergeableError(f"{path}: duplicate entries for key {shown}")
             seen.add(element)
-            _refuse_repeated_keys(shape.item, item, f"{path}{next(iter(paths({element: {}})))}")
+            _check_unique_keys(shape.item, item, f"{path}{next(iter(paths({element: {}})))}")
 
 
-def _yield_fields(
-    managers: Managers, who: Manager, changed: Fields | None, removed: Fields | None, *, force: bool
+def _take_over_fields(
+    managers: ManagedFields, manager: Manager, changed: FieldSet | None, removed: FieldSet | None, *, force: bool
 ) -> None:
-    """Take the changed and removed fields from all others; raises `ApplyConflictError` if that needs force."""
+    """Remove the changed and removed fields from all other managers; raises `ApplyConflictError` unless `force`."""
     conflicts = {
         other: taken
         for other, fields in managers.entries.items()
-        if other != who and (taken := intersection(fields, changed)) is not None
+        if other != manager and (taken := intersection(fields, changed)) is not None
     }
     if conflicts and not force:
         raise _conflict(conflicts)
     for other, fields in list(managers.entries.items()):
-        if other != who:
+        if other != manager:
             managers.set_fields(other, difference(difference(fields, changed), removed))
 
 
-def _conflict(conflicts: dict[Manager, Fields]) -> ApplyConflictError:
+def _conflict(conflicts: dict[Manager, FieldSet]) -> ApplyConflictError:
     by_manager = {other: list(paths(fields)) for other, fields in sorted(conflicts.items(), key=lambda c: str(c[0]))}
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {other}", "field": path}
@@ -178,23 +183,25 @@ def _conflict(conflicts: dict[Manager, Fields]) -> ApplyConflictError:
     return ApplyConflictError(message, causes)
 
 
-def _was_client_side(live: Json, who: Manager, changed: Fields | None, managers: Managers, shape: Shape) -> bool:
-    """Whether kubectl takes over only what it had applied client-side before, and nobody changed since."""
+def _upgrades_from_client_side_apply(
+    live: Json, manager: Manager, changed: FieldSet | None, managers: ManagedFields, shape: Shape
+) -> bool:
+    """Whether kubectl takes over only fields that it applied client-side before and that are unchanged since."""
     text = ((live.get("metadata") or {}).get("annotations") or {}).get(LAST_APPLIED)
-    if who.name != "kubectl" or not text:
+    if manager.name != "kubectl" or not text:
         return False
     try:
         last = msgspec.json.decode(text, type=dict)
     except msgspec.MsgspecError:
         return False
     differing, missing = compare(shape, last, live)
-    allowed = difference(difference(fields_of(shape, last), differing), missing)
-    taken = [intersection(fields, changed) for other, fields in managers.entries.items() if other != who]
+    allowed = difference(difference(to_field_set(shape, last), differing), missing)
+    taken = [intersection(fields, changed) for other, fields in managers.entries.items() if other != manager]
     return all(difference(fields, allowed) is None for fields in taken)
 
 
 def _with_last_applied(merged: Json, applied: Json) -> Json:
-    """The object with kubectl's annotation renewed, if it has one: client-side applies may follow."""
+    """The object with the last-applied annotation updated, if present, so that client-side applies can follow."""
     metadata = merged.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
     if not annotations.get(LAST_APPLIED):
@@ -206,12 +213,12 @@ def _with_last_applied(merged: Json, applied: Json) -> Json:
     return {**merged, "metadata": {**metadata, "annotations": {**annotations, LAST_APPLIED: text}}}
 
 
-def _before_first_apply(live: Json, api_version: str, shape: Shape, time: str) -> Managers:
-    """Who owns an object that has no managers yet."""
-    managers, who = Managers(), Manager("before-first-apply", "Update", api_version)
+def _initial_managers(live: Json, api_version: str, shape: Shape, time: str) -> ManagedFields:
+    """The manager `before-first-apply`, which owns all fields of an object without managedFields."""
+    managers, manager = ManagedFields(), Manager("before-first-apply", "Update", api_version)
     changed, _ = compare(shape, dict(shape.zero_value), live)
-    managers.set_fields(who, difference(changed, _UNOWNED))
-    managers.set_time(who, time)
+    managers.set_fields(manager, difference(changed, _UNMANAGED_FIELDS))
+    managers.set_time(manager, time)
     return managers
 
 
@@ -225,44 +232,44 @@ def track_update(
     subresource: str = "",
     operation: str = "Update",
 ) -> Json:
-    """`new` with managedFields moved on: the manager owns what the write changed, others lose it.
+    """`new` with updated managedFields: the manager owns the fields that the write changed, all others lose them.
 
-    For every write but apply: POST, PUT and the other patches. `old` is None at creation. Managed fields that come
-    with `new` count, as in the API server, so that clients can hand them over (kubectl does): an empty list clears
-    them, none at all means those of `old`. Below a subresource those of `old` count.
+    For every write except apply: POST, PUT and the other patches. `old` is None at creation. As in kube-apiserver, the
+    managedFields of `new` replace those of `old`, because kubectl migrates them this way; an empty list clears them, a
+    missing list keeps those of `old`. Writes to a subresource always keep those of `old`.
     """
-    managers = _managers_of_update(old, new, subresource)
+    managers = _managers_for_update(old, new, subresource)
     if old is not None and not managers.entries:
         return managers.written_to(new)
-    before = _unmanaged(old) if old is not None else dict(shape.zero_value)
+    before = _without_managed_fields(old) if old is not None else dict(shape.zero_value)
     try:
-        changed, removed = compare(shape, before, _unmanaged(new))
-    except UnmergeableError:  # a list that names a key badly is for validation to refuse
+        changed, removed = compare(shape, before, _without_managed_fields(new))
+    except UnmergeableError:  # validation rejects an invalid key
         return managers.written_to(new)
-    who = Manager(manager, operation, str(new.get("apiVersion", "")), subresource)
-    taken = difference(changed, _UNOWNED)
+    writer = Manager(manager, operation, str(new.get("apiVersion", "")), subresource)
+    taken = difference(changed, _UNMANAGED_FIELDS)
     for other, fields in list(managers.entries.items()):
         managers.set_fields(other, difference(difference(fields, changed), removed))
     if taken is not None:
-        managers.set_fields(who, union(managers.fields(who), taken))
-        managers.set_time(who, time)
-    managers.cap(str(new.get("apiVersion", "")))
+        managers.set_fields(writer, union(managers.fields(writer), taken))
+        managers.set_time(writer, time)
+    managers.cap_update_managers(str(new.get("apiVersion", "")))
     return managers.written_to(new)
 
 
-def _managers_of_update(old: Json | None, new: Json, subresource: str) -> Managers:
+def _managers_for_update(old: Json | None, new: Json, subresource: str) -> ManagedFields:
     sent = (new.get("metadata") or {}).get("managedFields")
     if not subresource and sent in ([], [{}]):
-        return Managers()
+        return ManagedFields()
     if not subresource and sent:
-        managers = Managers.of(new)
+        managers = ManagedFields.of(new)
         if managers.entries:
             return managers
-    return Managers.of(old) if old else Managers()
+    return ManagedFields.of(old) if old else ManagedFields()
 
 
-def _unmanaged(item: Json) -> Json:
-    """The object without managedFields, whose own changes nobody owns."""
+def _without_managed_fields(item: Json) -> Json:
+    """The object without managedFields, which themselves have no manager."""
     metadata = item.get("metadata")
     if not metadata or "managedFields" not in metadata:
         return item

@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from trainop.local.api.registry.kinds import Registry
-from trainop.local.api.storage.store import Store
+from trainop.local.api.storage.versioned_store import Store
 from trainop.runtime.clock import Clock, timestamp
 
 

@@ -42,7 +42,7 @@ _RBAC = "rbac.authorization.k8s.io"
 _NO_COLLECTION = ("create", "delete", "get", "list", "patch", "update", "watch")
 
 
-def core_kinds(backend: Backend, network: str) -> list[Kind]:
+def builtin_kinds(backend: Backend, network: str) -> list[Kind]:
     """All of them, in the order of discovery; `network` is where Services get their addresses."""
     return [*_core_group(backend, network), *_other_groups(backend), *_inert()]
 

@@ -13,7 +13,7 @@ from trainop.local.api.registry.names import dns_subdomain
 from trainop.local.api.schema.crd_schema import Schema
 from trainop.local.api.schema.field_errors import FieldError
 from trainop.local.api.schema.shapes import Shape, shape_of_kind
-from trainop.local.api.storage.store import Stored
+from trainop.local.api.storage.versioned_store import Stored
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import Resource
 

@@ -10,7 +10,7 @@ from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.podspec import complaints, default_spec
 from trainop.local.api.registry.simple_kinds import InertStrategy
 from trainop.local.api.schema.field_errors import FieldError, invalid, required
-from trainop.local.api.storage.store import Change, Table
+from trainop.local.api.storage.versioned_store import Change, Table
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import EVENTS
 

@@ -18,7 +18,7 @@ from trainop.local.api.request.route import Route
 from trainop.local.api.request.writes import copy, gone
 from trainop.local.api.schema.field_errors import not_supported
 from trainop.local.api.status_errors import StatusError, bad_request
-from trainop.local.api.storage.store import Stored
+from trainop.local.api.storage.versioned_store import Stored
 from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import parse_timestamp, timestamp
 from trainop.runtime.objects.metadata import Json

@@ -15,7 +15,7 @@ from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request.selectors import SelectorError, field_selector, label_selector
 from trainop.local.api.schema.field_errors import FieldError, forbidden, not_supported
 from trainop.local.api.status_errors import StatusError, bad_request
-from trainop.local.api.storage.store import Key, Store, Stored
+from trainop.local.api.storage.versioned_store import Key, Store, Stored
 from trainop.runtime.objects.metadata import Json
 
 Selected = Callable[[Stored], bool]

@@ -9,7 +9,7 @@ import yaml
 
 from trainop.local.api import status_errors
 from trainop.local.api.fields import server_side_apply
-from trainop.local.api.fields.patch import (
+from trainop.local.api.fields.json_patch import (
     MalformedPatchError,
     PatchError,
     json_patch,
@@ -113,7 +113,7 @@ class Patcher:
             )
         except server_side_apply.ApplyConflictError as conflict:
             raise StatusError(409, "Conflict", conflict.message, {"causes": conflict.causes}) from conflict
-        except server_side_apply.MalformedApplyError as error:
+        except server_side_apply.InvalidApplyError as error:
             raise bad_request(str(error)) from error
         value = copy(bodies.known_fields(value, route.kind)[0])
         value["metadata"].pop("resourceVersion", None)

@@ -19,7 +19,7 @@ from trainop.local.api.request.route import Route
 from trainop.local.api.request.writes import Writer
 from trainop.local.api.schema.field_errors import invalid
 from trainop.local.api.status_errors import StatusError, bad_request
-from trainop.local.api.storage.store import Stored
+from trainop.local.api.storage.versioned_store import Stored
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.clock import parse_timestamp
 from trainop.runtime.errors import ApiError

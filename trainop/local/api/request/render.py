@@ -14,7 +14,7 @@ import yaml
 from trainop.local.api.printing.table import table
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.status_errors import StatusError
-from trainop.local.api.storage.store import Stored
+from trainop.local.api.storage.versioned_store import Stored
 from trainop.runtime.objects.metadata import Json
 
 

@@ -17,7 +17,7 @@ from trainop.local.api import status_errors
 from trainop.local.api.request.lists import ListOptions, Selected, parse_version
 from trainop.local.api.request.render import Renderer
 from trainop.local.api.status_errors import StatusError
-from trainop.local.api.storage.store import Change, Store, Stored, Table
+from trainop.local.api.storage.versioned_store import Change, Store, Stored, Table
 from trainop.runtime.clock import Clock
 
 _BOOKMARK_EVERY = 60.0
@@ -111,8 +111,10 @@ class Watch:
             self._initial = [self._table.objects[key] for key in self._table.keys()]  # noqa: SIM118 - no mapping
             self._ends_initial = options.send_initial_events is True and self._bookmarks
         elif version:
-            if version < self._table.forgotten:
-                self._refused = status_errors.expired(f"too old resource version: {version} ({self._table.forgotten})")
+            if version < self._table.compacted_version:
+                self._refused = status_errors.expired(
+                    f"too old resource version: {version} ({self._table.compacted_version})"
+                )
                 return
             self._position = self._table.position_after(version)
 
@@ -130,7 +132,7 @@ class Watch:
         while not lines:
             changes = self._table.since(self._position, _BATCH)
             if changes is None:
-                raise status_errors.expired(f"too old resource version: {self._seen} ({self._table.forgotten})")
+                raise status_errors.expired(f"too old resource version: {self._seen} ({self._table.compacted_version})")
             if not changes:
                 return b""
             self._position += len(changes)

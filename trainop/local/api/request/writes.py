@@ -18,7 +18,7 @@ from trainop.local.api.request.bodies import WriteOptions
 from trainop.local.api.request.route import Route
 from trainop.local.api.schema.field_errors import invalid, quote
 from trainop.local.api.status_errors import StatusError, bad_request
-from trainop.local.api.storage.store import Key, Stored
+from trainop.local.api.storage.versioned_store import Key, Stored
 from trainop.runtime.client.transport import Request
 from trainop.runtime.objects.metadata import Json
 

@@ -148,8 +148,7 @@ def _types(schema: Json) -> tuple[str, ...]:
 
 
 def _check_structural(schema: Json, path: str) -> None:
-    """Raise `SchemaError` unless the node is structural (apiextensions-apiserver
-    `pkg/apiserver/schema/validation.go`)."""
+    """Raise `SchemaError` unless structural (apiextensions-apiserver `pkg/apiserver/schema/validation.go`)."""
     typeless = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
     if not schema.get("type") and not typeless:
         raise SchemaError(f"{path}type: Required value: must not be empty for specified object fields")

@@ -11,7 +11,7 @@ from trainop.local.api import status_errors
 from trainop.local.api.background.garbage_collector import GarbageCollector
 from trainop.local.api.background.namespace_controller import DefinitionCleaner, EventExpiry, NamespaceCleaner
 from trainop.local.api.registry.backend import Backend
-from trainop.local.api.registry.core import core_kinds
+from trainop.local.api.registry.builtin_kinds import builtin_kinds
 from trainop.local.api.registry.crds import Definitions
 from trainop.local.api.registry.kinds import Registry
 from trainop.local.api.registry.namespaces import INITIAL
@@ -22,7 +22,7 @@ from trainop.local.api.serving.http import HttpServer
 from trainop.local.api.serving.router import Router, Whole, respond
 from trainop.local.api.serving.tls import make_certificate
 from trainop.local.api.storage.persistence import Journal, StorageError
-from trainop.local.api.storage.store import Store
+from trainop.local.api.storage.versioned_store import Store
 from trainop.runtime.client.transport import NotConnectedError, Request, Response, Stream, Transport
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.objects.metadata import Json
@@ -55,7 +55,7 @@ class ApiServer:
             rng or random.Random(),  # noqa: S311 - names and addresses, not secrets
         )
         store = self._backend.store
-        for kind in core_kinds(self._backend, network):
+        for kind in builtin_kinds(self._backend, network):
             self._backend.registry.add(kind)
         deleter = Deleter(self._backend)
         self._definitions = Definitions(self._backend)
@@ -171,9 +171,9 @@ class ApiServer:
         if self._journal is None or request.method == "GET":
             return await self._router.answer(request)
         try:
-            await self._journal.recover()
+            await self._journal.retry_failed_commit()
             answer = await self._router.answer(request)
-            await self._journal.settle()
+            await self._journal.flush()
         except StorageError as error:
             return respond(status_errors.internal_error(f"the change is not on disk: {error}"))
         return answer

@@ -1,1 +1,1 @@
-"""Objects by key and version with their history, in memory and on disk."""
+"""Storage: objects by key with their recent history in memory, and optional persistence in SQLite."""

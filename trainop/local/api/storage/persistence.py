@@ -1,8 +1,8 @@
-"""Objects on disk: an SQLite file that holds every change before the request that made it is answered.
+"""Persistence of the store in an SQLite file: a write request is answered after its change is on disk.
 
-Changes that come while a commit is under way go into the next one, so that many clients share the price of a commit.
-A commit is one transaction with everything that the store held at one moment: after a crash the file holds a state that
-the store really had. Each commit is flushed to the disk, so that a crash of the machine loses nothing either.
+Group commit: changes that arrive during a commit are part of the next one. A commit is one transaction with all changes
+up to one resourceVersion, so that the file is consistent after a crash of the process. Commits are synced to disk
+(`synchronous=FULL`), so that acknowledged writes also survive a crash of the machine.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from trainop.local.api.storage.store import Change, Key, Store, Stored, Table
+from trainop.local.api.storage.versioned_store import Change, Key, Store, Stored, Table
 from trainop.runtime.clock import Clock
 
 Pending = dict[tuple[str, Key], Stored | None]
-"""By table and key, the last state; None if it was deleted."""
+"""The latest state by table and key; None for a deleted object."""
 
-_LEAD = 10_000
-"""How far the saved counter runs ahead: versions that only a watch has seen before a crash are not reused."""
-_RETRY = 1.0
-"""Seconds until a failed commit is tried again without a request that asks for it."""
+_COUNTER_LEAD = 10_000
+"""How far the saved resourceVersion counter runs ahead, so that a version that a watch has sent is never reused."""
+_RETRY_SECONDS = 1.0
+"""Seconds until the background task retries a failed commit."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS objects (
@@ -40,14 +40,14 @@ log = structlog.get_logger(__name__)
 
 
 class StorageError(Exception):
-    """Changes could not be written to disk; they are tried again with the next ones."""
+    """A commit failed; its changes stay pending and are part of the next commit."""
 
 
 class Journal:
-    """Follows the store. `settle` waits until the disk has it all; `run` writes what no request waits for."""
+    """Records all changes of the store. `flush` waits for the commit; `run` commits in the background."""
 
     def __init__(self, path: Path, store: Store, clock: Clock) -> None:
-        """Raises `OSError` if the file cannot be had: damaged, held by another process, no database, no permission."""
+        """Raises `OSError` if the file cannot be used: damaged, locked, no database, no permission."""
         self._store = store
         self._clock = clock
         self._path = path
@@ -56,15 +56,15 @@ class Journal:
         self._pending: Pending = {}
         self._commit_under_way: asyncio.Future[None] | None = None
         self._saved = 0
-        """The version up to which everything is on disk."""
+        """All changes up to this resourceVersion are on disk."""
         self._filled = asyncio.Event()
-        self._failed = False
-        with self._explained():
+        self._last_commit_failed = False
+        with self._as_os_error():
             self._database = sqlite3.connect(path, timeout=0, check_same_thread=False, isolation_level=None)
             self._prepare()
 
     def _prepare(self) -> None:
-        """Hold the file alone, as two servers on it would overwrite each other's changes."""
+        """Lock the file exclusively, because two servers would overwrite each other's changes, and check it."""
         for setting in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
             self._database.execute(f"PRAGMA {setting}")
         self._database.executescript(_TABLES)
@@ -73,8 +73,8 @@ class Journal:
             raise sqlite3.DatabaseError(verdict.splitlines()[-1])
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn the errors of opening and reading into one that says what to do."""
+    def _as_os_error(self) -> Iterator[None]:
+        """Turn SQLite and decoding errors into an `OSError` with instructions."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -92,8 +92,8 @@ class Journal:
         self._filled.set()
 
     def load(self) -> bool:
-        """Put what is on disk into the store; False if the file is new. Raises `OSError`."""
-        with self._explained():
+        """Load all objects into the store; False if the file is new. Raises `OSError`."""
+        with self._as_os_error():
             row = self._database.execute("SELECT version FROM counter").fetchone()
             if row is None:
                 return False
@@ -105,52 +105,52 @@ class Journal:
         return True
 
     async def run(self) -> None:
-        """Write what the background tasks change, until cancelled."""
+        """Commit the changes of background tasks, until cancelled."""
         while True:
             await self._filled.wait()
             try:
-                await self.settle()
+                await self.flush()
             except StorageError:
-                await self._clock.sleep(_RETRY)
+                await self._clock.sleep(_RETRY_SECONDS)
 
-    async def recover(self) -> None:
-        """Write what could not be written before; raises `StorageError` while that is still so.
+    async def retry_failed_commit(self) -> None:
+        """Retry a failed commit; raises `StorageError` if it fails again.
 
-        To be awaited before a change is made, so that a full disk lets no more changes in.
+        Call it before a write request is executed, so that no further changes are accepted while the disk is full.
         """
-        if self._failed:
-            await self.settle()
+        if self._last_commit_failed:
+            await self.flush()
 
-    async def settle(self) -> None:
-        """Wait until every change up to now is on disk; raises `StorageError`."""
+    async def flush(self) -> None:
+        """Wait until all changes made so far are on disk; raises `StorageError`."""
         wanted = self._store.version
         while self._saved < wanted:
             if self._commit_under_way is None or self._commit_under_way.done():
                 self._commit_under_way = asyncio.ensure_future(self._commit_all())
-                self._commit_under_way.add_done_callback(_retrieve)
+                self._commit_under_way.add_done_callback(_retrieve_error)
             under_way = self._commit_under_way
             await asyncio.wait((under_way,))  # cancelling the wait does not cancel the commit
             under_way.result()
 
     async def _commit_all(self) -> None:
-        pending, version = self._take()
+        pending, version = self._take_pending()
         try:
-            await asyncio.wrap_future(self._thread.submit(self._commit, pending, version + _LEAD))
+            await asyncio.wrap_future(self._thread.submit(self._commit, pending, version + _COUNTER_LEAD))
         except sqlite3.Error as error:
             self._pending = {**pending, **self._pending}
             self._filled.set()
-            if not self._failed:
+            if not self._last_commit_failed:
                 log.warning("changes cannot be written to disk", file=str(self._path), error=str(error))
-            self._failed = True
+            self._last_commit_failed = True
             raise StorageError(str(error)) from error
-        if self._failed:
+        if self._last_commit_failed:
             log.info("changes are written to disk again", file=str(self._path))
-        self._failed, self._saved = False, max(self._saved, version)
+        self._last_commit_failed, self._saved = False, max(self._saved, version)
 
     def close(self) -> None:
-        """Write what is left, with the counter as it is: nothing was handed out beyond."""
+        """Commit the pending changes. The counter is saved without lead, because no more versions are assigned."""
         self._thread.shutdown()
-        pending, version = self._take()
+        pending, version = self._take_pending()
         try:
             self._commit(pending, version)
             self._saved = version
@@ -159,14 +159,14 @@ class Journal:
         finally:
             self._database.close()
 
-    def _take(self) -> tuple[Pending, int]:
-        """What has gathered, and the version of the store that it makes."""
+    def _take_pending(self) -> tuple[Pending, int]:
+        """Remove and return the pending changes, with the resourceVersion that they lead to."""
         pending, self._pending = self._pending, {}
         self._filled.clear()
         return pending, self._store.version
 
     def _commit(self, pending: Pending, version: int) -> None:
-        """One transaction; on the journal's thread. `version` is that of the saved counter."""
+        """Write one transaction, on the journal's thread. `version` is the counter to save."""
         kept = [
             (resource, *key, stored.version, stored.body)
             for (resource, key), stored in pending.items()
@@ -186,7 +186,7 @@ class Journal:
             raise
 
 
-def _retrieve(commit: asyncio.Future[None]) -> None:
-    """Look at the error of a commit for which nobody waits any more: it is logged already."""
+def _retrieve_error(commit: asyncio.Future[None]) -> None:
+    """Mark the error of a commit without waiters as retrieved; `_commit_all` has logged it."""
     if not commit.cancelled():
         commit.exception()

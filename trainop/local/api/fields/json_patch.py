@@ -1,7 +1,7 @@
-"""JSON patch (RFC 6902) and JSON merge patch (RFC 7386); the strategic merge patch stands in `strategic.py`.
+"""JSON patch (RFC 6902) and JSON merge patch (RFC 7386); see `strategic_merge_patch` for the third patch type.
 
-All are functions of values: they return a new value and leave their arguments as they were. What they return may
-share unchanged parts with what they were given.
+Pure functions: they return a new value and leave their arguments unchanged. The result may share unchanged parts with
+the arguments.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
-from trainop.local.api.fields.strategic import MalformedPatchError, PatchError, strategic_merge_patch
+from trainop.local.api.fields.strategic_merge_patch import MalformedPatchError, PatchError, strategic_merge_patch
 
 __all__ = ["MalformedPatchError", "PatchError", "json_patch", "merge_patch", "strategic_merge_patch"]
 
@@ -33,8 +33,8 @@ def merge_patch(value: Any, patch: Any) -> Any:
 def json_patch(value: Any, operations: Any) -> Any:
     """`value` after the RFC 6902 operations.
 
-    Raises `MalformedPatchError` for what is no patch and `PatchError` for one that does not fit: a path that is
-    absent, a test that fails.
+    Raises `MalformedPatchError` if `operations` is not a patch, and `PatchError` if it cannot be applied, such
+    as for a missing path or a failed test.
     """
     if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
         raise MalformedPatchError("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
@@ -147,7 +147,7 @@ def _steps(path: str) -> list[str]:
 
 
 def _index(container: list[Any], step: str, path: str, operation: str, upto: int | None = None) -> int:
-    """The index that `step` names; negative ones and leading zeros are none."""
+    """The list index of a path step, at most `upto`; negative numbers and leading zeros are invalid."""
     limit = len(container) - 1 if upto is None else upto
     if not step.isascii() or not step.isdigit() or (len(step) > 1 and step[0] == "0") or int(step) > limit:
         raise PatchError(f"{operation} operation does not apply: {path}: invalid index referenced: {step}")
@@ -155,7 +155,7 @@ def _index(container: list[Any], step: str, path: str, operation: str, upto: int
 
 
 def _change(value: Any, steps: list[str], path: str, operation: str, change: Callable[[Any, str], None]) -> Any:
-    """`value` with `change` made to a copy of the container that holds the last step; only the way there is copied."""
+    """`value` with `change` applied to a copy of the last container; only the containers on the path are copied."""
     if not isinstance(value, dict | list):
         raise PatchError(f"{operation} operation does not apply: doc is missing path: {path}: missing value")
     container = copy(value)
@@ -173,7 +173,7 @@ def _change(value: Any, steps: list[str], path: str, operation: str, change: Cal
 
 
 def _look_up(value: Any, path: str) -> Any:
-    """The value at the pointer, or `_ABSENT`."""
+    """The value at the JSON pointer, or `_ABSENT`."""
     for step in _steps(path) if path else ():
         if isinstance(value, list) and step.isascii() and step.isdigit() and int(step) < len(value):
             value = value[int(step)]
