@@ -12,12 +12,12 @@ import random
 from collections.abc import Collection
 
 import msgspec
-from trainop.local.api.registry.builtin_kinds import builtin_kinds
 
 from trainop.local.api import status_errors
 from trainop.local.api.fields.json_patch import merge_patch
 from trainop.local.api.registry.backend import Backend
-from trainop.local.api.registry.crds import Definitions
+from trainop.local.api.registry.builtin_kinds import builtin_kinds
+from trainop.local.api.registry.crds import CrdRegistrar
 from trainop.local.api.registry.kinds import Registry
 from trainop.local.api.request.pod_subresources import PodParts
 from trainop.local.api.request.route import Route, find
@@ -94,7 +94,7 @@ class PlainServer:
         self._backend = Backend(Store(history), Registry(), SystemClock(), random.Random())
         for kind in builtin_kinds(self._backend, "10.96.0.0/16"):
             self._backend.registry.add(kind)
-        self._backend.store.listen(Definitions(self._backend))
+        self._backend.store.listen(CrdRegistrar(self._backend))
         self._router = _PlainRouter(self._backend, tables)
         self._http = HttpServer(self._backend, self._router.answer)
 

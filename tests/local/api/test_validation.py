@@ -320,9 +320,9 @@ async def test_a_token_of_a_service_account_opens_the_server_until_it_expires():
     assert made.code == 201
     assert made.json["status"]["expirationTimestamp"] == "2026-01-02T03:14:05Z"
     backend, token = api.server._backend, made.json["status"]["token"]
-    assert backend.knows_token(token)
+    assert backend.accepts_token(token)
     await api.clock.advance(601)
-    assert not backend.knows_token(token)
+    assert not backend.accepts_token(token)
     specs: list[Any] = [{"expirationSeconds": 1}, {"expirationSeconds": "x"}, {"expirationSeconds": 2**40}, "x"]
     for spec in specs:
         assert (await api("POST", account, {"spec": spec})).code in {400, 422}

@@ -1,1 +1,1 @@
-"""What goes on between requests: garbage collection and the end of namespaces."""
+"""Controllers inside the API server: garbage collection, deletion of namespaces and CRDs, expiry of events."""

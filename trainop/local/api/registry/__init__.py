@@ -1,1 +1,1 @@
-"""The kinds that are served, and what the API server does for each of them."""
+"""The registry of served kinds, and a strategy per kind: defaulting, validation, preparation for create and update."""

@@ -1,4 +1,4 @@
-"""What every part of the API server works with: the store, the kinds, the clock, the dice."""
+"""The state that all parts of the API server share: store, registry, clock, random generator, bearer tokens."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from trainop.runtime.clock import Clock, timestamp
 
 @dataclass(frozen=True)
 class Backend:
-    """Randomness comes from `rng` alone, so that a run under virtual time repeats itself exactly."""
+    """All randomness comes from `rng`, so that a seeded run under virtual time is reproducible."""
 
     store: Store
     registry: Registry
     clock: Clock
     rng: random.Random
     tokens: set[str] = field(default_factory=set)
-    """Bearer tokens that are accepted on sockets."""
-    lent: dict[str, float] = field(default_factory=dict)
-    """Tokens with an end: when that is, by the monotonic clock."""
+    """Bearer tokens without expiry."""
+    expiring_tokens: dict[str, float] = field(default_factory=dict)
+    """Bearer tokens with their expiry on the monotonic clock."""
 
-    def lend_token(self, token: str, seconds: float) -> None:
-        """Accept a token for a time; those whose time is over are forgotten."""
+    def add_expiring_token(self, token: str, seconds: float) -> None:
+        """Accept a bearer token for this many seconds; also drops expired tokens."""
         now = self.clock.monotonic()
-        for old in [old for old, end in self.lent.items() if end <= now]:
-            del self.lent[old]
-        self.lent[token] = now + seconds
+        for old in [old for old, expiry in self.expiring_tokens.items() if expiry <= now]:
+            del self.expiring_tokens[old]
+        self.expiring_tokens[token] = now + seconds
 
     def now(self) -> str:
-        """`metav1.Time` of this moment."""
+        """The current time as `metav1.Time`."""
         return timestamp(self.clock.now())
 
-    def knows_token(self, token: str) -> bool:
-        """Compared in constant time."""
+    def accepts_token(self, token: str) -> bool:
+        """Whether a bearer token is valid; compared in constant time."""
         given, known = token.encode(), False
         now = self.clock.monotonic()
-        for held in (*self.tokens, *(lent for lent, end in self.lent.items() if end > now)):
+        for held in (*self.tokens, *(temporary for temporary, expiry in self.expiring_tokens.items() if expiry > now)):
             known = hmac.compare_digest(given, held.encode()) or known
         return known
 
@@ -48,5 +48,5 @@ class Backend:
         return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
 
     def random_suffix(self) -> str:
-        """What `generateName` appends (apiserver `pkg/storage/names/generate.go`)."""
+        """The suffix for `generateName` (apiserver `pkg/storage/names/generate.go`)."""
         return "".join(self.rng.choices("bcdfghjklmnpqrstvwxz2456789", k=5))

@@ -1,6 +1,6 @@
-"""The types of the built-in kinds: decoding as strict as the API server's, and their schemas for documentation.
+"""The types of the built-in kinds: decoding with the strictness and messages of Go's decoder, and OpenAPI schemas.
 
-`core_types.json` is trimmed from the OpenAPI documents of Kubernetes (Apache-2.0), by `e2e/core_types.py`.
+`core_types.json` is trimmed from the OpenAPI documents of Kubernetes (Apache-2.0) by `e2e/core_types.py`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from trainop.runtime.clock import micro_timestamp, parse_timestamp, timestamp
 from trainop.runtime.objects.metadata import Json
 
 _PREFIX = "#/components/schemas/"
-_OPAQUE = ("JSONSchemaProps", "FieldsV1", "RawExtension", ".JSON", "OrArray", "OrBool")
+_UNTYPED_SUFFIXES = ("JSONSchemaProps", "FieldsV1", "RawExtension", ".JSON", "OrArray", "OrBool")
 _MICROSECONDS = re.compile(r"\.\d{6}(?!\d)")
 _SCALARS = {"integer": int, "number": float, "boolean": bool, "string": str}
-_GO = {"number": "float64", "boolean": "bool", "string": "string"}
-_WORDS: Mapping[type, str] = {
+_GO_TYPES = {"number": "float64", "boolean": "bool", "string": "string"}
+_JSON_TYPE_WORDS: Mapping[type, str] = {
     dict: "object",
     list: "array",
     str: "string",
@@ -34,31 +34,31 @@ _WORDS: Mapping[type, str] = {
 
 
 class MistypedError(ValueError):
-    """A value of another type than the field's, in the words of Go's decoder."""
+    """A value does not have the type of its field; the message is that of Go's decoder."""
 
 
 @dataclass(slots=True)
 class Type:
-    """One type; `go` is its name in messages."""
+    """The type of a field or element; `go` is its Go name in error messages, `form` selects the decoding."""
 
     go: str
     form: str
     fields: dict[str, Type] = field(default_factory=dict)
     element: Type | None = None
-    plain: type | None = None
-    """Values of this Python type are taken as they are."""
+    python_type: type | None = None
+    """Values of this Python type need no conversion."""
 
 
 @cache
 def schemas() -> dict[str, Json]:
-    """All definitions, by their OpenAPI names."""
+    """All OpenAPI definitions by name."""
     text = resources.files(__package__).joinpath("core_types.json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, Json])
 
 
 @cache
 def definition_of(group: str, version: str, kind: str) -> str:
-    """The name of a kind's definition; empty if there is none."""
+    """The name of the OpenAPI definition of a kind; empty if there is none."""
     for name, schema in schemas().items():
         for gvk in schema.get("x-kubernetes-group-version-kind", ()):
             if (gvk["group"], gvk["version"], gvk["kind"]) == (group, version, kind):
@@ -67,10 +67,10 @@ def definition_of(group: str, version: str, kind: str) -> str:
 
 
 def decode(definition: str, value: Json, *, keep_empty: bool = False) -> tuple[Json, list[str]]:
-    """The object with only the fields that its type has, and the paths of unknown fields.
+    """The object with only the fields of its type, and the paths of unknown fields.
 
-    Nulls are dropped, and empty lists and maps too unless `keep_empty`: the API server writes neither.
-    Quantities become canonical. Raises `MistypedError`. The result shares nothing with the argument.
+    Drops nulls, and empty lists and maps unless `keep_empty`, as encoding with `omitempty` does. Quantities become
+    canonical. The result shares no containers with the argument except in untyped fields. Raises `MistypedError`.
     """
     unknown: list[str] = []
     decoded: Json = _Decoder(unknown, keep_empty=keep_empty).struct(_type(definition), value, "", "")
@@ -79,7 +79,7 @@ def decode(definition: str, value: Json, *, keep_empty: bool = False) -> tuple[J
 
 @cache
 def _type(definition: str) -> Type:
-    """The type of a definition; its fields are filled in after it is known, so that types may be recursive."""
+    """The type of a definition. Its fields are added after it is created, because types may be recursive."""
     schema = schemas()[definition]
     made = Type(".".join(definition.split(".")[-2:]), _form(definition, schema))
     if made.form == "struct":
@@ -94,7 +94,7 @@ def _form(definition: str, schema: Json) -> str:
         return "int-or-string"
     if definition.endswith((".Time", ".MicroTime")):
         return "time"
-    return "struct" if "properties" in schema and not definition.endswith(_OPAQUE) else "any"
+    return "struct" if "properties" in schema and not definition.endswith(_UNTYPED_SUFFIXES) else "any"
 
 
 def _of_schema(schema: Json) -> Type:
@@ -108,14 +108,14 @@ def _of_schema(schema: Json) -> Type:
             element = _of_schema(schema["additionalProperties"])
             return Type(f"map[string]{element.go}", "map", element=element)
         case "integer":
-            return Type(schema.get("format", "int64"), "integer", plain=int)
+            return Type(schema.get("format", "int64"), "integer", python_type=int)
         case "number" | "boolean" | "string" as form:
-            return Type(_GO[form], form, plain=_SCALARS[form])
+            return Type(_GO_TYPES[form], form, python_type=_SCALARS[form])
     return Type("interface {}", "any")
 
 
 class _Decoder:
-    """Walks a value along its type. `path` names fields as Go does, `place` with indices as strict decoding does."""
+    """Decodes a value by its type. `path` is the field path of Go's messages, `place` has list indices too."""
 
     def __init__(self, unknown: list[str], *, keep_empty: bool) -> None:
         self._unknown = unknown
@@ -128,7 +128,7 @@ class _Decoder:
             held = kind.fields.get(name)
             if held is None:
                 self._unknown.append(place + name)
-            elif type(part) is held.plain:
+            elif type(part) is held.python_type:
                 decoded[name] = part
             elif part is not None and (part or self._keep_empty or held.form not in {"list", "map"}):
                 decoded[name] = self._any(held, part, owner, path + name, place + name)
@@ -148,11 +148,11 @@ class _Decoder:
     def _members(self, kind: Type, value: Any, owner: str, path: str, place: str) -> Any:
         if kind.form == "list":
             self._expect(isinstance(value, list), kind, value, owner, path)
-            if _all_plain(kind, value):
+            if _need_no_conversion(kind, value):
                 return value.copy()
             return [self._element(kind, item, owner, path, f"{place}[{index}]") for index, item in enumerate(value)]
         self._expect(isinstance(value, dict), kind, value, owner, path)
-        if _all_plain(kind, value.values()):
+        if _need_no_conversion(kind, value.values()):
             return value.copy()
         return {name: self._element(kind, item, owner, path, f"{place}.{name}") for name, item in value.items()}
 
@@ -189,32 +189,32 @@ class _Decoder:
         return quantity.canonical(str(value))
 
     def _time(self, kind: Type, value: Any, owner: str, path: str) -> str:
-        """In UTC and to the second; a `MicroTime` to the microsecond, of which all six digits have to be there."""
+        """In UTC with seconds; a `MicroTime` has microseconds, and its input must have six fractional digits."""
         self._expect(isinstance(value, str), kind, value, owner, path)
         micro = kind.go.endswith(".MicroTime")
         layout = f"2006-01-02T15:04:05{'.000000' if micro else ''}Z07:00"
         try:
             at = parse_timestamp(value)
         except ValueError as error:
-            raise MistypedError(_unparsed(value, layout, value, layout[:4])) from error
+            raise MistypedError(_time_parse_error(value, layout, value, layout[:4])) from error
         fraction = value[19:]
         if micro and not _MICROSECONDS.match(fraction):
-            raise MistypedError(_unparsed(value, layout, fraction, ".000000"))
+            raise MistypedError(_time_parse_error(value, layout, fraction, ".000000"))
         return micro_timestamp(at) if micro else timestamp(at)
 
     def _expect(self, fits: bool, kind: Type, value: Any, owner: str, path: str) -> None:
         if not fits:
-            word = _WORDS.get(type(value), "null")
+            word = _JSON_TYPE_WORDS.get(type(value), "null")
             raise MistypedError(f"json: cannot unmarshal {word} into Go struct field {owner}.{path} of type {kind.go}")
 
 
-def _all_plain(kind: Type, values: Iterable[Any]) -> bool:
-    plain = kind.element.plain if kind.element else None
-    return plain is not None and all(type(value) is plain for value in values)
+def _need_no_conversion(kind: Type, values: Iterable[Any]) -> bool:
+    python_type = kind.element.python_type if kind.element else None
+    return python_type is not None and all(type(value) is python_type for value in values)
 
 
-def _unparsed(value: str, layout: str, part: str, like: str) -> str:
-    """What Go's `time.Parse` says."""
+def _time_parse_error(value: str, layout: str, part: str, like: str) -> str:
+    """The error of Go's `time.Parse`."""
     return f'parsing time "{value}" as "{layout}": cannot parse "{part}" as "{like}"'
 
 

@@ -1,4 +1,7 @@
-"""CustomResourceDefinitions: what they say becomes kinds that are served at once."""
+"""CustomResourceDefinitions: their strategy, and the registration of the kinds that they define.
+
+A CRD is established and served within the write that creates it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, Resource
 
 _VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
-CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
-"""The finalizer that keeps a definition until its objects are deleted."""
+CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
+"""The finalizer that keeps a CRD until its custom resources are deleted."""
 
 
-class CustomStrategy(Strategy):
-    """Objects of a CRD: the generation counts whatever is not metadata (or status, where that is a subresource)."""
+class CustomResourceStrategy(Strategy):
+    """Custom resources: the generation counts changes outside of metadata and of a status subresource."""
 
     generation = True
 
@@ -28,10 +31,10 @@ class CustomStrategy(Strategy):
         self.status = status
 
 
-class DefinitionStrategy(Strategy):
-    """CRDs themselves."""
+class CrdStrategy(Strategy):
+    """CustomResourceDefinitions (apiextensions-apiserver `pkg/registry/customresourcedefinition/strategy.go`)."""
 
-    finalizer = CLEANUP
+    finalizer = CLEANUP_FINALIZER
     generation = True
     status = True
 
@@ -47,7 +50,7 @@ class DefinitionStrategy(Strategy):
             names.setdefault("listKind", f"{kind}List")
 
     def prepare_create(self, value: Json) -> None:
-        value["status"] = self._accepted(value)
+        value["status"] = self._initial_status(value)
 
     def prepare_update(self, value: Json, old: Json) -> None:
         status = value.get("status") or {}
@@ -70,15 +73,15 @@ class DefinitionStrategy(Strategy):
             shown = [version.get("name") for version in versions]
             found.append(invalid("spec.versions", shown, "must have exactly one version marked as storage version"))
         for index, version in enumerate(versions):
-            found += _schema_complaints(version, f"spec.versions[{index}].schema.openAPIV3Schema")
-            found += _column_complaints(version, f"spec.versions[{index}].additionalPrinterColumns")
+            found += _validate_schema(version, f"spec.versions[{index}].schema.openAPIV3Schema")
+            found += _validate_columns(version, f"spec.versions[{index}].additionalPrinterColumns")
         return found
 
     def warnings(self, value: Json) -> list[str]:
         schemas = ((version.get("schema") or {}).get("openAPIV3Schema") for version in value["spec"]["versions"])
         return [warning for schema in schemas if schema for warning in Schema(schema).warnings]
 
-    def _accepted(self, value: Json) -> Json:
+    def _initial_status(self, value: Json) -> Json:
         now = self._backend.now()
         names = value.get("spec", {}).get("names", {})
         return {
@@ -103,7 +106,7 @@ class DefinitionStrategy(Strategy):
         }
 
 
-def _schema_complaints(version: Json, path: str) -> list[FieldError]:
+def _validate_schema(version: Json, path: str) -> list[FieldError]:
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
     if schema is None:
         return [required(path, "schemas are required")]
@@ -114,7 +117,7 @@ def _schema_complaints(version: Json, path: str) -> list[FieldError]:
     return []
 
 
-def _column_complaints(version: Json, path: str) -> list[FieldError]:
+def _validate_columns(version: Json, path: str) -> list[FieldError]:
     found = []
     for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
         try:
@@ -129,48 +132,48 @@ def _storage_version(definition: Json) -> str:
     return next((str(version["name"]) for version in versions if version.get("storage")), "")
 
 
-def kinds_of(definition: Json) -> list[Kind]:
-    """One kind per served version, best version first as discovery prefers them."""
+def kinds_of_crd(definition: Json) -> list[Kind]:
+    """One kind per served version, in the order of `spec.versions`."""
     spec = definition["spec"]
     storage = _storage_version(definition)
     served = [version for version in spec["versions"] if version.get("served")]
-    closing = bool(definition["metadata"].get("deletionTimestamp"))
-    return [_kind(spec, version, storage, closing=closing) for version in served]
+    terminating = bool(definition["metadata"].get("deletionTimestamp"))
+    return [_kind(spec, version, storage, terminating=terminating) for version in served]
 
 
-def _kind(spec: Json, version: Json, storage: str, *, closing: bool) -> Kind:
+def _kind(spec: Json, version: Json, storage: str, *, terminating: bool) -> Kind:
     names = spec["names"]
     subresources = version.get("subresources") or {}
     resource = Resource(
         spec["group"], version["name"], names["plural"], names["kind"], namespaced=spec["scope"] == "Namespaced"
     )
-    document = (version.get("schema") or {}).get("openAPIV3Schema") or {}
-    schema = Schema(document)
+    openapi_schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+    schema = Schema(openapi_schema)
     stored_as = f"{spec['group']}/{storage}"
     is_storage = version["name"] == storage
     return Kind(
         resource=resource,
         singular=names.get("singular") or names["kind"].lower(),
         table=str(resource),
-        strategy=CustomStrategy(status="status" in subresources),
+        strategy=CustomResourceStrategy(status="status" in subresources),
         short_names=tuple(names.get("shortNames") or ()),
         categories=tuple(names.get("categories") or ()),
         subresources=tuple(name for name in ("status", "scale") if name in subresources),
         scale=subresources.get("scale"),
         schema=schema,
-        document=document,
+        openapi_schema=openapi_schema,
         shape=schema.shape,
         columns=columns_of_crd(version),
         custom=True,
         verbs=_VERBS,
-        closing=closing,
-        convert=None if is_storage else _viewed(resource.api_version, schema),
-        store_form=None if is_storage else _renamed(stored_as),
+        terminating=terminating,
+        from_storage=None if is_storage else _convert_for_reading(resource.api_version, schema),
+        to_storage=None if is_storage else _with_api_version(stored_as),
     )
 
 
-def _renamed(api_version: str) -> Callable[[Json], Json]:
-    """Conversion strategy None: only the apiVersion changes."""
+def _with_api_version(api_version: str) -> Callable[[Json], Json]:
+    """Conversion with strategy None: only the apiVersion changes."""
 
     def convert(value: Json) -> Json:
         return {**value, "apiVersion": api_version}
@@ -178,8 +181,8 @@ def _renamed(api_version: str) -> Callable[[Json], Json]:
     return convert
 
 
-def _viewed(api_version: str, schema: Schema) -> Callable[[Json], Json]:
-    """As read in another version: that version's schema prunes and defaults."""
+def _convert_for_reading(api_version: str, schema: Schema) -> Callable[[Json], Json]:
+    """Conversion from the storage version for reading: then pruned and defaulted by the schema of the version."""
 
     def convert(value: Json) -> Json:
         renamed: dict[str, Any] = {**value, "apiVersion": api_version}
@@ -188,8 +191,8 @@ def _viewed(api_version: str, schema: Schema) -> Callable[[Json], Json]:
     return convert
 
 
-class Definitions:
-    """Follows the table of CRDs and keeps the registry in step."""
+class CrdRegistrar:
+    """A listener of the store that registers and unregisters the kinds of CRDs."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -198,18 +201,18 @@ class Definitions:
         if table.name != str(CUSTOM_RESOURCE_DEFINITIONS):
             return
         if change.old is not None:
-            self._drop(change.old.value, final=change.new is None)
+            self._unregister(change.old.value, final=change.new is None)
         if change.new is not None:
-            self.serve(change.new.value)
+            self.register(change.new.value)
 
-    def serve(self, definition: Json) -> None:
-        """Add the kinds of a definition."""
-        for kind in kinds_of(definition):
+    def register(self, definition: Json) -> None:
+        """Register the kinds of a CRD."""
+        for kind in kinds_of_crd(definition):
             self._backend.registry.add(kind)
             self._backend.store.table(kind.table).closed = False
 
-    def _drop(self, definition: Json, *, final: bool) -> None:
-        for name in {kind.table for kind in kinds_of(definition)}:
+    def _unregister(self, definition: Json, *, final: bool) -> None:
+        for name in {kind.table for kind in kinds_of_crd(definition)}:
             self._backend.registry.remove_table(name)
             if final:
                 self._backend.store.table(name).close()

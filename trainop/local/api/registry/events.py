@@ -1,4 +1,4 @@
-"""`events.k8s.io/v1`: the same events as those of the core group, with newer names for their fields."""
+"""`events.k8s.io/v1`: conversion from and to core `v1` Events, whose table these share."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _OLDER = {newer: older for older, newer in _NEWER.items()}
 
 
 def to_events_v1(value: Json) -> Json:
-    """As the newer group shows a stored event."""
+    """A stored core `v1` Event as `events.k8s.io/v1`."""
     renamed = {_NEWER.get(name, name): part for name, part in value.items() if part or name == "eventTime"}
     return {**renamed, "apiVersion": EVENTS_V1.api_version}
 
 
 def to_core_event(value: Json) -> Json:
-    """As an event of the newer group is stored."""
+    """An `events.k8s.io/v1` Event as core `v1`, the stored form."""
     renamed = {_OLDER.get(name, name): part for name, part in value.items()}
     filled = {"involvedObject": {}, "reportingComponent": "", "reportingInstance": "", **renamed}
     return {"kind": "Event", "apiVersion": "v1", **{n: p for n, p in filled.items() if n not in {"kind", "apiVersion"}}}

@@ -1,4 +1,4 @@
-"""The kinds that are served, and where a URL finds them."""
+"""Kinds (a resource in one version), their strategies, and the registry that maps group, version and plural to them."""
 
 from __future__ import annotations
 
@@ -21,116 +21,116 @@ ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "up
 
 
 class Strategy:
-    """What is special about writing a kind; the methods that change an object get a fresh one that they own.
+    """The hooks of writes to a kind, named as in kube-apiserver (`pkg/registry/core/<kind>/strategy.go`).
 
-    Named as in the API server (`registry/core/<kind>/strategy.go`). The base is a kind about which nothing is special.
+    Methods without result mutate an object that they own. The base class is a kind without special behaviour.
     """
 
     generation = False
     """Whether `metadata.generation` counts changes outside of metadata and status."""
     status = False
-    """Whether `status` belongs to its subresource: other writes leave it alone."""
+    """Whether `status` is a subresource, so that other writes keep the old status."""
     graceful = False
-    """Whether deletion may wait for a grace period."""
+    """Whether deletion has a grace period (`rest.RESTGracefulDeleteStrategy`)."""
     create_on_update = False
-    """Whether PUT of an absent object creates it."""
+    """Whether PUT of an absent object creates it (`AllowCreateOnUpdate`)."""
     finalizer = ""
-    """What the server adds to the finalizers when a deletion begins."""
+    """A finalizer that the server adds at the start of a deletion."""
     returns_deleted = False
-    """Whether DELETE answers with the object instead of a Status."""
+    """Whether DELETE returns the deleted object instead of a Status (`ReturnDeletedObject`)."""
 
     def check_name(self, name: str) -> list[str]:
-        """What is wrong with the name."""
+        """Problems of the name, in the messages of kube-apiserver; empty if it is valid."""
         return dns_subdomain(name)
 
-    def held(self, value: Json) -> bool:
-        """Whether something besides `metadata.finalizers` keeps an object that is being deleted."""
+    def blocks_removal(self, value: Json) -> bool:
+        """Whether something other than `metadata.finalizers` blocks the removal, such as `spec.finalizers`."""
         return False
 
-    def grace(self, value: Json, wanted: int | None) -> int:
-        """Seconds that a deletion waits, if it is `graceful`; `wanted` is what the client asked for."""
+    def grace_period(self, value: Json, wanted: int | None) -> int:
+        """The grace period in seconds of a `graceful` deletion; `wanted` is that of the DeleteOptions."""
         return 0
 
     def default(self, value: Json) -> None:
-        """Fill in what the client left out."""
+        """Set defaults."""
 
     def prepare_create(self, value: Json) -> None:
-        """Set what only the server sets; raise a StatusError where admission would."""
+        """Set fields that only the server sets (`PrepareForCreate`); may raise `StatusError` in place of admission."""
 
     def prepare_update(self, value: Json, old: Json) -> None:
-        """Carry over what clients cannot change."""
+        """Restore fields that clients cannot change (`PrepareForUpdate`)."""
 
     def validate(self, value: Json) -> list[FieldError]:
-        """What is wrong with the object in itself."""
+        """Field errors of the object."""
         return []
 
     def validate_update(self, value: Json, old: Json) -> list[FieldError]:
-        """What is wrong with the change."""
+        """Field errors of the change."""
         return []
 
     def warnings(self, value: Json) -> list[str]:
-        """What the client should know about an object that is accepted."""
+        """Texts for `Warning` headers of an accepted write."""
         return []
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One resource in one version, with everything that the generic code needs to know of it."""
+    """A served resource in one version, with all data that the generic code for requests needs."""
 
     resource: Resource
     singular: str
     table: str
-    """Where its objects are stored; the versions of a resource share it."""
+    """The name of the store's table; all versions of a resource share it."""
     strategy: Strategy = field(default_factory=Strategy)
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
     subresources: tuple[str, ...] = ()
     scale: Mapping[str, str] | None = None
-    """JSON paths of the scale subresource, as in a CRD."""
+    """The paths of the scale subresource, as in `spec.versions[].subresources.scale` of a CRD."""
     schema: Schema | None = None
-    document: Json = field(default_factory=dict)
-    """The OpenAPI schema as written, of a custom kind."""
-    definition: str = ""
-    """The name of the type of a built-in kind in `core_types`."""
+    openapi_schema: Json = field(default_factory=dict)
+    """Custom kinds: the `openAPIV3Schema` of the CRD, for the OpenAPI document."""
+    type_name: str = ""
+    """Built-in kinds: the name of the definition in `core_types`."""
     shape: Shape = field(default_factory=Shape)
     columns: Columns = ()
-    strategic: bool = False
-    """Whether strategic merge patches are understood: built-in kinds only."""
+    strategic_merge: bool = False
+    """Whether strategic merge patches are supported: built-in kinds only."""
     custom: bool = False
-    closing: bool = False
-    """Whether its definition is being deleted: nothing new is taken in."""
-    convert: Callable[[Json], Json] | None = None
-    """From the stored form to this version's; None if they are one. Must not change its argument."""
-    store_form: Callable[[Json], Json] | None = None
-    """The way back."""
+    terminating: bool = False
+    """Whether the CRD is being deleted, so that creations are rejected."""
+    from_storage: Callable[[Json], Json] | None = None
+    """Conversion from the stored form to this version; None if they are equal. Must not mutate its argument."""
+    to_storage: Callable[[Json], Json] | None = None
+    """Conversion from this version to the stored form; None if they are equal."""
 
     @property
     def list_kind(self) -> str:
         return f"{self.resource.kind}List"
 
     def read(self, stored: Stored) -> Json:
-        """The object in this version; not to be changed."""
-        return stored.value if self.convert is None else msgspec.json.decode(self.encode(stored), type=dict)
+        """The object in this version; must not be mutated."""
+        return stored.value if self.from_storage is None else msgspec.json.decode(self.encode(stored), type=dict)
 
     def encode(self, stored: Stored) -> bytes:
-        """The object's JSON in this version; made once for each stored version."""
-        if self.convert is None:
+        """The JSON of the object in this version; computed once per stored revision."""
+        if self.from_storage is None:
             return stored.body
         version = self.resource.api_version
         if version not in stored.views:
-            stored.views[version] = msgspec.json.encode(self.convert(stored.value))
+            stored.views[version] = msgspec.json.encode(self.from_storage(stored.value))
         return stored.views[version]
 
 
 class Registry:
-    """All kinds by group, version and plural, in the order in which they were added."""
+    """All kinds by group, version and plural, in the order of registration."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str, str], Kind] = {}
         self._versions: dict[str, list[str]] = {}
         self.revision = 0
-        """Counts changes, so that discovery documents can be kept."""
+        """Counts changes of the registry; cached OpenAPI documents depend on it."""
 
     def __iter__(self) -> Iterator[Kind]:
         return iter(tuple(self._kinds.values()))
@@ -142,7 +142,7 @@ class Registry:
         self.revision += 1
 
     def remove_table(self, table: str) -> None:
-        """Stop serving the kinds whose objects are in that table."""
+        """Unregister all kinds of a table."""
         self._kinds = {key: kind for key, kind in self._kinds.items() if kind.table != table}
         self._versions.clear()
         self.revision += 1
@@ -151,9 +151,9 @@ class Registry:
         return self._kinds.get((group, version, plural))
 
     def of_table(self, table: str) -> Kind | None:
-        """The kind in the form in which its objects are stored, else in any."""
+        """The kind of a table, in the storage version if that is served; None if no version is."""
         found = [kind for kind in self._kinds.values() if kind.table == table]
-        return next((kind for kind in found if kind.convert is None), found[0] if found else None)
+        return next((kind for kind in found if kind.from_storage is None), found[0] if found else None)
 
     def versions(self, group: str) -> list[str]:
         if group not in self._versions:
@@ -175,7 +175,7 @@ def builtin(
     verbs: tuple[str, ...] = ALL_VERBS,
     subresources: tuple[str, ...] = (),
 ) -> Kind:
-    """A kind that the API server knows by itself."""
+    """A built-in kind, with the merge shape, columns and type of its group, version and kind."""
     return Kind(
         resource=resource,
         singular=singular or resource.kind.lower(),
@@ -185,8 +185,8 @@ def builtin(
         categories=categories,
         verbs=verbs,
         subresources=subresources,
-        definition=definition_of(resource.group, resource.version, resource.kind),
+        type_name=definition_of(resource.group, resource.version, resource.kind),
         shape=shape_of_kind(resource.group, resource.kind),
         columns=columns_of_kind(resource.group, resource.kind),
-        strategic=True,
+        strategic_merge=True,
     )

@@ -1,6 +1,6 @@
-"""Which names, labels and their values are allowed, in the API server's words.
+"""Validation of names, label keys and label values, with the messages of kube-apiserver.
 
-Source: apimachinery `pkg/util/validation/validation.go`. Every check returns what is wrong, nothing if all is well.
+Source: apimachinery `pkg/util/validation/validation.go`. Every function returns a list of problems, empty if valid.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-SEEN = 4096
-"""Answers that are remembered, for the same names come again with every write. Nobody may change them."""
+CACHE_SIZE = 4096
+"""Results are cached, because every write repeats the same names. Callers must not mutate them."""
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
@@ -28,9 +28,9 @@ def _too_long(limit: int) -> str:
     return f"must be no more than {limit} characters"
 
 
-@lru_cache(SEEN)
+@lru_cache(CACHE_SIZE)
 def dns_subdomain(name: str) -> list[str]:
-    """RFC 1123 subdomain: most names."""
+    """RFC 1123 subdomain, the rule for most names."""
     wrong = [_too_long(253)] if len(name) > 253 else []
     if not re.fullmatch(_SUBDOMAIN, name):
         what = (
@@ -42,7 +42,7 @@ def dns_subdomain(name: str) -> list[str]:
 
 
 def dns_label(name: str) -> list[str]:
-    """RFC 1123 label: namespaces, containers, volumes."""
+    """RFC 1123 label: names of namespaces, containers and volumes."""
     wrong = [_too_long(63)] if len(name) > 63 else []
     if re.fullmatch(_LABEL, name):
         return wrong
@@ -58,7 +58,7 @@ def dns_label(name: str) -> list[str]:
 
 
 def dns_1035_label(name: str) -> list[str]:
-    """RFC 1035 label: services."""
+    """RFC 1035 label: names of Services."""
     wrong = [_too_long(63)] if len(name) > 63 else []
     if not re.fullmatch(_DNS_1035, name):
         what = (
@@ -70,15 +70,15 @@ def dns_1035_label(name: str) -> list[str]:
 
 
 def path_segment(name: str) -> list[str]:
-    """RBAC objects: anything that fits into a URL."""
+    """A segment of a URL path: names of RBAC objects."""
     if name in {".", ".."}:
         return [f"may not be '{name}'"]
     return [f"may not contain '{part}'" for part in ("/", "%") if part in name]
 
 
-@lru_cache(SEEN)
+@lru_cache(CACHE_SIZE)
 def qualified_name(name: str) -> list[str]:
-    """Keys of labels and annotations, finalizers: `name` or `prefix/name`."""
+    """Keys of labels and annotations, and finalizers: `name` or `prefix/name`."""
     prefix, slash, rest = name.rpartition("/")
     wrong: list[str] = []
     if "/" in prefix:
@@ -107,7 +107,7 @@ def qualified_name(name: str) -> list[str]:
 _PREFIX_HINT = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
 
 
-@lru_cache(SEEN)
+@lru_cache(CACHE_SIZE)
 def label_value(value: str) -> list[str]:
     """Values of labels."""
     wrong = [_too_long(63)] if len(value) > 63 else []
@@ -141,7 +141,7 @@ def environment_name(name: str) -> list[str]:
 
 
 def port_name(name: str) -> list[str]:
-    """IANA service names: ports of containers."""
+    """IANA service name: names of ports."""
     wrong = []
     if len(name) > 15:
         wrong.append("must be no more than 15 characters")

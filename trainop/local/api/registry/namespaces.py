@@ -1,4 +1,4 @@
-"""Namespaces: admission of what is created in them, and their own life."""
+"""Namespaces: their strategy, and the admission plugin NamespaceLifecycle."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from trainop.local.api.registry.names import dns_label
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import NAMESPACES
 
-IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
-INITIAL = ("default", "kube-node-lease", "kube-public", "kube-system")
+UNDELETABLE = frozenset({"default", "kube-system", "kube-public"})
+SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
 def admit(backend: Backend, kind: Kind, metadata: Json) -> None:
-    """Refuse to create in a namespace that is absent or going (admission plugin NamespaceLifecycle)."""
+    """Reject a creation in a missing or terminating namespace (admission plugin NamespaceLifecycle)."""
     if not kind.resource.namespaced:
         return
     name = metadata.get("namespace", "")
@@ -32,14 +32,14 @@ def admit(backend: Backend, kind: Kind, metadata: Json) -> None:
 
 
 class NamespaceStrategy(Strategy):
-    """`spec.finalizers` keeps a namespace until its content is deleted."""
+    """`spec.finalizers` blocks the removal of a namespace until its content is deleted."""
 
     status = True
 
     def check_name(self, name: str) -> list[str]:
         return dns_label(name)
 
-    def held(self, value: Json) -> bool:
+    def blocks_removal(self, value: Json) -> bool:
         return bool((value.get("spec") or {}).get("finalizers"))
 
     def default(self, value: Json) -> None:

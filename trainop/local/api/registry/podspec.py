@@ -1,7 +1,7 @@
-"""The specification of a pod: its defaults and what is wrong with it, in the API server's words.
+"""Defaulting and validation of PodSpec, with the messages of kube-apiserver.
 
-Sources: kubernetes `pkg/apis/core/v1/defaults.go` and `pkg/apis/core/validation/validation.go`; of the validation what
-users get wrong, not every field.
+Sources: kubernetes `pkg/apis/core/v1/defaults.go` and `pkg/apis/core/validation/validation.go`. Validation covers the
+fields in which users make mistakes, not all fields.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from trainop.local.api.registry.names import dns_label, environment_name, port_n
 from trainop.local.api.schema.field_errors import FieldError, duplicate, invalid, not_found, not_supported, required
 from trainop.runtime.objects.metadata import Json
 
-_RESTART = ("Always", "OnFailure", "Never")
-_PULL = ("Always", "IfNotPresent", "Never")
+_RESTART_POLICIES = ("Always", "OnFailure", "Never")
+_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
-_DNS = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _PORT_RANGE = "must be between 1 and 65535, inclusive"
-_PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
-_MODE = 0o644
-_MODED = ("secret", "configMap", "downwardAPI", "projected")
+_PROBE_DEFAULTS = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+_DEFAULT_MODE = 0o644
+_VOLUMES_WITH_MODE = ("secret", "configMap", "downwardAPI", "projected")
 
 
-def default_spec(spec: Json) -> None:
-    """Fill in what the client left out."""
+def default_pod_spec(spec: Json) -> None:
+    """Set the defaults of a PodSpec in place."""
     for volume in spec.get("volumes") or []:
         _default_volume(volume)
-    for container in _containers(spec):
+    for container in _all_containers(spec):
         _default_container(container)
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
@@ -42,7 +42,7 @@ def default_spec(spec: Json) -> None:
     spec.setdefault("enableServiceLinks", True)
 
 
-def _containers(spec: Json) -> Iterator[Json]:
+def _all_containers(spec: Json) -> Iterator[Json]:
     yield from spec.get("initContainers") or []
     yield from spec.get("containers") or []
 
@@ -73,7 +73,7 @@ def _pull_policy(image: str) -> str:
 
 
 def _default_probe(probe: Json) -> None:
-    for field, value in _PROBE.items():
+    for field, value in _PROBE_DEFAULTS.items():
         probe.setdefault(field, value)
     if request := probe.get("httpGet"):
         request.setdefault("path", "/")
@@ -83,9 +83,9 @@ def _default_probe(probe: Json) -> None:
 def _default_volume(volume: Json) -> None:
     if not any(field != "name" for field in volume):
         volume["emptyDir"] = {}
-    for kind in _MODED:
+    for kind in _VOLUMES_WITH_MODE:
         if source := volume.get(kind):
-            source.setdefault("defaultMode", _MODE)
+            source.setdefault("defaultMode", _DEFAULT_MODE)
     if source := volume.get("hostPath"):
         source.setdefault("type", "")
     for source in (volume.get("projected") or {}).get("sources") or []:
@@ -93,20 +93,20 @@ def _default_volume(volume: Json) -> None:
             token.setdefault("expirationSeconds", 3600)
 
 
-def complaints(spec: Json, path: str) -> list[FieldError]:
-    """Everything that is wrong, in the order of the API server."""
-    volumes, found = _volumes(spec.get("volumes") or [], f"{path}.volumes")
+def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
+    """All field errors of a PodSpec at `path`, in the order of kube-apiserver."""
+    volumes, found = _validate_volumes(spec.get("volumes") or [], f"{path}.volumes")
     containers = spec.get("containers") or []
     if not containers:
         found.append(required(f"{path}.containers"))
     names: set[str] = set()
-    found += _all_containers(containers, f"{path}.containers", volumes, names)
-    found += _all_containers(spec.get("initContainers") or [], f"{path}.initContainers", volumes, names)
+    found += _validate_containers(containers, f"{path}.containers", volumes, names)
+    found += _validate_containers(spec.get("initContainers") or [], f"{path}.initContainers", volumes, names)
     restart = spec.get("restartPolicy")
-    if restart not in _RESTART:
-        found.append(not_supported(f"{path}.restartPolicy", restart, _RESTART))
-    if (dns := spec.get("dnsPolicy")) not in _DNS:
-        found.append(not_supported(f"{path}.dnsPolicy", dns, _DNS))
+    if restart not in _RESTART_POLICIES:
+        found.append(not_supported(f"{path}.restartPolicy", restart, _RESTART_POLICIES))
+    if (dns := spec.get("dnsPolicy")) not in _DNS_POLICIES:
+        found.append(not_supported(f"{path}.dnsPolicy", dns, _DNS_POLICIES))
     grace = spec.get("terminationGracePeriodSeconds") or 0
     if grace < 0:
         found.append(invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"))
@@ -119,7 +119,7 @@ def complaints(spec: Json, path: str) -> list[FieldError]:
     return found
 
 
-def _volumes(volumes: list[Json], path: str) -> tuple[set[str], list[FieldError]]:
+def _validate_volumes(volumes: list[Json], path: str) -> tuple[set[str], list[FieldError]]:
     names: set[str] = set()
     found: list[FieldError] = []
     for index, volume in enumerate(volumes):
@@ -134,19 +134,19 @@ def _volumes(volumes: list[Json], path: str) -> tuple[set[str], list[FieldError]
     return names, found
 
 
-def _all_containers(containers: list[Json], path: str, volumes: set[str], names: set[str]) -> list[FieldError]:
+def _validate_containers(containers: list[Json], path: str, volumes: set[str], names: set[str]) -> list[FieldError]:
     found: list[FieldError] = []
     for index, container in enumerate(containers):
         place = f"{path}[{index}]"
         name = container.get("name") or ""
-        found += _container(container, place, volumes)
+        found += _validate_container(container, place, volumes)
         if name and name in names:
             found.append(duplicate(f"{place}.name", name))
         names.add(name)
     return found
 
 
-def _container(container: Json, path: str, volumes: set[str]) -> list[FieldError]:
+def _validate_container(container: Json, path: str, volumes: set[str]) -> list[FieldError]:
     found: list[FieldError] = []
     name, image = container.get("name") or "", container.get("image") or ""
     if not name:
@@ -157,18 +157,18 @@ def _container(container: Json, path: str, volumes: set[str]) -> list[FieldError
         found.append(required(f"{path}.image"))
     elif image != image.strip():
         found.append(invalid(f"{path}.image", image, "must not have leading or trailing whitespace"))
-    if (policy := container.get("imagePullPolicy")) not in _PULL:
-        found.append(not_supported(f"{path}.imagePullPolicy", policy, _PULL))
+    if (policy := container.get("imagePullPolicy")) not in _PULL_POLICIES:
+        found.append(not_supported(f"{path}.imagePullPolicy", policy, _PULL_POLICIES))
     return [
         *found,
-        *_ports(container.get("ports") or [], f"{path}.ports"),
-        *_variables(container.get("env") or [], f"{path}.env"),
-        *_mounts(container.get("volumeMounts") or [], f"{path}.volumeMounts", volumes),
-        *_resources(container.get("resources") or {}, f"{path}.resources"),
+        *_validate_ports(container.get("ports") or [], f"{path}.ports"),
+        *_validate_env(container.get("env") or [], f"{path}.env"),
+        *_validate_volume_mounts(container.get("volumeMounts") or [], f"{path}.volumeMounts", volumes),
+        *_validate_resources(container.get("resources") or {}, f"{path}.resources"),
     ]
 
 
-def _ports(ports: list[Json], path: str) -> list[FieldError]:
+def _validate_ports(ports: list[Json], path: str) -> list[FieldError]:
     found: list[FieldError] = []
     names: set[str] = set()
     for index, port in enumerate(ports):
@@ -192,7 +192,7 @@ def _ports(ports: list[Json], path: str) -> list[FieldError]:
     return found
 
 
-def _variables(variables: list[Json], path: str) -> list[FieldError]:
+def _validate_env(variables: list[Json], path: str) -> list[FieldError]:
     found: list[FieldError] = []
     for index, variable in enumerate(variables):
         place = f"{path}[{index}]"
@@ -211,7 +211,7 @@ def _variables(variables: list[Json], path: str) -> list[FieldError]:
     return found
 
 
-def _mounts(mounts: list[Json], path: str, volumes: set[str]) -> list[FieldError]:
+def _validate_volume_mounts(mounts: list[Json], path: str, volumes: set[str]) -> list[FieldError]:
     found: list[FieldError] = []
     paths: set[str] = set()
     for index, mount in enumerate(mounts):
@@ -229,7 +229,7 @@ def _mounts(mounts: list[Json], path: str, volumes: set[str]) -> list[FieldError
     return found
 
 
-def _resources(resources: Json, path: str) -> list[FieldError]:
+def _validate_resources(resources: Json, path: str) -> list[FieldError]:
     found: list[FieldError] = []
     limits: Json = resources.get("limits") or {}
     for field in ("limits", "requests"):

@@ -1,4 +1,4 @@
-"""Resource quantities: `100m`, `1Gi`, `2e3`, in the form in which the API server writes them.
+"""Resource quantities (`100m`, `1Gi`, `2e3`): parsing and the canonical form.
 
 Source: apimachinery `pkg/api/resource/quantity.go`.
 """
@@ -14,7 +14,7 @@ _PATTERN = re.compile(r"(?P<number>[+-]?(\d+\.?\d*|\.\d+))(?P<suffix>[numkMGTPE]
 
 
 def parse(text: str) -> tuple[Decimal, str]:
-    """The amount and the family of its suffix (`binary`, `decimal`, `exponent`); ValueError if it is none."""
+    """The amount and its format (`binary`, `decimal`, `exponent`); raises `ValueError` for an invalid quantity."""
     match = _PATTERN.fullmatch(text)
     if match is None:
         raise ValueError("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")
@@ -27,7 +27,7 @@ def parse(text: str) -> tuple[Decimal, str]:
 
 
 def canonical(text: str) -> str:
-    """The same amount with the largest suffix that needs no fraction; text that is no quantity stays as it is."""
+    """The same amount with the largest suffix that needs no fraction; an invalid quantity is returned unchanged."""
     try:
         amount, family = parse(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The paths of a CRD's scale subresource: reading, writing and checking what they point to."""
+"""The JSON paths of the scale subresource: reading, writing and validating the replica count."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainop.runtime.objects.metadata import Json
 
 
 def read_path(value: Any, path: str) -> Any:
-    """What stands at `.spec.replicas`; None if there is nothing."""
+    """The value at a path such as `.spec.replicas`; None if it is absent."""
     for name in path.strip(".").split("."):
         if not isinstance(value, dict):
             return None
@@ -19,15 +19,15 @@ def read_path(value: Any, path: str) -> Any:
 
 
 def write_path(value: Json, path: str, number: int) -> None:
-    """Set it, making the parents that are missing."""
+    """Set the value at a path in place, and create missing parents."""
     *parents, last = path.strip(".").split(".")
     for name in parents:
         value = value.setdefault(name, {})
     value[last] = number
 
 
-def scale_complaints(kind: Kind, value: Json) -> list[FieldError]:
-    """A number of replicas that cannot be scaled."""
+def validate_replicas(kind: Kind, value: Json) -> list[FieldError]:
+    """A field error if the replica count is negative."""
     if kind.scale is None:
         return []
     path = kind.scale["specReplicasPath"]

@@ -1,4 +1,4 @@
-"""Services: addresses, ports and their names (kubernetes `pkg/registry/core/service`)."""
+"""Services: defaults, validation, allocation of cluster IPs and node ports (kubernetes `pkg/registry/core/service`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ipaddress
 
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Strategy
-from trainop.local.api.registry.metadata import labels_complaints
 from trainop.local.api.registry.names import dns_1035_label, dns_label, port_name
+from trainop.local.api.registry.object_meta import validate_labels
 from trainop.local.api.schema.field_errors import FieldError, duplicate, invalid, not_supported, required
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import SERVICES
@@ -19,7 +19,7 @@ _NODE_PORTS = range(30000, 32768)
 
 
 class ServiceStrategy(Strategy):
-    """`network` is where cluster IPs come from."""
+    """Services; cluster IPs are allocated from the CIDR `network`."""
 
     status = True
     returns_deleted = True
@@ -53,9 +53,9 @@ class ServiceStrategy(Strategy):
         spec["ipFamilyPolicy"] = "SingleStack"
         if self.validate(value):
             return
-        address = spec.get("clusterIP") or (spec.get("clusterIPs") or [""])[0] or self._free_address()
+        address = spec.get("clusterIP") or (spec.get("clusterIPs") or [""])[0] or self._allocate_address()
         spec |= {"clusterIP": address, "clusterIPs": [address]}
-        self._open_node_ports(spec)
+        self._allocate_node_ports(spec)
 
     def prepare_update(self, value: Json, old: Json) -> None:
         spec, before = value["spec"], old.get("spec") or {}
@@ -64,7 +64,7 @@ class ServiceStrategy(Strategy):
                 spec[field] = before[field]
         if spec.get("clusterIP") != before.get("clusterIP") and spec.get("clusterIPs") == before.get("clusterIPs"):
             spec["clusterIPs"] = [spec["clusterIP"]]
-        self._open_node_ports(spec)
+        self._allocate_node_ports(spec)
 
     def validate(self, value: Json) -> list[FieldError]:
         spec = value["spec"]
@@ -74,11 +74,11 @@ class ServiceStrategy(Strategy):
             found.append(required("spec.ports"))
         if spec["type"] == "ExternalName" and not spec.get("externalName"):
             found.append(required("spec.externalName"))
-        found += _ports(ports)
-        found += labels_complaints(spec.get("selector") or {}, "spec.selector")
+        found += _validate_ports(ports)
+        found += validate_labels(spec.get("selector") or {}, "spec.selector")
         if spec["type"] not in _TYPES:
             found.append(not_supported("spec.type", spec["type"], _TYPES))
-        return found + self._address_complaints(value)
+        return found + self._validate_cluster_ip(value)
 
     def validate_update(self, value: Json, old: Json) -> list[FieldError]:
         before, after = (old.get("spec") or {}).get("clusterIPs"), value["spec"].get("clusterIPs")
@@ -86,7 +86,7 @@ class ServiceStrategy(Strategy):
             return [invalid("spec.clusterIPs[0]", after, "may not change once set")]
         return []
 
-    def _address_complaints(self, value: Json) -> list[FieldError]:
+    def _validate_cluster_ip(self, value: Json) -> list[FieldError]:
         address = value["spec"].get("clusterIP") or ""
         if address in {"", "None"}:
             return []
@@ -98,25 +98,25 @@ class ServiceStrategy(Strategy):
             ]
         own = (value["metadata"].get("namespace", ""), value["metadata"].get("name", ""))
         if own in self._backend.store.table(SERVICES.plural).objects:
-            return []  # an address that is held; that it stays is checked as a change
+            return []  # allocated to this Service; validate_update rejects a change
         if not inside:
             reason = (
                 "failed to allocate IP " + address + ": the provided IP "
                 f"({address}) is not in the valid range. The range of valid IPs is {self._network}"
             )
             return [invalid("spec.clusterIPs", [address], reason)]
-        if address in self._taken():
+        if address in self._allocated():
             reason = f"failed to allocate IP {address}: provided IP is already allocated"
             return [invalid("spec.clusterIPs", [address], reason)]
         return []
 
-    def _taken(self) -> set[str]:
+    def _allocated(self) -> set[str]:
         objects = self._backend.store.table(SERVICES.plural).objects.values()
         return {stored.value["spec"].get("clusterIP", "") for stored in objects}
 
-    def _free_address(self) -> str:
-        """A random one: a Service that comes back should not inherit connections of its predecessor."""
-        taken = self._taken()
+    def _allocate_address(self) -> str:
+        """A random free address, so that a recreated Service does not receive connections to its predecessor."""
+        taken = self._allocated()
         size = self._network.num_addresses
         offset = self._backend.rng.randrange(1, size - 1)
         for step in range(size - 2):
@@ -125,7 +125,7 @@ class ServiceStrategy(Strategy):
                 return address
         raise RuntimeError(f"no address of {self._network} is free")
 
-    def _open_node_ports(self, spec: Json) -> None:
+    def _allocate_node_ports(self, spec: Json) -> None:
         if spec["type"] not in {"NodePort", "LoadBalancer"}:
             return
         objects = self._backend.store.table(SERVICES.plural).objects.values()
@@ -136,11 +136,11 @@ class ServiceStrategy(Strategy):
                 port["nodePort"] = next(free)
 
 
-def _ports(ports: list[Json]) -> list[FieldError]:
+def _validate_ports(ports: list[Json]) -> list[FieldError]:
     found: list[FieldError] = []
     names: set[str] = set()
     for index, port in enumerate(ports):
-        found += _port(port, f"spec.ports[{index}]", names, several=len(ports) > 1)
+        found += _validate_port(port, f"spec.ports[{index}]", names, several=len(ports) > 1)
     seen: set[tuple[str, int]] = set()
     for index, port in enumerate(ports):
         place = (port["protocol"], port.get("port", 0))
@@ -158,7 +158,7 @@ def _ports(ports: list[Json]) -> list[FieldError]:
     return found
 
 
-def _port(port: Json, path: str, names: set[str], *, several: bool) -> list[FieldError]:
+def _validate_port(port: Json, path: str, names: set[str], *, several: bool) -> list[FieldError]:
     found: list[FieldError] = []
     name = port.get("name") or ""
     if not name and several:

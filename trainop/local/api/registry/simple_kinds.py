@@ -1,4 +1,4 @@
-"""The smaller built-in kinds: what is validated and filled in at a write; nothing more happens to them."""
+"""Strategies of built-in kinds that need only defaulting and validation, such as ConfigMap, Secret and Lease."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trainop.local.api.schema.field_errors import FieldError, forbidden, immutab
 from trainop.local.api.status_errors import bad_request
 from trainop.runtime.objects.metadata import Json
 
-_FROZEN = "field is immutable when `immutable` is set"
+_IMMUTABLE = "field is immutable when `immutable` is set"
 _SIZE_LIMIT = 1024 * 1024
 
 
-class InertStrategy(Strategy):
-    """A kind that is only kept."""
+class StoredOnlyStrategy(Strategy):
+    """A kind that is only stored."""
 
     def __init__(self, *, generation: bool = False, status: bool = False) -> None:
         self.generation = generation
@@ -25,7 +25,7 @@ class InertStrategy(Strategy):
 
 
 class NodeStrategy(Strategy):
-    """A node that just registered is not ready until its kubelet says so."""
+    """Nodes. The kubelet sets the status when it registers the node, so the status is not reset at creation."""
 
     status = False
 
@@ -34,14 +34,14 @@ class NodeStrategy(Strategy):
 
 
 class RbacStrategy(Strategy):
-    """RBAC names may be anything that fits into a URL."""
+    """RBAC objects, whose names may be any URL path segment."""
 
     def check_name(self, name: str) -> list[str]:
         return path_segment(name)
 
 
-class WebhookStrategy(InertStrategy):
-    """Admission webhooks are not called: a configuration of some would be obeyed by every cluster but this one."""
+class WebhookStrategy(StoredOnlyStrategy):
+    """Webhook configurations. Admission webhooks are not called, so that a non-empty configuration is rejected."""
 
     def __init__(self) -> None:
         super().__init__(generation=True)
@@ -53,11 +53,13 @@ class WebhookStrategy(InertStrategy):
 
 
 class ServiceAccountStrategy(Strategy):
+    """Service accounts."""
+
     returns_deleted = True
 
 
 class EventStrategy(Strategy):
-    """Events tell of an object in their own namespace."""
+    """Events, whose involved object must be in the namespace of the event."""
 
     create_on_update = True
 
@@ -75,7 +77,7 @@ class EventStrategy(Strategy):
 
 
 class LeaseStrategy(Strategy):
-    """Leases of leader election."""
+    """Leases, for leader election and node heartbeats."""
 
     create_on_update = True
 
@@ -91,7 +93,7 @@ class LeaseStrategy(Strategy):
 
 
 class ConfigMapStrategy(Strategy):
-    """Text and bytes by key, together at most 1 MiB."""
+    """ConfigMaps, with at most 1 MiB of data."""
 
     def validate(self, value: Json) -> list[FieldError]:
         found: list[FieldError] = []
@@ -107,11 +109,11 @@ class ConfigMapStrategy(Strategy):
         return found
 
     def validate_update(self, value: Json, old: Json) -> list[FieldError]:
-        return _frozen(value, old, ("data", "binaryData"))
+        return _check_immutable(value, old, ("data", "binaryData"))
 
 
 class SecretStrategy(Strategy):
-    """Bytes in base64 by key; `stringData` is written, never read."""
+    """Secrets; the write-only `stringData` is merged into `data`."""
 
     def default(self, value: Json) -> None:
         value.setdefault("type", "Opaque")
@@ -138,18 +140,18 @@ class SecretStrategy(Strategy):
     def validate_update(self, value: Json, old: Json) -> list[FieldError]:
         if value["type"] != old.get("type"):
             return [immutable("type", value["type"])]
-        return _frozen(value, old, ("data",))
+        return _check_immutable(value, old, ("data",))
 
 
-def _frozen(value: Json, old: Json, fields: tuple[str, ...]) -> list[FieldError]:
+def _check_immutable(value: Json, old: Json, fields: tuple[str, ...]) -> list[FieldError]:
     if not old.get("immutable"):
         return []
-    found = [] if value.get("immutable") else [forbidden("immutable", _FROZEN)]
-    return found + [forbidden(field, _FROZEN) for field in fields if value.get(field) != old.get(field)]
+    found = [] if value.get("immutable") else [forbidden("immutable", _IMMUTABLE)]
+    return found + [forbidden(field, _IMMUTABLE) for field in fields if value.get(field) != old.get(field)]
 
 
 class VolumeClaimStrategy(Strategy):
-    """Claims stay Pending: nothing provisions volumes here."""
+    """PersistentVolumeClaims, which stay Pending, because there is no volume provisioner."""
 
     status = True
     returns_deleted = True

@@ -1,14 +1,14 @@
-"""Kinds whose controllers do not run here: complete enough for kubectl, and honest about what will not happen.
+"""Kinds without a controller in this cluster, such as Deployment and Job: stored, defaulted, validated, never acted on.
 
-Sources of the defaults: kubernetes `pkg/apis/apps/v1/defaults.go`, `pkg/apis/batch/v1/defaults.go`,
-`pkg/registry/batch/job/strategy.go`.
+Users would expect an effect, so that each write returns a warning and each new object gets one Event. Sources:
+kubernetes `pkg/apis/apps/v1/defaults.go`, `pkg/apis/batch/v1/defaults.go`, `pkg/registry/batch/job/strategy.go`.
 """
 
 from __future__ import annotations
 
 from trainop.local.api.registry.backend import Backend
-from trainop.local.api.registry.podspec import complaints, default_spec
-from trainop.local.api.registry.simple_kinds import InertStrategy
+from trainop.local.api.registry.podspec import default_pod_spec, validate_pod_spec
+from trainop.local.api.registry.simple_kinds import StoredOnlyStrategy
 from trainop.local.api.schema.field_errors import FieldError, invalid, required
 from trainop.local.api.storage.versioned_store import Change, Table
 from trainop.runtime.objects.metadata import Json
@@ -17,18 +17,18 @@ from trainop.runtime.objects.resource import EVENTS
 _TRACKING = "batch.kubernetes.io/"
 
 
-class UnattendedStrategy(InertStrategy):
-    """A kind that is kept, and of which users would expect that something acts on it."""
+class NoControllerStrategy(StoredOnlyStrategy):
+    """A kind on which users expect a controller to act, and none does."""
 
     def __init__(self, *, generation: bool = False) -> None:
         super().__init__(generation=generation, status=True)
 
     def warnings(self, value: Json) -> list[str]:
-        return [unattended(value)]
+        return [no_controller_message(value)]
 
 
-class DeploymentStrategy(UnattendedStrategy):
-    """A Deployment with its defaults."""
+class DeploymentStrategy(NoControllerStrategy):
+    """Deployments."""
 
     def __init__(self) -> None:
         super().__init__(generation=True)
@@ -43,7 +43,7 @@ class DeploymentStrategy(UnattendedStrategy):
             rolling.setdefault("maxSurge", "25%")
         spec.setdefault("revisionHistoryLimit", 10)
         spec.setdefault("progressDeadlineSeconds", 600)
-        default_spec(spec.setdefault("template", {}).setdefault("spec", {}))
+        default_pod_spec(spec.setdefault("template", {}).setdefault("spec", {}))
 
     def validate(self, value: Json) -> list[FieldError]:
         spec = value["spec"]
@@ -55,11 +55,11 @@ class DeploymentStrategy(UnattendedStrategy):
         elif not (selector.get("matchLabels") or {}).items() <= labels.items():
             said = "`selector` does not match template `labels`"
             found.append(invalid("spec.template.metadata.labels", labels, said))
-        return found + complaints(template["spec"], "spec.template.spec")
+        return found + validate_pod_spec(template["spec"], "spec.template.spec")
 
 
-class JobStrategy(UnattendedStrategy):
-    """A Job with its defaults, and the labels by which its pods would be found."""
+class JobStrategy(NoControllerStrategy):
+    """Jobs of `batch/v1`, with the generated selector and pod labels."""
 
     def __init__(self) -> None:
         super().__init__(generation=True)
@@ -74,7 +74,7 @@ class JobStrategy(UnattendedStrategy):
         spec.setdefault("suspend", False)
         spec.setdefault("podReplacementPolicy", "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed")
         spec.setdefault("manualSelector", False)
-        default_spec(spec.setdefault("template", {}).setdefault("spec", {}))
+        default_pod_spec(spec.setdefault("template", {}).setdefault("spec", {}))
 
     def prepare_create(self, value: Json) -> None:
         spec, metadata = value["spec"], value["metadata"]
@@ -88,24 +88,24 @@ class JobStrategy(UnattendedStrategy):
 
     def validate(self, value: Json) -> list[FieldError]:
         spec = value["spec"]["template"]["spec"]
-        found = complaints(spec, "spec.template.spec")
+        found = validate_pod_spec(spec, "spec.template.spec")
         if spec["restartPolicy"] == "Always":
             said = 'Unsupported value: "Always": supported values: "OnFailure", "Never"'
             found.append(FieldError("spec.template.spec.restartPolicy", "FieldValueNotSupported", said))
         return found
 
 
-def unattended(value: Json) -> str:
-    """The sentence that says so of an object."""
+def no_controller_message(value: Json) -> str:
+    """The text of the warning and of the Event for an object without a controller."""
     return f"nothing in this cluster acts on objects of kind {value['kind']}: it runs pods and training jobs"
 
 
-class Notices:
-    """Follows the store: a new object that nothing will act on gets one event that says so."""
+class NoControllerEvents:
+    """A listener of the store that creates one Event for each new object of a kind without a controller."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        kinds = (kind for kind in backend.registry if isinstance(kind.strategy, UnattendedStrategy))
+        kinds = (kind for kind in backend.registry if isinstance(kind.strategy, NoControllerStrategy))
         self._tables = frozenset(kind.table for kind in kinds)
 
     def __call__(self, table: Table, change: Change) -> None:
@@ -126,7 +126,7 @@ class Notices:
             },
             "involvedObject": {"kind": value["kind"], "apiVersion": value["apiVersion"], **about},
             "reason": "NothingActsOnIt",
-            "message": unattended(value),
+            "message": no_controller_message(value),
             "source": {"component": "trainop-cluster"},
             "firstTimestamp": now,
             "lastTimestamp": now,

@@ -232,14 +232,14 @@ def check_fields(value: Json, kind: Kind, options: WriteOptions, raw: bytes = b"
 
 def known_fields(value: Json, kind: Kind, *, keep_empty: bool = False) -> tuple[Json, list[str]]:
     """The object with the fields that its kind has, and the paths of the others; raises what mistyped ones deserve."""
-    if not kind.custom and not kind.definition:
+    if not kind.custom and not kind.type_name:
         return value, []
     try:
         if kind.schema is not None:
             pruned, unknown = kind.schema.prune(value)
             metadata, unknown_metadata = core_types.decode(_OBJECT_META, pruned.get("metadata") or {})
             return {**pruned, "metadata": metadata}, [*(f"metadata.{name}" for name in unknown_metadata), *unknown]
-        return core_types.decode(kind.definition, value, keep_empty=keep_empty)
+        return core_types.decode(kind.type_name, value, keep_empty=keep_empty)
     except core_types.MistypedError as error:
         raise bad_request(_unfit(kind, str(error))) from error
 

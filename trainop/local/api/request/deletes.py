@@ -11,7 +11,7 @@ import msgspec
 from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind
-from trainop.local.api.registry.namespaces import IMMORTAL
+from trainop.local.api.registry.namespaces import UNDELETABLE
 from trainop.local.api.request import bodies
 from trainop.local.api.request.lists import ListOptions, list_page, parse_int, select
 from trainop.local.api.request.route import Route
@@ -77,7 +77,7 @@ class Deleter:
         stored = self._store.get(route.kind.table, route.key)
         if stored is None:
             raise route.not_found()
-        if route.kind.resource == NAMESPACES and route.name in IMMORTAL:
+        if route.kind.resource == NAMESPACES and route.name in UNDELETABLE:
             raise status_errors.forbidden(NAMESPACES, route.name, "this namespace may not be deleted")
         value, removed = self.delete_stored(route.kind, stored, options)
         if removed and not route.kind.strategy.returns_deleted:
@@ -113,14 +113,14 @@ class Deleter:
         value = msgspec.json.decode(stored.body, type=dict)
         meta = value["metadata"]
         self._check_preconditions(kind.resource, meta, options)
-        grace = kind.strategy.grace(value, options.grace) if kind.strategy.graceful else 0
+        grace = kind.strategy.grace_period(value, options.grace) if kind.strategy.graceful else 0
         finalizers = self._finalizers(kind, meta, options)
         ending = meta.get("deletionTimestamp")
         if ending and options.grace is None:
             grace = meta.get("deletionGracePeriodSeconds") or 0
         if ending and not self._sooner(meta, grace) and finalizers == (meta.get("finalizers") or []):
             return kind.read(stored), False
-        removed = not grace and not finalizers and not kind.strategy.held(value)
+        removed = not grace and not finalizers and not kind.strategy.blocks_removal(value)
         if kind.strategy.graceful or not removed:
             self._mark(kind, value, grace, finalizers)
         if options.dry_run:
@@ -144,7 +144,7 @@ class Deleter:
 
         Each write wakes the background tasks, so that one that writes without a change would wake itself for ever.
         """
-        if gone(value["metadata"]) and not kind.strategy.held(value):
+        if gone(value["metadata"]) and not kind.strategy.blocks_removal(value):
             self._store.remove(kind.table, stored.key)
         elif value != stored.value:
             value = {**value, "metadata": dict(value["metadata"])}

@@ -49,7 +49,7 @@ class Patcher:
             return self._apply(route, request, options)
         if media not in {_JSON, _MERGE, _STRATEGIC}:
             raise status_errors.unsupported_media_type()
-        if media == _STRATEGIC and not route.kind.strategic:
+        if media == _STRATEGIC and not route.kind.strategic_merge:
             accepted = f"{_JSON}, {_MERGE}, application/apply-patch+yaml"
             message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
             raise StatusError(415, "UnsupportedMediaType", message)

@@ -42,7 +42,7 @@ def review(backend: Backend, request: Request) -> Json | None:
     if path == _TOKEN:
         value = bodies.decode(request, "TokenReview")
         given = (value.get("spec") or {}).get("token") or ""
-        known = backend.knows_token(given)
+        known = backend.accepts_token(given)
         status: Json = {"authenticated": True, "user": {"username": USER, "groups": _GROUPS}} if known else {"user": {}}
         return {**_headed(value, "TokenReview", "authentication.k8s.io/v1"), "status": status}
     return None

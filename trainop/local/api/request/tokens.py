@@ -32,7 +32,7 @@ def issue_token(backend: Backend, route: Route, request: Request) -> Json:
     spec = bodies.decode(request, "TokenRequest").get("spec") or {}
     seconds = _lifetime(spec)
     token = secrets.token_urlsafe(32)
-    backend.lend_token(token, seconds)
+    backend.add_expiring_token(token, seconds)
     expires = timestamp(backend.clock.now() + timedelta(seconds=seconds))
     return {
         "kind": "TokenRequest",

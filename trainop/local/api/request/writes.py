@@ -8,11 +8,11 @@ import msgspec
 
 from trainop.local.api import status_errors
 from trainop.local.api.fields import server_side_apply
-from trainop.local.api.registry import metadata
+from trainop.local.api.registry import object_meta
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.registry.namespaces import admit
-from trainop.local.api.registry.scale_paths import scale_complaints
+from trainop.local.api.registry.scale_paths import validate_replicas
 from trainop.local.api.request import bodies
 from trainop.local.api.request.bodies import WriteOptions
 from trainop.local.api.request.route import Route
@@ -55,7 +55,7 @@ class Writer:
     def create_value(self, route: Route, value: Json, options: WriteOptions, *, applied: bool = False) -> Written:
         """Store a new object, which this takes over; `applied` keeps the managed fields that it carries."""
         kind = route.kind
-        if kind.closing:
+        if kind.terminating:
             said = "create not allowed while custom resource definition is terminating"
             raise StatusError(405, "MethodNotAllowed", said, {})
         value = headed(value, kind)
@@ -63,17 +63,17 @@ class Writer:
         bodies.match_name(meta, namespace=route.namespace or "", name=route.name, kind=kind)
         if meta.get("resourceVersion"):
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
-        metadata.start(meta, uid=self._backend.new_uid(), now=self._backend.now())
+        object_meta.initialize(meta, uid=self._backend.new_uid(), now=self._backend.now())
         generated = not meta.get("name") and bool(meta.get("generateName"))
         if generated:
-            meta["name"] = metadata.generated_name(meta["generateName"], self._backend.random_suffix())
+            meta["name"] = object_meta.generated_name(meta["generateName"], self._backend.random_suffix())
         if kind.strategy.status:
             value.pop("status", None)
         if kind.strategy.generation:
             meta["generation"] = 1
         value = self._completed(kind, value)
         admit(self._backend, kind, meta)
-        metadata.tidy(meta)
+        object_meta.drop_empty(meta)
         if not applied:
             value = self._tracked(kind, None, value, options, "")
         kind.strategy.prepare_create(value)
@@ -118,7 +118,7 @@ class Writer:
         self._check_preconditions(route, meta, old["metadata"])
         meta.pop("resourceVersion", None)
         uid = meta.get("uid") or old["metadata"]["uid"]
-        metadata.carry_over(meta, old["metadata"])
+        object_meta.restore_server_fields(meta, old["metadata"])
         meta["uid"] = uid
         value = self._confined(kind, route.subresource, value, old)
         value = self._completed(kind, value)
@@ -126,12 +126,12 @@ class Writer:
             kind.strategy.prepare_update(value, old)
         self._count_generation(kind, value, old)
         self._check(kind, value, old)
-        metadata.tidy(value["metadata"])
+        object_meta.drop_empty(value["metadata"])
         if not applied:
             value = self._tracked(kind, old, value, options, route.subresource)
         if same(value, old):
             return Written(old, 200, stored, options.warnings)
-        if gone(value["metadata"]) and not kind.strategy.held(value):
+        if gone(value["metadata"]) and not kind.strategy.blocks_removal(value):
             return self._finish(kind, stored, value, options)
         return self._stored(kind, stored.key, value, options, 200, old_version=old["metadata"]["resourceVersion"])
 
@@ -185,12 +185,12 @@ class Writer:
 
     def _check(self, kind: Kind, value: Json, old: Json | None) -> None:
         """Refuse with every complaint at once."""
-        found = metadata.complaints(kind, value["metadata"])
+        found = object_meta.validate(kind, value["metadata"])
         if old is not None:
-            found += metadata.update_complaints(value["metadata"], old["metadata"])
+            found += object_meta.validate_update(value["metadata"], old["metadata"])
         if kind.schema is not None and kind.custom:
             found += kind.schema.validate(value, old)
-            found += scale_complaints(kind, value)
+            found += validate_replicas(kind, value)
         found += kind.strategy.validate(value)
         if old is not None:
             found += kind.strategy.validate_update(value, old)
@@ -212,14 +212,14 @@ class Writer:
     def _stored(
         self, kind: Kind, key: Key, value: Json, options: WriteOptions, code: int, *, old_version: str = ""
     ) -> Written:
-        metadata.tidy(value["metadata"])
+        object_meta.drop_empty(value["metadata"])
         value = headed(value, kind)
         options.warnings.extend(kind.strategy.warnings(value))
         if options.dry_run:
             if old_version:
                 value["metadata"]["resourceVersion"] = old_version
             return Written(value, code, None, options.warnings)
-        form = kind.store_form(value) if kind.store_form is not None else value
+        form = kind.to_storage(value) if kind.to_storage is not None else value
         stored = self._store.put(kind.table, key, form)
         return Written(kind.read(stored), code, stored, options.warnings)
 

@@ -78,7 +78,7 @@ class HttpServer:
         if "Origin" in incoming.headers or not self._meant_for_us(incoming.host):
             return status_errors.StatusError(403, "Forbidden", "requests from web pages are refused", {})
         scheme, _, token = incoming.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not self._backend.knows_token(token.strip()):
+        if scheme.lower() != "bearer" or not self._backend.accepts_token(token.strip()):
             return status_errors.unauthorized()
         return None
 

@@ -108,7 +108,7 @@ def _add_schema(kind: Kind, schemas: dict[str, Json]) -> str:
             schemas[name] = core_types.schemas()[name]
             return name
     name = ".".join([*reversed(resource.group.split(".")), resource.version, resource.kind])
-    schema: Json = dict(kind.document)
+    schema: Json = dict(kind.openapi_schema)
     schema["type"] = "object"
     properties: dict[str, Any] = {
         "apiVersion": {"type": "string", "description": "The version of the schema of this object"},

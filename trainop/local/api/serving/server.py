@@ -8,14 +8,16 @@ import random
 from pathlib import Path
 
 from trainop.local.api import status_errors
+from trainop.local.api.background.crd_finalizer import CrdFinalizer
+from trainop.local.api.background.event_expiry import EventExpiry
 from trainop.local.api.background.garbage_collector import GarbageCollector
-from trainop.local.api.background.namespace_controller import DefinitionCleaner, EventExpiry, NamespaceCleaner
+from trainop.local.api.background.namespace_controller import NamespaceController
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.builtin_kinds import builtin_kinds
-from trainop.local.api.registry.crds import Definitions
+from trainop.local.api.registry.crds import CrdRegistrar
 from trainop.local.api.registry.kinds import Registry
-from trainop.local.api.registry.namespaces import INITIAL
-from trainop.local.api.registry.workloads import Notices
+from trainop.local.api.registry.namespaces import SYSTEM_NAMESPACES
+from trainop.local.api.registry.workloads import NoControllerEvents
 from trainop.local.api.request.deletes import Deleter
 from trainop.local.api.request.pod_subresources import LogSource, PodParts
 from trainop.local.api.serving.http import HttpServer
@@ -58,13 +60,20 @@ class ApiServer:
         for kind in builtin_kinds(self._backend, network):
             self._backend.registry.add(kind)
         deleter = Deleter(self._backend)
-        self._definitions = Definitions(self._backend)
-        self._garbage = GarbageCollector(self._backend, deleter)
-        self._namespaces = NamespaceCleaner(self._backend, deleter)
-        self._cleaner = DefinitionCleaner(self._backend, deleter)
-        self._events = EventExpiry(self._backend)
-        notices = Notices(self._backend)
-        for listener in (self._definitions, self._garbage, self._namespaces, self._cleaner, self._events, notices):
+        self._crd_registrar = CrdRegistrar(self._backend)
+        self._garbage_collector = GarbageCollector(self._backend, deleter)
+        self._namespace_controller = NamespaceController(self._backend, deleter)
+        self._crd_finalizer = CrdFinalizer(self._backend, deleter)
+        self._event_expiry = EventExpiry(self._backend)
+        notices = NoControllerEvents(self._backend)
+        for listener in (
+            self._crd_registrar,
+            self._garbage_collector,
+            self._namespace_controller,
+            self._crd_finalizer,
+            self._event_expiry,
+            notices,
+        ):
             store.listen(listener)
         self._pods = PodParts(self._backend, log_source)
         self._router = Router(self._backend, self._pods)
@@ -84,7 +93,7 @@ class ApiServer:
             self._resume()
         if self._journal is not None:
             store.listen(self._journal)
-        for name in INITIAL:
+        for name in SYSTEM_NAMESPACES:
             if store.get(NAMESPACES.plural, ("", name)) is None:
                 self._make_namespace(name)
 
@@ -92,14 +101,14 @@ class ApiServer:
         """Let those who follow the store see what is in it."""
         store = self._backend.store
         for stored in list(store.table(str(CUSTOM_RESOURCE_DEFINITIONS)).objects.values()):
-            self._definitions.serve(stored.value)
+            self._crd_registrar.register(stored.value)
         for table in store.tables():
             for stored in table.objects.values():
-                self._garbage.observe(stored, table.name)
+                self._garbage_collector.observe(stored, table.name)
         for stored in store.table(EVENTS.plural).objects.values():
-            self._events.observe(stored)
-        self._namespaces.resume()
-        self._cleaner.resume()
+            self._event_expiry.observe(stored)
+        self._namespace_controller.resume()
+        self._crd_finalizer.resume()
 
     @property
     def log_source(self) -> LogSource | None:
@@ -145,7 +154,7 @@ class ApiServer:
     async def run(self) -> None:
         """Collect garbage, empty terminating namespaces, let events expire; until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for part in (self._garbage, self._namespaces, self._cleaner, self._events):
+            for part in (self._garbage_collector, self._namespace_controller, self._crd_finalizer, self._event_expiry):
                 group.create_task(part.run())
             if self._journal is not None:
                 group.create_task(self._journal.run())

@@ -1,4 +1,4 @@
-"""Work that background tasks still have to look at."""
+"""The work queue of a background controller."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Backlog(Generic[T]):
-    """Items in the order in which they were added, each at most once."""
+class WorkQueue(Generic[T]):
+    """A FIFO queue that holds each item at most once; `add` never blocks, `get` waits."""
 
     def __init__(self) -> None:
         self._items: dict[T, None] = {}
@@ -19,12 +19,12 @@ class Backlog(Generic[T]):
         self._items[item] = None
         self._filled.set()
 
-    async def take(self) -> T:
-        """The oldest item, as soon as there is one."""
+    async def get(self) -> T:
+        """Remove and return the oldest item; waits while the queue is empty."""
         while not self._items:
             self._filled.clear()
             await self._filled.wait()
-        await asyncio.sleep(0)  # whoever wrote gets to answer before the next write
+        await asyncio.sleep(0)  # let the request that added the item respond before the next write
         item = next(iter(self._items))
         del self._items[item]
         return item

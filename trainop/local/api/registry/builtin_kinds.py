@@ -1,11 +1,11 @@
-"""The built-in kinds: those that jobs, their tools and the manifests of operators use."""
+"""The table of built-in kinds: those that training jobs, their tools and manifests of operators use."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from trainop.local.api.registry.backend import Backend
-from trainop.local.api.registry.crds import DefinitionStrategy
+from trainop.local.api.registry.crds import CrdStrategy
 from trainop.local.api.registry.events import EVENTS_V1, to_core_event, to_events_v1
 from trainop.local.api.registry.kinds import Kind, Strategy, builtin
 from trainop.local.api.registry.namespaces import NamespaceStrategy
@@ -22,7 +22,7 @@ from trainop.local.api.registry.simple_kinds import (
     VolumeClaimStrategy,
     WebhookStrategy,
 )
-from trainop.local.api.registry.workloads import DeploymentStrategy, JobStrategy, UnattendedStrategy
+from trainop.local.api.registry.workloads import DeploymentStrategy, JobStrategy, NoControllerStrategy
 from trainop.runtime.objects.resource import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -39,12 +39,12 @@ from trainop.runtime.objects.resource import (
 )
 
 _RBAC = "rbac.authorization.k8s.io"
-_NO_COLLECTION = ("create", "delete", "get", "list", "patch", "update", "watch")
+_NO_DELETECOLLECTION = ("create", "delete", "get", "list", "patch", "update", "watch")
 
 
 def builtin_kinds(backend: Backend, network: str) -> list[Kind]:
-    """All of them, in the order of discovery; `network` is where Services get their addresses."""
-    return [*_core_group(backend, network), *_other_groups(backend), *_inert()]
+    """All built-in kinds in the order of discovery; `network` is the CIDR of cluster IPs."""
+    return [*_core_group(backend, network), *_other_groups(backend), *_stored_only_kinds()]
 
 
 def _core_group(backend: Backend, network: str) -> list[Kind]:
@@ -57,7 +57,7 @@ def _core_group(backend: Backend, network: str) -> list[Kind]:
             NAMESPACES,
             short=("ns",),
             strategy=NamespaceStrategy(),
-            verbs=_NO_COLLECTION,
+            verbs=_NO_DELETECOLLECTION,
             subresources=("status", "finalize"),
         ),
         builtin(NODES, short=("no",), strategy=NodeStrategy(), subresources=status),
@@ -72,7 +72,7 @@ def _core_group(backend: Backend, network: str) -> list[Kind]:
         builtin(
             Resource("", "v1", "resourcequotas", "ResourceQuota"),
             short=("quota",),
-            strategy=UnattendedStrategy(),
+            strategy=NoControllerStrategy(),
             subresources=status,
         ),
         builtin(SECRETS, strategy=SecretStrategy()),
@@ -107,29 +107,29 @@ def _other_groups(backend: Backend) -> list[Kind]:
             Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
             short=("hpa",),
             categories=("all",),
-            strategy=UnattendedStrategy(),
+            strategy=NoControllerStrategy(),
             subresources=status,
         ),
         builtin(LEASES, strategy=LeaseStrategy()),
         replace(
             builtin(EVENTS_V1, short=("ev",), strategy=Strategy()),
             table=EVENTS.plural,
-            convert=to_events_v1,
-            store_form=to_core_event,
+            from_storage=to_events_v1,
+            to_storage=to_core_event,
         ),
         builtin(Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")),
         builtin(
             CUSTOM_RESOURCE_DEFINITIONS,
             short=("crd", "crds"),
             categories=("api-extensions",),
-            strategy=DefinitionStrategy(backend),
+            strategy=CrdStrategy(backend),
             subresources=status,
         ),
     ]
 
 
-def _inert() -> list[Kind]:
-    """Stored so that manifests can be applied; nothing acts on them."""
+def _stored_only_kinds() -> list[Kind]:
+    """Kinds that are only stored, so that manifests can be applied; no controller acts on them."""
     admission = "admissionregistration.k8s.io"
     rbac = RbacStrategy()
     return [

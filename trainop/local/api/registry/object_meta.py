@@ -1,6 +1,6 @@
-"""`metadata` of every object: what the server sets, what clients may not change, and what is valid.
+"""ObjectMeta: fields that the server sets, fields that clients cannot change, and validation.
 
-Source: apimachinery `pkg/api/validation/objectmeta.go`, apiserver `pkg/registry/rest`.
+Sources: apimachinery `pkg/api/validation/objectmeta.go`, apiserver `pkg/registry/rest`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _NAME_LIMIT = 63
 _SUFFIX = 5
 
 
-def start(metadata: Json, *, uid: str, now: str) -> None:
-    """Make the metadata of a client's object that of a new one."""
+def initialize(metadata: Json, *, uid: str, now: str) -> None:
+    """Replace the server-set fields of a client's metadata by those of a new object."""
     for field in _SERVER_SET:
         metadata.pop(field, None)
     metadata.pop("resourceVersion", None)
     metadata |= {"uid": uid, "creationTimestamp": now}
 
 
-def carry_over(metadata: Json, old: Json) -> None:
-    """Keep what only the server sets, whatever the client sent."""
+def restore_server_fields(metadata: Json, old: Json) -> None:
+    """Restore the server-set fields from the old object, whatever the client sent."""
     for field in _SERVER_SET:
         if field in old:
             metadata[field] = old[field]
@@ -38,8 +38,8 @@ def carry_over(metadata: Json, old: Json) -> None:
         metadata.setdefault("generateName", old["generateName"])
 
 
-def tidy(metadata: Json) -> None:
-    """Drop empty members, which the server does not store."""
+def drop_empty(metadata: Json) -> None:
+    """Remove empty members, which are not stored."""
     for field in ("labels", "annotations", "ownerReferences", "finalizers", "managedFields"):
         if field in metadata and not metadata[field]:
             del metadata[field]
@@ -48,12 +48,12 @@ def tidy(metadata: Json) -> None:
 
 
 def generated_name(base: str, suffix: str) -> str:
-    """The base is cut so that the name fits a DNS label."""
+    """The name for a `generateName`, truncated to the length of a DNS label."""
     return base[: _NAME_LIMIT - _SUFFIX] + suffix
 
 
-def complaints(kind: Kind, metadata: Json) -> list[FieldError]:
-    """What is wrong with the metadata of an object that is to be stored."""
+def validate(kind: Kind, metadata: Json) -> list[FieldError]:
+    """Field errors of the metadata of an object that is to be stored."""
     found: list[FieldError] = []
     name = metadata.get("name", "")
     prefix = metadata.get("generateName", "")
@@ -66,21 +66,21 @@ def complaints(kind: Kind, metadata: Json) -> list[FieldError]:
         found += [invalid("metadata.name", name, problem) for problem in kind.strategy.check_name(name)]
     if not kind.resource.namespaced and metadata.get("namespace"):
         found.append(forbidden("metadata.namespace", "not allowed on this type"))
-    return found + common_complaints(metadata)
+    return found + _validate_common(metadata)
 
 
-def common_complaints(metadata: Json, path: str = "metadata") -> list[FieldError]:
-    """Labels, annotations, owners, finalizers; also of a template's metadata."""
+def _validate_common(metadata: Json, path: str = "metadata") -> list[FieldError]:
+    """Field errors of labels, annotations, ownerReferences and finalizers."""
     return [
-        *labels_complaints(metadata.get("labels") or {}, f"{path}.labels"),
-        *_annotations(metadata.get("annotations") or {}, f"{path}.annotations"),
-        *_owners(metadata.get("ownerReferences") or [], f"{path}.ownerReferences"),
-        *_finalizers(metadata.get("finalizers") or [], f"{path}.finalizers"),
+        *validate_labels(metadata.get("labels") or {}, f"{path}.labels"),
+        *_validate_annotations(metadata.get("annotations") or {}, f"{path}.annotations"),
+        *_validate_owner_references(metadata.get("ownerReferences") or [], f"{path}.ownerReferences"),
+        *_validate_finalizers(metadata.get("finalizers") or [], f"{path}.finalizers"),
     ]
 
 
-def update_complaints(metadata: Json, old: Json) -> list[FieldError]:
-    """What may not change between two versions of an object."""
+def validate_update(metadata: Json, old: Json) -> list[FieldError]:
+    """Field errors of changes of immutable fields, and of finalizers added during deletion."""
     found: list[FieldError] = []
     fixed = ("name", "namespace", "uid", "creationTimestamp")
     changed = [field for field in fixed if metadata.get(field) != old.get(field)]
@@ -93,11 +93,11 @@ def update_complaints(metadata: Json, old: Json) -> list[FieldError]:
                 "no new finalizers can be added if the object is being deleted, "
                 f"found new finalizers []string{{{shown}}}"
             )
-            found += [forbidden("metadata.finalizers", reason)] * 2  # the real server says it twice
+            found += [forbidden("metadata.finalizers", reason)] * 2  # kube-apiserver returns this error twice
     return found
 
 
-def labels_complaints(labels: Json, path: str) -> list[FieldError]:
+def validate_labels(labels: Json, path: str) -> list[FieldError]:
     found: list[FieldError] = []
     for key, value in labels.items():
         found += [invalid(path, key, problem) for problem in qualified_name(key)]
@@ -105,7 +105,7 @@ def labels_complaints(labels: Json, path: str) -> list[FieldError]:
     return found
 
 
-def _annotations(annotations: Json, path: str) -> list[FieldError]:
+def _validate_annotations(annotations: Json, path: str) -> list[FieldError]:
     found: list[FieldError] = []
     for key in annotations:
         found += [invalid(path, key, problem) for problem in qualified_name(key.lower())]
@@ -116,7 +116,7 @@ def _annotations(annotations: Json, path: str) -> list[FieldError]:
     return found
 
 
-def _owners(owners: Iterable[Json], path: str) -> list[FieldError]:
+def _validate_owner_references(owners: Iterable[Json], path: str) -> list[FieldError]:
     found: list[FieldError] = []
     controllers: list[Json] = []
     for owner in owners:
@@ -136,7 +136,7 @@ def _owners(owners: Iterable[Json], path: str) -> list[FieldError]:
     return found
 
 
-def _finalizers(finalizers: list[str], path: str) -> list[FieldError]:
+def _validate_finalizers(finalizers: list[str], path: str) -> list[FieldError]:
     found: list[FieldError] = []
     for finalizer in finalizers:
         found += [invalid(path, finalizer, problem) for problem in qualified_name(finalizer)]
