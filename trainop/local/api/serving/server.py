@@ -62,18 +62,11 @@ class ApiServer:
         deleter = Deleter(self._backend)
         self._crd_registrar = CrdRegistrar(self._backend)
         self._garbage_collector = GarbageCollector(self._backend, deleter)
-        self._namespace_controller = NamespaceController(self._backend, deleter)
+        self._namespaces = NamespaceController(self._backend, deleter)
         self._crd_finalizer = CrdFinalizer(self._backend, deleter)
         self._event_expiry = EventExpiry(self._backend)
-        notices = NoControllerEvents(self._backend)
-        for listener in (
-            self._crd_registrar,
-            self._garbage_collector,
-            self._namespace_controller,
-            self._crd_finalizer,
-            self._event_expiry,
-            notices,
-        ):
+        self._controllers = (self._garbage_collector, self._namespaces, self._crd_finalizer, self._event_expiry)
+        for listener in (self._crd_registrar, *self._controllers, NoControllerEvents(self._backend)):
             store.listen(listener)
         self._pods = PodParts(self._backend, log_source)
         self._router = Router(self._backend, self._pods)
@@ -107,7 +100,7 @@ class ApiServer:
                 self._garbage_collector.observe(stored, table.name)
         for stored in store.table(EVENTS.plural).objects.values():
             self._event_expiry.observe(stored)
-        self._namespace_controller.resume()
+        self._namespaces.resume()
         self._crd_finalizer.resume()
 
     @property
@@ -154,8 +147,8 @@ class ApiServer:
     async def run(self) -> None:
         """Collect garbage, empty terminating namespaces, let events expire; until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for part in (self._garbage_collector, self._namespace_controller, self._crd_finalizer, self._event_expiry):
-                group.create_task(part.run())
+            for controller in self._controllers:
+                group.create_task(controller.run())
             if self._journal is not None:
                 group.create_task(self._journal.run())
 
