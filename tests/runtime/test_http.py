@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.patience import PATIENCE
 from tests.runtime.virtual_time import VirtualClock
 from trainop.runtime.client.auth import ClusterConfig, ConfigError, load_config
 from trainop.runtime.client.client import Client
@@ -67,7 +68,7 @@ async def transport_of(server: str, clock: VirtualClock | None = None, **config:
         await transport.close()
 
 
-GET = Request("GET", "/x", timeout=5)
+GET = Request("GET", "/x", timeout=PATIENCE)
 
 
 async def test_request_and_response_keep_their_parts():
@@ -208,7 +209,7 @@ async def test_timeout_covers_the_whole_exchange():
     async with serving(trickle) as server, transport_of(server) as transport:
         with pytest.raises(TimeoutError, match="GET /x: no answer in time"):
             await transport.send(Request("GET", "/x", timeout=0.05))
-        stream = await transport.open(Request("GET", "/x", timeout=5))
+        stream = await transport.open(Request("GET", "/x", timeout=PATIENCE))
         await stream.close()
 
 
@@ -253,7 +254,7 @@ async def test_watches_take_no_place_of_requests():
         return response
 
     async with serving(endless) as server, transport_of(server) as transport:
-        streams = [await transport.open(Request("GET", "/watch", timeout=5)) for _ in range(80)]
+        streams = [await transport.open(Request("GET", "/watch", timeout=PATIENCE)) for _ in range(80)]
         assert (await transport.send(GET)).status == 200
         for stream in streams:
             await stream.close()
@@ -636,7 +637,7 @@ async def test_paths_and_queries_arrive_as_they_were_meant(path: str, query: dic
         return web.Response()
 
     async with serving(answer) as server, transport_of(server) as transport:
-        await transport.send(Request("GET", path, query, timeout=5))
+        await transport.send(Request("GET", path, query, timeout=PATIENCE))
     assert seen == [asked]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.patience import PATIENCE
 from tests.runtime.scripted import Streamed, json_response, refusal
 from tests.runtime.test_http import serving, transport_of
 from tests.runtime.virtual_time import VirtualClock, virtual_time
@@ -168,7 +169,7 @@ async def test_a_write_whose_connection_broke_is_not_sent_again_once_another_may
             raise NotLeaderError("another may lead")
 
     async with serving(cut) as url, transport_of(url) as transport:
-        await transport.send(Request("GET", "/x", timeout=5))  # leaves a connection that is used again
+        await transport.send(Request("GET", "/x", timeout=PATIENCE))  # leaves a connection that is used again
         with pytest.raises(NotLeaderError):
             await transport.send(Request(method, "/x", body=b"{}", timeout=5, gate=gate))
     assert received == [method]

@@ -253,7 +253,7 @@ def first_success_is_enough():
     @contextmanager
     def plant() -> Iterator[None]:
         with ExitStack() as stack:
-            for module in ("engine.leaders", "controllers.pytorch", "controllers.mxnet", "controllers.xgboost"):
+            for module in ("engine.leaders", "kinds.pytorch", "kinds.mxnet", "kinds.xgboost"):
                 stack.enter_context(mock.patch(f"trainop.{module}.follow", soon))
             yield
 
