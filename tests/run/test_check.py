@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainop.run.check import jobs_among
+from trainop.run.check import find_jobs
 from trainop.run.documents import BadInputError, read
 
 
@@ -25,7 +25,7 @@ def said(tmp_path: Path, *objects: dict[str, Any]) -> list[str]:
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump_all(objects), encoding="utf-8")
     with pytest.raises(BadInputError) as refused:
-        jobs_among(read([path]))
+        find_jobs(read([path]))
     return str(refused.value).replace(f"{path}:", "").splitlines()
 
 
@@ -51,10 +51,10 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path):
 
 def test_files_without_a_job_are_refused(tmp_path: Path):
     lines = said(tmp_path, {"apiVersion": "v1", "kind": "PyTorchJob", "metadata": {"name": "train"}})
-    assert lines[0].startswith("1: no job in there, only PyTorchJob (v1); jobs are of kind JAXJob, ")
+    assert lines[0].startswith("1: no job found, only PyTorchJob (v1); supported kinds of jobs: JAXJob, ")
 
 
 def test_an_object_may_stand_only_once(tmp_path: Path):
     twin = job(pytorchReplicaSpecs={"Master": master()})
     (line,) = said(tmp_path, twin, twin)
-    assert line.endswith("PyTorchJob train stands already at 1")
+    assert line.endswith("PyTorchJob train is already defined at 1")

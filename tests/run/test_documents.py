@@ -52,7 +52,7 @@ def test_dates_stay_text(tmp_path: Path):
     ("text", "told"),
     [
         ("a: [", "{path}:1:5: not valid YAML: expected the node content, but found '<stream end>'"),
-        ("a: 1\na: 2", "{path}:2:1: not valid YAML: key 'a' stands twice"),
+        ("a: 1\na: 2", "{path}:2:1: not valid YAML: duplicate key 'a'"),
         ("\tx", "{path}:1:1: not valid YAML: found character '\\t' that cannot start any token"),
         (b"\xff\xfe\x00", "{path}: not valid YAML"),
         (b"a: \xe9", "{path}: not UTF-8 text (byte 3)"),
@@ -61,8 +61,11 @@ def test_dates_stay_text(tmp_path: Path):
         ("just text", "{path}:1: expected an object with apiVersion and kind, found a str"),
         ("kind: X", "{path}:1: apiVersion is missing; expected for example kubeflow.org/v1"),
         ("apiVersion: v1", "{path}:1: kind is missing; expected for example PyTorchJob"),
-        ("apiVersion: v1\nkind: Pod", "{path}:1: metadata.name is missing or no text; expected a name such as pod"),
-        (JOB.replace("name: a", "name: 7"), "{path}:1: metadata.name is missing or no text"),
+        (
+            "apiVersion: v1\nkind: Pod",
+            "{path}:1: metadata.name is missing or not a string; expected a name such as pod",
+        ),
+        (JOB.replace("name: a", "name: 7"), "{path}:1: metadata.name is missing or not a string"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, text: str | bytes, told: str):

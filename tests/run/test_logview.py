@@ -64,7 +64,7 @@ async def test_a_pipe_gets_a_flood_whole():
 async def test_a_terminal_gets_the_end_of_a_flood_and_how_much_was_left_out():
     shown, replica = await view(pieces(numbers(500_000) + b"the error\n"), terminal=True)
     lines = shown.splitlines()
-    assert lines[0] == "worker-0: 499,991 lines are not shown here; all are in /data/0.log"
+    assert lines[0] == "worker-0: 499,991 lines skipped; the complete log is /data/0.log"
     assert lines[1:] == [*(f"worker-0   {number}" for number in range(499_992, 500_001)), "worker-0   the error"]
     assert list(replica.tail)[-1] == "the error"
 

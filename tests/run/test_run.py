@@ -68,7 +68,7 @@ async def test_a_failure_tells_the_replica_its_code_and_its_last_lines(tmp_path:
     )
     assert code == 1
     assert "a Failed PyTorchJob a is failed because 1 Worker replica(s) failed." in shown
-    assert shown.endswith("worker-0 exited with code 3 (Error); its last lines:\n  so far\n  trouble\n")
+    assert shown.endswith("worker-0 exited with code 3 (Error); last log lines:\n  so far\n  trouble\n")
 
 
 async def test_every_line_is_printed_and_the_error_after_them(tmp_path: Path):
@@ -96,12 +96,14 @@ async def test_a_finished_job_runs_anew_with_the_same_data(tmp_path: Path):
     assert (code, bool(re.search(r"^master-0 +first$", shown, re.MULTILINE))) == (0, True)
     code, shown = await run(write(tmp_path, job("a", "echo second; exit 4")), data=data)
     assert code == 1
-    assert re.search(r"^PyTorchJob a has run here before \(Succeeded at .*\): it runs anew$", shown, re.MULTILINE)
+    assert re.search(
+        r"^PyTorchJob a finished in an earlier run \(Succeeded at .*\): it is run again$", shown, re.MULTILINE
+    )
     assert re.search(r"^master-0 +second$", shown, re.MULTILINE)
     assert "first" not in shown
     code, shown = await run(write(tmp_path, job("a", "echo third")), data=data)
     assert code == 0
-    assert "has run here before (Failed at " in shown
+    assert "finished in an earlier run (Failed at " in shown
 
 
 async def test_a_command_that_does_not_exist_is_named(tmp_path: Path):
@@ -138,7 +140,7 @@ async def test_a_job_that_is_deleted_is_over(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"kind": "PytorchJob"}, "no job in there, only PytorchJob (kubeflow.org/v1); jobs are of kind"),
+        ({"kind": "PytorchJob"}, "no job found, only PytorchJob (kubeflow.org/v1); supported kinds of jobs:"),
         ({"spec": {}}, "spec.pytorchReplicaSpecs: Required value: must be required"),
         ({"metadata": {"name": "A"}}, "metadata.name: Invalid value: "),
     ],
@@ -177,12 +179,12 @@ async def test_a_mistake_in_a_replica_names_its_field(tmp_path: Path, path: tupl
 
 async def test_an_object_of_an_unknown_kind_is_told(tmp_path: Path):
     odd = {"apiVersion": "example.org/v1", "kind": "Gadget", "metadata": {"name": "g"}}
-    with pytest.raises(BadInputError, match=r"kind Gadget of example.org/v1 is not known here"):
+    with pytest.raises(BadInputError, match=r"unknown kind Gadget in example.org/v1"):
         await run(write(tmp_path, odd, job("a", "true")))
 
 
 async def test_the_same_object_twice_is_told(tmp_path: Path):
-    with pytest.raises(BadInputError, match=r"job.yaml:\d+: PyTorchJob a stands already at .*job.yaml:1"):
+    with pytest.raises(BadInputError, match=r"job.yaml:\d+: PyTorchJob a is already defined at .*job.yaml:1"):
         await run(write(tmp_path, job("a", "true"), job("a", "false")))
 
 

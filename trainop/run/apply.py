@@ -1,4 +1,4 @@
-"""Brings objects into a cluster as `kubectl apply --server-side` does."""
+"""Creates or updates objects in a cluster, as `kubectl apply --server-side` does."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESP
 
 
 async def install(client: Client, definitions: Iterable[Json]) -> None:
-    """Create or update CRDs; the embedded API server serves them as soon as it has them."""
+    """Creates or updates CRDs. The embedded API server serves their resources immediately."""
     for definition in definitions:
         name = definition["metadata"]["name"]
         await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, None, definition, kind=PatchKind.APPLY, force=True)
 
 
 async def apply(client: Client, documents: Sequence[Document]) -> None:
-    """Apply all objects in order; namespaces that they name are made. Raises `BadInputError` for what is refused."""
+    """Applies all objects in order, and creates missing namespaces. Raises `BadInputError` if one is rejected."""
     for document in documents:
         resource = await _resource(client, document)
         namespace = document.key.namespace if resource.namespaced else None
         if namespace:
-            await _make_namespace(client, namespace)
+            await _ensure_namespace(client, namespace)
         try:
             await client.patch(resource, document.key.name, namespace, document.raw, kind=PatchKind.APPLY, force=True)
         except ApiError as error:
@@ -35,24 +35,24 @@ async def apply(client: Client, documents: Sequence[Document]) -> None:
 
 
 async def _resource(client: Client, document: Document) -> Resource:
-    """Where objects of this kind live, by discovery."""
+    """The resource of the object's kind, by discovery."""
     group, _, version = document.api_version.rpartition("/")
     path = f"/apis/{group}/{version}" if group else f"/api/{version}"
     try:
         answer = await client.request(Request("GET", path))
-        served = msgspec.json.decode(answer.body)["resources"]
+        resources = msgspec.json.decode(answer.body)["resources"]
     except NotFoundError:
-        served = []
-    for entry in served:
+        resources = []
+    for entry in resources:
         if entry["kind"] == document.kind and "/" not in entry["name"]:
             return Resource(group, version, entry["name"], document.kind, entry["namespaced"])
     raise BadInputError(
-        f"{document.where}: kind {document.kind} of {document.api_version} is not known here; "
-        "is it spelt right, or is its CRD missing from the files before it?"
+        f"{document.where}: unknown kind {document.kind} in {document.api_version}; "
+        "check the spelling, or apply its CRD in an earlier file"
     )
 
 
-async def _make_namespace(client: Client, name: str) -> None:
+async def _ensure_namespace(client: Client, name: str) -> None:
     try:
         await client.get(NAMESPACES, name)
     except NotFoundError:

@@ -1,8 +1,8 @@
 """The commands `trainop run` and `trainop cluster`.
 
-Exit codes of `run`: 0 all jobs Succeeded, 1 one Failed or did not start, 2 bad input. Of both: 130 after Ctrl-C,
-143 after SIGTERM, 129 when the terminal was closed, 141 when nobody reads the output any more, 1 for a folder, port or
-network that cannot be had.
+Exit codes of `run`: 0 all jobs Succeeded, 1 a job Failed or did not start, 2 invalid input. Of both commands: 130 after
+Ctrl-C, 143 after SIGTERM, 129 after the terminal was closed, 141 if the output pipe was closed, 1 if the folder, port
+or network is not available.
 """
 
 from __future__ import annotations
@@ -31,37 +31,39 @@ _NETWORK = click.option(
     "--network",
     type=click.Choice(["namespaces", "addresses"]),
     help="Give each pod its own network namespace, or only its own loopback address. "
-    "Default: namespaces where this user may have them.",
+    "Default: namespaces if this user is permitted to create them.",
 )
 _DIRECTORY = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the cluster's objects, volumes and logs in this folder; a cluster started there again continues.",
+    help="Store the cluster's objects, volumes and logs in this folder. A later run in the same folder continues.",
 )
-_PORT = click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the API server; default: a free one.")
+_PORT = click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port of the API server. Default: a free one."
+)
 
 
 @click.command("run")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--keep", is_flag=True, help="Leave the cluster up when the jobs are over, until Ctrl-C.")
+@click.option("--keep", is_flag=True, help="Keep the cluster running after the jobs have finished, until Ctrl-C.")
 @click.option(
     "--start-timeout",
     type=click.FloatRange(min=0),
     default=DEFAULT_TIMEOUT,
     show_default=True,
-    help="Seconds after which a job of which no container has run counts as failed; 0 waits for ever.",
+    help="Seconds after which a job without any started container counts as failed; 0 disables the timeout.",
 )
 @_NETWORK
 @_DIRECTORY
 @_PORT
 def run_command(files: tuple[Path, ...], keep: bool, start_timeout: float, **options: Any) -> None:
-    """Run the jobs in FILES here, on a cluster within this process, and follow them.
+    """Run the jobs in FILES on an embedded cluster in this process, and follow them.
 
-    Containers run as processes in this environment and folder; images are not used. Ctrl-C and SIGTERM stop pods as
-    Kubernetes does, with SIGTERM and their grace period; a second one kills them. With --data a job that has finished
-    there before runs anew, and one that has not continues.
+    Containers run as processes in the current environment and folder; images are not used. Ctrl-C and SIGTERM stop pods
+    as Kubernetes does, with SIGTERM and their grace period; a second signal kills them. With --data, a job that
+    finished in an earlier run is run again, and an unfinished one continues.
 
-    Exit code: 0 if all jobs succeeded, 1 if one failed or did not start, 2 for bad input, 128+N after signal N.
+    Exit code: 0 if all jobs succeeded, 1 if one failed or did not start, 2 for invalid input, 128+N after signal N.
     """
 
     def start(console: Console, interrupts: Interrupts) -> Coroutine[Any, Any, int]:
@@ -73,12 +75,12 @@ def run_command(files: tuple[Path, ...], keep: bool, start_timeout: float, **opt
 
 
 @click.command("cluster")
-@click.option("--no-operator", is_flag=True, help="Only API server and node; bring your own operator.")
+@click.option("--no-operator", is_flag=True, help="Start only API server and node, to run another operator.")
 @_NETWORK
 @_DIRECTORY
 @_PORT
 def cluster_command(no_operator: bool, **options: Any) -> None:
-    """Start the cluster alone, with the operator in it, until Ctrl-C."""
+    """Start an embedded cluster with the operator, and run it until Ctrl-C."""
 
     def start(console: Console, interrupts: Interrupts) -> Coroutine[Any, Any, int]:
         return run_cluster(_cluster(**options), console, with_operator=not no_operator, interrupts=interrupts)
@@ -91,19 +93,19 @@ def _cluster(*, data: Path | None, network: Any, port: int) -> ClusterOptions:
 
 
 def _run(start: Callable[[Console, Interrupts], Coroutine[Any, Any, int]]) -> int:
-    """The exit code of a session; the process may end in here, when the reader of its output neither reads nor goes."""
-    _open_standard_files()
+    """Runs a session and returns its exit code. Exits the process directly if the output thread is still blocked."""
+    _ensure_standard_streams()
     interrupts = Interrupts()
     try:
-        code = asyncio.run(_attend(start(Terminal(highlight=False), interrupts), interrupts))
+        code = asyncio.run(_run_until_interrupted(start(Terminal(highlight=False), interrupts), interrupts))
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT  # before anything was started
+        return 128 + signal.SIGINT  # before the signal handlers were installed
     if any(thread.name == THREAD for thread in threading.enumerate()):
-        os._exit(code)  # it waits for the reader of the output, and Python would wait for it
+        os._exit(code)  # the thread is blocked by a reader that does not read; a normal exit would wait for it
     return code
 
 
-async def _attend(session: Coroutine[Any, Any, int], interrupts: Interrupts) -> int:
+async def _run_until_interrupted(session: Coroutine[Any, Any, int], interrupts: Interrupts) -> int:
     task = asyncio.ensure_future(session)
     interrupts.watch(task)
     try:
@@ -112,36 +114,39 @@ async def _attend(session: Coroutine[Any, Any, int], interrupts: Interrupts) -> 
         click.echo(f"trainop: {error}", err=True)
         return 2
     except asyncio.CancelledError:
-        if interrupts.why:
-            click.echo(f"trainop: {interrupts.why}", err=True)
+        if interrupts.message:
+            click.echo(f"trainop: {interrupts.message}", err=True)
         return interrupts.code
     except (OSError, BaseExceptionGroup) as error:
-        click.echo(f"trainop: {'; '.join(_sentences(error))}", err=True)
+        click.echo(f"trainop: {'; '.join(_messages(error))}", err=True)
         return interrupts.code or 1
 
 
-def _sentences(error: BaseException) -> Iterator[str]:
-    """What the machine refused; raises what is a mistake of the program."""
+def _messages(error: BaseException) -> Iterator[str]:
+    """The messages of all `OSError`s in `error`. Raises any other exception, which is a bug."""
     match error:
         case BaseExceptionGroup():
             for inner in error.exceptions:
-                yield from _sentences(inner)
+                yield from _messages(inner)
         case OSError():
             yield str(error)
         case _:
             raise error
 
 
-def _open_standard_files() -> None:
-    """Where the caller closed stdin, stdout or stderr, another file would take its number, and what is printed."""
+def _ensure_standard_streams() -> None:
+    """Opens stdin, stdout and stderr on /dev/null if they are closed.
+
+    Otherwise the next opened file would get such a descriptor, and printed text would be written to it.
+    """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is `number`
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # open as long as we are
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # open until the process exits
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a line in another encoding is no reason to end
+            stream.reconfigure(errors="replace")  # unencodable characters must not raise

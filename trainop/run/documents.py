@@ -1,4 +1,4 @@
-"""The objects in a user's YAML or JSON files, each knowing where it stands, so that a mistake can be shown in place."""
+"""Reads objects from YAML or JSON files, with their file and line for error messages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trainop.runtime.objects.metadata import Json, Key
 
 
 class BadInputError(Exception):
-    """One line for the user: where, what is wrong, what would be right."""
+    """Invalid input of the user. The message gives the location, the fault and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object, and `where` it was read (`file.yaml:12`)."""
+    """One object, and `where` it was read from (`file.yaml:12`)."""
 
     raw: Json
     where: str
@@ -38,7 +38,7 @@ class Document:
 
 
 def read(paths: Iterable[Path]) -> list[Document]:
-    """All objects of all files, in order; folders stand for their *.yaml, *.yml and *.json. Raises `BadInputError`."""
+    """Reads all objects of all files in order; of folders, *.yaml, *.yml and *.json. Raises `BadInputError`."""
     found: list[Document] = []
     for path in paths:
         files = sorted(p for p in path.iterdir() if p.suffix in {".yaml", ".yml", ".json"}) if path.is_dir() else [path]
@@ -72,9 +72,9 @@ def _read_file(path: Path) -> Iterator[Document]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Dates stay text, as in Kubernetes; a key that stands twice is a mistake, not a choice."""
+    """Keeps timestamps as text, as Kubernetes does, and rejects duplicate keys."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way to configure a loader
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the class attribute with which PyYAML is configured
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -83,13 +83,13 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
 def _objects(value: Any, where: str) -> Iterator[Document]:
-    """The object, or the items of a List; a document of nothing but comments is nothing."""
+    """The object, or the items of a List; nothing for a document that contains only comments."""
     if value is None:
         return
     if not isinstance(value, dict):
@@ -104,7 +104,7 @@ def _objects(value: Any, where: str) -> Iterator[Document]:
     metadata = value.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         raise BadInputError(
-            f"{where}: metadata.name is missing or no text; expected a name such as {value['kind'].lower()}"
+            f"{where}: metadata.name is missing or not a string; expected a name such as {value['kind'].lower()}"
         )
     yield Document(value, where)
 

@@ -1,4 +1,7 @@
-"""Follows jobs, their pods, logs and warnings on a cluster until every job is finished or cannot be started."""
+"""Watches jobs, their pods, logs and warning events until every job has finished or failed to start.
+
+Informer handlers update the `JobView`s of the screen; one task per container run streams its log.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,13 @@ _JOB_NAME = "training.kubeflow.org/job-name"
 _ROLE = "training.kubeflow.org/replica-type"
 _INDEX = "training.kubeflow.org/replica-index"
 _STARTED = frozenset({"Running", "Restarting", "Succeeded", "Failed"})
-_LAST_WORDS = 2.0
-"""Seconds for the logs of containers that run on when all jobs are over."""
+_LOG_GRACE = 2.0
+"""Seconds for the logs of containers that are still running after all jobs have ended."""
 
 
 @dataclass(slots=True)
-class Followed:
-    """One job that is waited for; `ended` is Succeeded, Failed, Deleted or NotStarted once it is over."""
+class FollowedJob:
+    """The state of one job. `ended` is Succeeded, Failed, Deleted or NotStarted after its end, empty before."""
 
     resource: Resource
     key: Key
@@ -42,59 +45,64 @@ class Followed:
     ended: str = ""
     reason: str = ""
     message: str = ""
-    seen: set[str] = field(default_factory=set)
-    """Conditions that were shown, each with the time it came."""
-    told: set[str] = field(default_factory=set)
-    """Their messages."""
+    shown: set[str] = field(default_factory=set)
+    """Conditions that were printed, as `<type>/<lastTransitionTime>`."""
+    messages: set[str] = field(default_factory=set)
+    """Messages of the printed conditions."""
 
 
-KeepLog: TypeAlias = Callable[[Key, str], Path | None]
-"""Makes the log of a pod's container outlive the pod: where it is then, if it can be kept."""
+SaveLog: TypeAlias = Callable[[Key, str], Path | None]
+"""Saves the log of a container beyond the lifetime of its pod; returns the path, None if that is impossible."""
 
 
 class Follower:
-    """Shows on `screen` what happens to `jobs`; `run` returns when all are over and their logs are read."""
+    """Shows the progress of `jobs` on `screen`, with handlers that it adds to informers of `cache`.
+
+    `start_timeout` in seconds: a job without a started container by then counts as failed; 0 disables the timeout.
+    """
 
     def __init__(
         self,
         client: Client,
         cache: Cache,
-        jobs: list[Followed],
+        jobs: list[FollowedJob],
         screen: Screen,
         *,
-        keep_log: KeepLog,
+        save_log: SaveLog,
         start_timeout: float,
     ) -> None:
         self._client = client
         self._screen = screen
-        self._keep_log = keep_log
+        self._save_log = save_log
         self._clock = SystemClock()
         self._start_timeout = start_timeout
-        self._begun = self._clock.now() - timedelta(seconds=1)  # times in the API are whole seconds
+        self._started_at = self._clock.now() - timedelta(seconds=1)  # API timestamps have a resolution of one second
         self._jobs = {(job.resource.kind, job.key): job for job in jobs}
         self._streams: dict[tuple[str, str, int], asyncio.Task[None]] = {}
-        self._ended: set[tuple[str, str, int]] = set()
-        """Runs of containers whose log is complete."""
+        self._ended_runs: set[tuple[str, str, int]] = set()
+        """Container runs that have ended, so that their logs are complete."""
         self._pods: dict[str, Replica] = {}
-        """By name."""
+        """By pod name."""
         self._warned: set[tuple[str, str, str]] = set()
-        self._all_over = asyncio.Event()
+        self._all_ended = asyncio.Event()
         for resource in {job.resource for job in jobs}:
             cache.informer(resource, decode_unstructured).add_handler(
-                _Each(partial(self.see_job, resource.kind), partial(self.lose_job, resource.kind))
+                _Handler(partial(self.on_job, resource.kind), partial(self.on_job_deleted, resource.kind))
             )
-        cache.informer(PODS, decode_unstructured, label_selector=_JOB_NAME).add_handler(_Each(self.see_pod))
-        cache.informer(EVENTS, decode_unstructured, field_selector="type=Warning").add_handler(_Each(self.see_warning))
+        cache.informer(PODS, decode_unstructured, label_selector=_JOB_NAME).add_handler(_Handler(self.on_pod))
+        cache.informer(EVENTS, decode_unstructured, field_selector="type=Warning").add_handler(
+            _Handler(self.on_warning)
+        )
 
     async def run(self) -> None:
-        """Until every job is over and all that ended containers printed is shown."""
+        """Returns when every job has ended and the logs of all ended containers are shown."""
         watch = StartWatch(self._clock, self._start_timeout, partial(self._screen.note, style="yellow"))
-        watching = asyncio.create_task(watch.run(self._open_jobs, self._give_up))
+        watching = asyncio.create_task(watch.run(self._open_jobs, self._mark_not_started))
         try:
-            await self._all_over.wait()
-            if lasting := [stream for run, stream in self._streams.items() if run not in self._ended]:
-                await asyncio.wait(lasting, timeout=_LAST_WORDS)
-            if ended := [stream for run, stream in self._streams.items() if run in self._ended]:
+            await self._all_ended.wait()
+            if still_running := [stream for run, stream in self._streams.items() if run not in self._ended_runs]:
+                await asyncio.wait(still_running, timeout=_LOG_GRACE)
+            if ended := [stream for run, stream in self._streams.items() if run in self._ended_runs]:
                 await asyncio.wait(ended)
         finally:
             tasks = {watching, *self._streams.values()}
@@ -105,14 +113,14 @@ class Follower:
     def _open_jobs(self) -> list[JobView]:
         return [job.view for job in self._jobs.values() if not job.ended]
 
-    def _give_up(self, view: JobView, why: str) -> None:
+    def _mark_not_started(self, view: JobView, why: str) -> None:
         for job in self._jobs.values():
             if job.view is view:
                 job.ended, job.message = "NotStarted", why
         self._screen.note(why, "bold red")
-        self._check_over()
+        self._check_all_ended()
 
-    def see_job(self, kind: str, seen: Unstructured) -> None:
+    def on_job(self, kind: str, seen: Unstructured) -> None:
         job = self._jobs.get((kind, seen.metadata.key))
         if job is None or job.ended:
             return
@@ -121,30 +129,30 @@ class Follower:
         job.view.conditions = [c["type"] for c in conditions if c["status"] == "True"]
         job.view.started |= not _STARTED.isdisjoint(job.view.conditions)
         for condition in conditions:
-            self._see_condition(job, condition)
-        self._check_over()
+            self._show_condition(job, condition)
+        self._check_all_ended()
 
-    def _see_condition(self, job: Followed, condition: Json) -> None:
-        kind, told = condition["type"], f"{condition['type']}/{condition.get('lastTransitionTime')}"
-        if condition["status"] != "True" or told in job.seen:
+    def _show_condition(self, job: FollowedJob, condition: Json) -> None:
+        kind, identity = condition["type"], f"{condition['type']}/{condition.get('lastTransitionTime')}"
+        if condition["status"] != "True" or identity in job.shown:
             return
-        job.seen.add(told)
-        job.told.add(condition.get("message") or "")
+        job.shown.add(identity)
+        job.messages.add(condition.get("message") or "")
         self._screen.condition(job.view, kind, condition.get("message") or "")
         if kind in {"Succeeded", "Failed"}:
             job.ended, job.reason, job.message = kind, condition.get("reason", ""), condition.get("message", "")
 
-    def lose_job(self, kind: str, key: Key) -> None:
+    def on_job_deleted(self, kind: str, key: Key) -> None:
         job = self._jobs.get((kind, key))
         if job and not job.ended:
             job.ended, job.message = "Deleted", f"{kind} {key.name} was deleted before it finished"
-        self._check_over()
+        self._check_all_ended()
 
-    def _check_over(self) -> None:
+    def _check_all_ended(self) -> None:
         if all(job.ended for job in self._jobs.values()):
-            self._all_over.set()
+            self._all_ended.set()
 
-    def see_pod(self, pod: Unstructured) -> None:
+    def on_pod(self, pod: Unstructured) -> None:
         job, replica = self._replica_of(pod)
         if job is None or replica is None:
             return
@@ -152,19 +160,19 @@ class Follower:
         replica.phase = "Terminating" if pod.metadata.terminating else str(status.get("phase") or "Pending")
         containers: list[Json] = status.get("containerStatuses") or []
         replica.pods[pod.metadata.uid] = sum(c.get("restartCount", 0) for c in containers)
-        everyone = containers + (status.get("initContainerStatuses") or [])
-        replica.detail = _waiting(everyone)
+        all_containers = containers + (status.get("initContainerStatuses") or [])
+        replica.detail = _waiting(all_containers)
         self._pods[pod.metadata.name] = replica
-        if any(container.get("containerID") for container in everyone):
+        if any(container.get("containerID") for container in all_containers):
             job.view.started = True
             replica.warning = ""
         for container in containers:
-            if self._is_past(container):
+            if self._is_from_earlier_session(container):
                 continue
-            self._see_exit(replica, container)
+            self._record_exit(replica, container)
             self._open_log(pod, replica, container, sidecar=len(containers) > 1)
 
-    def _replica_of(self, pod: Unstructured) -> tuple[Followed | None, Replica | None]:
+    def _replica_of(self, pod: Unstructured) -> tuple[FollowedJob | None, Replica | None]:
         owner, labels = pod.metadata.controller, pod.metadata.labels
         if owner is None or _ROLE not in labels:
             return None, None
@@ -174,12 +182,12 @@ class Follower:
         name = "-".join(filter(None, (labels[_ROLE], labels.get(_INDEX))))
         return job, job.view.replica(f"{job.key.name}/{name}" if len(self._jobs) > 1 else name)
 
-    def _is_past(self, container: Json) -> bool:
-        """It ended in an earlier session with the same data."""
+    def _is_from_earlier_session(self, container: Json) -> bool:
+        """Whether the container ended in an earlier session with the same `--data` folder."""
         ended = (container.get("state") or {}).get("terminated")
-        return bool(ended and parse_timestamp(ended["finishedAt"]) < self._begun)
+        return bool(ended and parse_timestamp(ended["finishedAt"]) < self._started_at)
 
-    def _see_exit(self, replica: Replica, container: Json) -> None:
+    def _record_exit(self, replica: Replica, container: Json) -> None:
         ended = (container.get("state") or {}).get("terminated") or (container.get("lastState") or {}).get("terminated")
         if ended:
             replica.exit_code = ended.get("exitCode")
@@ -189,53 +197,56 @@ class Follower:
         state = container.get("state") or {}
         instance = (pod.metadata.uid, container["name"], container.get("restartCount", 0))
         if "terminated" in state:
-            self._ended.add(instance)
+            self._ended_runs.add(instance)
         if instance in self._streams or not ("running" in state or "terminated" in state):
             return
         prefix = f"[{container['name']}] " if sidecar else ""
-        copy = self._copy_log(pod.metadata.key, container["name"], replica, prefix)
-        self._streams[instance] = asyncio.get_running_loop().create_task(copy)
+        show_log = self._show_log(pod.metadata.key, container["name"], replica, prefix)
+        self._streams[instance] = asyncio.get_running_loop().create_task(show_log)
 
-    async def _copy_log(self, pod: Key, container: str, replica: Replica, prefix: str) -> None:
-        """Print the log of one container until it ends; a pod that vanishes takes the rest of its log with it."""
+    async def _show_log(self, pod: Key, container: str, replica: Replica, prefix: str) -> None:
+        """Prints the log of one container until it ends. If the pod is deleted, the rest of its log is lost."""
         path = PODS.path(pod.namespace, pod.name, "log")
-        kept = self._keep_log(pod, container) if self._screen.terminal else None
-        view = LogView(self._screen, replica, prefix, str(kept or "the log of its pod"), self._clock)
+        saved = self._save_log(pod, container) if self._screen.terminal else None
+        view = LogView(self._screen, replica, prefix, str(saved or "the log of the pod"), self._clock)
         try:
             stream = await self._client.open(Request("GET", path, {"container": container, "follow": "true"}))
             await view.run(aiter(stream.chunks()))
         except (ApiError, ConnectionError, TimeoutError) as error:
-            self._screen.note(f"{replica.name}: its log cannot be read further: {error}")
+            self._screen.note(f"{replica.name}: log stream failed: {error}")
         finally:
-            if kept and view.complete:
-                kept.unlink(missing_ok=True)
+            if saved and view.all_shown:
+                saved.unlink(missing_ok=True)
 
-    def see_warning(self, seen: Unstructured) -> None:
-        """A warning about one of the jobs or its pods, once for each reason and text; numbers in it may grow."""
+    def on_warning(self, seen: Unstructured) -> None:
+        """Prints a warning event about a job or its pods, once per object, reason and message without its digits."""
         event = seen.raw
-        if (at := event.get("lastTimestamp")) and parse_timestamp(at) < self._begun:
-            return  # of an earlier run with the same data
+        if (at := event.get("lastTimestamp")) and parse_timestamp(at) < self._started_at:
+            return  # from an earlier session with the same `--data` folder
         about: Json = event.get("involvedObject") or {}
         name, reason, message = (str(text) for text in (about.get("name"), event.get("reason"), event.get("message")))
         if (replica := self._pods.get(name)) and replica.phase == "Pending":
             replica.warning = f"{reason}: {message}"
-        told = name, reason, _NUMBERS.sub("", message)
-        if told not in self._warned and self._concerns(about, message):
-            self._warned.add(told)
+        identity = name, reason, _NUMBERS.sub("", message)
+        if identity not in self._warned and self._is_relevant(about, message):
+            self._warned.add(identity)
             self._screen.note(f"{about.get('kind')} {name}: {reason}: {message}", "yellow")
 
-    def _concerns(self, about: Json, message: str) -> bool:
-        """What the operator says of a job's pods, and of its conditions, is on the screen already."""
+    def _is_relevant(self, about: Json, message: str) -> bool:
+        """Whether an event concerns a followed job and adds information.
+
+        Events of the operator about pods and conditions of a job repeat what the screen already shows.
+        """
         for job in self._jobs.values():
             if about.get("uid") == job.uid:
-                return not message.startswith(("Error pod ", "(combined")) and message not in job.told
+                return not message.startswith(("Error pod ", "(combined")) and message not in job.messages
             if about.get("kind") == "Pod" and str(about.get("name")).startswith(f"{job.key.name}-"):
                 return True
         return False
 
 
 def _waiting(containers: list[Json]) -> str:
-    """Why the first waiting container waits."""
+    """Reason and message of the first container in state `waiting`."""
     for container in containers:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason"):
@@ -244,23 +255,23 @@ def _waiting(containers: list[Json]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Each:
-    """An informer's handler that looks at the newest state, and is told what is gone."""
+class _Handler:
+    """An informer handler that calls `on_state` with each new state, and `on_deleted` after a deletion."""
 
-    see: Callable[[Unstructured], None]
-    lose: Callable[[Key], None] | None = None
+    on_state: Callable[[Unstructured], None]
+    on_deleted: Callable[[Key], None] | None = None
 
     def add(self, obj: Unstructured, initial: bool) -> None:
         del initial
-        self.see(obj)
+        self.on_state(obj)
 
     def update(self, old: Unstructured, new: Unstructured) -> None:
         del old
-        self.see(new)
+        self.on_state(new)
 
     def delete(self, obj: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
         del final_state_unknown
         if obj is not None:
-            self.see(obj)
-        if self.lose:
-            self.lose(key)
+            self.on_state(obj)
+        if self.on_deleted:
+            self.on_deleted(key)

@@ -1,4 +1,4 @@
-"""Signals, as a command that runs pods obeys them: the first ends it in good order, the second at once."""
+"""Signal handling of commands that run pods: the first signal shuts down gracefully, the second kills the pods."""
 
 from __future__ import annotations
 
@@ -9,45 +9,48 @@ from collections.abc import Callable
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PIPE_CLOSED = 128 + signal.SIGPIPE
-"""What a shell shows for a program whose reader has gone."""
+"""Exit code after the reader of the output pipe has closed it, as shells report it."""
 
 
 class Interrupts:
-    """`code` is what the process ends with once it was interrupted: 128+N for signal N."""
+    """Cancels the session on signals or output errors.
+
+    `code` is the exit code after an interruption (128+N for signal N), 0 before. `message` explains it to the user.
+    """
 
     def __init__(self) -> None:
         self.code = 0
-        self.why = ""
-        self.on_hurry: Callable[[], None] = lambda: None
+        self.message = ""
+        self.on_second_signal: Callable[[], None] = lambda: None
         self._count = 0
         self._task: asyncio.Task[int] | None = None
 
     def watch(self, task: asyncio.Task[int]) -> None:
-        """Cancels `task` when a signal comes. Signals that the caller had ignored, as nohup does, stay ignored."""
+        """Cancels `task` on the first signal. Signals that the parent process ignores (nohup) stay ignored."""
         self._task = task
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
-                loop.add_signal_handler(number, self._hear, number)
+                loop.add_signal_handler(number, self._on_signal, number)
 
-    def stop(self, code: int, why: str = "") -> None:
-        """As the first signal; nothing if one came before."""
+    def stop(self, code: int, message: str = "") -> None:
+        """Cancels the task as the first signal does; no effect after an interruption."""
         if self._task is not None and not self.code:
-            self.code, self.why = code, why
+            self.code, self.message = code, message
             self._task.cancel()
 
-    def lose_output(self, error: OSError) -> None:
-        """Nobody reads what is printed: a program that goes on would run for nothing."""
+    def on_output_error(self, error: OSError) -> None:
+        """Stops the session, because its output cannot be written any more."""
         if isinstance(error, BrokenPipeError):
             self.stop(PIPE_CLOSED)
         else:
             self.stop(1, f"the output cannot be written: {error.strerror or error}")
 
-    def _hear(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         self._count += 1
-        if self._count > 2:  # not even a quick end came to its end; the kernel ends the pods with this process
+        if self._count > 2:  # killing the pods hangs; the kernel kills them when this process exits
             os._exit(128 + number)
         if self._count == 2 or self.code:
-            self.on_hurry()
+            self.on_second_signal()
         else:
             self.stop(128 + number)

@@ -1,7 +1,7 @@
-"""The log of one container on its way to the screen, in blocks of whole lines.
+"""Shows the log of one container, in blocks of whole lines.
 
-A file or pipe gets every line, however long that takes its reader. A terminal gets what a person could read, and of a
-flood its last lines, with the number of those that were left out and the file that holds them all.
+A file or pipe receives every line, with backpressure. On a terminal the rate is limited: of output above the limit,
+only the last lines are shown, with the number of skipped lines and the path of the complete log.
 """
 
 from __future__ import annotations
@@ -10,43 +10,43 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from trainop.run.screen import KEPT_LINES, Replica, Screen, shorten
+from trainop.run.screen import TAIL_LINES, Replica, Screen, shorten
 from trainop.runtime.errors import ApiError
 
-_LONGEST = 64 * 1024
-"""A longer line reaches a file or pipe in pieces; a terminal sees how it begins."""
+_MAX_LINE = 64 * 1024
+"""Bytes. A longer line is written to a file or pipe in pieces; on a terminal only its beginning is shown."""
 _BURST, _PER_SECOND = 10_000, 1_000
-"""Lines that a terminal gets at once, and each second beyond those; a hundred bytes count as a line."""
-_QUIET, _NEWS = 0.5, 2.0
-"""Seconds after which a flood counts as over, and after which its state is shown while it lasts."""
+"""Token bucket for terminals, in lines: burst, and refill per second. A hundred bytes count as one line."""
+_QUIET_AFTER, _SUMMARY_INTERVAL = 0.5, 2.0
+"""Seconds without new output, and during continuous output, after which skipped lines are summarized."""
 
 
-class Stopwatch(Protocol):
-    """The part of a clock that is needed here."""
+class MonotonicClock(Protocol):
+    """The part of `Clock` that `LogView` uses."""
 
     def monotonic(self) -> float: ...
 
 
 class LogView:
-    """Shows what `run` is given; `where` names the file that keeps all of it."""
+    """Shows the log of one container of `replica`. `where` describes the place of the complete log."""
 
-    def __init__(self, screen: Screen, replica: Replica, prefix: str, where: str, clock: Stopwatch) -> None:
+    def __init__(self, screen: Screen, replica: Replica, prefix: str, where: str, clock: MonotonicClock) -> None:
         self._screen = screen
         self._replica = replica
         self._prefix = prefix
         self._where = where
         self._clock = clock
-        self._rest = bytearray()
-        self._torn = False
-        """What was shown last is a piece of a line that goes on."""
-        self._allowance, self._filled = float(_BURST), clock.monotonic()
+        self._incomplete = bytearray()
+        self._partial = False
+        """Whether the last shown block ended within a line."""
+        self._budget, self._filled = float(_BURST), clock.monotonic()
         self._skipped, self._since = 0, 0.0
-        self.complete = True
-        """All lines were shown."""
+        self.all_shown = True
+        """Whether no lines were skipped."""
         self._last = b""
 
     async def run(self, chunks: AsyncIterator[bytes]) -> None:
-        """Until the log ends; raises what reading it raises, once all that was read is shown."""
+        """Shows all chunks. Errors of the stream are raised after everything received has been shown."""
         try:
             await self._follow(chunks)
         except (ApiError, ConnectionError, TimeoutError):
@@ -56,60 +56,60 @@ class LogView:
 
     async def _follow(self, chunks: AsyncIterator[bytes]) -> None:
         while True:
-            coming = asyncio.ensure_future(anext(chunks, None))
+            next_chunk = asyncio.ensure_future(anext(chunks, None))
             try:
-                while not coming.done():
-                    await asyncio.wait({coming}, timeout=_QUIET if self._skipped else None)
-                    if not coming.done():
-                        await self._catch_up()
+                while not next_chunk.done():
+                    await asyncio.wait({next_chunk}, timeout=_QUIET_AFTER if self._skipped else None)
+                    if not next_chunk.done():
+                        await self._show_skipped()
             finally:
-                coming.cancel()
-            chunk = coming.result()
+                next_chunk.cancel()
+            chunk = next_chunk.result()
             if chunk is None:
                 return
             await self._show(*self._whole_lines(chunk))
 
     async def _finish(self) -> None:
-        if self._rest:
-            await self._show(bytes(self._rest) + b"\n", torn=False)
-        await self._catch_up()
+        if self._incomplete:
+            await self._show(bytes(self._incomplete) + b"\n", partial=False)
+        await self._show_skipped()
 
     def _whole_lines(self, chunk: bytes) -> tuple[bytes, bool]:
-        """What can be shown now, and whether its last line is a piece of one."""
+        """The block that can be shown now, and whether it ends within a line."""
         end = chunk.rfind(b"\n") + 1
         if end:
-            block, self._rest = bytes(self._rest) + chunk[:end], bytearray(chunk[end:])
+            block, self._incomplete = bytes(self._incomplete) + chunk[:end], bytearray(chunk[end:])
         else:
             block = b""
-            self._rest += chunk
-        torn = len(self._rest) > _LONGEST
-        if torn:
-            block, self._rest = block + self._rest + b"\n", bytearray()
-        return block, torn
+            self._incomplete += chunk
+        partial = len(self._incomplete) > _MAX_LINE
+        if partial:
+            block, self._incomplete = block + self._incomplete + b"\n", bytearray()
+        return block, partial
 
-    async def _show(self, block: bytes, torn: bool) -> None:
+    async def _show(self, block: bytes, partial: bool) -> None:
         if not block:
             return
-        begun = block.partition(b"\n")[2] if self._torn else block
-        self._torn = torn
-        self._remember(begun)
+        complete = block.partition(b"\n")[2] if self._partial else block
+        self._partial = partial
+        self._update_tail(complete)
         if self._screen.terminal:
-            block = begun
+            block = complete
         if not block:
             return
         lines = block.count(b"\n")
-        if not self._screen.terminal or self._affords(max(lines, len(block) // 100)):
-            await self._catch_up()
+        if not self._screen.terminal or self._within_rate(max(lines, len(block) // 100)):
+            await self._show_skipped()
             await self._screen.log(self._replica, self._prefix, block)
             return
         if not self._skipped:
             self._since = self._clock.monotonic()
         self._skipped += lines
-        if self._clock.monotonic() - self._since > _NEWS:
-            await self._catch_up()
+        if self._clock.monotonic() - self._since > _SUMMARY_INTERVAL:
+            await self._show_skipped()
 
-    def _remember(self, block: bytes) -> None:
-        """The last lines, for the end of a flood and for the report of a failure."""
+    def _update_tail(self, block: bytes) -> None:
+        """Stores the last lines, for the summary of skipped lines and the report of a failure."""
         if not block:
             return
         fresh = _last(block)
@@ -117,26 +117,26 @@ class LogView:
         lines = fresh.decode(errors="replace").removesuffix("\n").split("\n")
         self._replica.tail.extend(self._prefix + shorten(line) for line in lines)
 
-    def _affords(self, lines: int) -> bool:
+    def _within_rate(self, lines: int) -> bool:
         now = self._clock.monotonic()
-        self._allowance = min(_BURST, self._allowance + (now - self._filled) * _PER_SECOND)
+        self._budget = min(_BURST, self._budget + (now - self._filled) * _PER_SECOND)
         self._filled = now
-        if lines > self._allowance:
+        if lines > self._budget:
             return False
-        self._allowance -= lines
+        self._budget -= lines
         return True
 
-    async def _catch_up(self) -> None:
+    async def _show_skipped(self) -> None:
         if not self._skipped:
             return
         left_out = max(0, self._skipped - self._last.count(b"\n"))
         self._skipped = 0
         if left_out:
-            self.complete = False
-            self._screen.note(f"{self._replica.name}: {left_out:,} lines are not shown here; all are in {self._where}")
+            self.all_shown = False
+            self._screen.note(f"{self._replica.name}: {left_out:,} lines skipped; the complete log is {self._where}")
         await self._screen.log(self._replica, self._prefix, self._last)
 
 
 def _last(block: bytes) -> bytes:
-    """At most so many lines, of at most so many bytes, as are shown when a replica fails."""
-    return b"\n".join(block.removesuffix(b"\n").rsplit(b"\n", KEPT_LINES)[-KEPT_LINES:])[-_LONGEST:] + b"\n"
+    """The last lines of `block`, limited to TAIL_LINES lines and _MAX_LINE bytes."""
+    return b"\n".join(block.removesuffix(b"\n").rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:])[-_MAX_LINE:] + b"\n"

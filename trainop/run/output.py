@@ -1,4 +1,4 @@
-"""Prints in a thread of its own: a terminal or pipe that nobody reads holds up that thread, never the event loop."""
+"""Prints from a separate thread, so that a blocked terminal or pipe never blocks the event loop."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import NoReturn, Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-_REFRESH = 0.2  # seconds between two pictures of a table that nothing else moves
-_PATIENCE = 1.0  # seconds that a reader gets for the rest when the command was interrupted
+_REFRESH_INTERVAL = 0.2  # seconds between refreshes of the live table while nothing is printed
+_EXIT_TIMEOUT = 1.0  # seconds for printing the rest of the output after an interruption
 THREAD = "output"
 
 
 class Terminal(Console):
-    """A console that reports a reader who is gone as the error that it is."""
+    """A console that raises `BrokenPipeError` instead of exiting the process."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise  # noqa: PLE0704  # called while BrokenPipeError is handled
 
 
 class Output:
-    """What was printed before `drained` returns is written; nothing is kept for a reader who is gone.
+    """Queues output and writes it from a thread. All methods must be called on the event loop.
 
-    `failed` is called in the event loop, once, with the error that made the output useless.
+    `failed` is called once, on the event loop, with the first write error. All later output is discarded.
     """
 
     def __init__(self, console: Console, failed: Callable[[OSError], None] = lambda error: None) -> None:
@@ -53,38 +53,38 @@ class Output:
                 await self.drained()
         finally:
             self._queue.put(None)
-            self._thread.join(_PATIENCE)
+            self._thread.join(_EXIT_TIMEOUT)
 
     def print(self, *what: RenderableType) -> None:
-        """Lines of rich text; never waits."""
+        """Queues lines of rich text. Does not block."""
         self._queue.put(lambda: self.console.print(*what, soft_wrap=True))
 
     def write(self, text: str) -> None:
-        """Text as it is; never waits."""
+        """Queues plain text. Does not block."""
         self._queue.put(lambda: (self.console.file.write(text), self.console.file.flush()))
 
     def show(self, live: Live) -> None:
-        """Keeps `live`, which must not refresh itself, below all that is printed."""
+        """Displays `live` below the printed lines. Its own refresh must be disabled."""
         self._queue.put(lambda: self._start(live))
 
     def hide(self) -> None:
-        """Ends what `show` began."""
+        """Removes the display that `show` started."""
         self._queue.put(self._stop)
 
     async def drained(self) -> None:
-        """Returns when all that was printed so far is written, or nobody is there to read it."""
-        reached = self._loop.create_future()
+        """Returns when all output queued so far has been written or discarded."""
+        done = self._loop.create_future()
 
         def settle() -> None:
-            if not reached.done():
-                reached.set_result(None)
+            if not done.done():
+                done.set_result(None)
 
         def report() -> None:
-            with suppress(RuntimeError):  # the loop has ended: nobody waits
+            with suppress(RuntimeError):  # the event loop is closed, so that nothing waits
                 self._loop.call_soon_threadsafe(settle)
 
         self._queue.put(report)
-        await reached
+        await done
 
     def _start(self, live: Live) -> None:
         self._live = live
@@ -98,7 +98,7 @@ class Output:
     def _work(self) -> None:
         while True:
             try:
-                task = self._queue.get(timeout=_REFRESH)
+                task = self._queue.get(timeout=_REFRESH_INTERVAL)
             except queue.Empty:
                 task = self._live.refresh if self._live is not None else None
                 if task is None:
@@ -109,10 +109,10 @@ class Output:
             try:
                 task()
             except (OSError, ValueError) as error:  # ValueError: the file is closed
-                self._break(error)
+                self._discard_output(error)
 
-    def _break(self, error: OSError | ValueError) -> None:
-        """Sends everything else nowhere, also what Python would still write when it ends."""
+    def _discard_output(self, error: OSError | ValueError) -> None:
+        """Redirects all further output to /dev/null, including what Python flushes at exit."""
         self._live = None
         with suppress(OSError, ValueError, AttributeError):
             null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -120,6 +120,6 @@ class Output:
             os.close(null)
         if not self._broken:
             self._broken = True
-            told = error if isinstance(error, OSError) else OSError(str(error))
+            reported = error if isinstance(error, OSError) else OSError(str(error))
             with suppress(RuntimeError):  # as above
-                self._loop.call_soon_threadsafe(self._failed, told)
+                self._loop.call_soon_threadsafe(self._failed, reported)

@@ -1,4 +1,4 @@
-"""A job that has finished on the same data before: it makes room for the one that is asked for now."""
+"""Deletes finished jobs of earlier runs with the same `--data` folder, so that they can be run again."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from trainop.runtime.client.client import Client
 from trainop.runtime.errors import ConflictError, NotFoundError
 from trainop.runtime.objects.metadata import Json
 
-_PATIENCE = 60.0
-_LOOK_AGAIN = 0.05
+_DELETE_TIMEOUT = 60.0
+_POLL_INTERVAL = 0.05
 
 
-async def clear_finished(client: Client, jobs: Sequence[Job], say: Callable[[str], None]) -> None:
-    """Deletes those that have ended, with their pods; those that have not will continue.
+async def delete_finished(client: Client, jobs: Sequence[Job], report: Callable[[str], None]) -> None:
+    """Deletes the jobs that have finished, with their pods. Unfinished jobs continue.
 
-    Raises `OSError` for what does not go away.
+    Raises `OSError` if a job is not removed within 60 s.
     """
     for document, framework in jobs:
         try:
             found = await client.get(framework.resource, document.key.name, document.key.namespace)
         except NotFoundError:
             continue
-        ended = finished(found)
-        if not ended:
-            say(f"{document.kind} {document.key.name} has not finished here before: it continues")
+        result = finished(found)
+        if not result:
+            report(f"{document.kind} {document.key.name} did not finish in an earlier run: it continues")
             continue
-        say(f"{document.kind} {document.key.name} has run here before ({ended}): it runs anew")
+        report(f"{document.kind} {document.key.name} finished in an earlier run ({result}): it is run again")
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_DELETE_TIMEOUT):
                 await _delete(client, (document, framework), found["metadata"]["uid"])
         except TimeoutError:
             raise OSError(f"{document.kind} {document.key.name} of an earlier run cannot be removed") from None
 
 
 def finished(job: Json) -> str:
-    """Succeeded or Failed, with the time; nothing if it has not ended."""
+    """The terminal condition with its time, e.g. `Succeeded at 2025-06-01T12:00:00Z`; empty if not finished."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition["type"] in {"Succeeded", "Failed"} and condition["status"] == "True":
             return f"{condition['type']} at {condition.get('lastTransitionTime')}"
@@ -45,13 +45,13 @@ def finished(job: Json) -> str:
 
 
 async def _delete(client: Client, job: Job, uid: str) -> None:
-    """Returns when the job is gone, and every pod of it before."""
+    """Returns when the job and all its pods are deleted."""
     document, framework = job
     place = (framework.resource, document.key.name, document.key.namespace)
     try:
         await client.delete(*place, uid=uid, propagation="Foreground")
         while True:
             await client.get(*place)
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_POLL_INTERVAL)
     except (NotFoundError, ConflictError):
         return

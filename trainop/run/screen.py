@@ -1,4 +1,4 @@
-"""What `trainop run` shows: log lines that scroll, and on a terminal a table of the replicas that stays below them."""
+"""The output of `trainop run`: log lines and conditions, and on a terminal a live table of replicas below them."""
 
 from __future__ import annotations
 
@@ -26,50 +26,52 @@ _COLOURS = (
     "bright_yellow",
     "bright_magenta",
 )
-_LEVELS = {"Succeeded": "green", "Running": "green", "Failed": "red", "Restarting": "yellow", "Suspended": "yellow"}
-_WIDEST = 2_000
-KEPT_LINES = 10
-"""Log lines of a replica that are shown again when it fails."""
+_STYLES = {"Succeeded": "green", "Running": "green", "Failed": "red", "Restarting": "yellow", "Suspended": "yellow"}
+_MAX_LINE = 2_000
+"""Characters of a log line that are shown on a terminal."""
+
+TAIL_LINES = 10
+"""Number of a replica's last log lines that are shown when it fails."""
 
 
 @dataclass(slots=True)
 class Replica:
-    """One replica as the table shows it; `name` is `worker-0`, with several jobs `train/worker-0`."""
+    """A row of the table. `name` is `worker-0`, or `train/worker-0` if there are several jobs."""
 
     name: str
     phase: str = "Pending"
     pods: dict[str, int] = field(default_factory=dict)
-    """Each pod that it has had, by UID, and how often containers of it were restarted."""
+    """Container restarts by UID of each pod that the replica has had."""
     detail: str = ""
     warning: str = ""
-    """The latest warning event about its pod, while that has not started."""
+    """The latest warning event about its pod, until the pod starts."""
     exit_code: int | None = None
     exit_reason: str = ""
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
     @property
     def restarts(self) -> int:
-        """A pod that takes the place of another is a restart, too."""
+        """The number of restarts; a replaced pod counts as one."""
         return sum(self.pods.values()) + max(0, len(self.pods) - 1)
 
 
 @dataclass(slots=True)
 class JobView:
-    """One job as the table shows it; `conditions`: which are true, in the order of its status."""
+    """A table of the screen. `conditions` are the types of the true conditions, in the order of the job's status."""
 
     name: str
     kind: str
     conditions: list[str] = field(default_factory=list)
     replicas: dict[str, Replica] = field(default_factory=dict)
     started: bool = False
-    """A container of it has run."""
+    """Whether a container of the job has started."""
 
     def replica(self, name: str) -> Replica:
         return self.replicas.setdefault(name, Replica(name))
 
 
 class Screen:
-    """Prints to `output`; on a terminal the table lives as long as the `with` block."""
+    """Prints to `output`. On a terminal, the table is displayed during the `with` block."""
 
     def __init__(self, output: Output, jobs: Iterable[JobView]) -> None:
         self._output = output
@@ -87,32 +89,32 @@ class Screen:
         self._output.hide()
 
     async def log(self, replica: Replica, prefix: str, block: bytes) -> None:
-        """Whole lines that a replica printed; returns when they are out. A file or pipe gets them as they are."""
+        """Prints whole log lines of a replica, unmodified for a file or pipe. Returns when they have been written."""
         lines = block.decode(errors="replace").removesuffix("\n").split("\n")
         if self.terminal:
             colour = self._colours.setdefault(replica.name, _COLOURS[len(self._colours) % len(_COLOURS)])
-            self._output.print(Text("\n").join(_shown(replica.name, colour, prefix + line) for line in lines))
+            self._output.print(Text("\n").join(_format_line(replica.name, colour, prefix + line) for line in lines))
         else:
             start = f"{replica.name:<10} {prefix}"
             self._output.write(start + f"\n{start}".join(lines) + "\n")
         await self._output.drained()
 
     def note(self, text: str, style: str = "dim") -> None:
-        """One line of our own."""
+        """Prints one line."""
         self._output.print(Text(text, style=style))
 
     def condition(self, job: JobView, kind: str, message: str) -> None:
-        """A condition became true."""
-        style = _LEVELS.get(kind, "")
+        """Prints a condition that became true."""
+        style = _STYLES.get(kind, "")
         self._output.print(Text.assemble((job.name, "bold"), " ", (kind, style or "bold"), " ", message))
 
     def failure(self, job: JobView) -> None:
-        """Which replica failed, with its exit code and last lines."""
+        """Prints the failed replicas with their exit codes and last log lines."""
         for replica in job.replicas.values():
             if replica.exit_code:
                 reason = f" ({replica.exit_reason})" if replica.exit_reason else ""
-                self.note(f"{replica.name} exited with code {replica.exit_code}{reason}; its last lines:", "bold red")
-                for line in replica.tail or ("(it printed nothing)",):
+                self.note(f"{replica.name} exited with code {replica.exit_code}{reason}; last log lines:", "bold red")
+                for line in replica.tail or ("(no output)",):
                     self.note(f"  {line}", "")
 
     def table(self) -> Group:
@@ -120,33 +122,33 @@ class Screen:
 
 
 def shorten(line: str) -> str:
-    """As much of a line as helps a person."""
-    return line if len(line) <= _WIDEST else f"{line[:_WIDEST]} … (the line goes on)"
+    """`line`, truncated for display on a terminal."""
+    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]} … (truncated)"
 
 
-def _shown(name: str, colour: str, line: str) -> Text:
-    """Colours of the line stay; whatever else it would do to the terminal does not."""
+def _format_line(name: str, colour: str, line: str) -> Text:
+    """Formats a log line. ANSI colours are kept; other control sequences are removed."""
     line = shorten(line)
     return Text.assemble((f"{name:<10} ", colour), Text.from_ansi(line) if "\x1b" in line or "\r" in line else line)
 
 
 def _job_table(job: JobView) -> Group:
-    """The title is no part of the table, which may be narrower."""
-    title = Text.assemble((f"{job.kind} {job.name}", "bold"), *(f"  {_mark(true)}{true}" for true in job.conditions))
+    """Title and table of a job. The title is separate, because it may be wider than the table."""
+    title = Text.assemble((f"{job.kind} {job.name}", "bold"), *(f"  {_symbol(true)}{true}" for true in job.conditions))
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("REPLICA", "PHASE", "RESTARTS", ""):
         table.add_column(heading, no_wrap=True)
-    for name in sorted(job.replicas, key=_in_order):
+    for name in sorted(job.replicas, key=_sort_key):
         replica = job.replicas[name]
-        phase = Text(replica.phase, style=_LEVELS.get(replica.phase, ""))
+        phase = Text(replica.phase, style=_STYLES.get(replica.phase, ""))
         table.add_row(replica.name, phase, str(replica.restarts), Text(replica.detail, overflow="ellipsis"))
     return Group(title, table)
 
 
-def _mark(condition: str) -> str:
+def _symbol(condition: str) -> str:
     return "✗ " if condition == "Failed" else "✓ "
 
 
-def _in_order(name: str) -> tuple[str, int]:
+def _sort_key(name: str) -> tuple[str, int]:
     role, _, index = name.rpartition("-")
     return role, int(index) if index.isdigit() else 0

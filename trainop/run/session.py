@@ -1,4 +1,4 @@
-"""One session: cluster and operator up, objects applied, jobs followed to their end."""
+"""A session of `trainop run` or `trainop cluster`: starts cluster and operator, applies objects, follows jobs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.logs import configure_logs
 from trainop.operator import FRAMEWORKS, build
 from trainop.run.apply import apply, install
-from trainop.run.check import jobs_among
+from trainop.run.check import find_jobs
 from trainop.run.documents import Document, read
-from trainop.run.follow import Followed, Follower
+from trainop.run.follow import FollowedJob, Follower
 from trainop.run.interrupts import Interrupts
-from trainop.run.keeping import kept_logs
 from trainop.run.output import Output
-from trainop.run.rerun import clear_finished
+from trainop.run.rerun import delete_finished
+from trainop.run.saved_logs import saved_logs
 from trainop.run.screen import JobView, Screen
 from trainop.run.starting import DEFAULT_TIMEOUT
 from trainop.runtime.cache.cache import Cache
@@ -43,20 +43,21 @@ async def run_files(
     start_timeout: float = DEFAULT_TIMEOUT,
     interrupts: Interrupts | None = None,
 ) -> int:
-    """The exit code of `trainop run`. Raises `BadInputError` for files that make no sense, before anything starts.
+    """Runs the jobs in the files and returns the exit code of `trainop run`.
 
-    `start_timeout` in seconds: a job of which no container has run by then counts as failed; 0 waits for ever.
+    Raises `BadInputError` for invalid files before anything is started. `start_timeout` in seconds: a job without a
+    started container by then counts as failed; 0 disables the timeout.
     """
     documents = read(paths)
-    jobs = jobs_among(documents)
-    stops = interrupts or Interrupts()
-    async with Output(console, stops.lose_output) as output, _cluster(options, stops) as cluster:
-        await clear_finished(cluster.client, jobs, lambda line: output.print(Text(line)))
+    jobs = find_jobs(documents)
+    interrupts = interrupts or Interrupts()
+    async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
+        await delete_finished(cluster.client, jobs, lambda line: output.print(Text(line)))
         async with _operator(cluster):
             await apply(cluster.client, documents)
             code = await _follow(cluster, jobs, output, options.directory, start_timeout)
             if keep:
-                output.print(Text(f"The cluster stays up until Ctrl-C.\n{_export(cluster)}"))
+                output.print(Text(f"The cluster keeps running until Ctrl-C.\n{_export(cluster)}"))
                 await asyncio.Event().wait()
     return code
 
@@ -64,9 +65,9 @@ async def run_files(
 async def run_cluster(
     options: ClusterOptions, console: Console, *, with_operator: bool, interrupts: Interrupts | None = None
 ) -> int:
-    """Serves until it is cancelled."""
-    stops = interrupts or Interrupts()
-    async with Output(console, stops.lose_output) as output, _cluster(options, stops) as cluster:
+    """Runs an embedded cluster until cancelled."""
+    interrupts = interrupts or Interrupts()
+    async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
         output.print(Text(f"# API server {cluster.url}, pods have {_NETWORKS[cluster.node.network]}"))
         output.print(Text(_export(cluster)))
         if with_operator:
@@ -83,12 +84,12 @@ _NETWORKS = {
 
 
 def _export(cluster: LocalCluster) -> str:
-    """For a shell, in whatever folder."""
+    """The shell command that selects the kubeconfig."""
     return f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}"
 
 
-def _say(line: str) -> None:
-    """On stderr, where people see it though the output goes to a file; without waiting for one who does not read."""
+def _print_status(line: str) -> None:
+    """Prints to stderr, visible even if stdout is redirected. Uses a thread, because stderr may block."""
 
     def print_line() -> None:
         with suppress(OSError, ValueError):
@@ -100,9 +101,9 @@ def _say(line: str) -> None:
 
 @asynccontextmanager
 async def _cluster(options: ClusterOptions, interrupts: Interrupts) -> AsyncIterator[LocalCluster]:
-    """A cluster whose log, and that of the operator in it, is a file beside its data."""
-    cluster = LocalCluster(options, say=_say)
-    interrupts.on_hurry = cluster.hurry
+    """Starts a cluster. It and the operator log to `trainop.log` in the cluster's folder."""
+    cluster = LocalCluster(options, say=_print_status)
+    interrupts.on_second_signal = cluster.hurry
     with private.open_text(cluster.directory / "trainop.log") as log:
         configure_logs(LogSettings(level="info"), log)
         async with cluster:
@@ -111,7 +112,7 @@ async def _cluster(options: ClusterOptions, interrupts: Interrupts) -> AsyncIter
 
 @asynccontextmanager
 async def _operator(cluster: LocalCluster) -> AsyncIterator[None]:
-    """The operator within this process, with the CRDs of all its kinds installed."""
+    """Installs the CRDs and runs the operator in this process."""
     await install(cluster.client, [crd(framework) for framework in FRAMEWORKS.values()])
     settings = Settings(metrics_bind_address="0", health_probe_bind_address="0")
     manager = build(settings, cluster.transport, signals=False)
@@ -130,13 +131,13 @@ async def _follow(
     data: Path | None,
     start_timeout: float,
 ) -> int:
-    followed = [Followed(f.resource, d.key, JobView(d.key.name, d.kind)) for d, f in jobs]
+    followed = [FollowedJob(f.resource, d.key, JobView(d.key.name, d.kind)) for d, f in jobs]
     cache = Cache(cluster.client)
     with (
-        kept_logs(cluster.directory / "logs" if data else None, cluster.node.log_file) as logs,
+        saved_logs(cluster.directory / "logs" if data else None, cluster.node.log_file) as logs,
         Screen(output, [job.view for job in followed]) as screen,
     ):
-        follower = Follower(cluster.client, cache, followed, screen, keep_log=logs.keep, start_timeout=start_timeout)
+        follower = Follower(cluster.client, cache, followed, screen, save_log=logs.save, start_timeout=start_timeout)
         watching = asyncio.create_task(cache.run())
         try:
             await follower.run()
@@ -148,8 +149,8 @@ async def _follow(
     return exit_code(followed)
 
 
-def exit_code(jobs: Sequence[Followed]) -> int:
-    """0 if all succeeded, 2 if one was refused as invalid, else 1."""
+def exit_code(jobs: Sequence[FollowedJob]) -> int:
+    """0 if all jobs succeeded, 2 if one failed validation, else 1."""
     if all(job.ended == "Succeeded" for job in jobs):
         return 0
     return 2 if any(job.reason.endswith("FailedValidation") for job in jobs) else 1

@@ -1,4 +1,4 @@
-"""Jobs that have not started: what they wait for is said again and again, and not for ever."""
+"""Reports periodically what jobs wait for before they start, and enforces the start timeout."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from itertools import chain, repeat
 from trainop.run.screen import JobView, Replica
 from trainop.runtime.clock import Clock
 
-_PAUSES = (10.0, 10.0, 10.0, 15.0, 30.0)
-_LAST_PAUSE = 60.0
-_PHASES = ("Pending", "Unknown")
+_NOTE_INTERVALS = (10.0, 10.0, 10.0, 15.0, 30.0)
+_LAST_INTERVAL = 60.0
+_UNSTARTED_PHASES = ("Pending", "Unknown")
 DEFAULT_TIMEOUT = 300.0
+"""Seconds."""
 
 
 class StartWatch:
-    """`timeout` in seconds, 0 for none. A job of which a container has run has started, whatever comes later."""
+    """Monitors jobs until their first container starts. `timeout` in seconds; 0 disables it."""
 
     def __init__(self, clock: Clock, timeout: float, note: Callable[[str], None]) -> None:
         self._clock = clock
         self._timeout = timeout
         self._note = note
 
-    async def run(self, jobs: Callable[[], Sequence[JobView]], give_up: Callable[[JobView, str], None]) -> None:
-        """Looks at the unfinished `jobs` until cancelled; `give_up` gets what did not start in time, and why."""
+    async def run(self, jobs: Callable[[], Sequence[JobView]], on_timeout: Callable[[JobView, str], None]) -> None:
+        """Checks the unfinished `jobs` until cancelled. Calls `on_timeout` with each job that did not start in time,
+        and the reason."""
         begun = self._clock.monotonic()
-        for pause in chain(_PAUSES, repeat(_LAST_PAUSE)):
+        for pause in chain(_NOTE_INTERVALS, repeat(_LAST_INTERVAL)):
             waited = self._clock.monotonic() - begun
             left = self._timeout - waited
             await self._clock.sleep(min(pause, left) if left > 0 else pause)
@@ -34,15 +36,15 @@ class StartWatch:
             for job in jobs():
                 reasons = list(describe_waiting(job))
                 if over and not job.started:
-                    why = "; ".join(reasons) or "nothing says why"
-                    give_up(job, f"{job.kind} {job.name} has not started within {self._timeout:g} s: {why}")
+                    why = "; ".join(reasons) or "no reason is known"
+                    on_timeout(job, f"{job.kind} {job.name} has not started within {self._timeout:g} s: {why}")
                 else:
                     for reason in reasons:
                         self._note(f"{reason} ({waited:.0f} s)")
 
 
 def describe_waiting(job: JobView) -> Iterator[str]:
-    """A sentence for each thing that replicas wait for."""
+    """One sentence for each distinct reason for which replicas wait."""
     if "Suspended" in job.conditions:
         yield f"{job.kind} {job.name} is suspended (spec.runPolicy.suspend)"
         return
@@ -50,13 +52,11 @@ def describe_waiting(job: JobView) -> Iterator[str]:
         yield f"{job.kind} {job.name} has no pod yet"
     waiting: dict[str, list[str]] = {}
     for replica in _unstarted(job.replicas.values()):
-        waiting.setdefault(replica.warning or replica.detail or "its container is being started", []).append(
-            replica.name
-        )
+        waiting.setdefault(replica.warning or replica.detail or "container is starting", []).append(replica.name)
     for reason, names in waiting.items():
         others = f" and {len(names) - 1} more wait" if len(names) > 1 else " waits"
         yield f"{names[0]}{others}: {reason}"
 
 
 def _unstarted(replicas: Iterable[Replica]) -> Iterator[Replica]:
-    return (replica for replica in replicas if replica.phase in _PHASES)
+    return (replica for replica in replicas if replica.phase in _UNSTARTED_PHASES)
