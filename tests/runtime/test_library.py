@@ -103,6 +103,35 @@ def test_types_come_along():
     assert "examples/runtime" in project["tool"]["mypy"]["files"], "a program of a user, checked as ours is"
 
 
+MISUSE = """\
+from trainop.runtime import PODS, Client, Key, Result
+
+
+async def misuse(client: Client) -> Result:
+    pod: str = await client.get(PODS, "name", "namespace")
+    await client.get(PODS, "name", "namespace", timeout="soon")
+    return Key("namespace", "name")
+"""
+
+
+def test_the_types_reach_the_project_of_a_user(tmp_path: Path):
+    """`mypy --strict` outside this checkout: the example has no error, and each misuse has one."""
+    (tmp_path / "greetings.py").write_text((EXAMPLE / "greetings.py").read_text(encoding="utf-8"))
+    (tmp_path / "misuse.py").write_text(MISUSE)
+    cache = ROOT / ".mypy_cache" / "user"  # kept: the first run takes ten seconds, the next half of one
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={cache}", "greetings.py", "misuse.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    errors = re.findall(r"^(.+?:\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
+    expected = [("misuse.py:5", "assignment"), ("misuse.py:6", "call-arg"), ("misuse.py:7", "return-value")]
+    assert errors == expected, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
