@@ -166,6 +166,20 @@ def test_the_website_loads_nothing_from_elsewhere():
     assert not ELSEWHERE.findall('<link href="assets/x.css"><a href="https://z.example"><img src="e2e/s1.svg">')
 
 
+def test_the_ten_questions_are_answered_by_the_files_they_name():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.split("## Ten questions\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+\?) \| `([^`]+)` \| (.+) \|$", section, re.MULTILINE)
+    assert len(rows) == 10
+    for question, path, names in rows:
+        source = (ROOT / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`(\w+)`", names):
+            found = re.search(
+                rf"^ *(?:async )?(?:def|class) {name}\b|^{name}\b.* =|[\"']{name}[\"']:", source, re.MULTILINE
+            )
+            assert found, f"{question} {path} does not define {name}"
+
+
 def test_the_page_of_wrong_fields_has_the_table_that_is_followed():
     text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
     rows = [
