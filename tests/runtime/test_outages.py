@@ -353,7 +353,7 @@ async def test_a_kind_that_comes_back_begins_with_a_list(capsys: pytest.CaptureF
         await asyncio.sleep(100)
     assert scene.transport.verbs() == ["GET", "stream", "list", "watch@10", "GET", "list", "watch@20"]
     assert scene.transport.delays()[3] == pytest.approx(30), "it has just gone"
-    assert capsys.readouterr().out.count("kind is not served any more") == 1
+    assert capsys.readouterr().out.count("kind is no longer served") == 1
     assert scene.handler.calls == ["+a@3!", "-a?", "+a@3", "+b@4"]
 
 

@@ -1,4 +1,4 @@
-"""All informers of the process: whoever asks for the same objects shares one watch."""
+"""Shares informers between controllers, so that each collection of objects is watched and stored only once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ T = TypeVar("T", bound=HasMetadata)
 
 
 class CacheError(LookupError):
-    """What is asked for is not in the cache, whether it exists or not."""
+    """The cache cannot answer a read: no synced informer, or more than one, covers it."""
 
 
 class Cache:
-    """Informers may be asked for before and while it runs."""
+    """The shared informers of a process (controller-runtime `cache.Cache`). Informers may be added before `run` and
+    while it runs."""
 
     def __init__(
         self,
@@ -36,8 +37,8 @@ class Cache:
         metrics: InformerMetrics | None = None,
         guarded: bool = False,
     ) -> None:
-        """`namespaces` limits all namespaced kinds, perhaps with selectors of each; none means all namespaces.
-        `guarded`: whoever mutates a cached object ends the process; for tests."""
+        """`namespaces` limits all namespaced kinds, optionally with selectors per namespace; empty means all. `guarded`
+        detects mutations of cached objects, which then end the process; for tests."""
         self._client = client
         self._namespaces = namespaces
         self._clock = clock or SystemClock()
@@ -60,8 +61,8 @@ class Cache:
         optional: bool = False,
         metadata_only: bool = False,
     ) -> Informer[T]:
-        """The informer for these objects; for the same selectors and decoder the same one, which then has the indices
-        of all who asked and is optional only if it is for all. `namespaces` goes before that of the cache."""
+        """Returns the informer for these objects; parameters as in `Informer`, and `namespaces` overrides the cache's.
+        Equal calls share one informer. It has the indices of all of them, and is optional only if all agree."""
         namespaces = self._namespaces if namespaces is None else namespaces
         scopes = tuple(scopes_of(resource, namespaces, label_selector, field_selector))
         identity = (resource, decode, scopes, metadata_only)
@@ -90,16 +91,16 @@ class Cache:
         return informer
 
     def get(self, resource: Resource, key: Key) -> Any:
-        """The object, None if it does not exist. This and the following raise `CacheError` if there is no synced
-        informer of the kind, or several. With types and without a search: `informer(...).store`."""
+        """The cached object, None if it does not exist. Like `list` and `by_index`, raises `CacheError` unless exactly
+        one informer has the kind and is synced. `informer(...).store` gives typed access without this lookup."""
         return self._only(resource, key.namespace).store.get(key)
 
     def list(self, resource: Resource, namespace: str | None = None) -> Sequence[Any]:
-        """All objects, or those of one namespace."""
+        """All cached objects, or those of one namespace."""
         return self._only(resource, namespace).store.list(namespace)
 
     def by_index(self, resource: Resource, index: str, value: str) -> Sequence[Any]:
-        """The objects that this index puts under `value`; raises `KeyError` if there is no such index."""
+        """The objects for which `index` yields `value`. Raises `KeyError` if there is no such index."""
         return self._only(resource, None).store.by_index(index, value)
 
     def _only(self, resource: Resource, namespace: str | None) -> Informer[Any]:
@@ -114,15 +115,16 @@ class Cache:
 
     @property
     def synced(self) -> bool:
-        """All informers are."""
+        """Whether all informers are synced."""
         return all(informer.synced for informer in self._informers.values())
 
     async def wait_synced(self) -> None:
+        """Waits until every informer is synced."""
         for informer in tuple(self._informers.values()):
             await informer.wait_synced()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs all informers until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -134,7 +136,7 @@ class Cache:
 
 
 def _share(informer: Informer[T], indices: Mapping[str, Index[T]], *, optional: bool) -> Informer[T]:
-    """The same informer for one more who asks."""
+    """Adds another caller's indices and its `optional` to an existing informer."""
     informer.optional = informer.optional and optional
     for name, index in indices.items():
         informer.store.add_index(name, index)

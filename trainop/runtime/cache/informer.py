@@ -1,4 +1,7 @@
-"""A shared view of one kind: a store kept up to date by list and watch, and handlers told of every change."""
+"""Shared informer of one kind: a store kept up to date by reflectors, and handlers notified of every change.
+
+Handlers run synchronously on the event loop, in the order of changes, after the store has been updated.
+"""
 
 from __future__ import annotations
 
@@ -28,35 +31,41 @@ T = TypeVar("T", bound=HasMetadata)
 T_contra = TypeVar("T_contra", bound=HasMetadata, contravariant=True)
 
 SLOW_HANDLER = 0.1
+"""Seconds from which the handlers of one change are logged as slow."""
+
 DISCOVERY_INTERVAL = 30.0
 DISCOVERY_RETRY = 2.0
 RESYNC = 36_000.0
+"""Mean seconds between two resyncs; ten hours, as in controller-runtime."""
+
 RESYNC_JITTER = 0.1
 RESYNC_SLICE = 500
-"""Objects that handlers are told of before the event loop gets its turn."""
+"""Objects per slice of a resync; the event loop runs other tasks in between."""
 
 log = structlog.get_logger(__name__)
 
 
 class Handler(Protocol[T_contra]):
-    """Told of changes, in order, after the store has them. Synchronous and quick: it maps and enqueues."""
+    """Event handler of an informer (client-go `cache.ResourceEventHandler`). Must return quickly: it maps objects to
+    keys and enqueues them."""
 
     def add(self, obj: T_contra, initial: bool) -> None:
-        """`initial`: part of the first list that this handler is shown."""
+        """The object was added. `initial`: it existed before, and is part of the first list for this handler."""
         ...
 
     def update(self, old: T_contra, new: T_contra) -> None:
-        """Both are the same object when nothing has changed and all are gone through, every ten hours."""
+        """The object was updated. In a resync, every ten hours, `old` and `new` are the same object."""
         ...
 
     def delete(self, obj: T_contra | None, key: Key, final_state_unknown: bool) -> None:
-        """`obj` is the last state known; `final_state_unknown` tells that the deletion itself was not seen, or that the
-        object is there and cannot be read (`Store.unreadable`)."""
+        """The object was deleted; `obj` is its last known state, None if only the key is known. `final_state_unknown`:
+        the deletion itself was missed, or the object exists but cannot be decoded (`Store.unreadable`)."""
         ...
 
 
 class Informer(Generic[T]):
-    """`store` is valid once `synced`. Runs until cancelled; all trouble with the server is retried with back-off."""
+    """Keeps `store` equal to the objects on the API server; complete once `synced`. All failures of the server are
+    retried with back-off."""
 
     def __init__(
         self,
@@ -76,9 +85,9 @@ class Informer(Generic[T]):
         metrics: InformerMetrics | None = None,
         guarded: bool = False,
     ) -> None:
-        """`optional`: the kind may not be served; then the informer counts as synced and waits for it to appear.
-        `metadata_only`: `decode` gets objects without spec and status, which saves memory. `guarded`: for tests, a
-        mutated object ends the process."""
+        """`optional`: the kind may be absent, such as a CRD that is not installed; the informer then counts as synced,
+        and polls discovery until the kind is served. `metadata_only`: the server sends only metadata, which saves
+        memory. `guarded`: detect mutations of cached objects, for tests."""
         self.resource = resource
         self.optional = optional
         self._clock = clock or SystemClock()
@@ -109,7 +118,7 @@ class Informer(Generic[T]):
         )
 
     def add_handler(self, handler: Handler[T]) -> None:
-        """Adds a handler; one that comes late is told at once of everything that is cached."""
+        """Adds a handler, and calls its `add` for every object that is already cached."""
         self._handlers.append(handler)
         for obj in self.store.list():
             self._call(handler, Change(obj.metadata.key, None, obj), initial=True)
@@ -117,53 +126,55 @@ class Informer(Generic[T]):
             self._call(handler, Change(key, None, None, final_state_unknown=True), initial=True)
 
     def covers(self, namespace: str) -> bool:
-        """Whether objects of this namespace would be in the store; of cluster-scoped kinds the namespace is empty."""
+        """Whether the informer watches `namespace`, which is empty for cluster-scoped kinds."""
         return any(scope.covers(namespace) for scope in self._scopes)
 
     @property
     def synced(self) -> bool:
-        """Every handler has returned for every object of the first list, or the optional kind was not served."""
+        """Whether the first list is complete and all handlers have seen it, or the optional kind is not served."""
         return self._synced.is_set()
 
     @property
     def current(self) -> bool:
-        """False from the beginning of an outage until the server has shown that it is where it was, or all that it has.
-        Different kinds find that out at different times, and must not be looked at together before."""
+        """False from the start of an outage until a watch has resumed at a confirmed resourceVersion, or a new list is
+        complete. After a restore of etcd, informers notice at different times that the server's state has moved back;
+        until then their stores must not be combined."""
         return not any(reflector.in_outage for reflector in self._reflectors)
 
     @property
     def served(self) -> bool:
-        """False only for an optional kind that the server does not have, as far as is known."""
+        """False only for an optional kind that, at the last check, the server did not serve."""
         return self._served is not False
 
     async def wait_synced(self) -> None:
         await self._synced.wait()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._resync(), name=f"resync {self.resource}")
-            await self._keep_up()
+            await self._list_and_watch()
 
     async def _resync(self) -> None:
-        """Every ten hours handlers are told of every object as if it had changed: whoever forgot one is reminded."""
+        """Periodically calls `update` for every object, as a safety net for handlers that missed one."""
         interval = RESYNC * self._rng.uniform(1 - RESYNC_JITTER, 1 + RESYNC_JITTER)
         while True:
             await self._clock.sleep(interval)
-            for told, key in enumerate(tuple(self.store.keys())):
+            for count, key in enumerate(tuple(self.store.keys())):
                 obj = self.store.get(key)
                 if obj is not None:
                     self._publish([Change(key, obj, obj)], initial=False)
-                if told % RESYNC_SLICE == 0:
+                if count % RESYNC_SLICE == 0:
                     await asyncio.sleep(0)
 
-    async def _keep_up(self) -> None:
+    async def _list_and_watch(self) -> None:
+        """Runs the reflectors; if the optional kind disappears, empties the store and waits for it to return."""
         while True:
             if self.optional:
                 await self._wait_served()
             await self._reflect()
             self._served = False
-            log.info("kind is not served any more", resource=str(self.resource))
+            log.info("kind is no longer served", resource=str(self.resource))
             self._publish(self.store.prune(()), initial=False)
             await self._clock.sleep(DISCOVERY_INTERVAL)
 
@@ -173,7 +184,7 @@ class Informer(Generic[T]):
                 group.create_task(reflector.run(until_not_found=self.optional), name=f"reflector {self.resource}")
 
     async def _wait_served(self) -> None:
-        """Polls discovery; that a kind is missing counts as synced, that nobody can tell does not."""
+        """Polls discovery until the kind is served. A missing kind counts as synced; a failed discovery does not."""
         wait = DISCOVERY_RETRY
         while True:
             try:
@@ -187,10 +198,10 @@ class Informer(Generic[T]):
             if not self._synced.is_set():
                 log.warning("kind is not installed, waiting for it", resource=str(self.resource))
             self._synced.set()
-            await self._clock.sleep(wait)  # short at first: a server that starts does not know its CRDs yet
+            await self._clock.sleep(wait)  # short at first: a starting server has not loaded its CRDs
             wait = min(2 * wait, DISCOVERY_INTERVAL)
 
-    # The sink of the reflectors.
+    # The `Sink` interface, called by the reflectors.
 
     def put(self, obj: T, *, listing: bool, initial: bool) -> None:
         changes = self.store.put(obj, any_version=listing)
@@ -217,7 +228,7 @@ class Informer(Generic[T]):
         self._metrics.stored(str(self.resource), len(self.store))
         self._unlisted -= 1
         if self._unlisted <= 0 and not self._synced.is_set():
-            log.debug("informer is synced", resource=str(self.resource), objects=len(self.store))
+            log.debug("informer synced", resource=str(self.resource), objects=len(self.store))
             self._synced.set()
 
     def _publish(self, changes: Sequence[Change[T]], initial: bool) -> None:
@@ -233,7 +244,7 @@ class Informer(Generic[T]):
                 self._metrics.stored(str(self.resource), len(self.store))
 
     def _call(self, handler: Handler[T], change: Change[T], initial: bool) -> None:
-        error = attempt(lambda told: _tell(told, change, initial), handler)
+        error = attempt(lambda target: _notify(target, change, initial), handler)
         if error is not None:
             self._count_failure()
             log.error("handler failed", resource=str(self.resource), key=str(change.key), exc_info=error)
@@ -242,7 +253,7 @@ class Informer(Generic[T]):
         self._metrics.handler_failed(str(self.resource))
 
 
-def _tell(handler: Handler[T], change: Change[T], initial: bool) -> None:
+def _notify(handler: Handler[T], change: Change[T], initial: bool) -> None:
     key, old, new, final_state_unknown = change
     if new is None:
         handler.delete(old, key, final_state_unknown)

@@ -1,4 +1,8 @@
-"""Catches whoever mutates what the cache shares. For tests: it encodes every object twice."""
+"""Cache mutation detector (client-go `tools/cache/mutation_detector.go`).
+
+Cached objects are shared by all controllers and must not be mutated. Only for tests, because the detector encodes every
+object twice.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MutationError(AssertionError):
-    """A cached object is not as it came from the API server."""
+    """A cached object differs from what the API server sent."""
 
 
 class GuardedStore(Store[T]):
-    """A `Store` that looks at an object again before it lets go of it, and at all of them when asked
-    (client-go `tools/cache/mutation_detector.go`)."""
+    """A `Store` that compares each object with its original encoding when it is replaced or removed, and all objects
+    when `verify` is called."""
 
     def __init__(
         self, indices: Mapping[str, Index[T]] | None = None, *, index_failed: Callable[[], None] = lambda: None

@@ -1,4 +1,7 @@
-"""Keeps a sink up to date with one collection of the API server: does what `watcher` decides."""
+"""Reflector: lists and watches one collection and feeds its objects to a sink (client-go `tools/cache/reflector.go`).
+
+`watcher` decides what to do next; this module does the I/O, decodes objects and yields to the event loop.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +45,18 @@ from trainop.runtime.objects.metadata import Decoder, HasMetadata, Json, Key, Pa
 from trainop.runtime.objects.resource import Resource
 
 OPEN_TIMEOUT = 30.0
-STREAMED_LIST_PATIENCE = 60.0
-BOOKMARK_PATIENCE = 90.0
-"""Seconds of silence, also before the first bookmark; servers send one about every minute."""
+STREAMED_LIST_IDLE_TIMEOUT = 60.0
+WATCH_IDLE_TIMEOUT = 90.0
+"""Seconds without a line after which a watch is abandoned. Servers send a bookmark about every minute."""
 
-GRACE = 10.0
-"""Seconds that a streamed list may take beyond the time after which the server should end it."""
+STREAMED_LIST_GRACE = 10.0
+"""Seconds that a streamed list may exceed the requested `timeoutSeconds`."""
 
 MAX_STALL = 0.05
-"""Seconds after which the event loop gets its turn."""
+"""Seconds of work after which to yield to the event loop."""
 
 MAX_PAGE = 4 * 1024 * 1024
-"""Bytes of a page above which the following ones are asked to be shorter."""
+"""Bytes of a page above which later pages are requested with fewer objects."""
 
 LOG_INTERVAL = 300.0
 END_OF_LIST = "k8s.io/initial-events-end"
@@ -65,7 +68,7 @@ log = structlog.get_logger(__name__)
 
 
 class Reflector(Generic[T]):
-    """One collection: what `scope` covers of a kind."""
+    """Keeps `sink` up to date with the objects of one kind that `scope` covers."""
 
     def __init__(
         self,
@@ -100,43 +103,43 @@ class Reflector(Generic[T]):
         self._yielded = 0.0
         self._throttle = LogThrottle(clock, LOG_INTERVAL)
         self._streams = True
-        self._outage = False
-        self._hurried = False
+        self._in_outage = False
+        self._retried_early = False
         self._page_size = PAGE_SIZE
 
     @property
     def in_outage(self) -> bool:
-        """The server was away, and has not shown since then that what is stored still holds."""
-        return self._outage
+        """Whether the server was unavailable, and has not yet confirmed the cached state since then."""
+        return self._in_outage
 
     async def run(self, *, until_not_found: bool) -> None:
-        """For ever, or until the server says that there is no such kind."""
+        """Runs until cancelled or, with `until_not_found`, until the server answers 404 for the kind."""
         state, action = begin(self._rng, streams=self._streams)
         try:
             while True:
-                if action.delay > 0 and await self._pause(action.delay):
+                if action.delay > 0 and await self._wait_to_retry(action.delay):
                     state = replace(state, failures=0)
                 outcome = await self._perform(action)
                 state, action = step(state, outcome, self._clock.monotonic(), self._rng)
                 self._streams = state.streams
                 if isinstance(outcome, Ended):
-                    self._record(outcome, action)
+                    self._count_restart(outcome, action)
                     if until_not_found and outcome.cause is Cause.NOT_FOUND:
-                        self._outage = False
+                        self._in_outage = False
                         return
         finally:
             await self._disconnect()
 
-    async def _pause(self, delay: float) -> bool:
-        """Waits before the next try; less long, and true, if in an outage the server answers somebody else. That is
-        believed once until it answers us, too: an informer that fails alone backs off alone."""
-        if not self._outage or self._hurried:
+    async def _wait_to_retry(self, delay: float) -> bool:
+        """Waits before a retry. Cuts the wait short, and returns true, if the server answers another request during an
+        outage; only once until this reflector succeeds, so that a single failing kind keeps its back-off."""
+        if not self._in_outage or self._retried_early:
             await self._clock.sleep(delay)
             return False
         if not await self._client.recovery.sleep(delay, self._clock):
             return False
-        self._hurried = True
-        await self._clock.sleep(self._rng.uniform(0, FIRST_BACKOFF))  # not all informers at once
+        self._retried_early = True
+        await self._clock.sleep(self._rng.uniform(0, FIRST_BACKOFF))  # spreads the informers' requests
         return True
 
     async def _perform(self, action: Action) -> Paged | Listed | Ended:
@@ -156,9 +159,9 @@ class Reflector(Generic[T]):
                 case Verb.READ:
                     pass
         except (ApiError, ConnectionError, TimeoutError) as error:
-            await self._disconnect()  # a watch that was opened, but not found to go on where it was, is not kept
-            self._tell(cause_of(error), str(error) or repr(error), action)
-            self._outage = self._outage or cause_of(error) in (Cause.DISCONNECTED, Cause.UNAVAILABLE)
+            await self._disconnect()  # a watch may be open although its version could not be confirmed
+            self._log_failure(cause_of(error), str(error) or repr(error), action)
+            self._in_outage = self._in_outage or cause_of(error) in (Cause.DISCONNECTED, Cause.UNAVAILABLE)
             return Ended(cause_of(error), retry_after=float(getattr(error, "retry_after", None) or 0))
         return await self._read()
 
@@ -169,12 +172,12 @@ class Reflector(Generic[T]):
         page = await self._client.page(*where, query, token, limit=self._page_size, accept=self._list_accept)
         self._page_size = page.limit
         if page.size > MAX_PAGE:
-            # Large objects: what cannot be interrupted, a page being split, must stay short.
+            # Parsing a page blocks the event loop, so that pages must stay small.
             self._page_size = max(1, self._page_size * MAX_PAGE // page.size)
         known = len(self._seen)
         for raw in page.items:
             self._put_listed(raw)
-            await self._breathe()
+            await self._yield_if_due()
         await asyncio.sleep(0)
         if page.token:
             self._pages.advance(page.token, grew=len(self._seen) > known)
@@ -184,12 +187,8 @@ class Reflector(Generic[T]):
 
     async def _open(self, action: Action) -> None:
         await self._disconnect()
-        query = {
-            **self._scope.query,
-            "watch": "1",
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(action.timeout),
-        }
+        query = self._scope.query
+        query |= {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(action.timeout)}
         if action.verb is Verb.STREAM:
             query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         else:
@@ -197,29 +196,30 @@ class Reflector(Generic[T]):
         accept = METADATA_OBJECT if self._metadata_only else JSON
         path = self._resource.path(self._scope.namespace)
         stream = await self._client.open(Request("GET", path, query, accept=accept, timeout=OPEN_TIMEOUT))
-        idle_timeout = STREAMED_LIST_PATIENCE if self._listing else BOOKMARK_PATIENCE
-        max_age = action.timeout + GRACE if self._listing else math.inf
+        idle_timeout = STREAMED_LIST_IDLE_TIMEOUT if self._listing else WATCH_IDLE_TIMEOUT
+        max_age = action.timeout + STREAMED_LIST_GRACE if self._listing else math.inf
         self._connection = Connection(stream, action.version, idle_timeout, max_age, self._clock)
 
     async def _is_rewound(self, version: str) -> bool:
-        """Whether the server came back from an outage with a past before `version`, restored from a backup. It would
-        keep such a watch open and silent until its versions have caught up, so it is asked for the one it is at."""
-        if not self._outage:
+        """After an outage, whether the server's resourceVersion is below `version`: etcd was restored from a backup.
+        The server would keep a watch from `version` open, but silent until its versions have caught up."""
+        if not self._in_outage:
             return False
         page = await self._client.page(
             self._resource, self._scope.namespace, self._scope.query, limit=1, accept=self._list_accept
         )
         rewound = is_older(page.resource_version, version)
         if rewound:
-            log.warning("server is before what it was", resource=self._name, was=version, now=page.resource_version)
-        self._outage = rewound
-        self._hurried = False
+            resource, now = self._name, page.resource_version
+            log.warning("resourceVersion went backwards (etcd restored?)", resource=resource, was=version, now=now)
+        self._in_outage = rewound
+        self._retried_early = False
         return rewound
 
     async def _read(self) -> Listed | Ended:
-        """Delivers events until the list in the stream is complete or the stream ends."""
+        """Delivers events until a streamed list is complete or the stream ends."""
         connection = self._connection
-        assert connection is not None, "READ follows only an open stream"  # noqa: S101  # invariant of the machine
+        assert connection is not None, "READ follows only an open stream"  # noqa: S101  # invariant of the state machine
         while True:
             try:
                 if not connection.lines and not await connection.wait_for_lines():
@@ -237,20 +237,20 @@ class Reflector(Generic[T]):
                 return outcome
 
     async def _deliver(self, connection: Connection) -> Listed | Ended | None:
-        """All lines that have arrived; what they ask for, if anything."""
+        """Delivers all lines that have arrived; returns the outcome if one of them ends the list or the watch."""
         arrived, events = self._clock.monotonic(), 0
         outcome: Listed | Ended | None = None
         while connection.lines and outcome is None:
-            outcome = await self._take(connection, connection.lines.popleft())
+            outcome = await self._receive(connection, connection.lines.popleft())
             events += 1
-            await self._breathe()
+            await self._yield_if_due()
         self._metrics.received(self._name, events, self._clock.monotonic() - arrived)
         await asyncio.sleep(0)
         if isinstance(outcome, Ended):
             await self._disconnect()
         return outcome
 
-    async def _take(self, connection: Connection, line: bytes) -> Listed | Ended | None:
+    async def _receive(self, connection: Connection, line: bytes) -> Listed | Ended | None:
         if not line.strip():
             return None
         try:
@@ -259,9 +259,9 @@ class Reflector(Generic[T]):
                 case "ADDED" | "MODIFIED" | "DELETED":
                     self._apply(connection, event)
                 case "BOOKMARK":
-                    return self._mark(connection, await read(decode_partial, event.object))
+                    return self._apply_bookmark(connection, await read(decode_partial, event.object))
                 case "ERROR":
-                    return self._refused(connection, await read(decode_status, event.object))
+                    return self._end_with_status(connection, await read(decode_status, event.object))
                 case _:
                     self._metrics.dropped(self._name, "unknown")
                     self._warn("event of unknown type", type=event.type[:64])
@@ -272,7 +272,7 @@ class Reflector(Generic[T]):
         return None
 
     def _apply(self, connection: Connection, event: WatchEvent) -> None:
-        """Raises `DecodeError` for an object of which not even the name can be read: only a new list tells which."""
+        """Applies an event. Raises `DecodeError` if the object's name is unreadable, which makes a relist necessary."""
         connection.made_progress = True
         if self._listing and event.type != "DELETED":
             self._put_listed(event.object)
@@ -303,19 +303,19 @@ class Reflector(Generic[T]):
             self._seen.add(key)
         self._sink.reject(key, error, listing=listing)
 
-    def _mark(self, connection: Connection, mark: PartialObject) -> Listed | Ended | None:
-        """A bookmark: the version advances; one of them ends a streamed list."""
-        metadata = mark.metadata
+    def _apply_bookmark(self, connection: Connection, bookmark: PartialObject) -> Listed | Ended | None:
+        """Applies a bookmark: advances the resourceVersion. An annotated bookmark ends a streamed list."""
+        metadata = bookmark.metadata
         version = metadata.resource_version
         connection.made_progress = True
-        connection.idle_timeout = STREAMED_LIST_PATIENCE if self._listing else BOOKMARK_PATIENCE
+        connection.idle_timeout = STREAMED_LIST_IDLE_TIMEOUT if self._listing else WATCH_IDLE_TIMEOUT
         if self._listing:
             if metadata.annotations.get(END_OF_LIST) != "true":
                 return None
             if not version:
                 return self._ended(connection, Cause.UNREADABLE)
             connection.version = version
-            connection.idle_timeout, connection.max_age = BOOKMARK_PATIENCE, math.inf
+            connection.idle_timeout, connection.max_age = WATCH_IDLE_TIMEOUT, math.inf
             self._end_list()
             return Listed(version)
         if is_older(version, connection.version):
@@ -323,15 +323,15 @@ class Reflector(Generic[T]):
         connection.version = version or connection.version
         return None
 
-    def _refused(self, connection: Connection, status: Json) -> Ended:
+    def _end_with_status(self, connection: Connection, status: Json) -> Ended:
         error = error_of_status(status)
         cause = cause_of(error, in_stream=True)
         log.info("watch ended with an error", resource=self._name, cause=cause.value, error=str(error))
         return Ended(cause, connection.version, connection.made_progress, float(error.retry_after or 0))
 
     def _put_listed(self, raw: msgspec.Raw) -> None:
-        """An object of a list; one that cannot be decoded keeps no other from being stored. Raises `DecodeError` for
-        one without an identity: such a list does not say which objects there are, so nothing may be pruned by it."""
+        """Stores an object of a list, or records it as unreadable. Raises `DecodeError` if its name is unreadable: such
+        a list does not show which objects exist, so that nothing may be pruned by it."""
         try:
             obj = self._decode(raw)
         except DecodeError as error:
@@ -351,11 +351,11 @@ class Reflector(Generic[T]):
     def _end_list(self) -> None:
         self._sink.listed(self._seen, self._scope)
         self._metrics.listed(self._name, self._clock.monotonic() - self._list_began)
-        self._listing = self._initial = self._outage = self._hurried = False
+        self._listing = self._initial = self._in_outage = self._retried_early = False
         self._seen = set()
 
     async def _closed(self, connection: Connection) -> Ended:
-        """The stream ended, cleanly or not; a line cut short is forgotten, the next watch brings it again."""
+        """The stream ended, cleanly or not. An incomplete last line is dropped: the next watch sends it again."""
         cause = cause_of_close(made_progress=connection.made_progress, seconds=connection.age)
         return await self._end(connection, cause)
 
@@ -375,26 +375,26 @@ class Reflector(Generic[T]):
         if connection is not None:
             await connection.close()
 
-    async def _breathe(self) -> None:
+    async def _yield_if_due(self) -> None:
         now = self._clock.monotonic()
         if now - self._yielded >= MAX_STALL:
             await asyncio.sleep(0)
             self._yielded = self._clock.monotonic()
 
-    def _record(self, ended: Ended, action: Action) -> None:
+    def _count_restart(self, ended: Ended, action: Action) -> None:
         if action.verb is Verb.WATCH:
             self._metrics.rewatched(self._name, ended.cause.value)
         elif not action.token:
             self._metrics.relisted(self._name, ended.cause.value)
 
-    def _tell(self, cause: Cause, error: str, action: Action) -> None:
+    def _log_failure(self, cause: Cause, error: str, action: Action) -> None:
         if action.verb is Verb.STREAM and cause is Cause.REJECTED:
-            log.debug("server has no streamed lists", resource=self._name, error=error)
+            log.debug("streamed lists are not supported", resource=self._name, error=error)
             return
         self._warn("list or watch failed", cause.value, verb=action.verb.value, cause=cause.value, error=error)
 
     def _warn(self, what: str, kind: str = "", **about: object) -> None:
-        """Logs the same `what` and `kind` once in five minutes."""
+        """Logs a warning, at most once in five minutes for the same `what` and `kind`."""
         left_out = self._throttle.count(what + kind)
         if left_out is not None:
             log.warning(what, resource=self._name, left_out=left_out, **about)

@@ -1,4 +1,7 @@
-"""Which objects of a kind are watched: in which namespaces, and which of them there."""
+"""The scope of an informer: its namespaces, and the label and field selectors in each of them.
+
+Every scope is one list and watch.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,24 @@ from typing import TypeAlias
 from trainop.runtime.objects.resource import Resource
 
 ALL_OTHERS = ""
-"""As the name of a namespace: all that are not named."""
+"""A key of `Namespaces` that stands for all namespaces without an entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Label and field selector of one namespace; None takes the one that is given for all."""
+    """Label and field selector for one namespace; None means the informer's own selector."""
 
     labels: str | None = None
     fields: str | None = None
 
 
 Namespaces: TypeAlias = Sequence[str] | Mapping[str, Selector]
-"""Names of namespaces, perhaps each with its selectors; none at all means all namespaces."""
+"""Namespaces to watch, optionally with selectors for each; empty means all namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What one list and watch covers; `namespace` is None for all but the `excluded` ones."""
+    """The objects that one list and watch covers. `namespace` None means all namespaces except the `excluded` ones."""
 
     namespace: str | None = None
     label_selector: str = ""
@@ -35,10 +38,12 @@ class Scope:
 
     @property
     def query(self) -> dict[str, str]:
+        """The selectors as query parameters."""
         selectors = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
         return {name: value for name, value in selectors.items() if value}
 
     def covers(self, namespace: str) -> bool:
+        """Whether objects of `namespace` are in scope, selectors aside."""
         if self.namespace is not None:
             return namespace == self.namespace
         return namespace not in self.excluded
@@ -47,7 +52,7 @@ class Scope:
 def scopes_of(
     resource: Resource, namespaces: Namespaces = (), label_selector: str = "", field_selector: str = ""
 ) -> list[Scope]:
-    """One scope per namespace, or one for all. Selectors of a namespace go before those for all."""
+    """One scope per namespace, or a single one for all namespaces. Selectors of a namespace take precedence."""
     if not resource.namespaced:
         return [Scope(None, label_selector, field_selector)]
     named = namespaces if isinstance(namespaces, Mapping) else dict.fromkeys(namespaces, Selector())
@@ -69,7 +74,7 @@ def _scope(namespace: str, selector: Selector, others: frozenset[str], labels: s
 
 
 def _only_namespace(field_selector: str) -> str | None:
-    """The namespace that a field selector limits to, so that the right to list in it is enough."""
+    """The namespace in a `metadata.namespace=` field selector. Listing by its URL needs permissions only there."""
     for term in field_selector.split(","):
         name, sign, value = term.partition("=")
         if sign and name == "metadata.namespace":

@@ -1,4 +1,4 @@
-"""Where a reflector puts what it reads."""
+"""Interface between a reflector, which reads objects, and an informer, which stores them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ T_contra = TypeVar("T_contra", bound=HasMetadata, contravariant=True)
 
 
 class Sink(Protocol[T_contra]):
-    """Where objects go. `listing`: the object is part of a list, which is true whatever was known before."""
+    """Receives objects from a reflector. `listing`: the object comes from a list, which is authoritative even if its
+    resourceVersion is older than the cached one."""
 
-    def put(self, obj: T_contra, *, listing: bool, initial: bool) -> None: ...
-    def reject(self, key: Key, error: DecodeError, *, listing: bool) -> None:
-        """The object of this key exists and cannot be decoded."""
+    def put(self, obj: T_contra, *, listing: bool, initial: bool) -> None:
+        """The object exists in this version. `initial`: it is part of the reflector's first list."""
         ...
 
-    def remove(self, obj: T_contra) -> None: ...
+    def reject(self, key: Key, error: DecodeError, *, listing: bool) -> None:
+        """The object exists but cannot be decoded."""
+        ...
+
+    def remove(self, obj: T_contra) -> None:
+        """The object was deleted; `obj` is its final state."""
+        ...
+
     def forget(self, key: Key) -> None:
-        """An object that cannot be decoded was deleted."""
+        """The object was deleted, and its final state cannot be decoded."""
         ...
 
     def listed(self, keep: Collection[Key], scope: Scope) -> None:
-        """A list is complete: nothing but `keep` exists in what `scope` covers."""
+        """A list is complete: within `scope`, only the objects in `keep` exist."""
         ...

@@ -1,11 +1,10 @@
-"""The objects of one kind in memory, with indices; every write tells what changed.
+"""In-memory store of the objects of one kind, with indices (client-go `cache.Indexer`). Each write returns the changes.
 
-An object is known by its key. The version that is cached already changes nothing, an older one is refused, and another
-UID under the same key is a deletion followed by an addition.
+A write of the cached version is a no-op, an older version is ignored, and a new UID under the same key counts as a
+deletion followed by an addition.
 
-An object that cannot be decoded is not in the store, and neither is its last version that could be: that is no longer
-true, and would pass for the truth until the object changes. What is wrong with it is in `unreadable`. To handlers it
-has gone, with an unknown final state, so that whatever depends on it is looked at.
+An object that cannot be decoded is removed from the store, because its last readable version is outdated; the error
+is in `unreadable`. Handlers see a deletion with unknown final state, so that dependent objects are reconciled.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from trainop.runtime.texts import cut
 T = TypeVar("T", bound=HasMetadata)
 
 Index: TypeAlias = Callable[[T], Iterable[str]]
-"""The values under which an object is found: a pure function, called again to take the object out."""
+"""The index values of an object. Must be a pure function: it is called again to remove the object from the index."""
 
 log = structlog.get_logger(__name__)
 
 
 class Change(NamedTuple, Generic[T]):
-    """`old` is None for an addition, `new` for a deletion; a deletion that nobody saw has `final_state_unknown`. Both
-    are None for an object that cannot be read, and was not readable before."""
+    """One change of the store. `old` is None for an addition, `new` for a deletion; both are None if neither the old
+    nor the new version could be decoded. `final_state_unknown` marks a deletion whose event was missed."""
 
     key: Key
     old: T | None
@@ -43,7 +42,7 @@ def by_namespace(obj: HasMetadata) -> tuple[str, ...]:
 
 
 def by_controller(obj: HasMetadata) -> tuple[str, ...]:
-    """Index: the UID of the owner that controls the object."""
+    """Index: the UID of the controller owner reference."""
     owner = obj.metadata.controller
     return (owner.uid,) if owner else ()
 
@@ -59,20 +58,20 @@ def by_label(label: str) -> Callable[[HasMetadata], tuple[str, ...]]:
 
 
 def is_older(version: str, than: str) -> bool:
-    """Whether resourceVersion `version` precedes `than`: decimals by length, then by digits; anything else never
-    (apimachinery `pkg/util/resourceversion`)."""
+    """Whether resourceVersion `version` is older than `than`. Decimal numbers are compared by value; anything else is
+    never older (apimachinery `pkg/util/resourceversion`)."""
     if not (version.isdecimal() and than.isdecimal()):
         return False
     return (len(version), version) < (len(than), than)
 
 
 class Store(Generic[T]):
-    """Read it freely, never mutate what it returns; only its informer writes."""
+    """The objects of one kind by key. Only the informer writes; readers must not mutate the objects."""
 
     def __init__(
         self, indices: Mapping[str, Index[T]] | None = None, *, index_failed: Callable[[], None] = lambda: None
     ) -> None:
-        """`index_failed` is called for each object that an index raises an exception for."""
+        """`index_failed` is called whenever an index function raises an exception."""
         self._index_failed = index_failed
         self._objects: dict[Key, T] = {}
         self._unreadable: dict[Key, DecodeError] = {}
@@ -91,25 +90,25 @@ class Store(Generic[T]):
         return self._objects.get(key)
 
     def list(self, namespace: str | None = None) -> Sequence[T]:
-        """All objects, or those of one namespace, oldest in the store first."""
+        """All objects, or those of one namespace, in the order in which they were added."""
         if namespace is None:
             return list(self._objects.values())
         return [obj for key, obj in self._objects.items() if key.namespace == namespace]
 
     @property
     def unreadable(self) -> Mapping[Key, DecodeError]:
-        """The objects that exist and cannot be decoded as they are now."""
+        """The objects whose current version cannot be decoded, with the error of each."""
         return self._unreadable
 
     def keys(self) -> Collection[Key]:
         return self._objects.keys()
 
     def by_index(self, name: str, value: str) -> Sequence[T]:
-        """The objects that index `name` puts under `value`; raises `KeyError` if there is no such index."""
+        """The objects for which index `name` yields `value`. Raises `KeyError` if there is no such index."""
         return [self._objects[key] for key in self._buckets[name].get(value, ())]
 
     def add_index(self, name: str, index: Index[T]) -> None:
-        """Indexes what is there and what comes; raises `ValueError` if `name` is taken by another function."""
+        """Adds an index over present and future objects. Raises `ValueError` if `name` exists with another function."""
         if name in self._indices:
             if self._indices[name] != index:
                 raise ValueError(f"index {name!r} exists with another function")
@@ -120,9 +119,9 @@ class Store(Generic[T]):
             self._enter(name, key, self._values(name, obj))
 
     def put(self, obj: T, *, any_version: bool = False) -> Sequence[Change[T]] | None:
-        """Stores `obj` and tells what changed; None if it is older than what is cached.
+        """Stores `obj` and returns the changes; None if it is older than the cached version.
 
-        `any_version` takes older versions too: what a list says is true, even after a restored backup.
+        `any_version` also accepts older versions: a list is authoritative, even after a restore of etcd.
         """
         key, after = obj.metadata.key, obj.metadata
         old = self._objects.get(key)
@@ -138,7 +137,7 @@ class Store(Generic[T]):
         return [Change(key, old, None, final_state_unknown=True), Change(key, None, obj)]
 
     def remove(self, final: T) -> Sequence[Change[T]]:
-        """Takes out the object whose last state is `final`; nothing happens if another UID has its place."""
+        """Removes the object whose final state is `final`, unless the key now belongs to another UID."""
         key = final.metadata.key
         if key in self._unreadable:
             return self.forget(key)
@@ -149,7 +148,7 @@ class Store(Generic[T]):
         return [Change(key, final, None)]
 
     def prune(self, keep: Collection[Key], covers: Callable[[str], bool] | None = None) -> Sequence[Change[T]]:
-        """Takes out all but `keep`, of the namespaces that `covers` names or of all: their final states are unknown."""
+        """Removes all objects not in `keep`, with unknown final state; only in namespaces that `covers` accepts."""
         gone = [
             (key, obj)
             for key, obj in self._objects.items()
@@ -162,13 +161,13 @@ class Store(Generic[T]):
         return changes + [change for key in lost for change in self.forget(key)]
 
     def reject(self, key: Key, error: DecodeError, *, any_version: bool = False) -> Sequence[Change[T]] | None:
-        """Notes that the object of this key cannot be decoded; None if what is known of it is newer."""
+        """Records that the object of this key cannot be decoded; None if `error` is older than the cached version."""
         known, version = self._version(key), _version_of(error)
         if key in self._unreadable and version and version == known:
             return []
         if not any_version and is_older(version, known):
             return None
-        error.__traceback__ = error.__context__ = error.__cause__ = None  # they hold the bytes
+        error.__traceback__ = error.__context__ = error.__cause__ = None  # these keep the undecoded bytes alive
         self._unreadable[key] = error
         old = self._objects.get(key)
         if old is not None:
@@ -176,13 +175,13 @@ class Store(Generic[T]):
         return [Change(key, old, None, final_state_unknown=True)]
 
     def forget(self, key: Key) -> Sequence[Change[T]]:
-        """The object of this key has gone; nothing happens if it could be read."""
+        """Removes the object of this key from `unreadable`; no-op if it is not there."""
         if self._unreadable.pop(key, None) is None:
             return []
         return [Change(key, None, None, final_state_unknown=True)]
 
     def _version(self, key: Key) -> str:
-        """The resourceVersion that is known of this object; empty if none is."""
+        """The last known resourceVersion of the object; empty if there is none."""
         obj = self._objects.get(key)
         return obj.metadata.resource_version if obj is not None else _version_of(self._unreadable.get(key))
 
@@ -190,7 +189,7 @@ class Store(Generic[T]):
         for name in self._indices:
             before = () if old is None else self._values(name, old)
             after = () if new is None else self._values(name, new)
-            if before != after:  # an update hardly ever moves an object
+            if before != after:  # few updates change an index value
                 self._leave(name, key, before)
                 self._enter(name, key, after)
         if new is None:
@@ -213,7 +212,7 @@ class Store(Generic[T]):
     def _values(self, name: str, obj: T) -> tuple[str, ...]:
         try:
             return tuple(self._indices[name](obj))
-        # An index that fails for one object must not keep it, or any other, out of the store.
+        # An index that fails for one object must not keep this or any other object out of the store.
         except Exception as error:  # noqa: BLE001
             self._index_failed()
             log.warning("index failed", index=name, key=str(obj.metadata.key), error=cut(repr(error)))

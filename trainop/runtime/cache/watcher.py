@@ -1,14 +1,14 @@
-"""What a reflector does next: a pure state machine over list and watch.
+"""The decisions of a reflector: a pure state machine over list and watch.
 
-`begin` and `step` take a state and what came of the last action, and give the next state and action. They do no I/O and
-read no clock. The machine knows resourceVersions and delays, never objects.
+`begin` and `step` map a state and the outcome of the last action to the next state and action. They do no I/O and read
+no clock; they know resourceVersions and delays, but no objects.
 
     STREAM (list as events) ──end bookmark──> READ ──closed──> WATCH ──410, error──> STREAM or PAGE
-      └─ refused by the server ─> PAGE (list) ──last page──> WATCH
+      └─ not supported ─> PAGE (list) ──last page──> WATCH
 
-A list names no resourceVersion, so that it is never stale. Failures are answered from one table per phase.
-After client-go `tools/cache/reflector.go` and kube-rs `watcher.rs`, without their restarts of the back-off and with a
-memory of what the server refused.
+Lists are requested without a resourceVersion, so that they are never stale. One table per phase maps the cause of a
+failure to a reaction. Modelled on client-go `tools/cache/reflector.go` and kube-rs `watcher.rs`; unlike these, the
+back-off survives short successes, and an unsupported streamed list is not tried again.
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ from trainop.runtime.errors import ApiError, DecodeError
 
 FIRST_BACKOFF = 0.8
 MAX_BACKOFF = 30.0
-CALM = 120.0
-"""Seconds without a failure after which the back-off starts anew."""
+BACKOFF_RESET = 120.0
+"""Seconds without a failure after which the back-off starts again from `FIRST_BACKOFF`."""
 
 MIN_WATCH, MAX_WATCH = 300, 600
+"""Range in seconds of the `timeoutSeconds` of watches (client-go `minWatchTimeout`)."""
+
 BRIEF = 5.0
-"""Seconds that a watch has to last. The next one after one that did not waits for a back-off; if it brought something,
-which any server may cut short once, only from the second time in a row."""
+"""Seconds below which a watch counts as brief. After a brief watch, the next one waits for a back-off; but if it had
+delivered events, only from the second one in a row, since any server may end a watch early once."""
 
 MUTE_AFTER = 90.0
-STRIKES = 3
-"""So many watches in a row that bring nothing end the trust in the last version."""
+"""Seconds after which a watch without events or bookmarks is suspicious: servers send bookmarks every minute."""
+
+MAX_WITHOUT_PROGRESS = 3
+"""Consecutive attempts without progress after which the last resourceVersion is no longer trusted."""
 
 
 class Phase(enum.Enum):
-    """What the last action was for."""
+    """What the open request is for."""
 
     STREAMING = "streaming"
     LISTING = "listing"
@@ -43,8 +47,8 @@ class Phase(enum.Enum):
 
 
 class Verb(enum.Enum):
-    """What to do: STREAM opens a watch that begins with the list, PAGE fetches a page of the list, WATCH opens a watch
-    at a version, READ goes on reading the open one."""
+    """The action to take: STREAM opens a watch that begins with a list (`sendInitialEvents`), PAGE requests a page of a
+    list, WATCH opens a watch from a resourceVersion, READ continues to read the open watch."""
 
     STREAM = "stream"
     PAGE = "page"
@@ -53,30 +57,30 @@ class Verb(enum.Enum):
 
 
 class Cause(enum.Enum):
-    """How an action ended; the value labels metrics."""
+    """Why an action ended; the value is a metric label."""
 
-    CLOSED = "closed"
-    BRIEF = "brief"
-    SHORT = "short"
-    MUTE = "mute"
-    SILENT = "silent"
-    DISCONNECTED = "disconnected"
-    EXPIRED = "expired"
-    TOO_LARGE = "too-large-version"
-    THROTTLED = "throttled"
-    UNAVAILABLE = "unavailable"
-    UNAUTHORIZED = "unauthorized"
-    FORBIDDEN = "forbidden"
-    NOT_FOUND = "not-found"
-    REJECTED = "rejected"
-    ERROR = "error-event"
-    UNREADABLE = "unreadable"
-    REWOUND = "rewound"
+    CLOSED = "closed"  # the stream ended normally
+    BRIEF = "brief"  # ended within `BRIEF` seconds, but delivered events
+    SHORT = "short"  # ended within `BRIEF` seconds without any event
+    MUTE = "mute"  # ended, or was abandoned, after a long time without any event or bookmark
+    SILENT = "silent"  # abandoned because no further events or bookmarks arrived
+    DISCONNECTED = "disconnected"  # no connection, or a timeout
+    EXPIRED = "expired"  # 410: the resourceVersion or continue token is too old
+    TOO_LARGE = "too-large-version"  # 504: the server has not reached the resourceVersion yet
+    THROTTLED = "throttled"  # 429
+    UNAVAILABLE = "unavailable"  # 5xx
+    UNAUTHORIZED = "unauthorized"  # 401
+    FORBIDDEN = "forbidden"  # 403
+    NOT_FOUND = "not-found"  # 404
+    REJECTED = "rejected"  # any other 4xx
+    ERROR = "error-event"  # an ERROR event in the stream, other than 410 and 429
+    UNREADABLE = "unreadable"  # data that cannot be decoded
+    REWOUND = "rewound"  # the resourceVersion went backwards: etcd was restored
 
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """A page came; `token` asks for the next one, empty after the last."""
+    """A page of a list was received. `token` is the continue token, empty after the last page."""
 
     token: str
     version: str
@@ -84,14 +88,15 @@ class Paged:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The bookmark that ends a streamed list came: the stream goes on as a watch."""
+    """A streamed list is complete; the stream continues as a watch from `version`."""
 
     version: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A request failed or a stream ended; `version` is the last one seen, `made_progress` if any event came."""
+    """A request failed or a stream ended. `version` is the last one seen; `made_progress` if any event or bookmark has
+    arrived; `retry_after` is the server's minimum delay in seconds."""
 
     cause: Cause
     version: str = ""
@@ -101,7 +106,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`delay` in seconds comes first; `timeout` in seconds is asked of the server for watches."""
+    """The next action. Wait `delay` seconds first; `timeout` is the `timeoutSeconds` of a watch."""
 
     verb: Verb
     delay: float = 0.0
@@ -112,102 +117,108 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where the reflector stands. `streams`: the server has not refused streamed lists; `brief`: so many watches in a
-    row brought something and ended at once."""
+    """The memory of the state machine."""
 
     phase: Phase
     streams: bool = True
+    """The server has not rejected streamed lists so far."""
     version: str = ""
     token: str = ""
     restarted: bool = False
-    hurried: bool = False
+    """The paged list was already restarted after an expired token."""
+    relisted_at_once: bool = False
+    """A list without delay was already tried since the last progress."""
     brief: int = 0
-    strikes: int = 0
+    """Consecutive watches that delivered events, but ended within `BRIEF` seconds."""
+    without_progress: int = 0
+    """Consecutive attempts without progress."""
     failures: int = 0
+    """Number of failures that determines the back-off."""
     failed_at: float = float("-inf")
+    """Monotonic time at which the back-off after the last failure ends."""
 
 
-class Next(enum.Enum):
-    """What a failure asks for."""
+class Reaction(enum.Enum):
+    """The reaction to the end of an action. "Strike" counts an attempt without progress, see `MAX_WITHOUT_PROGRESS`."""
 
-    REWATCH = enum.auto()
-    RETRY = enum.auto()
-    SLOW_DOWN = enum.auto()
-    STRIKE = enum.auto()
-    DOUBT = enum.auto()
-    RELIST = enum.auto()
-    HURRY = enum.auto()
-    RESTART = enum.auto()
-    PAGE_ONCE = enum.auto()
-    PAGE_ALWAYS = enum.auto()
+    REWATCH = enum.auto()  # watch from the last version, at once
+    REWATCH_SLOWLY = enum.auto()  # the same, with a back-off from the second time in a row
+    REWATCH_UNTIL_LIMIT = enum.auto()  # the same at once, but list after `MAX_WITHOUT_PROGRESS` in a row
+    RETRY = enum.auto()  # repeat the action after a back-off
+    RETRY_UNTIL_LIMIT = enum.auto()  # the same, but list after `MAX_WITHOUT_PROGRESS` in a row
+    RELIST = enum.auto()  # list after a back-off
+    RELIST_AT_ONCE = enum.auto()  # list without delay the first time, else as RELIST
+    RESTART_PAGES = enum.auto()  # restart a paged list without delay the first time, else as RELIST
+    PAGE_ONCE = enum.auto()  # use a paged list this time, after a back-off
+    PAGE_ALWAYS = enum.auto()  # use paged lists from now on
 
 
 _WATCHING = {
-    Cause.CLOSED: Next.REWATCH,
-    Cause.SILENT: Next.REWATCH,
-    Cause.BRIEF: Next.SLOW_DOWN,
-    Cause.SHORT: Next.STRIKE,
-    Cause.MUTE: Next.DOUBT,
-    Cause.UNAVAILABLE: Next.STRIKE,
-    Cause.DISCONNECTED: Next.RETRY,
-    Cause.THROTTLED: Next.RETRY,
-    Cause.UNAUTHORIZED: Next.RETRY,
-    Cause.FORBIDDEN: Next.RETRY,
-    Cause.EXPIRED: Next.RELIST,
-    Cause.NOT_FOUND: Next.RELIST,
-    Cause.REJECTED: Next.RELIST,
-    Cause.ERROR: Next.RELIST,
-    Cause.UNREADABLE: Next.RELIST,
-    Cause.REWOUND: Next.RELIST,
-    Cause.TOO_LARGE: Next.HURRY,
+    Cause.CLOSED: Reaction.REWATCH,
+    Cause.SILENT: Reaction.REWATCH,
+    Cause.BRIEF: Reaction.REWATCH_SLOWLY,
+    Cause.SHORT: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.MUTE: Reaction.REWATCH_UNTIL_LIMIT,
+    Cause.UNAVAILABLE: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.DISCONNECTED: Reaction.RETRY,
+    Cause.THROTTLED: Reaction.RETRY,
+    Cause.UNAUTHORIZED: Reaction.RETRY,
+    Cause.FORBIDDEN: Reaction.RETRY,
+    Cause.EXPIRED: Reaction.RELIST,
+    Cause.NOT_FOUND: Reaction.RELIST,
+    Cause.REJECTED: Reaction.RELIST,
+    Cause.ERROR: Reaction.RELIST,
+    Cause.UNREADABLE: Reaction.RELIST,
+    Cause.REWOUND: Reaction.RELIST,
+    Cause.TOO_LARGE: Reaction.RELIST_AT_ONCE,
 }
 
 _STREAMING = {
-    Cause.CLOSED: Next.STRIKE,
-    Cause.BRIEF: Next.STRIKE,
-    Cause.SHORT: Next.STRIKE,
-    Cause.MUTE: Next.STRIKE,
-    Cause.ERROR: Next.STRIKE,
-    Cause.EXPIRED: Next.STRIKE,
-    Cause.REWOUND: Next.STRIKE,
-    Cause.UNAVAILABLE: Next.RETRY,
-    Cause.DISCONNECTED: Next.RETRY,
-    Cause.THROTTLED: Next.RETRY,
-    Cause.UNAUTHORIZED: Next.RETRY,
-    Cause.FORBIDDEN: Next.RETRY,
-    Cause.NOT_FOUND: Next.RETRY,
-    Cause.TOO_LARGE: Next.HURRY,
-    Cause.SILENT: Next.PAGE_ONCE,
-    Cause.UNREADABLE: Next.PAGE_ONCE,
-    Cause.REJECTED: Next.PAGE_ALWAYS,
+    Cause.CLOSED: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.BRIEF: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.SHORT: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.MUTE: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.ERROR: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.EXPIRED: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.REWOUND: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.UNAVAILABLE: Reaction.RETRY,
+    Cause.DISCONNECTED: Reaction.RETRY,
+    Cause.THROTTLED: Reaction.RETRY,
+    Cause.UNAUTHORIZED: Reaction.RETRY,
+    Cause.FORBIDDEN: Reaction.RETRY,
+    Cause.NOT_FOUND: Reaction.RETRY,
+    Cause.TOO_LARGE: Reaction.RELIST_AT_ONCE,
+    Cause.SILENT: Reaction.PAGE_ONCE,
+    Cause.UNREADABLE: Reaction.PAGE_ONCE,
+    Cause.REJECTED: Reaction.PAGE_ALWAYS,
 }
 
-_LISTING = dict.fromkeys(Cause, Next.RETRY) | {
-    Cause.EXPIRED: Next.RESTART,
-    Cause.TOO_LARGE: Next.HURRY,
-    Cause.UNREADABLE: Next.RELIST,
-    Cause.NOT_FOUND: Next.RELIST,
-    Cause.REJECTED: Next.RELIST,
+_LISTING = dict.fromkeys(Cause, Reaction.RETRY) | {
+    Cause.EXPIRED: Reaction.RESTART_PAGES,
+    Cause.TOO_LARGE: Reaction.RELIST_AT_ONCE,
+    Cause.UNREADABLE: Reaction.RELIST,
+    Cause.NOT_FOUND: Reaction.RELIST,
+    Cause.REJECTED: Reaction.RELIST,
 }
 
-_ANSWERS = {Phase.WATCHING: _WATCHING, Phase.STREAMING: _STREAMING, Phase.LISTING: _LISTING}
+_REACTIONS = {Phase.WATCHING: _WATCHING, Phase.STREAMING: _STREAMING, Phase.LISTING: _LISTING}
 
 
 def begin(rng: random.Random, *, streams: bool = True) -> tuple[State, Action]:
-    """The first action: a list, streamed unless `streams` is false."""
+    """The initial state and action: a list, streamed unless `streams` is false."""
     return _list(State(Phase.LISTING, streams=streams), rng)
 
 
 def step(state: State, outcome: Paged | Listed | Ended, now: float, rng: random.Random) -> tuple[State, Action]:
-    """What follows `outcome` at monotonic time `now`."""
+    """The state and action that follow `outcome`, which was observed at monotonic time `now`."""
     match outcome:
         case Paged(token, version) if token:
             state = replace(state, token=token)
             return state, Action(Verb.PAGE, token=token)
         case Paged(_, version):
-            return _watch(replace(state, version=version, strikes=0), rng)
+            return _watch(replace(state, version=version, without_progress=0), rng)
         case Listed(version):
-            state = replace(state, phase=Phase.WATCHING, version=version, strikes=0, hurried=False)
+            state = replace(state, phase=Phase.WATCHING, version=version, without_progress=0, relisted_at_once=False)
             return state, Action(Verb.READ)
         case Ended():
             return _after_end(state, outcome, now, rng)
@@ -217,49 +228,49 @@ def _after_end(state: State, ended: Ended, now: float, rng: random.Random) -> tu
     if state.phase is Phase.WATCHING:
         state = replace(state, version=ended.version or state.version)
         if ended.made_progress:
-            state = replace(state, strikes=0, hurried=False)
-    answer = _ANSWERS[state.phase][ended.cause]
-    if answer in (Next.REWATCH, Next.SLOW_DOWN, Next.DOUBT):
-        return _after_close(state, answer, rng)
+            state = replace(state, without_progress=0, relisted_at_once=False)
+    reaction = _REACTIONS[state.phase][ended.cause]
+    if reaction in (Reaction.REWATCH, Reaction.REWATCH_SLOWLY, Reaction.REWATCH_UNTIL_LIMIT):
+        return _after_close(state, reaction, rng)
     state = replace(state, brief=0)
-    if answer is Next.HURRY and not state.hurried:
-        return _list(replace(state, hurried=True), rng)
-    if answer is Next.RESTART and state.token and not state.restarted:
+    if reaction is Reaction.RELIST_AT_ONCE and not state.relisted_at_once:
+        return _list(replace(state, relisted_at_once=True), rng)
+    if reaction is Reaction.RESTART_PAGES and state.token and not state.restarted:
         return _page(replace(state, restarted=True))
-    if answer is Next.PAGE_ALWAYS:
-        # A server that does not know streamed lists is well: no reason to wait.
+    if reaction is Reaction.PAGE_ALWAYS:
+        # No delay: the server works, it merely does not support streamed lists.
         return _page(replace(state, streams=False))
     state, delay = _back_off(state, now, ended.retry_after, rng)
-    return _after_failure(state, answer, delay, rng)
+    return _after_failure(state, reaction, delay, rng)
 
 
-def _after_close(state: State, answer: Next, rng: random.Random) -> tuple[State, Action]:
-    """A watch came to its end, which is no failure."""
-    if answer is Next.SLOW_DOWN:
+def _after_close(state: State, reaction: Reaction, rng: random.Random) -> tuple[State, Action]:
+    """A watch ended without an error."""
+    if reaction is Reaction.REWATCH_SLOWLY:
         state = replace(state, brief=state.brief + 1)
         return _watch(state, rng, _exponential(state.brief - 2, rng) if state.brief > 1 else 0.0)
-    strikes = state.strikes + 1 if answer is Next.DOUBT else 0
-    state = replace(state, brief=0, strikes=strikes % STRIKES)
-    # Even those that brought nothing took their time: a delay would only make the next event late.
-    return _list(state, rng) if strikes >= STRIKES else _watch(state, rng)
+    without_progress = state.without_progress + 1 if reaction is Reaction.REWATCH_UNTIL_LIMIT else 0
+    state = replace(state, brief=0, without_progress=without_progress % MAX_WITHOUT_PROGRESS)
+    # No delay: these watches lasted long, and a delay would only make the next event late.
+    return _list(state, rng) if without_progress >= MAX_WITHOUT_PROGRESS else _watch(state, rng)
 
 
-def _after_failure(state: State, answer: Next, delay: float, rng: random.Random) -> tuple[State, Action]:
-    if answer is Next.PAGE_ONCE:
+def _after_failure(state: State, reaction: Reaction, delay: float, rng: random.Random) -> tuple[State, Action]:
+    if reaction is Reaction.PAGE_ONCE:
         return _page(state, delay)
-    if answer is Next.STRIKE:
-        state = replace(state, strikes=state.strikes + 1)
-        if state.strikes < STRIKES:
-            return _again(state, delay, rng)
-        state = replace(state, strikes=0)
+    if reaction is Reaction.RETRY_UNTIL_LIMIT:
+        state = replace(state, without_progress=state.without_progress + 1)
+        if state.without_progress < MAX_WITHOUT_PROGRESS:
+            return _repeat(state, delay, rng)
+        state = replace(state, without_progress=0)
         return _page(state, delay) if state.phase is Phase.STREAMING else _list(state, rng, delay)
-    if answer is Next.RETRY:
-        return _again(state, delay, rng)
+    if reaction is Reaction.RETRY:
+        return _repeat(state, delay, rng)
     return _list(state, rng, delay)
 
 
-def _again(state: State, delay: float, rng: random.Random) -> tuple[State, Action]:
-    """The same action: the page that failed, the watch at the last version, or a fresh stream."""
+def _repeat(state: State, delay: float, rng: random.Random) -> tuple[State, Action]:
+    """Repeats the action: the page that failed, a watch from the last version, or a new streamed list."""
     if state.phase is Phase.WATCHING:
         return _watch(state, rng, delay)
     if state.phase is Phase.LISTING:
@@ -275,7 +286,7 @@ def _list(state: State, rng: random.Random, delay: float = 0.0) -> tuple[State, 
 
 
 def _page(state: State, delay: float = 0.0) -> tuple[State, Action]:
-    """The first page of a list."""
+    """Requests the first page of a list."""
     return replace(state, phase=Phase.LISTING, token=""), Action(Verb.PAGE, delay)
 
 
@@ -285,13 +296,14 @@ def _watch(state: State, rng: random.Random, delay: float = 0.0) -> tuple[State,
 
 
 def _watch_seconds(rng: random.Random) -> int:
-    """Drawn anew for every watch, so that those of many clients do not end together."""
+    """The timeout of a watch, jittered per watch so that the watches of many clients do not end together."""
     return int(rng.uniform(MIN_WATCH, MAX_WATCH))
 
 
 def _back_off(state: State, now: float, at_least: float, rng: random.Random) -> tuple[State, float]:
-    """Counts a failure: U(d, 2d) seconds with d = 0.8, 1.6, 3.2 … 30, from the beginning after a calm time."""
-    failures = 0 if now - state.failed_at > CALM else state.failures
+    """Counts a failure and returns the delay: uniform in [d, 2d] seconds with d = 0.8, 1.6, 3.2 … 30, starting again
+    after `BACKOFF_RESET`."""
+    failures = 0 if now - state.failed_at > BACKOFF_RESET else state.failures
     delay = max(_exponential(failures, rng), at_least)
     return replace(state, failures=failures + 1, failed_at=now + delay), delay
 
@@ -302,10 +314,10 @@ def _exponential(failures: int, rng: random.Random) -> float:
 
 
 def cause_of_close(*, made_progress: bool, seconds: float) -> Cause:
-    """The cause of a watch that ended without an error after `seconds`.
+    """The cause for a watch that ended without an error after `seconds`.
 
-    One that lasted long without even a bookmark was perhaps at a version that a restored server has yet to reach, and
-    would stay mute for ever: after three of them in a row everything is listed.
+    A long watch without even a bookmark (MUTE) may start from a version that the server, after a restore of etcd, has
+    not reached again; it would stay silent. After three of these in a row, the objects are listed again.
     """
     if seconds < BRIEF:
         return Cause.BRIEF if made_progress else Cause.SHORT
@@ -313,14 +325,14 @@ def cause_of_close(*, made_progress: bool, seconds: float) -> Cause:
 
 
 def cause_of_silence(*, made_progress: bool, seconds: float) -> Cause:
-    """The same for a watch that we left, since nothing came any more."""
+    """The cause for a watch that was abandoned after its idle timeout, `seconds` after it was opened."""
     if seconds < BRIEF:
         return Cause.BRIEF if made_progress else Cause.SHORT
     return Cause.SILENT if made_progress else Cause.MUTE
 
 
 def cause_of(error: Exception, *, in_stream: bool = False) -> Cause:
-    """The cause that an `ApiError`, `ConnectionError` or `TimeoutError` stands for; `in_stream`: of an ERROR event."""
+    """The cause for an `ApiError`, `ConnectionError` or `TimeoutError`; `in_stream`: it is from an ERROR event."""
     if isinstance(error, DecodeError):
         return Cause.UNREADABLE
     if isinstance(error, ApiError):

@@ -1,4 +1,5 @@
-"""The lines of a watch as they are on the wire, decoded no further than needed."""
+"""Decoders for the lines of a watch (`metav1.WatchEvent`). The object in an event stays undecoded at first, because its
+type depends on the type of the event."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from trainop.runtime.objects.metadata import PartialObject
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """`type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+    """One watch event; `type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
 
     type: str
     object: msgspec.Raw
