@@ -875,7 +875,7 @@ async def test_a_deadline_does_not_wait_for_a_back_off() -> None:
     while await shell.woken():
         pass
     for _ in range(14):
-        delay = controller._put_off(KEY)
+        delay = controller._schedule_retry(KEY)
     assert delay <= 11, "fourteen failures in a row are a minute otherwise"
     await shell.clock.sleep(11)
     assert await shell.woken()
@@ -887,6 +887,6 @@ async def test_in_an_outage_no_back_off_grows() -> None:
     await shell.settle()
     shell.client.recovery.failed()
     controller = shell.controller
-    assert max(controller._put_off(KEY) for _ in range(30)) <= 2
+    assert max(controller._schedule_retry(KEY) for _ in range(30)) <= 2
     shell.client.recovery.succeeded()
-    assert controller._put_off(KEY) < 0.1, "the first failure since"
+    assert controller._schedule_retry(KEY) < 0.1, "the first failure since"

@@ -302,12 +302,12 @@ def deadline_from_creation():
 
 @bug("The wait that a reconcile asks for is forgotten.")
 def requeue_after_forgotten():
-    follow = Controller._follow
+    follow = Controller._apply_result
 
     def forget(self: Controller, key: Any, result: Result) -> None:
         follow(self, key, replace(result, requeue_after=None))
 
-    return patch(Controller, "_follow", forget)
+    return patch(Controller, "_apply_result", forget)
 
 
 @bug("A key that is asked for while it is worked on is dropped.")

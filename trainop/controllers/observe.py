@@ -74,7 +74,7 @@ class View:
         return self.jobs.store.unreadable.get(key)
 
     def look(self, resource: Resource, key: Key) -> Metadata | None:
-        """What is cached of a child (`trainop.runtime.controller.expectations.Look`)."""
+        """What is cached of a child (`trainop.runtime.controller.expectations.CacheLookup`)."""
         store: Store[Any]
         if resource in self.companions:
             store = self.companions[resource].store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainop.engine.seen import Pod
-from trainop.runtime.controller.enqueue import NEWS, NO_NEWS, Pace, Urgency
+from trainop.runtime.controller.enqueue import LOW, NORMAL, Pace, Urgency
 
 CHILD_PRIORITY = 10
 """Above that of jobs that are new: what has begun is brought to its end first, so that of two hundred jobs the median
@@ -23,7 +23,7 @@ class JobPace(Pace):
     """Of the jobs that are there when the operator starts, those without a status are waiting for their first pods."""
 
     def add(self, job: Any, initial: bool, /) -> Urgency:
-        return NO_NEWS if initial and job.raw.get("status") else NEWS
+        return LOW if initial and job.raw.get("status") else NORMAL
 
 
 class ChildPace(Pace):
@@ -31,13 +31,13 @@ class ChildPace(Pace):
 
     def add(self, child: Any, initial: bool, /) -> Urgency:
         if initial:
-            return NO_NEWS
+            return LOW
         return NOW if child.metadata.controller is None else SOON
 
     def update(self, old: Any, new: Any, /) -> Urgency:
         before, after = old.metadata, new.metadata
         if before.resource_version == after.resource_version:
-            return NO_NEWS
+            return LOW
         changed_hands = before.labels != after.labels or before.owner_references != after.owner_references
         if changed_hands or before.terminating != after.terminating or (_failed(new) and not _failed(old)):
             return NOW

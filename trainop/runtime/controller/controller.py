@@ -1,6 +1,6 @@
-"""Workers that take keys from a queue and have them reconciled, and what becomes of each result.
+"""Controller: workers take keys from the work queue, call the reconciler, and requeue according to its result.
 
-`run` works until `shutdown`, after which it finishes what it has begun; cancelling it cancels the reconciles at once.
+After `shutdown`, `run` finishes the running reconciles; cancelling `run` cancels them at once.
 """
 
 from __future__ import annotations
@@ -30,24 +30,27 @@ from trainop.runtime.texts import cut, join_some
 T = TypeVar("T", bound=HasMetadata)
 T_co = TypeVar("T_co", bound=HasMetadata, covariant=True)
 
-EXPECTED = (ApiError, ConnectionError, TimeoutError, ReconcileError)
-"""What any reconcile may run into: one line in the log, no traceback. Everything else is a bug."""
+EXPECTED_ERRORS = (ApiError, ConnectionError, TimeoutError, ReconcileError)
+"""Errors that are logged in one line without a traceback. All others are bugs."""
 
 STUCK_AFTER = 10.0
-"""Seconds that a reconcile has to end once it was cancelled."""
+"""Seconds that a reconcile may take to end after its timeout, before it is reported as stuck."""
 
-MAX_OUTAGE = 60.0
-OUTAGE_RETRY = 2.0
-"""Seconds until the next try of a reconcile that failed while no server answered: that says nothing about its object,
-so no back-off grows by it, and all is tried soon once the server is back."""
+MAX_OUTAGE_WAIT = 60.0
+"""Seconds for which a reconcile waits until the caches of its sources are current again."""
+
 OUTAGE_POLL = 0.1
-"""Seconds for which a reconcile waits for its sources in an outage, and between looks."""
+"""Seconds between two checks during that wait."""
+
+OUTAGE_RETRY = 2.0
+"""Seconds until the retry of a reconcile that failed while the server was unavailable. Such a failure is not caused by
+the object, so it does not increase the back-off, and all objects are retried soon after the outage."""
 
 log = structlog.get_logger(__name__)
 
 
 class Source(Protocol[T_co]):
-    """The part of an informer that a controller uses."""
+    """A source of events: the part of an informer that a controller uses."""
 
     def add_handler(self, handler: Handler[T_co]) -> None: ...
 
@@ -55,16 +58,20 @@ class Source(Protocol[T_co]):
 
     @property
     def current(self) -> bool:
-        """False in an outage, and after it until the store is known to hold."""
+        """False during an outage, and after it until the cache is confirmed (`Informer.current`)."""
         ...
 
 
 class Controller:
-    """`name` labels metrics and logs. Log lines of a reconcile carry `controller`, `namespace`, `name` and
-    `reconcile_id`, those of the reconciler too, by way of structlog's context variables.
+    """Runs a reconciler for the keys of its work queue (controller-runtime `controller.Controller`).
 
-    With the client's `recovery` an outage lets no back-off grow. `due` answers the seconds until an object has to be
-    looked at in any case, such as a deadline of its own: no back-off is waited for beyond that."""
+    `name` labels metrics and logs. All log lines during a reconcile carry `controller`, `namespace`, `name` and
+    `reconcile_id`, as structlog context variables.
+
+    `recovery` is the client's: with it, failures during an outage do not increase the back-off. `due` returns the
+    seconds until an object must be reconciled in any case, such as a deadline, which limits the back-off. A reconcile
+    is cancelled after `reconcile_timeout` seconds. Raises `ValueError` for fewer than one worker.
+    """
 
     def __init__(
         self,
@@ -88,11 +95,11 @@ class Controller:
         self.group = group
         self.kind = kind
         self.shutting_down = asyncio.Event()
-        """For long reconciles: no new work, finish soon."""
+        """Set by `shutdown`. Long reconciles may check it and finish early."""
         self._reconciler = reconciler
         self._workers = workers
         self._clock = clock or SystemClock()
-        self._rng = rng or random.Random()  # noqa: S311  # jitter and names of log lines, no secrets
+        self._rng = rng or random.Random()  # noqa: S311  # jitter and log identifiers, not secrets
         self._timeout = reconcile_timeout
         self._recovery = recovery
         self._due = due
@@ -102,18 +109,19 @@ class Controller:
         self.queue: WorkQueue[Key] = WorkQueue(
             name, self._clock, limiter or RetryLimiter(self._clock, self._rng), metrics.queue(name)
         )
-        # A conflict is no failure, so it waits for no token; but a writer that always loses must not spin.
+        # Requeues after conflicts are not failures and use no retry token; the delay prevents a busy loop.
         self._conflicts: ExponentialLimiter[Key] = ExponentialLimiter(self._clock, self._rng, cap=0.25)
         self._sources: list[Source[HasMetadata]] = []
 
     def watch(self, source: Source[T], mapper: Mapper[T], *predicates: Predicate, pace: Pace | None = None) -> None:
-        """Every event of the source that passes all predicates adds the keys that the mapper names."""
+        """Enqueues the keys that `mapper` returns for each event of `source` that passes all predicates; `pace` sets
+        their priority and delay."""
         source.add_handler(Enqueue(self.queue, mapper, predicates, pace))
         self._sources.append(source)
 
     async def run(self) -> None:
-        """Waits for the sources, then works. Sources of kinds that are not installed keep only this controller
-        waiting, unless they are optional."""
+        """Waits until all sources are synced, then runs the workers until `shutdown`. A kind that is not installed and
+        not optional blocks only this controller."""
         async with asyncio.TaskGroup() as tasks:
             syncing = tasks.create_task(self._wait_for_sources())
             stopping = tasks.create_task(self.shutting_down.wait())
@@ -128,7 +136,7 @@ class Controller:
                 tasks.create_task(self._work(), name=f"{self.name}-{number}")
 
     def shutdown(self) -> None:
-        """No key is begun any more; `run` returns when the running reconciles have ended."""
+        """Starts no further reconciles; `run` returns when the running ones have ended."""
         self.shutting_down.set()
         self.queue.shutdown()
 
@@ -136,11 +144,11 @@ class Controller:
         for source in self._sources:
             await source.wait_synced()
 
-    async def _may_begin(self) -> bool:
-        """In an outage the next look at the caches can wait: the server may come back from a backup, and what one kind
-        showed before does not go with what another shows then. Not for ever, since some kinds may stay away alone.
-        False if the controller is shut down meanwhile."""
-        until = self._clock.monotonic() + MAX_OUTAGE
+    async def _wait_for_current_caches(self) -> bool:
+        """Waits during an outage until the caches of all sources are current. If etcd is restored from a backup, caches
+        of different kinds would otherwise show different histories. The wait is limited, because a single kind may stay
+        unavailable. Returns false if the controller is shut down meanwhile."""
+        until = self._clock.monotonic() + MAX_OUTAGE_WAIT
         while not all(source.current for source in self._sources):
             if self.shutting_down.is_set():
                 return False
@@ -156,37 +164,37 @@ class Controller:
             except QueueShutDownError:
                 return
             try:
-                if not await self._may_begin():
+                if not await self._wait_for_current_caches():
                     return
                 with self._measured():
-                    await self._reconcile_apart(key)
+                    await self._reconcile_in_task(key)
             finally:
                 self.queue.done(key)
 
-    async def _reconcile_apart(self, key: Key) -> None:
-        """In a task of its own: a `TaskGroup` that fails may leave its task marked as being cancelled (CPython before
-        3.13), which a worker must not take for its own end."""
+    async def _reconcile_in_task(self, key: Key) -> None:
+        """Runs the reconcile in a separate task. Before CPython 3.13 a failing `TaskGroup` can leave its task marked as
+        cancelled, which the worker must not mistake for its own cancellation."""
         try:
             await asyncio.create_task(self._reconcile(key))
         except asyncio.CancelledError:
             if not _is_being_cancelled():
                 self._retry(key, RuntimeError("the reconcile awaited something that was cancelled"))
-        if _is_being_cancelled():  # whether the reconcile has obeyed or not
+        if _is_being_cancelled():  # even if the reconcile ignored the cancellation
             raise asyncio.CancelledError
 
     async def _reconcile(self, key: Key) -> None:
-        bind_contextvars(**self._log_keys(key))  # as long as this task lives
+        bind_contextvars(**self._log_keys(key))  # limited to this task
         try:
-            result = await self._reconcile_in_time(key)
+            result = await self._reconcile_with_timeout(key)
         except TerminalError as error:
             self._give_up(key, error)
-        # The one place where any exception is caught: a bug in one reconcile must not end the others.
+        # A bug in one reconcile must not end the others, so any exception is caught here.
         except Exception as error:  # noqa: BLE001
             self._retry(key, error)
         else:
-            self._follow(key, result)
+            self._apply_result(key, result)
 
-    async def _reconcile_in_time(self, key: Key) -> Result:
+    async def _reconcile_with_timeout(self, key: Key) -> Result:
         loop = asyncio.get_running_loop()
         stuck = loop.call_later(self._timeout + STUCK_AFTER, self._report_stuck, key)
         try:
@@ -199,12 +207,12 @@ class Controller:
             raise
         finally:
             stuck.cancel()
-        if limit.expired():  # it was cancelled, and made light of it
+        if limit.expired():  # the reconciler swallowed the cancellation
             self._metrics.timeouts.inc()
             raise TimeoutError(f"reconcile took longer than {self._timeout:g} s")
         return result
 
-    def _follow(self, key: Key, result: Result) -> None:
+    def _apply_result(self, key: Key, result: Result) -> None:
         self.queue.forget(key)
         if result.requeue:
             self._metrics.results["requeue"].inc()
@@ -225,15 +233,15 @@ class Controller:
 
     def _retry(self, key: Key, error: Exception) -> None:
         self._count_error()
-        delay = round(self._put_off(key), 3)
+        delay = round(self._schedule_retry(key), 3)
         if _is_expected(error):
             log.warning("reconcile failed", error=describe(error), retry_in=delay)
         else:
             self._metrics.panics.inc()
             log.error("reconcile raised", error=describe(error), retry_in=delay, exc_info=error)
 
-    def _put_off(self, key: Key) -> float:
-        """Until the next try at the latest; returns the seconds."""
+    def _schedule_retry(self, key: Key) -> float:
+        """Requeues the key after its back-off, or earlier if it is due; returns the delay in seconds."""
         if self._recovery is not None and not self._recovery.available:
             delay = OUTAGE_RETRY * self._rng.uniform(0.5, 1.0)
             self.queue.add_after(key, delay)
@@ -242,7 +250,7 @@ class Controller:
         due = self._due(key) if self._due is not None else None
         if due is None or not 0 < due < delay:
             return delay
-        self.queue.add_after(key, due)  # of two delays the shorter holds
+        self.queue.add_after(key, due)  # the queue keeps the shorter delay
         return due
 
     def _count_error(self) -> None:
@@ -272,7 +280,7 @@ class Controller:
 
 
 def describe(error: BaseException) -> str:
-    """One line that tells the kind of the error and what it says; for a group, of each in it."""
+    """The type and message of an error in one line; for an exception group, those of all its members."""
     if isinstance(error, BaseExceptionGroup):
         return join_some(map(describe, error.exceptions), len(error.exceptions), separator="; ")
     return cut(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
@@ -280,8 +288,8 @@ def describe(error: BaseException) -> str:
 
 def _is_expected(error: Exception) -> bool:
     if isinstance(error, ExceptionGroup):
-        return error.split(EXPECTED)[1] is None
-    return isinstance(error, EXPECTED)
+        return error.split(EXPECTED_ERRORS)[1] is None
+    return isinstance(error, EXPECTED_ERRORS)
 
 
 def _is_being_cancelled() -> bool:

@@ -1,8 +1,8 @@
-"""Create an object, or patch the one that exists: controller-runtime's `CreateOrPatch`.
+"""Creates an object, or patches the existing one (controller-runtime `controllerutil.CreateOrPatch`).
 
-The patch names the resourceVersion that it was computed from, so that a write by somebody else is never overwritten.
-For fields that several controllers own, or for lists whose items the API server fills with defaults, server-side apply
-(`PatchKind.APPLY`) fits better: this function sends such a list again in every call.
+The patch carries the resourceVersion from which it was computed, so that a concurrent write is never overwritten. For
+fields owned by several controllers, or lists whose items the API server fills with defaults, server-side apply
+(`PatchKind.APPLY`) is the better choice: this function would send such a list again in every call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainop.runtime.objects.metadata import Change, Json, apply_change
 from trainop.runtime.objects.resource import Resource
 
 TRIES = 5
-"""Reads and writes of one call; each further one follows a write by somebody else in between."""
+"""Maximum attempts of one call; each further attempt follows a concurrent write."""
 
 _Race = (AlreadyExistsError, ConflictError, NotFoundError)
 """The object was created, changed or deleted after it was read."""
@@ -35,19 +35,19 @@ class OperationResult(enum.Enum):
 async def create_or_patch(
     client: Client, resource: Resource, desired: Json, change: Change | None = None
 ) -> tuple[OperationResult, Json]:
-    """Makes the object named by `desired["metadata"]` look like `desired`; returns what was done and the object.
+    """Creates or patches the object named by `desired["metadata"]`; returns the operation and the resulting object.
 
     If the object does not exist, `desired` is created. If it does, `desired` is merged into it as by a JSON merge patch
     (RFC 7386): mappings field by field, None removes a field, lists are replaced. Only `metadata.ownerReferences` (by
-    UID) and `metadata.finalizers` are added to those that are there. `change` is then applied to the result in both
-    cases, for what a merge cannot express; `desired` may be just a name and a namespace then (the mutate function of
-    controller-runtime). Whatever differs is sent as one merge patch, `status` as a second one of the subresource;
-    `UNCHANGED` means that nothing was sent, or that it made no difference to the API server. An object that is being
-    deleted is patched like any other.
+    UID) and `metadata.finalizers` are added to the existing ones. In both cases `change` is then applied to the result,
+    for mutations that a merge cannot express; `desired` may then be just a name and a namespace (`change` is the mutate
+    function of controller-runtime). The difference is sent as one merge patch, and `status` as a second one to the
+    subresource. `UNCHANGED` means that nothing was sent, or that it made no difference to the API server. An object
+    that is being deleted is patched like any other.
 
-    If another client creates, changes or deletes the object in between, all of it starts again, five times in all.
-    Raises `ConflictError`, `AlreadyExistsError` or `NotFoundError` then; `ValueError` without a name; `OwnerError` if
-    the object has another controller than the one in `desired`; and whatever else `Client` raises.
+    If another client creates, changes or deletes the object in between, the call starts again, with five attempts in
+    all. Raises `ConflictError`, `AlreadyExistsError` or `NotFoundError` if the last one fails; `ValueError` without a
+    name; `OwnerError` if the object has another controller than the one in `desired`; and what `Client` raises.
     """
     metadata = desired.get("metadata") or {}
     if not metadata.get("name"):
@@ -63,7 +63,7 @@ async def create_or_patch(
 
 
 def merge(current: Json, desired: Json) -> Json:
-    """A new object: `current` after the JSON merge patch `desired` (RFC 7386). Both stay as they are."""
+    """The result of the JSON merge patch `desired` on `current` (RFC 7386). Mutates neither."""
     merged = dict(current)
     for name, value in desired.items():
         if value is None:
@@ -77,8 +77,8 @@ def merge(current: Json, desired: Json) -> Json:
 
 
 def merge_patch(before: Json, after: Json) -> Json:
-    """The JSON merge patch that turns `before` into `after`; empty if they are the same. An explicit null in `after`
-    cannot be expressed and removes its field."""
+    """The JSON merge patch that turns `before` into `after`; empty if they are equal. A null in `after` cannot be
+    expressed and removes the field."""
     patch: Json = {name: None for name in before if name not in after}
     for name, value in after.items():
         old = before.get(name)
@@ -109,7 +109,8 @@ async def _try(client: Client, resource: Resource, desired: Json, change: Change
 
 
 async def _create(client: Client, resource: Resource, wanted: Json) -> Json:
-    """The API server drops a new object's status if the kind has a status subresource."""
+    """Creates the object. If the kind has a status subresource, the API server drops the status of a new object, which
+    is then written separately."""
     created = await client.create(resource, wanted)
     status = wanted.get("status")
     if not status or equal_json(merge(created.get("status") or {}, status), created.get("status")):
@@ -124,7 +125,8 @@ async def _patch_status(client: Client, resource: Resource, current: Json, statu
 
 
 def _merged(current: Json, desired: Json) -> Json:
-    """As the API server's strategic merge does for metadata: owners are told apart by UID, finalizers are a set."""
+    """Merges like the API server's strategic merge for metadata: owner references are keyed by UID, finalizers are a
+    set."""
     merged = merge(current, desired)
     before, wanted = current["metadata"], desired["metadata"]
     if owners := wanted.get("ownerReferences"):
@@ -139,13 +141,13 @@ def _merged(current: Json, desired: Json) -> Json:
 
 
 def _at_version(patch: Json, current: Json) -> Json:
-    """The same patch, refused with a conflict unless the object is still the one that was read."""
+    """Adds UID and resourceVersion to the patch, so that any other object or version causes a conflict."""
     known = {name: current["metadata"][name] for name in ("uid", "resourceVersion")}
     return {**patch, "metadata": {**(patch.get("metadata") or {}), **known}}
 
 
 def _is_final(error: Exception) -> bool:
-    """A namespace that does not exist is no race."""
+    """Whether a retry is pointless, because the namespace does not exist."""
     details = error.status.get("details") if isinstance(error, NotFoundError) else None
     return isinstance(details, dict) and details.get("kind") == "namespaces"
 

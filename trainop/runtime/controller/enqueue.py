@@ -1,4 +1,7 @@
-"""From an object's change to the keys it concerns: predicates choose the events, a mapper names the keys."""
+"""Event handlers that turn changes of objects into keys in a work queue (controller-runtime `pkg/handler`).
+
+Predicates filter the events of an informer, a mapper returns the keys to reconcile, a pace sets priority and delay.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,19 @@ T_contra = TypeVar("T_contra", bound=HasMetadata, contravariant=True)
 
 
 class Mapper(Protocol[T_contra]):
-    """Names the keys that an object concerns."""
+    """Maps an object to the keys to reconcile when it changes."""
 
-    def keys(self, obj: T_contra, /) -> Iterable[Key]: ...
+    def keys(self, obj: T_contra, /) -> Iterable[Key]:
+        """The keys for an object that was added, updated or deleted."""
+        ...
 
     def keys_of_lost(self, key: Key, /) -> Iterable[Key]:
-        """The same for a deleted object of which only the key is known."""
+        """The keys for a deleted object of which only the key is known."""
         ...
 
 
 class EnqueueObject:
-    """The object itself."""
+    """Maps an object to its own key (controller-runtime `EnqueueRequestForObject`)."""
 
     def keys(self, obj: HasMetadata, /) -> Iterable[Key]:
         return (obj.metadata.key,)
@@ -37,10 +42,11 @@ class EnqueueObject:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueOwner:
-    """The controlling owner, if it is of this resource's group and kind; each owner of it with `only_controller=False`.
+    """Maps an object to its controller, if that has the group and kind of `resource`; with `only_controller=False`, to
+    all its owners of that group and kind.
 
-    The owner of a namespaced resource is in the object's namespace. Neither version nor UID is compared: the end of a
-    same-named predecessor's child has to wake the new owner that waits for that name (controller-runtime
+    Version and UID of the owner are not compared: if an owner was recreated under the same name and waits for the name
+    of a child, the deletion of its predecessor's child must enqueue it (controller-runtime
     `pkg/handler/enqueue_owner.go`).
     """
 
@@ -49,12 +55,12 @@ class EnqueueOwner:
 
     def keys(self, obj: HasMetadata, /) -> Iterable[Key]:
         namespace = obj.metadata.namespace if self.resource.namespaced else ""
-        return [Key(namespace, owner.name) for owner in obj.metadata.owner_references if self._is_meant(owner)]
+        return [Key(namespace, owner.name) for owner in obj.metadata.owner_references if self._matches(owner)]
 
     def keys_of_lost(self, _key: Key, /) -> Iterable[Key]:
-        return ()  # the owner of an object that is gone is not known
+        return ()  # without the object, its owner is unknown
 
-    def _is_meant(self, owner: OwnerReference) -> bool:
+    def _matches(self, owner: OwnerReference) -> bool:
         return (
             owner.kind == self.resource.kind
             and (bool(owner.controller) or not self.only_controller)
@@ -64,7 +70,7 @@ class EnqueueOwner:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueMapped(Generic[T]):
-    """Whatever a function of the object names."""
+    """Maps an object to the keys that a function returns (controller-runtime `EnqueueRequestsFromMapFunc`)."""
 
     names: Callable[[T], Iterable[Key]]
 
@@ -76,8 +82,8 @@ class EnqueueMapped(Generic[T]):
 
 
 class Predicate:
-    """Chooses the events that matter; every method that is not overridden lets all pass. Without side effects: an event
-    that one predicate refuses was never seen by the next."""
+    """Filters events; methods that are not overridden accept all. Must have no side effects, because predicates are not
+    called for events that an earlier predicate has rejected."""
 
     def add(self, _obj: Any, /) -> bool:
         return True
@@ -86,13 +92,13 @@ class Predicate:
         return True
 
     def delete(self, _obj: Any, /) -> bool:
-        """Not asked if only the key of the deleted object is known."""
+        """Not called if only the key of the deleted object is known."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Changed(Predicate):
-    """Of the updates only those that change this part, such as `lambda job: job.metadata.generation`."""
+    """Accepts updates only if `part(obj)` has changed, such as `lambda job: job.metadata.generation`."""
 
     part: Callable[[Any], object]
 
@@ -102,7 +108,7 @@ class Changed(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Matching(Predicate):
-    """Only events of objects that pass; of an update the new object is asked."""
+    """Accepts events of objects for which `test` is true; for an update, the new object."""
 
     test: Callable[[Any], bool]
 
@@ -117,32 +123,33 @@ class Matching(Predicate):
 
 
 class Urgency(NamedTuple):
-    """Which priority the keys of an event get, and after how many seconds they are due."""
+    """The priority of the keys of an event, and the delay in seconds before they are due."""
 
     priority: int = 0
     seconds: float = 0.0
 
 
-NEWS = Urgency()
-NO_NEWS = Urgency(LOW_PRIORITY)
+NORMAL = Urgency()
+LOW = Urgency(LOW_PRIORITY)
 
 
 class Pace:
-    """How urgent an event is: by default at once, but last in the queue if it is no news."""
+    """Chooses the urgency of events. Default: no delay, and low priority for initial lists and resyncs (controller-
+    runtime `handler.WithLowPriorityWhenUnchanged`)."""
 
     def add(self, _obj: Any, initial: bool, /) -> Urgency:
-        return NO_NEWS if initial else NEWS
+        return LOW if initial else NORMAL
 
     def update(self, old: Any, new: Any, /) -> Urgency:
-        return NO_NEWS if old.metadata.resource_version == new.metadata.resource_version else NEWS
+        return LOW if old.metadata.resource_version == new.metadata.resource_version else NORMAL
 
     def delete(self, _obj: Any, /) -> Urgency:
-        """`_obj` is None if only its key is known."""
-        return NEWS
+        """`_obj` is None if only the key of the deleted object is known."""
+        return NORMAL
 
 
 class Enqueue(Generic[T]):
-    """The informer's handler that adds keys to a controller's queue, as soon and as urgently as `pace` says."""
+    """Informer event handler that adds keys to a controller's queue."""
 
     def __init__(
         self,
@@ -166,7 +173,7 @@ class Enqueue(Generic[T]):
             try:
                 attempt_each(lambda obj: keys.extend(self._mapper.keys(obj)), (old, new))
             finally:
-                if keys:  # most events of shared informers concern another controller
+                if keys:  # most events of a shared informer belong to another controller
                     self._enqueue(keys, self._pace.update(old, new))
 
     def delete(self, obj: T | None, key: Key, final_state_unknown: bool) -> None:
@@ -182,6 +189,6 @@ class Enqueue(Generic[T]):
 
 
 def _group_of(api_version: str) -> str | None:
-    """The group of `group/version` or `version`; None if it is neither."""
+    """The group of an apiVersion `group/version` or `version`; None if it is invalid."""
     parts = api_version.split("/")
     return {1: "", 2: parts[0]}.get(len(parts))

@@ -1,9 +1,9 @@
-"""What a controller has written and its caches do not show yet, by identity.
+"""Expectations: writes of a controller that its caches do not reflect yet.
 
-A reconcile that looks at a cache older than its own writes would create pods twice. So it says what it is about to
-create and delete, and waits until the cache shows it. Nothing is counted: whether an expectation is met is read from
-the cache, so that relists, tombstones and repeated events need no care (kubernetes `pkg/controller/controller_utils.go`
-counts). Expectations belong to the owner's UID: a job recreated under its old name starts clean.
+A reconcile that reads a cache older than its own writes would create children twice. Controllers therefore register
+each create and delete, and wait until the cache reflects it. Unlike kubernetes `pkg/controller/controller_utils.go`,
+nothing is counted: expectations are compared with the cache by name and UID, so that relists, tombstones and repeated
+events cannot distort them. They are kept per owner UID, so that a recreated owner of the same name starts without any.
 """
 
 from __future__ import annotations
@@ -17,42 +17,46 @@ from trainop.runtime.objects.metadata import Key, Metadata
 from trainop.runtime.objects.resource import Resource
 
 EXPECTATION_TIMEOUT = 300.0
-"""Seconds after which an event is taken as lost (kubernetes `ExpectationsTimeout`)."""
+"""Seconds after which the awaited event is considered lost (kubernetes `ExpectationsTimeout`)."""
 
-Look: TypeAlias = Callable[[Resource, Key], Metadata | None]
-"""What the cache holds under a key now; None if nothing."""
+CacheLookup: TypeAlias = Callable[[Resource, Key], Metadata | None]
+"""Returns the metadata that the cache currently holds for a key, or None."""
 
 
 class Steps(Protocol):
-    """A counter."""
+    """A counter metric."""
 
-    def inc(self) -> None: ...
+    def inc(self) -> None:
+        """Adds one."""
+        ...
 
 
 @dataclass(slots=True)
 class _Create:
     since: float
     uid: str | None = None
-    """None until the API server has answered."""
+    """The UID in the answer to the POST; None before the answer."""
 
 
 @dataclass(slots=True)
 class _Outstanding:
-    """Everything one owner waits for."""
+    """The outstanding expectations of one owner; values of `deletes` are the times of registration."""
 
     creates: dict[tuple[Resource, Key], _Create] = field(default_factory=dict)
     deletes: dict[tuple[Resource, Key, str], float] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
-    """UIDs of children whose deletion was seen while creates are outstanding: created and deleted in one breath."""
+    deleted_uids: set[str] = field(default_factory=set)
+    """UIDs of children whose deletion was observed while creates were outstanding. A child that is created and deleted
+    quickly may never be seen in the cache."""
 
     def since(self) -> float | None:
+        """The time of the oldest outstanding expectation."""
         times = [create.since for create in self.creates.values()]
         times.extend(self.deletes.values())
         return min(times, default=None)
 
 
 class Expectations:
-    """Of one controller. `expired` counts the expectations that were given up."""
+    """The expectations of one controller. `timeout` is in seconds; `expired` counts the expectations that timed out."""
 
     def __init__(self, clock: Clock, expired: Steps | None = None, *, timeout: float = EXPECTATION_TIMEOUT) -> None:
         self._clock = clock
@@ -63,30 +67,31 @@ class Expectations:
     # Before and after a write -----------------------------------------------------------------------------------------
 
     def expect_create(self, owner_uid: str, resource: Resource, key: Key) -> None:
-        """To be called before the POST is sent."""
+        """Registers a create. Call before the POST is sent."""
         creates = self._owners.setdefault(owner_uid, _Outstanding()).creates
         creates[resource, key] = _Create(self._clock.monotonic())
 
     def created(self, owner_uid: str, resource: Resource, key: Key, uid: str) -> None:
-        """The POST was answered: this UID has to show up."""
+        """The POST succeeded: the cache must show this UID, or its deletion."""
         outstanding = self._owners.get(owner_uid)
         create = outstanding.creates.get((resource, key)) if outstanding else None
         if create is not None:
             create.uid = uid
 
     def create_failed(self, owner_uid: str, resource: Resource, key: Key) -> None:
-        """Nothing was created, or nobody knows: the next reconcile finds out by the deterministic name."""
+        """The POST failed, or its outcome is unknown. The next reconcile detects an existing child by its deterministic
+        name."""
         outstanding = self._owners.get(owner_uid)
         if outstanding is not None:
             outstanding.creates.pop((resource, key), None)
 
     def expect_delete(self, owner_uid: str, resource: Resource, key: Key, uid: str) -> None:
-        """To be called before the DELETE is sent."""
+        """Registers a delete. Call before the DELETE is sent."""
         deletes = self._owners.setdefault(owner_uid, _Outstanding()).deletes
         deletes[resource, key, uid] = self._clock.monotonic()
 
     def delete_failed(self, owner_uid: str, resource: Resource, key: Key, uid: str) -> None:
-        """The object stays; or it was gone already (404), which the cache will show."""
+        """The DELETE failed: the object remains, or is already gone (404), as the cache will show."""
         outstanding = self._owners.get(owner_uid)
         if outstanding is not None:
             outstanding.deletes.pop((resource, key, uid), None)
@@ -94,22 +99,23 @@ class Expectations:
     # What the watch shows ---------------------------------------------------------------------------------------------
 
     def observe_deleted(self, metadata: Metadata) -> None:
-        """For the delete handler of each child kind: a child that came and went between two looks was seen too."""
+        """Records a deletion; call from the delete handler of each child kind. Without this, a child that was created
+        and deleted between two reconciles would never satisfy its expectation."""
         owner = metadata.controller
         outstanding = self._owners.get(owner.uid) if owner else None
         if outstanding is not None and outstanding.creates:
-            outstanding.gone.add(metadata.uid)
+            outstanding.deleted_uids.add(metadata.uid)
 
-    def satisfied(self, owner_uid: str, look: Look) -> bool:
-        """Whether the cache shows all of the owner's writes; those it shows are forgotten."""
+    def satisfied(self, owner_uid: str, lookup: CacheLookup) -> bool:
+        """Whether the cache reflects all writes of the owner. Expectations that are met are dropped."""
         outstanding = self._owners.get(owner_uid)
         if outstanding is None:
             return True
         for place, create in list(outstanding.creates.items()):
-            if _shows_create(create, look(*place), owner_uid, outstanding.gone):
+            if _shows_create(create, lookup(*place), owner_uid, outstanding.deleted_uids):
                 del outstanding.creates[place]
         for resource, key, uid in list(outstanding.deletes):
-            found = look(resource, key)
+            found = lookup(resource, key)
             if found is None or found.uid != uid or found.terminating:
                 del outstanding.deletes[resource, key, uid]
         if outstanding.creates or outstanding.deletes:
@@ -118,15 +124,14 @@ class Expectations:
         return True
 
     def expires_in(self, owner_uid: str) -> float | None:
-        """Seconds until the oldest outstanding expectation is too old to be waited for, not above 0 if it is now.
-        None if nothing is outstanding."""
+        """Seconds until the oldest outstanding expectation expires, 0 or less if it has; None if there is none."""
         outstanding = self._owners.get(owner_uid)
         since = outstanding.since() if outstanding else None
         return None if since is None else since + self._timeout - self._clock.monotonic()
 
     def expire(self, owner_uid: str) -> list[str]:
-        """Gives up on all that the owner waits for and tells what that was, for the log. The caller has to go on from
-        a live LIST: its cache has missed something."""
+        """Drops all expectations of the owner and returns a description of each for the log. The cache has missed an
+        event, so the caller must continue with a live LIST."""
         outstanding = self._owners.pop(owner_uid, None)
         if outstanding is None:
             return []
@@ -138,16 +143,16 @@ class Expectations:
         return missing
 
     def forget(self, owner_uid: str) -> None:
-        """The owner is gone."""
+        """Drops the expectations of an owner that no longer exists."""
         self._owners.pop(owner_uid, None)
 
     def __len__(self) -> int:
-        """Owners with something outstanding."""
+        """The number of owners with outstanding expectations."""
         return len(self._owners)
 
 
-def _shows_create(create: _Create, found: Metadata | None, owner_uid: str, gone: set[str]) -> bool:
+def _shows_create(create: _Create, found: Metadata | None, owner_uid: str, deleted_uids: set[str]) -> bool:
     if create.uid is not None:
-        return create.uid in gone or (found is not None and found.uid == create.uid)
-    # The answer never came, so only the owner tells our object from a predecessor of the same name.
+        return create.uid in deleted_uids or (found is not None and found.uid == create.uid)
+    # Without an answer the UID is unknown; the owner distinguishes the object from a predecessor of the same name.
     return found is not None and found.controller is not None and found.controller.uid == owner_uid

@@ -1,7 +1,8 @@
-"""Finalizers: the API server keeps a deleted object until `metadata.finalizers` is empty.
+"""Finalizers: cleanup before an object is deleted.
 
-The rules of Kubernetes (https://kubernetes.io/docs/concepts/overview/working-with-objects/finalizers/): add the name
-before the first effect outside the object, clean up once `metadata.deletionTimestamp` is set, then remove the name.
+The API server keeps a deleted object until `metadata.finalizers` is empty. A controller therefore adds its finalizer
+before the first external effect, cleans up once `metadata.deletionTimestamp` is set, and then removes the finalizer
+(https://kubernetes.io/docs/concepts/overview/working-with-objects/finalizers/).
 """
 
 from __future__ import annotations
@@ -17,31 +18,34 @@ from trainop.runtime.objects.metadata import HasMetadata, Json
 from trainop.runtime.objects.resource import Resource
 
 TRIES = 5
-"""Attempts to remove a finalizer; each further one follows a write by somebody else in between."""
+"""Maximum attempts to remove a finalizer; each further attempt follows a concurrent write."""
 
-LOOK_AGAIN = Result(requeue=True)
-"""The cache does not show the finalizer yet."""
+REQUEUE = Result(requeue=True)
+"""Returned until the cache reflects the finalizer."""
 
 CleanUp: TypeAlias = Callable[[], Awaitable[Result | None]]
-"""Undoes the effects of an object. Idempotent: it runs again if the process ends before the finalizer is removed.
-Returns a `Result` with `requeue` or `requeue_after` while something is left, or raises to be retried with back-off."""
+"""Removes the external effects of an object. Must be idempotent: it runs again if the process ends before the finalizer
+is removed. Returns a `Result` with `requeue` or `requeue_after` while it is incomplete; an exception causes a retry
+with back-off."""
 
 
 async def finalizing(
     client: Client, resource: Resource, obj: HasMetadata, finalizer: str, clean_up: CleanUp
 ) -> Result | None:
-    """To be called first in a reconcile with the cached object. None: the object lives and has the finalizer, so go on.
-    Otherwise the reconcile ends with the `Result` returned:
+    """Adds the finalizer, or cleans up and removes it. Call first in a reconcile, with the cached object.
 
-    - A live object without the finalizer gets it by a patch that names the UID and resourceVersion of `obj`. The
-      reconcile runs again when the cache shows it (`requeue`), also after a conflict; so no effect precedes it.
-    - For a deleted object with the finalizer, `clean_up` runs. If that has finished, the finalizer is removed; whatever
-      else is in `metadata.finalizers` by then stays.
-    - For a deleted object without it, nothing is left to do.
+    Returns None if the object is not being deleted and has the finalizer: the reconcile continues. Otherwise the
+    reconcile must end with the returned `Result`:
 
-    An object that is gone, or replaced by one with another UID, is not touched. `finalizer` is a qualified name such as
-    `example.com/bucket`. Raises what `clean_up` and `Client` raise; `ConflictError` only if the finalizer could not be
-    removed in five attempts.
+    - An object without the finalizer gets it, by a patch with the UID and resourceVersion of `obj`. The reconcile is
+      requeued until the cache reflects it, so that no effect precedes the finalizer.
+    - For an object being deleted, `clean_up` runs. When it is complete, the finalizer is removed; other finalizers
+      stay.
+    - For an object being deleted without the finalizer, nothing is done.
+
+    An object that no longer exists, or was replaced by one with another UID, is not touched. `finalizer` is a qualified
+    name such as `example.com/bucket`. Raises what `clean_up` and `Client` raise; `ConflictError` only if the finalizer
+    could not be removed in five attempts.
     """
     metadata = obj.metadata
     ours = finalizer in metadata.finalizers
@@ -62,10 +66,10 @@ async def _add(client: Client, resource: Resource, obj: HasMetadata, finalizer: 
     try:
         await client.patch(resource, known.name, known.namespace, patch)
     except ConflictError:
-        return LOOK_AGAIN
+        return REQUEUE
     except NotFoundError:
         return DONE
-    return LOOK_AGAIN
+    return REQUEUE
 
 
 async def _remove(client: Client, resource: Resource, obj: HasMetadata, finalizer: str) -> None:
@@ -87,5 +91,5 @@ async def _remove(client: Client, resource: Resource, obj: HasMetadata, finalize
 
 
 def _patch(uid: str, version: str, finalizers: list[str]) -> Json:
-    """A merge patch, refused with a conflict for any other object or version."""
+    """A merge patch that causes a conflict for any other object or version."""
     return {"metadata": {"uid": uid, "resourceVersion": version, "finalizers": finalizers}}

@@ -1,7 +1,7 @@
-"""Owner references: the one controller of an object, and the refusals of controller-runtime.
+"""Sets controller owner references, with the validation of controller-runtime.
 
-Kubernetes follows a reference by its UID. One that names an owner in another namespace means an object that does not
-exist, so that the garbage collector deletes the child.
+The garbage collector resolves an owner reference by UID within the child's namespace. It treats an owner in another
+namespace as missing, and deletes the child; such references must therefore never be written.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from trainop.runtime.objects.resource import Resource
 
 
 class OwnerError(ReconcileError):
-    """This object cannot be the controller of that one."""
+    """The owner must not become the controller of the child."""
 
 
 def set_controller(owner: HasMetadata, resource: Resource, child: Json) -> Json:
-    """The manifest `child` with `owner`, an object of `resource`, as its controller; `child` itself is not changed.
+    """Returns a copy of the manifest `child` with `owner`, an object of `resource`, as its controller.
 
-    A reference to the same owner (the same UID) is replaced, other references are kept. Raises `OwnerError` if
-    the owner has no name or UID, if a namespaced owner is in another namespace or the child has none, and if another
-    owner controls the child (controller-runtime `pkg/controller/controllerutil`, `SetControllerReference`, which
-    takes over from a deleted owner of the same name: here another UID is another owner).
+    An existing reference to the same UID is replaced; other references are kept. Raises `OwnerError` if the owner has
+    no name or UID, if a namespaced owner and the child are not in the same namespace, or if the child has another
+    controller. Unlike controller-runtime's `controllerutil.SetControllerReference`, an owner of the same name with
+    another UID is another controller.
     """
     of_child: dict[str, Any] = child.get("metadata") or {}
     of_owner = owner.metadata

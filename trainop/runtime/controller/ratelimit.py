@@ -1,4 +1,7 @@
-"""How long to wait before the next try: per key ever longer, over all keys at a steady rate."""
+"""Rate limiters for retries: exponential back-off per key, and a token bucket shared by all keys.
+
+`RetryLimiter` combines both and is the default of `WorkQueue`. `TokenBucket` also limits API requests.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 
 class RateLimiter(Protocol[K_contra]):
-    """Counts the failures of each key; `forget` after a success."""
+    """Computes retry delays from the consecutive failures of each key (client-go `TypedRateLimiter`)."""
 
     def delay(self, key: K_contra) -> float:
         """Counts one more failure and returns the seconds until the next try."""
@@ -23,12 +26,15 @@ class RateLimiter(Protocol[K_contra]):
         """Failures since the last `forget`."""
         ...
 
-    def forget(self, key: K_contra) -> None: ...
+    def forget(self, key: K_contra) -> None:
+        """Resets the failures of the key, after a success."""
+        ...
 
 
 class ExponentialLimiter(Generic[K]):
-    """`base` · 2^(failures - 1) seconds, at most `cap`, each ± `jitter` (client-go `ItemExponentialFailureRateLimiter`,
-    which has no jitter). Keys that were not seen for `keep` seconds are dropped."""
+    """Exponential back-off per key: `base` · 2^(failures - 1) seconds, at most `cap`, times a random factor in
+    1 ± `jitter` (client-go `ItemExponentialFailureRateLimiter`, which has no jitter). Keys that have not failed for
+    `keep` seconds are dropped."""
 
     def __init__(
         self,
@@ -52,7 +58,7 @@ class ExponentialLimiter(Generic[K]):
     def delay(self, key: K) -> float:
         self._sweep()
         failures = self.retries(key)
-        # Moved to the end, so that the oldest stand first for the sweep.
+        # Reinserted at the end, so that the oldest keys are first for the sweep.
         self._failures.pop(key, None)
         self._failures[key] = (failures + 1, self._clock.monotonic())
         exact = self._cap if failures >= 64 else min(self._cap, self._base * 2.0**failures)  # 2^64 is beyond any cap
@@ -80,7 +86,8 @@ class ExponentialLimiter(Generic[K]):
 
 
 class TokenBucket:
-    """`rate` tokens a second, at most `burst` in store. Callers reserve first and then wait, in the order of calls."""
+    """A token bucket with `rate` tokens per second and at most `burst` stored tokens. Serves callers in order. Raises
+    `ValueError` for a rate of 0 or less, or a burst below 1."""
 
     def __init__(self, clock: Clock, rate: float, burst: int) -> None:
         if rate <= 0 or burst < 1:
@@ -92,19 +99,19 @@ class TokenBucket:
         self._at = clock.monotonic()
 
     def reserve(self) -> float:
-        """Takes one token, lent if need be; returns the seconds until it is really there."""
+        """Takes a token, possibly in advance; returns the seconds until it is available."""
         self._refill()
         self._tokens -= 1
         return max(0.0, -self._tokens / self._rate)
 
     async def acquire(self) -> None:
-        """Takes one token and waits until it is really there."""
+        """Takes a token and waits until it is available."""
         delay = self.reserve()
         if delay > 0:
             await self._clock.sleep(delay)
 
     def take(self) -> bool:
-        """Takes one token only if it is there."""
+        """Takes a token if one is available now; false otherwise."""
         self._refill()
         if self._tokens < 1:
             return False
@@ -118,8 +125,8 @@ class TokenBucket:
 
 
 class RetryLimiter(Generic[K]):
-    """The longer of the key's own back-off and the wait for a token that all keys share, so that ten thousand failing
-    keys do not retry at once (client-go `DefaultTypedControllerRateLimiter`)."""
+    """The longer of the key's back-off and the delay of a token bucket shared by all keys, so that ten thousand failing
+    keys do not retry at once (client-go `DefaultTypedControllerRateLimiter`). `rate` is in tokens per second."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a controller asks of a reconciler, and what the reconciler answers."""
+"""The interface of a reconciler and its result (controller-runtime `pkg/reconcile`)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,25 @@ from trainop.runtime.objects.metadata import Key
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`requeue_after` in seconds: look again then at the latest. It is not remembered across an earlier run: every
-    reconcile returns its next deadline anew (controller-runtime `reconcile.Result`). `requeue`: look again at once,
-    without back-off and without being an error (a conflict: somebody else wrote first)."""
+    """The result of a reconcile (controller-runtime `reconcile.Result`).
+
+    `requeue_after`: reconcile again within this many seconds. An earlier reconcile discards it, so every reconcile must
+    return its next deadline. `requeue`: reconcile again almost at once (within 0.25 s), not counted as an error; for a
+    write conflict.
+    """
 
     requeue_after: float | None = None
     requeue: bool = False
 
 
 DONE = Result()
+"""The result without a requeue."""
 
 
 class Reconciler(Protocol):
-    """Brings the world of one key nearer to what its object asks for. Raises to be retried with back-off."""
+    """Moves the actual state towards the desired state of one object."""
 
-    async def reconcile(self, key: Key) -> Result: ...
+    async def reconcile(self, key: Key) -> Result:
+        """Reconciles the object of `key`, which may have been deleted. An exception causes a retry with back-off;
+        `TerminalError` does not. Calls for the same key never overlap."""
+        ...

@@ -1,12 +1,12 @@
-"""A queue of keys to reconcile: each at most once at a time, the urgent first, none starved.
+"""Priority queue of keys to reconcile: deduplicates keys, never hands out a key twice at a time, prevents starvation.
 
 Semantics of controller-runtime's `priorityqueue`, on one event loop. There is one entry per key:
 
-- adding a key that is ready keeps its place, with the higher priority of the two;
-- adding a key that waits makes it ready at once, and its delay is gone; of two delays the shorter holds;
-- adding a key that is being worked on makes it ready once that work is done, once for any number of adds.
+- adding a ready key keeps its place and raises its priority to the higher of the two;
+- adding a delayed key makes it ready at once; of two delays, the shorter one applies;
+- adding a key that is being processed makes it ready, once, when the processing is done.
 
-Of every ten keys handed out one is the key that has been ready longest, whatever its priority.
+One of every ten keys handed out is the one that has been ready longest, regardless of priority.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from trainop.runtime.metrics.metrics import Metrics, QueueMetrics
 K = TypeVar("K", bound=Hashable)
 
 LOW_PRIORITY = -100
-"""For what is not news: the initial list and resyncs (controller-runtime `handler.LowPriority`)."""
+"""Priority of events without new information: initial lists and resyncs (controller-runtime `handler.LowPriority`)."""
 
 FAIR_SHARE = 10
-"""One of so many hand-outs goes to the entry that has been ready longest."""
+"""One in this many keys handed out is the one that has been ready longest."""
 
 
 class QueueShutDownError(Exception):
-    """The queue hands out nothing any more."""
+    """The queue was shut down and returns no more keys."""
 
 
 class _Entry(Generic[K]):
@@ -41,16 +41,17 @@ class _Entry(Generic[K]):
         self.key = key
         self.priority = priority
         self.added = added
-        """When it became due, for the queue duration."""
+        """Monotonic time at which the key became due, for the queue duration metric."""
         self.order = 0
-        """Its place in the heap it is in; any other tuple in a heap is a leftover."""
+        """Identifies the valid tuple of this entry in a heap; tuples with another order are stale."""
         self.ready_at: float | None = None
-        """When it becomes due; None if it is."""
+        """Monotonic time at which the key becomes due; None if it is due."""
         self.taken = False
+        """The key was handed out; tuples that remain in a heap are stale."""
 
 
 class WorkQueue(Generic[K]):
-    """`name` labels the metrics. For one event loop: nothing here is safe to call from another thread."""
+    """A work queue with priorities, delays and rate-limited retries. `name` labels the metrics. Not thread-safe."""
 
     def __init__(
         self,
@@ -67,8 +68,9 @@ class WorkQueue(Generic[K]):
         self._entries: dict[K, _Entry[K]] = {}
         self._working: dict[K, float] = {}
         self._priorities: dict[K, int] = {}
-        """With which what is worked on was handed out."""
-        # Both hold every entry that may be handed out, and leftovers; keys being worked on are in neither.
+        """Priorities with which the keys being processed were handed out."""
+        # `_ready` (by priority) and `_oldest` (by age) both hold every entry that is ready, and stale ones. Keys that
+        # are being processed are in neither.
         self._ready: list[tuple[int, int, _Entry[K]]] = []
         self._oldest: deque[_Entry[K]] = deque()
         self._ready_count = 0
@@ -76,30 +78,31 @@ class WorkQueue(Generic[K]):
         self._orders = 0
         self._handed_out = 0
         self._getters: deque[asyncio.Future[None]] = deque()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._shut_down = False
 
-    # What is asked for ------------------------------------------------------------------------------------------------
+    # Adding keys ------------------------------------------------------------------------------------------------------
 
     def add(self, key: K, priority: int = 0) -> None:
-        """Due now. Ignored after `shutdown`."""
+        """Adds a key that is due now. Ignored after `shutdown`."""
         if self._shut_down:
             return
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(key, priority, self._clock.monotonic())
-            self._make_due(entry)
+            self._mark_due(entry)
             return
         raised = priority > entry.priority
         if raised:
             entry.priority = priority
         if entry.ready_at is not None:
-            self._make_due(entry)
+            self._mark_due(entry)
         elif raised and key not in self._working:
             self._push_ready(entry)
 
     def add_after(self, key: K, seconds: float, priority: int = 0) -> None:
-        """Due in so many seconds, at once if not above 0, or earlier if the key is asked for earlier."""
+        """Adds a key that is due in `seconds`, or earlier if another add asks for it; at once if `seconds` is not above
+        0. Ignored after `shutdown`."""
         if seconds <= 0:
             self.add(key, priority)
             return
@@ -113,34 +116,36 @@ class WorkQueue(Generic[K]):
             self._push_waiting(entry, now + seconds)
             return
         if entry.ready_at is None:
-            self.add(key, priority)  # it is due already; only the priority may rise
+            self.add(key, priority)  # already due; this may only raise the priority
             return
         entry.priority = max(entry.priority, priority)
         if now + seconds < entry.ready_at:
             self._push_waiting(entry, now + seconds)
 
     def add_again(self, key: K, seconds: float) -> None:
-        """For a key that is being worked on: due in so many seconds, as urgent as it was when it was handed out."""
+        """Adds a key that is being processed, due in `seconds` and with the priority with which it was handed out, but
+        at least 0."""
         self.add_after(key, seconds, max(0, self._priorities.get(key, 0)))
 
     def add_rate_limited(self, key: K) -> float:
-        """Due when the limiter allows one more try; returns the seconds until then. Priority 0."""
+        """Adds a key after a failure, with the rate limiter's delay and priority 0; returns the delay in seconds."""
         delay = self._limiter.delay(key)
         self.add_after(key, delay)
         return delay
 
     def retries(self, key: K) -> int:
-        """Rate-limited adds since the last `forget`."""
+        """Number of rate-limited adds since the last `forget`."""
         return self._limiter.retries(key)
 
     def forget(self, key: K) -> None:
-        """The key did well or is gone: its next failure starts with the shortest delay."""
+        """Resets the back-off of a key that succeeded or no longer exists."""
         self._limiter.forget(key)
 
-    # What is handed out -----------------------------------------------------------------------------------------------
+    # Handing out keys -------------------------------------------------------------------------------------------------
 
     async def get(self) -> K:
-        """The next key, which is nobody else's until `done`. Raises `QueueShutDownError` after `shutdown`."""
+        """Waits for the next key, which is not handed out again until `done`. Raises `QueueShutDownError` after
+        `shutdown`."""
         while True:
             if self._shut_down:
                 raise QueueShutDownError(self.name)
@@ -150,7 +155,8 @@ class WorkQueue(Generic[K]):
             await self._wait()
 
     def done(self, key: K) -> None:
-        """The work on a key has really ended; if it was asked for meanwhile, it is ready again."""
+        """Marks the processing of a key as finished; if it was added meanwhile, it becomes ready again. Raises
+        `KeyError` if the key is not being processed."""
         started = self._working.pop(key)
         del self._priorities[key]
         self._metrics.work_duration.observe(self._clock.monotonic() - started)
@@ -159,48 +165,49 @@ class WorkQueue(Generic[K]):
             self._make_ready(entry)
 
     def shutdown(self) -> None:
-        """Drops what waits and what is ready; what is handed out goes on. May be called again."""
+        """Drops all ready and delayed keys and wakes all callers of `get`. Keys being processed are not affected.
+        Idempotent."""
         self._shut_down = True
         self._entries.clear()
         self._ready.clear()
         self._oldest.clear()
         self._waiting.clear()
         self._ready_count = 0
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for getter in self._getters:
             if not getter.done():
                 getter.set_result(None)
 
-    # What can be seen -------------------------------------------------------------------------------------------------
+    # Inspection -------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Keys that are due, those being worked on again included."""
+        """Number of due keys, including those that wait for their current processing to finish."""
         return sum(1 for entry in self._entries.values() if entry.ready_at is None)
 
     def depths(self) -> dict[int, int]:
-        """The same by priority."""
+        """Number of due keys by priority."""
         return Counter(entry.priority for entry in self._entries.values() if entry.ready_at is None)
 
     @property
     def waiting(self) -> int:
-        """Keys that become due later."""
+        """Number of delayed keys."""
         return len(self._entries) - len(self)
 
     @property
     def working(self) -> dict[K, float]:
-        """Keys handed out, each with the monotonic time since when. A copy."""
+        """Keys being processed, with the monotonic time at which each was handed out. A copy."""
         return dict(self._working)
 
     def running_seconds(self) -> list[float]:
-        """How long each handed-out key has been worked on."""
+        """Seconds for which each key has been processed so far."""
         now = self._clock.monotonic()
         return [now - started for started in self._working.values()]
 
-    # How it works -----------------------------------------------------------------------------------------------------
+    # Internals --------------------------------------------------------------------------------------------------------
 
-    def _make_due(self, entry: _Entry[K]) -> None:
+    def _mark_due(self, entry: _Entry[K]) -> None:
         entry.ready_at = None
         entry.added = self._clock.monotonic()
         self._metrics.adds.inc()
@@ -229,8 +236,8 @@ class WorkQueue(Generic[K]):
         if len(self._waiting) > 64 + 4 * len(self._entries):
             self._waiting = [item for item in self._waiting if item[1] == item[2].order]
             heapq.heapify(self._waiting)
-        if self._waiting[0][2] is entry:  # who waits for others needs no alarm of its own
-            self._set_alarm()
+        if self._waiting[0][2] is entry:  # the timer is only needed for the earliest entry
+            self._set_timer()
 
     def _hand_out(self) -> K:
         self._handed_out += 1
@@ -251,33 +258,34 @@ class WorkQueue(Generic[K]):
                 return entry
 
     def _take_oldest(self) -> _Entry[K]:
-        """Drops the leftovers it meets: there are never more than ten for each entry that was there at once."""
+        """Pops the entry that has been ready longest. Skips stale entries; there are at most ten for each entry of the
+        largest number that was ready at once."""
         while True:
             entry = self._oldest.popleft()
             if not entry.taken:
                 return entry
 
     def _promote(self) -> None:
-        """Moves what has become due out of the waiting heap."""
+        """Makes delayed keys ready whose time has come."""
         now = self._clock.monotonic()
         while self._waiting and self._waiting[0][0] <= now:
             _, order, entry = heapq.heappop(self._waiting)
             if entry.order == order and entry.ready_at is not None:
-                self._make_due(entry)
+                self._mark_due(entry)
 
-    def _set_alarm(self) -> None:
-        """One timer for the earliest entry; leftovers at the top only cause an idle wake-up."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+    def _set_timer(self) -> None:
+        """Sets the timer for the earliest delayed entry. A stale entry only causes one needless wake-up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._waiting:
             delay = max(0.0, self._waiting[0][0] - self._clock.monotonic())
-            self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
-    def _ring(self) -> None:
-        self._alarm = None
+    def _on_timer(self) -> None:
+        self._timer = None
         self._promote()
-        self._set_alarm()
+        self._set_timer()
 
     async def _wait(self) -> None:
         getter = asyncio.get_running_loop().create_future()
@@ -286,7 +294,7 @@ class WorkQueue(Generic[K]):
             await getter
         except asyncio.CancelledError:
             if getter.done() and not getter.cancelled():
-                self._wake_one()  # the wake-up was meant for somebody who still listens
+                self._wake_one()  # pass the wake-up on to another waiting caller
             raise
 
     def _wake_one(self) -> None:
