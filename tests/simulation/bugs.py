@@ -326,7 +326,7 @@ def add_while_working_lost():
 
 @bug("410 is answered by the same watch at the same version.")
 def gone_ignored():
-    return mock.patch.dict(watcher._WATCHING, {watcher.Cause.EXPIRED: watcher.Next.RETRY})
+    return mock.patch.dict(watcher._WATCHING, {watcher.Cause.EXPIRED: watcher.Reaction.RETRY})
 
 
 @bug("A watch that ended is begun anew at version 0, and what was deleted in between is never told.")
