@@ -25,8 +25,9 @@ import yaml
 import trainop.runtime
 from tests.patience import PATIENCE
 from trainop.local.api.serving.server import ApiServer
-from trainop.runtime import CONFIG_MAPS, Client, Json, NotFoundError, Resource
+from trainop.runtime import CONFIG_MAPS, Client, Json, NotFoundError, Resource, lowlevel
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.testing import TestCluster
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "runtime"
@@ -53,15 +54,25 @@ def test_everything_public_can_be_had():
 def test_everything_public_is_documented_and_nothing_else():
     text = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8")
     assert [name for name in trainop.runtime.__all__ if not re.search(rf"\b{name}\b", text)] == []
-    used, made = set(), {"ApiServer", "BUCKETS", "GREETINGS", "JOBS"}
+    used, made = set[str](), {"BUCKETS", "GREETINGS", "JOBS", "TestCluster"}
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         for node in ast.walk(compile(code, "docs", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)):
             if isinstance(node, ast.ClassDef):
                 made.add(node.name)
-            elif isinstance(node, ast.Name) and node.id[0].isupper() and isinstance(node.ctx, ast.Load):
-                used.add(node.id)
+            elif isinstance(node, ast.Name) and node.id[0].isupper():
+                (used if isinstance(node.ctx, ast.Load) else made).add(node.id)
     assert {"Cache", "Manager", "WebhookServer"} <= used
     assert used - made <= set(trainop.runtime.__all__)
+
+
+def test_the_low_level_names_are_a_part_of_the_public_ones_and_no_example_needs_them():
+    low, public = lowlevel.__all__, trainop.runtime.__all__
+    assert len(low) == len(set(low))
+    assert set(low) < set(public)
+    assert all(getattr(lowlevel, name) is getattr(trainop.runtime, name) for name in low)
+    for example in EXAMPLE.glob("*.py"):
+        names = {node.id for node in ast.walk(ast.parse(example.read_text())) if isinstance(node, ast.Name)}
+        assert sorted(names & set(low)) == [], example.name
 
 
 def _named_types(public: object) -> Iterator[type]:
@@ -195,27 +206,19 @@ class World:
 
 
 async def test_the_example_does_what_it_says():
-    api = ApiServer()
-    client = Client(api.transport())
-    await client.create(CUSTOM_RESOURCE_DEFINITIONS, document("crd.yaml"))
-    manager = load_example().build(client)
-    collecting, running = asyncio.create_task(api.run()), asyncio.create_task(manager.run())
-    world = World(client)
-    await client.create(GREETINGS, document("greeting.yaml"))
-    await world.says("Hello, world!")
-    await world.told("Hello, world!")
-    await client.patch(GREETINGS, "world", "default", {"spec": {"who": "you"}})
-    await world.says("Hello, you!")
-    await world.told("Hello, you!")
-    await client.delete(CONFIG_MAPS, "world", "default")
-    await world.says("Hello, you!")
-    await client.delete(GREETINGS, "world", "default")
-    await world.says(None)
-    manager.stop()
-    assert await running == 0
-    collecting.cancel()
-    await asyncio.wait([collecting])
-    await api.close()
+    async with TestCluster(EXAMPLE / "crd.yaml") as cluster:
+        cluster.start(load_example().operator)
+        world = World(cluster.client)
+        await cluster.create(EXAMPLE / "greeting.yaml")
+        await world.says("Hello, world!")
+        await world.told("Hello, world!")
+        await cluster.client.patch(GREETINGS, "world", "default", {"spec": {"who": "you"}})
+        await world.says("Hello, you!")
+        await world.told("Hello, you!")
+        await cluster.client.delete(CONFIG_MAPS, "world", "default")
+        await world.says("Hello, you!")
+        await cluster.client.delete(GREETINGS, "world", "default")
+        await world.says(None)
 
 
 async def test_the_example_runs_with_any_kubeconfig(tmp_path: Path):

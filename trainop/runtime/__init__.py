@@ -13,6 +13,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainop.runtime.builder.context import Context, OperatorParts, Watch
+    from trainop.runtime.builder.controller import ControllerBuilder, ControllerOptions
+    from trainop.runtime.builder.operator import LeaderElection, Operator
     from trainop.runtime.cache.cache import Cache, CacheError
     from trainop.runtime.cache.informer import Handler, Informer
     from trainop.runtime.cache.informer_metrics import InformerMetrics
@@ -124,6 +127,9 @@ if TYPE_CHECKING:
     from trainop.runtime.webhook.server import WebhookServer
 
 _PLACES = {
+    "builder.context": "Context OperatorParts Watch",
+    "builder.controller": "ControllerBuilder ControllerOptions",
+    "builder.operator": "LeaderElection Operator",
     "webhook.admission": "AdmissionRequest AdmissionResponse GroupVersionKind GroupVersionResource allow amend"
     " defaulting deny mutating_path validating validating_path",
     "client.auth": "load_config",
@@ -183,24 +189,25 @@ __all__ = [
     "AdmissionResponse", "AlreadyExistsError", "Announcer", "ApiError", "AuthHeaders", "Authorizer",
     "BindError", "Bindable", "Cache", "CacheError", "CertificateFolder", "CertificateRotation", "Change",
     "Changed", "Checks", "Client", "Clock", "ClusterConfig", "ConfigError", "Configuration", "ConflictError",
-    "Controller", "ControllerMetrics", "Credentials", "CredentialsCheck", "DecodeError", "Decoder", "Discovery",
-    "Elector", "EndlessListError", "EnqueueMapped", "EnqueueObject", "EnqueueOwner", "EventClient",
-    "EventLimits", "Expectations", "ExponentialLimiter", "Flushable", "ForbiddenError", "GoneError",
-    "GroupVersionKind", "GroupVersionResource", "Handler", "HasMetadata", "HttpServer", "HttpStream",
-    "HttpTransport", "Informer", "InformerMetrics", "InvalidError", "Json", "Key", "LeaderElector",
-    "LeadershipLostError", "LeaseClient", "Limiter", "Listing", "Manager", "Mapper", "Matching", "Metadata",
-    "Metrics", "MutationError", "NotConnectedError", "NotFoundError", "NotLeaderError", "ObjectReference",
-    "ObservedQueue", "OperationResult", "OwnerError", "OwnerReference", "Pace", "Page", "PartialObject",
-    "PatchKind", "Predicate", "QueueMetrics", "RateLimiter", "ReconcileError", "Reconciler", "Recorder",
-    "Recovery", "Request", "RequestMetrics", "Resource", "Response", "Result", "RetryLimiter", "ReviewClient",
-    "RotationOptions", "Runnable", "Scope", "Selector", "ServingCertificate", "Source", "StallWatch", "Steps",
-    "Stoppable", "Store", "Stream", "Synced", "SystemClock", "TerminalError", "Timing", "TokenBucket",
+    "Context", "Controller", "ControllerBuilder", "ControllerMetrics", "ControllerOptions", "Credentials",
+    "CredentialsCheck", "DecodeError", "Decoder", "Discovery", "Elector", "EndlessListError", "EnqueueMapped",
+    "EnqueueObject", "EnqueueOwner", "EventClient", "EventLimits", "Expectations", "ExponentialLimiter",
+    "Flushable", "ForbiddenError", "GoneError", "GroupVersionKind", "GroupVersionResource", "Handler",
+    "HasMetadata", "HttpServer", "HttpStream", "HttpTransport", "Informer", "InformerMetrics", "InvalidError",
+    "Json", "Key", "LeaderElection", "LeaderElector", "LeadershipLostError", "LeaseClient", "Limiter",
+    "Listing", "Manager", "Mapper", "Matching", "Metadata", "Metrics", "MutationError", "NotConnectedError",
+    "NotFoundError", "NotLeaderError", "ObjectReference", "ObservedQueue", "OperationResult", "Operator",
+    "OperatorParts", "OwnerError", "OwnerReference", "Pace", "Page", "PartialObject", "PatchKind", "Predicate",
+    "QueueMetrics", "RateLimiter", "ReconcileError", "Reconciler", "Recorder", "Recovery", "Request",
+    "RequestMetrics", "Resource", "Response", "Result", "RetryLimiter", "ReviewClient", "RotationOptions",
+    "Runnable", "Scope", "Selector", "ServingCertificate", "Source", "StallWatch", "Steps", "Stoppable",
+    "Store", "Stream", "Synced", "SystemClock", "TerminalError", "Timing", "TokenBucket",
     "TooManyRequestsError", "Transport", "UnauthorizedError", "UnhealthyError", "Unstructured", "Urgency",
-    "User", "WebhookMetrics", "WebhookServer", "WorkQueue", "allow", "amend", "by_controller", "by_label",
-    "by_namespace", "configure_logging", "create_or_patch", "decode_complete", "decode_unstructured",
-    "defaulting", "deny", "finalizing", "health_application", "load_config", "metrics_application",
-    "mutating_path", "owner_reference", "parse_address", "raise_descriptor_limit", "require_permission",
-    "return_freed_memory", "set_controller", "update", "validating", "validating_path",
+    "User", "Watch", "WebhookMetrics", "WebhookServer", "WorkQueue", "allow", "amend", "by_controller",
+    "by_label", "by_namespace", "configure_logging", "create_or_patch", "decode_complete",
+    "decode_unstructured", "defaulting", "deny", "finalizing", "health_application", "load_config",
+    "metrics_application", "mutating_path", "owner_reference", "parse_address", "raise_descriptor_limit",
+    "require_permission", "return_freed_memory", "set_controller", "update", "validating", "validating_path",
 ]
 # fmt: on
 
