@@ -1,1 +1,1 @@
-"""End to end: real control planes, and what runs against them."""
+"""End-to-end tooling: a real Kubernetes control plane, framework jobs, benchmarks and generated documentation."""

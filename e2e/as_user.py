@@ -1,9 +1,9 @@
-"""Runs Python as an ordinary user, in a copy of this checkout that lies in a home which only that user may enter.
+"""Runs Python as an ordinary user, in a copy of this checkout below a home directory that only this user can enter.
 
     python -m e2e.as_user -m pytest tests/local        (as root, on Linux)
 
-No account is needed, and nothing has to be readable for others: Python, its packages and what the tests have built may
-lie in root's home, as they are shown elsewhere in a mount namespace. The copy goes with the process.
+The user needs no account. Python, its packages and built binaries may be in root's home directory: a mount namespace
+makes them available under other paths. The copy is on a tmpfs and is removed with the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from e2e.cluster.places import cache
 
 USER = 12345
-"""No account has this number, as with many containers."""
+"""UID and GID without an account, as in many containers."""
 ROOT = Path(__file__).parents[1]
 SCRIPT = """
 set -e
@@ -49,12 +49,12 @@ exec setpriv --reuid="$user" --regid="$user" --clear-groups -- .venv/bin/python 
 
 
 def command(*arguments: str) -> list[str]:
-    """What runs this Python with these arguments so; root has to start it, with `environment()`."""
+    """The command line that runs this Python with `arguments` as the user; root must start it with `environment()`."""
     prefix = Path(sys.base_prefix)
     python = prefix / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    closed = next((str(place) for place in reversed(prefix.parents) if not place.stat().st_mode & stat.S_IXOTH), "")
-    places = [prefix, sysconfig.get_path("purelib"), cache(), ROOT, closed, python]
-    return ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", str(USER), *map(str, places), *arguments]
+    hidden = next((str(path) for path in reversed(prefix.parents) if not path.stat().st_mode & stat.S_IXOTH), "")
+    paths = [prefix, sysconfig.get_path("purelib"), cache(), ROOT, hidden, python]
+    return ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", str(USER), *map(str, paths), *arguments]
 
 
 def environment() -> dict[str, str]:
@@ -69,5 +69,5 @@ def environment() -> dict[str, str]:
 if __name__ == "__main__":
     if os.geteuid() != 0:
         sys.exit("only root can become another user")
-    whole = command(*sys.argv[1:])
-    os.execvpe(whole[0], whole, environment())
+    argv = command(*sys.argv[1:])
+    os.execvpe(argv[0], argv, environment())

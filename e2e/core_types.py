@@ -1,9 +1,9 @@
-"""Write trainop/local/api/registry/core_types.json: the types of the built-in kinds, from an API server's OpenAPI.
+"""Generates trainop/local/api/registry/core_types.json: schemas of the built-in kinds, from an API server's OpenAPI.
 
-    python e2e/core_types.py KUBECONFIG     needs kubectl; run it when the imitated Kubernetes version changes
+    python e2e/core_types.py KUBECONFIG     needs kubectl; run it when the emulated Kubernetes version changes
 
-Kept are the definitions that the kinds of the embedded API server reach; of each description its first sentence, so
-that the file stays small enough to review. One definition per line.
+The file contains the definitions that the kinds of the embedded API server refer to, one per line. Descriptions are
+cut to their first sentence, so that the file stays small enough to review.
 """
 
 import json
@@ -30,7 +30,7 @@ KINDS = {
     "apis/apiextensions.k8s.io/v1": "CustomResourceDefinition",
     "apis/admissionregistration.k8s.io/v1": "ValidatingWebhookConfiguration MutatingWebhookConfiguration",
 }
-KEPT = ("type", "format", "required", "enum", "default", "x-kubernetes-group-version-kind")
+KEPT_FIELDS = ("type", "format", "required", "enum", "default", "x-kubernetes-group-version-kind")
 
 
 def fetch(kubeconfig: str, document: str) -> dict[str, Any]:
@@ -39,20 +39,20 @@ def fetch(kubeconfig: str, document: str) -> dict[str, Any]:
     return found
 
 
-def short(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without what nobody reads here."""
+def trim(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema reduced to the keywords that the embedded API server uses."""
     if "allOf" in schema and len(schema["allOf"]) == 1:
         schema = {**schema, **schema["allOf"][0]}
-    kept = {name: schema[name] for name in KEPT if name in schema and schema[name] != {}}
+    kept = {name: schema[name] for name in KEPT_FIELDS if name in schema and schema[name] != {}}
     if text := schema.get("description", ""):
         kept["description"] = re.split(r"(?<=[a-z)`])\. |\n", text)[0][:300]
     if isinstance(reference := schema.get("$ref"), str):
         kept["$ref"] = reference
     for name in ("items", "additionalProperties"):
         if isinstance(schema.get(name), dict):
-            kept[name] = short(schema[name])
+            kept[name] = trim(schema[name])
     if properties := schema.get("properties"):
-        kept["properties"] = {name: short(part) for name, part in properties.items()}
+        kept["properties"] = {name: trim(part) for name, part in properties.items()}
     kept |= {name: part for name, part in schema.items() if name.startswith("x-kubernetes-list")}
     kept |= {name: part for name, part in schema.items() if name.startswith(("x-kubernetes-map", "x-kubernetes-patch"))}
     return kept
@@ -79,7 +79,7 @@ def main() -> None:
         while wanted:
             name = wanted.pop()
             if name not in kept:
-                kept[name] = short(schemas[name])
+                kept[name] = trim(schemas[name])
                 wanted |= references(kept[name])
     lines = [f"{json.dumps(name)}:{json.dumps(kept[name], separators=(',', ':'))}" for name in sorted(kept)]
     TARGET.write_text("{\n" + ",\n".join(lines) + "\n}\n")

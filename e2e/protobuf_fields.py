@@ -1,11 +1,11 @@
-"""Write `trainop/local/api/request/protobuf.json`: the fields of the built-in kinds as they are numbered in protobuf.
+"""Generates `trainop/local/api/request/protobuf.json`: the protobuf field numbers of the built-in kinds.
 
     python e2e/protobuf_fields.py       needs the Go modules of the test cluster (python -m e2e.cluster build)
 
-The numbers stand in the tags of the Go types (`k8s.io/api/*/v1/types.go`, Apache-2.0). Kept are the messages that the
-kinds below reach. One message per line: number, name, type, and how it repeats (`list`, `map`) or whether a value that
-is empty counts (`kept`: a pointer in Go, or a number or bool that is written in any case); `inline` merges the fields
-of a message into those of the one that holds it.
+Source: the struct tags of the Go types (`k8s.io/api/*/v1/types.go`, Apache-2.0). The file contains the messages that
+the kinds below refer to, one per line. Each field has number, name, type and form. The form is `list` or `map`;
+`kept` if an empty value is significant (a pointer in Go, or a number or bool without omitempty); or `inline` if the
+fields of the message belong to the enclosing message.
 """
 
 import json
@@ -83,7 +83,7 @@ def folder_of(package: str) -> Path:
 
 
 class Package:
-    """The types of one Go package: structs by their lines, all others by what they stand for."""
+    """The types of one Go package: bodies of structs, and targets of other named types."""
 
     def __init__(self, name: str, path: str) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class Package:
 def message_of(package: Package, packages: dict[str, Package], struct: str) -> list[Field]:
     fields: list[Field] = []
     for line in package.structs[struct].splitlines():
-        if (found := FIELD.match(line)) and "ExtraValue" not in found["type"]:  # of reviews; nobody here reads it
+        if (found := FIELD.match(line)) and "ExtraValue" not in found["type"]:  # in review kinds only, and not read
             name, _, options = found["json"].partition(",")
             type_, form = resolve(package, packages, found["type"])
             if options.startswith("inline"):
@@ -107,7 +107,7 @@ def message_of(package: Package, packages: dict[str, Package], struct: str) -> l
 
 
 def resolve(package: Package, packages: dict[str, Package], written: str) -> tuple[str, str]:
-    """The type and form of a type as Go writes it."""
+    """The type and form for a Go type expression."""
     written = written.removeprefix("*")
     if written in SCALARS:
         return SCALARS[written], ""

@@ -15,7 +15,7 @@ import pytest
 import structlog
 import yaml
 
-from e2e.cluster.components import Wishes
+from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.places import default_data
 from tests.cases import CaseError, Ledger, read_cases, read_floor, write_floor
@@ -143,13 +143,13 @@ def control_plane() -> Iterator[ControlPlane]:
     """A kube-apiserver and its etcd with our CRDs, for the whole run; they die with it."""
     # pages come from etcd, where a test can make the server forget them, and not from snapshots of its cache
     flag = "kube-apiserver=--feature-gates=ListFromCacheSnapshot=false"
-    yield from start_control_plane("minimal", Wishes(flags=(flag,)))
+    yield from start_control_plane("minimal", ClusterOptions(flags=(flag,)))
 
 
 @pytest.fixture(scope="session")
 def control_plane_with_controllers() -> Iterator[ControlPlane]:
     """The same with kube-controller-manager, which collects garbage and empties namespaces."""
-    yield from start_control_plane("controllers", Wishes(extras=("controller-manager",)))
+    yield from start_control_plane("controllers", ClusterOptions(extras=("controller-manager",)))
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -162,7 +162,7 @@ def remove_leftovers(folder: Path) -> None:
 @pytest.fixture
 def built() -> None:
     """For tests that start a control plane themselves."""
-    need_built(Wishes())
+    need_built(ClusterOptions())
 
 
 @pytest.fixture
@@ -171,12 +171,12 @@ def kubectl() -> str:
     return find_kubectl()
 
 
-def start_control_plane(name: str, wishes: Wishes) -> Iterator[ControlPlane]:
-    need_built(wishes)
+def start_control_plane(name: str, options: ClusterOptions) -> Iterator[ControlPlane]:
+    need_built(options)
     data = default_data(f"pytest-{os.getpid()}-{name}")
     remove_leftovers(data.parent)
-    plane = ControlPlane(data, tied=True)
-    plane.up(wishes)
+    plane = ControlPlane(data, die_with_parent=True)
+    plane.up(options)
     for crd in read_crds():
         answer = plane.api("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
         assert answer.status == 201, answer

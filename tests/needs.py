@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from e2e.cluster.components import Wishes
+from e2e.cluster.components import ClusterOptions
 from e2e.cluster.places import ClusterError, binary
 
 
@@ -25,10 +25,10 @@ def lack(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-def need_built(wishes: Wishes) -> None:
+def need_built(options: ClusterOptions) -> None:
     """The programs of a control plane, built from Go modules."""
     try:
-        for program in wishes.programs():
+        for program in options.programs():
             binary(program)
     except ClusterError as error:
         lack(str(error))

@@ -67,7 +67,7 @@ async def test_a_run_that_fails_is_told_and_left_out(
 
     monkeypatch.setattr(runs, "run_one", play)
     await runs.run(runs.Plan((OURS,), "s4", repetitions=2), tmp_path / "session.jsonl")
-    kept = [record for record in runs.read(tmp_path / "session.jsonl") if "scenario" in record]
+    kept = [record for record in runs.read_records(tmp_path / "session.jsonl") if "scenario" in record]
     assert [record["result"] for record in kept] == [{"p99": 1.0}]
     assert "s4 trainop #0 failed" in capsys.readouterr().out
 

@@ -1,1 +1,1 @@
-"""Load benchmark: the same scenarios, API server and simulated node for any training operator."""
+"""Load benchmarks: the same scenarios, API server and simulated node for every training operator; see README.md."""

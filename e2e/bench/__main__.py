@@ -1,12 +1,12 @@
-"""Training operators under load, measured side by side.
+"""Compares training operators under load.
 
-python -m e2e.bench build                          the programs, once (needs Go)
-python -m e2e.bench run                            everything, three repetitions, 45 minutes on two cores
-python -m e2e.bench run --scenario s1 --session x  a piece; pieces with the same name are one session
+python -m e2e.bench build                          builds the programs, once (needs Go)
+python -m e2e.bench run                            all scenarios, three repetitions, 45 minutes on two cores
+python -m e2e.bench run --scenario s1 --session x  one scenario; runs with the same name form one session
 python -m e2e.bench run --scenario s1,s6 --only trainop,training-operator-tuned --repetitions 1
-python -m e2e.bench quick                          under five minutes
+python -m e2e.bench quick                          smaller sizes, under five minutes
 python -m e2e.bench run --scenario count-s1        API requests per job, from the audit log
-python -m e2e.bench report [--session x]           table and charts, of the latest session unless told which
+python -m e2e.bench report [--session x]           table and charts, by default of the latest session
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import msgspec
 import structlog
 
 from e2e.bench.operators import HERE, OPERATORS, build_peers
-from e2e.bench.processes import end_on_sigterm
+from e2e.bench.processes import cancel_on_sigterm
 from e2e.bench.report import write
-from e2e.bench.runs import COUNT, Plan, read, run
+from e2e.bench.runs import COUNT_PREFIX, Plan, read_records, run
 from e2e.bench.scenarios import QUICK, SCENARIOS
 from e2e.bench.targets import BASE, FLOOR, LEADER, OURS, STOCK
 from e2e.cluster.build import NoGoError, build
@@ -32,10 +32,10 @@ from e2e.cluster.places import ClusterError
 
 REPORT = HERE / "report"
 FOLDERS = {"run": REPORT, "report": REPORT, "quick": REPORT / "results" / "quick"}
-NO_GO = 3
-MORE = {"s1": (LEADER, STOCK, FLOOR), "s2": (STOCK,), "count-s1": (LEADER,), "count-s2": (LEADER,)}
-"""Operators beside ours and the tuned one."""
-COUNTED = ("count-s1", "count-s2")
+EXIT_NO_GO = 3
+EXTRA_OPERATORS = {"s1": (LEADER, STOCK, FLOOR), "s2": (STOCK,), "count-s1": (LEADER,), "count-s2": (LEADER,)}
+"""Operators measured in addition to ours and the tuned peer, by scenario."""
+COUNTED_SCENARIOS = ("count-s1", "count-s2")
 
 
 def parse() -> argparse.Namespace:
@@ -46,40 +46,42 @@ def parse() -> argparse.Namespace:
     commands.add_parser("build")
     for name in ("run", "quick", "report"):
         command = commands.add_parser(name)
-        command.add_argument("--session", default="", help="name of the file of results; by default the time")
+        command.add_argument("--session", default="", help="name of the results file (default: the time)")
         command.add_argument("--report", type=Path, default=FOLDERS[name], help="folder for results, table and charts")
         if name == "report":
             continue
         command.add_argument("--only", default="", help=f"comma-separated: {', '.join((*OPERATORS, FLOOR))}")
-        command.add_argument("--scenario", default="", help=f"comma-separated: {', '.join((*SCENARIOS, *COUNTED))}")
+        command.add_argument(
+            "--scenario", default="", help=f"comma-separated: {', '.join((*SCENARIOS, *COUNTED_SCENARIOS))}"
+        )
         command.add_argument("--repetitions", type=int, default=3 if name == "run" else 1)
         command.add_argument("--sizes", default="", help='for all scenarios, as {"jobs": 20}')
     return parser.parse_args()
 
 
 def plans(options: argparse.Namespace) -> list[Plan]:
-    """What a command runs: each scenario with the operators that make sense in it."""
+    """The plans of a command: each scenario with its operators, repetitions and sizes."""
     quick = options.command == "quick"
     chosen = tuple(filter(None, options.scenario.split(",")))
     only = tuple(filter(None, options.only.split(",")))
     given = msgspec.json.decode(options.sizes) if options.sizes else {}
     made = []
-    for scenario in chosen or (*(QUICK if quick else SCENARIOS), *COUNTED):
-        operators = only or ((OURS, BASE) if quick else (OURS, BASE, *MORE.get(scenario, ())))
-        sizes = QUICK.get(scenario.removeprefix(COUNT), {}) if quick else {}
-        repetitions = 1 if scenario.startswith(COUNT) else options.repetitions
+    for scenario in chosen or (*(QUICK if quick else SCENARIOS), *COUNTED_SCENARIOS):
+        operators = only or ((OURS, BASE) if quick else (OURS, BASE, *EXTRA_OPERATORS.get(scenario, ())))
+        sizes = QUICK.get(scenario.removeprefix(COUNT_PREFIX), {}) if quick else {}
+        repetitions = 1 if scenario.startswith(COUNT_PREFIX) else options.repetitions
         made.append(Plan(operators, scenario, repetitions, {**sizes, **given}))
     return made
 
 
 async def measure(options: argparse.Namespace, session: Path) -> None:
-    end_on_sigterm()
+    cancel_on_sigterm()
     for plan in plans(options):
         await run(plan, session)
 
 
 def find_session(options: argparse.Namespace) -> Path:
-    """Where a command keeps its results, or has them from."""
+    """The results file that a command writes or reads."""
     folder: Path = options.report / "results"
     if options.session:
         return folder / f"{options.session}.jsonl"
@@ -99,7 +101,7 @@ def work(options: argparse.Namespace) -> None:
         build()
         build_peers()
         asyncio.run(measure(options, session))
-    print(write(read(session), options.report))
+    print(write(read_records(session), options.report))
 
 
 def main() -> None:
@@ -109,7 +111,7 @@ def main() -> None:
         work(options)
     except NoGoError as error:
         print(error, file=sys.stderr)
-        sys.exit(NO_GO)
+        sys.exit(EXIT_NO_GO)
     except ClusterError as error:
         sys.exit(str(error))
 

@@ -1,9 +1,10 @@
-"""An API server that looks at no more of a pod or service than its name, so that 500 of 1.3 MiB are no matter.
+"""A minimal API server that parses only the name of pods and services, so that 500 pods of 1.3 MiB cost little.
 
 python -m e2e.bench.bytesserver PORT
 
-A creation adds UID, version and time to the bytes that came, and for a pod that it runs; so it goes to the watches.
-Jobs are JSON: they are patched. There is no TLS, no validation, and of all kinds only those in `KINDS`.
+On creation it inserts UID, version and time into the received bytes, and for pods the phase Running, and sends the
+result to watches. Jobs are decoded, because they are patched. There is no TLS and no validation, and only the kinds in
+`KINDS` exist.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PATH = re.compile(r"/apis?/(?:[^/]+/)??v\d[^/]*/(?:namespaces/([^/]+)/)?([a-z]+)
 NOT_FOUND = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
 
 
-class Kept(NamedTuple):
+class StoredObject(NamedTuple):
     packed: bytes
     version: int
 
@@ -40,15 +41,15 @@ class Kept(NamedTuple):
 class Table:
     def __init__(self, kind: str) -> None:
         self.api_version, _, self.kind = kind.rpartition("/")
-        self.kept: dict[str, Kept] = {}
+        self.objects: dict[str, StoredObject] = {}
         self.watches: set[asyncio.Queue[bytes]] = set()
 
     def put(self, name: str, body: bytes, version: int) -> None:
-        verb = b"MODIFIED" if name in self.kept else b"ADDED"
-        self.kept[name] = Kept(zlib.compress(body, 1), version)
-        self.tell(verb, body)
+        verb = b"MODIFIED" if name in self.objects else b"ADDED"
+        self.objects[name] = StoredObject(zlib.compress(body, 1), version)
+        self.notify(verb, body)
 
-    def tell(self, verb: bytes, body: bytes) -> None:
+    def notify(self, verb: bytes, body: bytes) -> None:
         for watch in self.watches:
             watch.put_nowait(b'{"type":"%s","object":%s}\n' % (verb, body))
 
@@ -60,30 +61,30 @@ class BytesServer:
         self._last = 1000
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        found = PATH.fullmatch(request.path)
-        if found is None or found[2] not in self._tables:
-            return self._otherwise(request)
-        table, name = self._tables[found[2]], found[3]
+        match_ = PATH.fullmatch(request.path)
+        if match_ is None or match_[2] not in self._tables:
+            return self._other_path(request)
+        table, name = self._tables[match_[2]], match_[3]
         match request.method:
             case "POST":
-                return self._create(table, found[1], await request.read())
+                return self._create(table, match_[1], await request.read())
             case "GET" if name is None:
                 return await self._watch(table, request) if "watch" in request.query else self._list(table, request)
-        return await self._answer_about(table, name, request)
+        return await self._serve_object(table, name, request)
 
-    async def _answer_about(self, table: Table, name: str, request: web.Request) -> web.Response:
-        """A request for one object."""
-        if name not in table.kept:
+    async def _serve_object(self, table: Table, name: str, request: web.Request) -> web.Response:
+        """Serves GET, PATCH and DELETE of one object."""
+        if name not in table.objects:
             return web.json_response(NOT_FOUND, status=404)
         match request.method:
             case "PATCH":
                 return self._patch(table, name, await request.read())
             case "DELETE":
-                table.tell(b"DELETED", table.kept.pop(name).body)
+                table.notify(b"DELETED", table.objects.pop(name).body)
                 return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success"})
-        return web.Response(body=table.kept[name].body, content_type="application/json")
+        return web.Response(body=table.objects[name].body, content_type="application/json")
 
-    def _otherwise(self, request: web.Request) -> web.Response:
+    def _other_path(self, request: web.Request) -> web.Response:
         if request.path == "/apis/kubeflow.org/v1":
             return web.json_response({"kind": "APIResourceList", "resources": [{"name": "pytorchjobs"}]})
         if request.method == "POST" and request.path.endswith("/events"):
@@ -95,26 +96,30 @@ class BytesServer:
         return self._last
 
     def _create(self, table: Table, namespace: str, body: bytes) -> web.Response:
-        if table.kind == "PyTorchJob":  # its fields come in any order
+        if table.kind == "PyTorchJob":  # `NAME` needs the name to be the first field
             value = msgspec.json.decode(body)
             metadata = {"name": value["metadata"].pop("name"), "namespace": namespace, **value["metadata"]}
             body = msgspec.json.encode({**value, "metadata": metadata})
-        found = NAME.search(body)
-        assert found, body[:200]
-        name, version = found[1].decode(), self._next()
-        if name in table.kept:
+        match_ = NAME.search(body)
+        assert match_, body[:200]
+        name, version = match_[1].decode(), self._next()
+        if name in table.objects:
             exists = {**NOT_FOUND, "reason": "AlreadyExists", "code": 409, "message": "already exists"}
             return web.json_response(exists, status=409)
-        about = {"uid": f"uid-{version}", "resourceVersion": str(version), "creationTimestamp": "2026-01-01T00:00:00Z"}
-        added = msgspec.json.encode(about)[1:-1] + b","
+        server_fields = {
+            "uid": f"uid-{version}",
+            "resourceVersion": str(version),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        }
+        added = msgspec.json.encode(server_fields)[1:-1] + b","
         body = body.replace(b'"metadata":{', b'"metadata":{' + added, 1)
         if table.kind == "Pod":
             body = body[:-1] + b',"status":{"phase":"Running"}}'
         table.put(name, body, version)
-        return _partial({"name": name, "namespace": namespace, **about}, 201)
+        return _partial({"name": name, "namespace": namespace, **server_fields}, 201)
 
     def _patch(self, table: Table, name: str, patch: bytes) -> web.Response:
-        value: Json = msgspec.json.decode(table.kept[name].body)
+        value: Json = msgspec.json.decode(table.objects[name].body)
         wanted: Json = msgspec.json.decode(patch)
         old = value["metadata"]["resourceVersion"]
         if (wanted.get("metadata") or {}).get("resourceVersion", old) != old:
@@ -127,11 +132,11 @@ class BytesServer:
 
     def _list(self, table: Table, request: web.Request) -> web.Response:
         first, limit = int(request.query.get("continue") or 0), int(request.query.get("limit") or 2**31)
-        names = list(table.kept)[first : first + limit]
-        following = str(first + limit) if first + limit < len(table.kept) else ""
+        names = list(table.objects)[first : first + limit]
+        following = str(first + limit) if first + limit < len(table.objects) else ""
         metadata = msgspec.json.encode({"resourceVersion": str(self._last), "continue": following})
         head = f'{{"kind":"{table.kind}List","apiVersion":"{table.api_version}","metadata":'.encode()
-        items = b",".join(table.kept[name].body for name in names)
+        items = b",".join(table.objects[name].body for name in names)
         return web.Response(body=head + metadata + b',"items":[' + items + b"]}", content_type="application/json")
 
     async def _watch(self, table: Table, request: web.Request) -> web.StreamResponse:
@@ -151,11 +156,11 @@ class BytesServer:
 
 
 async def _events(table: Table, queue: asyncio.Queue[bytes], request: web.Request, last: int) -> AsyncIterator[bytes]:
-    """Those of the list that was asked for, or of what has changed since; then those to come."""
+    """The events of a streamed list, or of changes since the requested version; then new events."""
     since = int(request.query.get("resourceVersion") or 0)
-    for kept in list(table.kept.values()):
-        if since < kept.version <= last:
-            yield b'{"type":"ADDED","object":%s}\n' % kept.body
+    for stored in list(table.objects.values()):
+        if since < stored.version <= last:
+            yield b'{"type":"ADDED","object":%s}\n' % stored.body
     if "sendInitialEvents" in request.query:
         annotations = {"k8s.io/initial-events-end": "true"}
         mark = {"kind": table.kind, "metadata": {"resourceVersion": str(last), "annotations": annotations}}

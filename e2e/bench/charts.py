@@ -1,4 +1,4 @@
-"""One SVG for each scenario: a group of bars for each figure, as long as the medians, with whiskers from min to max."""
+"""SVG bar charts, one per scenario: bars show medians, whiskers minimum and maximum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLOURS = {"floor": "#9aa0a6", "training-operator-tuned": "#d0762f", "training-o
 
 
 def chart(title: str, figures: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """From the title of a figure to what each operator reached in each of its runs."""
+    """The SVG text; `figures` maps the title of a figure and an operator to the values of its runs."""
     parts: list[str] = []
     y = 40
     for name, found in figures.items():

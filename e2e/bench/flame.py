@@ -1,4 +1,4 @@
-"""Folded stacks as a flame graph: one box for each function on each stack, as wide as its share of the samples."""
+"""Renders folded stacks as a flame graph: each box is a function, its width the share of samples."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-WIDTH, ROW, LEAST = 1400.0, 16, 1.5
-LETTER = 6.2
-"""Pixels of a letter, to cut names to their boxes; boxes narrower than `LEAST` are left out."""
+WIDTH, ROW, MIN_WIDTH = 1400.0, 16, 1.5
+CHARACTER_WIDTH = 6.2
+"""Pixels per character, for cutting names to their boxes. Boxes narrower than `MIN_WIDTH` are omitted."""
 
 
 @dataclass
@@ -18,8 +18,8 @@ class Frame:
     callees: dict[str, Frame] = field(default_factory=dict)
 
 
-def grow(stacks: Iterable[str]) -> Frame:
-    """The tree of calls from lines such as `main;run;work 17`."""
+def build_tree(stacks: Iterable[str]) -> Frame:
+    """The call tree of folded stacks, lines such as `main;run;work 17`."""
     root = Frame()
     for line in stacks:
         names, _, count = line.rpartition(" ")
@@ -36,8 +36,8 @@ def depth(frame: Frame) -> int:
 
 
 def draw(stacks: Iterable[str]) -> str:
-    """An SVG; hovering over a box tells its function and share."""
-    root = grow(stacks)
+    """The SVG text; each box has a tooltip with function and share."""
+    root = build_tree(stacks)
     height = ROW * depth(root)
     drawing = _Drawing(root.samples, WIDTH / max(root.samples, 1))
     boxes = "\n".join(drawing.boxes("all", root, 0.0, height - ROW))
@@ -51,16 +51,16 @@ def draw(stacks: Iterable[str]) -> str:
 class _Drawing:
     samples: int
     scale: float
-    """Pixels of a sample."""
+    """Pixels per sample."""
 
     def boxes(self, name: str, frame: Frame, x: float, y: int) -> Iterator[str]:
         width = frame.samples * self.scale
-        if width < LEAST:
+        if width < MIN_WIDTH:
             return
         hue = 20 + zlib.crc32(name.encode()) % 40
-        label = escape(name[: int(width / LETTER)]) if width > 4 * LETTER else ""
-        about = escape(f"{name}: {100 * frame.samples / self.samples:.1f} %")
-        yield f'<g><title>{about}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW - 1}" '
+        label = escape(name[: int(width / CHARACTER_WIDTH)]) if width > 4 * CHARACTER_WIDTH else ""
+        title = escape(f"{name}: {100 * frame.samples / self.samples:.1f} %")
+        yield f'<g><title>{title}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW - 1}" '
         yield f'fill="hsl({hue} 80% 65%)"/><text x="{x + 2:.1f}" y="{y + ROW - 5}">{label}</text></g>'
         for callee, each in sorted(frame.callees.items()):
             yield from self.boxes(callee, each, x, y - ROW)

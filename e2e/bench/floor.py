@@ -1,4 +1,4 @@
-"""The physical limit: a bare client creates the very objects that the operator does, and the node runs the pods."""
+"""The lower bound: a bare client creates the same pods and services as the operator, and the node runs the pods."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from e2e.bench.arena import NAMESPACE, open_arena
+from e2e.bench.cluster import NAMESPACE, open_cluster
 from e2e.bench.kinds import PYTORCH as PYTORCH_JOB
-from e2e.bench.node import Node
-from e2e.bench.scenarios import spent
+from e2e.bench.node import SimulatedNode
+from e2e.bench.scenarios import cpu_used
 from trainop.engine.actions import CreatePod, CreateService
 from trainop.engine.plan import plan
 from trainop.engine.seen import Snapshot
@@ -20,11 +20,11 @@ from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.objects.resource import PODS, SERVICES, Resource
 
-AT_ONCE = 32
+CONCURRENCY = 32
 
 
 def objects(jobs: int, workers: int) -> Iterator[tuple[Resource, Json]]:
-    """The pods and services of these jobs, as our operator makes them; jobs and their statuses left out."""
+    """The pods and services that our operator creates for these jobs, without the jobs and their statuses."""
     for number in range(jobs):
         job = PYTORCH_JOB.make(f"job-{number}", workers, "")
         job["metadata"] |= {"namespace": NAMESPACE, "uid": f"{number:036}"}
@@ -33,14 +33,14 @@ def objects(jobs: int, workers: int) -> Iterator[tuple[Resource, Json]]:
                 yield PODS if isinstance(action, CreatePod) else SERVICES, json.loads(action.encode())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  # the node counts and tells nobody
+async def wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # the node only counts; there is no event to wait for
         await asyncio.sleep(0.005)
 
 
 async def measure_floor(jobs: int, workers: int) -> Json:
-    async with open_arena() as arena:
-        node = Node(arena.client, NAMESPACE, "pytorch")
+    async with open_cluster() as cluster:
+        node = SimulatedNode(cluster.client, NAMESPACE, "pytorch")
         running = asyncio.create_task(node.run())
         todo = iter(list(objects(jobs, workers)))
         gc.collect()
@@ -48,18 +48,18 @@ async def measure_floor(jobs: int, workers: int) -> Json:
 
         async def work() -> None:
             for resource, body in todo:
-                await arena.client.create(resource, body)
+                await cluster.client.create(resource, body)
 
         try:
-            began, start = arena.cpu(), time.monotonic()
+            cpu_before, start = cluster.cpu(), time.monotonic()
             async with asyncio.TaskGroup() as tasks:
-                for _ in range(AT_ONCE):
+                for _ in range(CONCURRENCY):
                     tasks.create_task(work())
             created = time.monotonic() - start
-            await until(lambda: node.written >= jobs * (workers + 1))
+            await wait_until(lambda: node.written >= jobs * (workers + 1))
             all_running = time.monotonic() - start
         finally:
             gc.enable()
             running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        return {"created": created, "all_running": all_running, "cpu": spent(began, arena.cpu())}
+        return {"created": created, "all_running": all_running, "cpu": cpu_used(cpu_before, cluster.cpu())}

@@ -1,11 +1,10 @@
-"""What jobs as large as etcd can hold cost the operator, each shape of `shapes.py` in a process of its own.
+"""The cost of maximum-size jobs for the operator; each shape of `shapes.py` runs in a new process.
 
-python -m e2e.bench.hostile [SHAPE ...]        about a minute; exit code 1 if a limit is missed
+python -m e2e.bench.hostile [SHAPE ...]        about a minute; exit code 1 if a limit is exceeded
 
-A row is the job's way through the operator, without an API server: its JSON is decoded, planned, and as many
-bodies are made as a job has in flight. Nothing of this can be interrupted, so the longest of these
-steps is what the event loop stands still for. It is told in processor time, since others may use the machine too.
-Memory is the peak beyond a process that has the operator loaded.
+Each row measures decoding, planning, and the encoding of as many bodies as a job has requests in flight, without an API
+server. None of these steps can be interrupted, so the longest one is how long the event loop is blocked. Times are CPU
+times, because other processes may use the machine. Memory is the peak beyond a process that has loaded the operator.
 """
 
 from __future__ import annotations
@@ -30,56 +29,56 @@ from trainop.runtime.objects.metadata import decode_unstructured
 
 T = TypeVar("T")
 
-MOST_STALL = 100.0
+MAX_STALL = 100.0
 """Milliseconds."""
-MOST_MEMORY = 64.0
+MAX_MEMORY = 64.0
 """MiB."""
 REPETITIONS = 3
-"""The best counts."""
+"""The minimum is reported."""
 BODIES = 8
-"""As many as a job has in flight."""
+"""The number of requests that a job has in flight."""
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What it answers, and the milliseconds of processor time that it took."""
+    """The result of `work`, and its CPU time in milliseconds."""
     began = time.thread_time()
-    answer = work()
-    return answer, (time.thread_time() - began) * 1000
+    result = work()
+    return result, (time.thread_time() - began) * 1000
 
 
 def measure(kind: str, raw: bytes) -> dict[str, Any]:
-    """One row, in a fresh process."""
+    """Measures one row; call it in a new process."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 5, 80)  # as the operator
-    rest = peak_kib()
-    rows = [go_through(FRAMEWORKS[kind], raw) for _ in range(REPETITIONS)]
+    baseline = peak_kib()
+    rows = [measure_once(FRAMEWORKS[kind], raw) for _ in range(REPETITIONS)]
     peak = peak_kib()
     best = {key: min(row[key] for row in rows) for key in rows[0]}
-    return {"job": len(raw) / 2**20, **best, "memory": (peak - rest) / 1024}
+    return {"job": len(raw) / 2**20, **best, "memory": (peak - baseline) / 1024}
 
 
 def peak_kib() -> int:
-    """The most that was ever resident; `ru_maxrss` would begin with that of the parent."""
+    """Peak resident memory. Not `ru_maxrss`, which starts at the value of the parent process."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0])
 
 
-def go_through(framework: Framework, raw: bytes) -> dict[str, float]:
+def measure_once(framework: Framework, raw: bytes) -> dict[str, float]:
     job, decoding = timed(lambda: decode_unstructured(raw))
-    made, planning = timed(lambda: plan(framework, Snapshot(job, (), (), datetime.now(UTC))))
-    actions = [action for action in made.actions if isinstance(action, CreatePod | CreateService)]
+    planned, planning = timed(lambda: plan(framework, Snapshot(job, (), (), datetime.now(UTC))))
+    actions = [action for action in planned.actions if isinstance(action, CreatePod | CreateService)]
     bodies = [timed(action.encode) for action in actions[:BODIES]]
     return {
         "decode": decoding,
         "plan": planning,
-        "body": max((took for _, took in bodies), default=0.0),
+        "body": max((milliseconds for _, milliseconds in bodies), default=0.0),
         "size": max((len(body) for body, _ in bodies), default=0) / 2**20,
         "bodies": len(actions),
     }
 
 
-def in_a_process(name: str) -> dict[str, Any]:
+def run_in_process(name: str) -> dict[str, Any]:
     job = SHAPES[name].readable_job()
     job["metadata"]["uid"] = "u"
     done = subprocess.run(
@@ -95,13 +94,13 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["--one"]:
         print(json.dumps(measure(arguments[1], sys.stdin.buffer.read())))
         return 0
-    print(f"limits: {MOST_STALL:.0f} ms for each step, {MOST_MEMORY:.0f} MiB\n")
+    print(f"limits: {MAX_STALL:.0f} ms for each step, {MAX_MEMORY:.0f} MiB\n")
     print("| job | MiB | decode, ms | plan, ms | bodies of a plan | largest, MiB | one body, ms | memory, MiB | |")
     print("|---|---|---|---|---|---|---|---|---|")
     missed = 0
     for name in arguments or SHAPES:
-        row = in_a_process(name)
-        met = max(row["decode"], row["plan"], row["body"]) <= MOST_STALL and row["memory"] <= MOST_MEMORY
+        row = run_in_process(name)
+        met = max(row["decode"], row["plan"], row["body"]) <= MAX_STALL and row["memory"] <= MAX_MEMORY
         missed += not met
         figures = "{job:.2f} | {decode:.1f} | {plan:.1f} | {bodies} | {size:.2f} | {body:.1f} | {memory:.0f}".format(
             **row

@@ -1,4 +1,4 @@
-"""The user: posts jobs, watches them, and notes when each condition was first true."""
+"""The simulated user: creates jobs, watches them, and records when each condition first became true."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from trainop.runtime.cache.informer import Informer
 from trainop.runtime.client.client import Client
 from trainop.runtime.objects.metadata import Key, Unstructured, decode_unstructured
 
-AT_ONCE = 32
+CONCURRENCY = 32
 
 
 class Jobs:
-    """Of one kind in one namespace. Times are monotonic."""
+    """The jobs of one kind in one namespace. Times are monotonic seconds."""
 
     def __init__(self, client: Client, kind: JobKind, namespace: str) -> None:
         self.client, self.kind, self.namespace = client, kind, namespace
         self.posted: dict[str, float] = {}
         self.seen: dict[str, dict[str, float]] = defaultdict(dict)
         self.active: dict[str, int] = {}
-        """Pods that the status counts as active."""
+        """Number of active pods in the job's status, by job name."""
         self.totals: Counter[str] = Counter()
-        """Jobs for which a condition has been true."""
+        """Number of jobs by condition that has become true."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watches the jobs until cancelled."""
         jobs = Informer(self.client, self.kind.resource, decode_unstructured, namespaces=(self.namespace,))
         jobs.add_handler(self)
         await jobs.run()
@@ -41,32 +41,32 @@ class Jobs:
                 body = self.kind.make(name, workers, policy)
                 await self.client.create(self.kind.resource, body, namespace=self.namespace)
                 self.posted[name] = time.monotonic()
-                await asyncio.sleep(0)  # an API server in this process has not made us wait
+                await asyncio.sleep(0)  # an API server in the same process may respond without suspending
 
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(min(AT_ONCE, len(names))):
+            for _ in range(min(CONCURRENCY, len(names))):
                 tasks.create_task(work())
 
     def latencies(self, names: Sequence[str], condition: str) -> list[float]:
-        """Seconds from the answer to the POST until the condition was seen."""
+        """Seconds from the response to the POST until the condition was observed, per job."""
         return [self.seen[name][condition] - self.posted[name] for name in names if condition in self.seen[name]]
 
-    def whole(self, names: Sequence[str], pods: int) -> bool:
-        """Every one of these jobs counts so many pods as active."""
+    def all_counted(self, names: Sequence[str], pods: int) -> bool:
+        """Whether the status of each of these jobs counts `pods` active pods."""
         return all(self.active.get(name, 0) == pods for name in names)
 
-    # What the watch shows
+    # Informer handler
 
     def add(self, obj: Unstructured, initial: bool) -> None:
-        self._look(obj)
+        self._observe(obj)
 
     def update(self, old: Unstructured, new: Unstructured) -> None:
-        self._look(new)
+        self._observe(new)
 
     def delete(self, obj: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
         self.active.pop(key.name, None)
 
-    def _look(self, job: Unstructured) -> None:
+    def _observe(self, job: Unstructured) -> None:
         name, status = job.metadata.name, job.raw.get("status") or {}
         for condition in status.get("conditions") or ():
             if condition["status"] == "True" and condition["type"] not in self.seen[name]:

@@ -1,4 +1,4 @@
-"""What the harness has to know of a job kind: where it lives, how to write one, which of its pods end the job."""
+"""The job kinds of the benchmark: resource, manifest, and which pods' success completes a job."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trainop.runtime.objects.resource import Resource
 class JobKind:
     resource: Resource
     container: str
-    """Its name in every pod."""
+    """Name of the container in every pod."""
     make: Callable[[str, int, str], Json]
-    """The manifest for a name, a number of workers, and their restart policy."""
+    """Returns the manifest for a name, a number of workers, and their restart policy."""
     ends: Callable[[SimulatedPod], bool]
-    """Pods whose success ends the job."""
+    """Whether the success of this pod is needed for the job to succeed."""
     needs_job_controller: bool = False
 
 

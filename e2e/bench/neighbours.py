@@ -1,12 +1,12 @@
-"""What a job as large as etcd can hold costs those beside it, with the operator as a process.
+"""The effect of a maximum-size job on small jobs (noisy neighbour), with the operator as a process.
 
-python -m e2e.bench.neighbours [--kube] [CASE ...]        some five minutes; exit code 1 if a limit is missed
+python -m e2e.bench.neighbours [--kube] [CASE ...]        about five minutes; exit code 1 if a limit is exceeded
 
-Each case has an operator and an API server of its own, in other processes: `e2e.bench.bytesserver`, or with `--kube`
-a kube-apiserver with etcd. Small jobs are created before the large one, and `NEIGHBOURS` beside it; of both the slowest
-first pod counts. `e2e.bench.probed` measures the longest step of the operator's event loop by the clock and in time of
-the processor: the limit is for the latter, as others use the machine too. Memory is the operator's highest beyond what
-it had when it was ready.
+Each case starts a new operator and a new API server as processes: `e2e.bench.bytesserver`, or with `--kube` a
+kube-apiserver with etcd. Small jobs are created before the large one, and `NEIGHBOURS` small jobs beside it; the
+slowest first pod of each group is reported. `e2e.bench.probed` measures the longest step of the operator's event loop
+in wall time and CPU time. The limit applies to CPU time, because other processes may use the machine. Memory is the
+operator's peak beyond its memory when it became ready.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, PODS
 
 JOBS = PYTORCH.resource
 NAMESPACE = "default"
-MOST_STALL = 100.0
+MAX_STALL = 100.0
 """Milliseconds."""
-MOST_MEMORY = 64.0
+MAX_MEMORY = 64.0
 """MiB."""
-MOST_LATE = 1.0
+MAX_DELAY = 1.0
 """Seconds."""
 NEIGHBOURS = 4
 SPACING = 2.0
-"""Seconds from one neighbour to the next."""
+"""Seconds between the creation of two neighbours."""
 PATIENCE = 60.0
-IDLE = 55.0
-"""MiB of an operator that is ready and has read nothing."""
+IDLE_MEMORY = 55.0
+"""MiB of an operator that is ready and has not read any object."""
 
 
 class Case(NamedTuple):
     shape: str
     updates: int = 0
-    """So many, one a second, each of which changes an annotation of the job."""
+    """Number of updates of an annotation of the job, one per second."""
     pods: int = 0
-    """So many of 1 MiB are there when the operator starts, of no job."""
+    """Number of pods of 1 MiB without a job that exist when the operator starts."""
     pages: bool = False
-    """The API server has no streamed lists."""
+    """Whether the API server supports paginated lists only, no streamed lists."""
     readable: bool = False
-    """The job is as large as the operator reads, not as etcd holds."""
+    """Whether the job is limited to the size that the operator accepts, not to the size that etcd accepts."""
 
     def job(self) -> Json:
         shape = SHAPES[self.shape]
@@ -97,34 +97,34 @@ CASES = {
 }
 
 
-class World:
+class Harness:
     def __init__(self, client: Client, program: Program, steps: Path) -> None:
         self.client, self.program, self._steps = client, program, steps
-        self.taken = True
-        """Whether the API server takes the large job."""
+        self.accepted = True
+        """Whether the API server has accepted the large job."""
 
     async def first_pod(self, name: str) -> float:
         """Seconds from the creation of a small job to its first pod."""
         await self.client.create(JOBS, _named(pytorch(replicas=2), name))
         began = time.monotonic()
-        await self.until(f"a pod of {name}", f"{name}-worker-0")
+        await self.wait_for_pod(f"a pod of {name}", f"{name}-worker-0")
         return time.monotonic() - began
 
-    async def until(self, what: str, pod: str) -> None:
+    async def wait_for_pod(self, what: str, pod: str) -> None:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             with suppress(NotFoundError):
                 await self.client.get(PODS, pod, NAMESPACE)
                 return
             await asyncio.sleep(0.02)
-        raise TimeoutError(f"in vain: {what}; {self.program.tail()}")
+        raise TimeoutError(f"timed out waiting for {what}; {self.program.tail()}")
 
-    def forget(self) -> None:
-        """Begin to measure steps."""
+    def reset_steps(self) -> None:
+        """Resets the longest step."""
         self.program.signal(signal.SIGUSR1)
         self._steps.write_text("")
 
-    def longest(self) -> Json:
+    def longest_step(self) -> Json:
         lines = self._steps.read_text().splitlines()
         return dict(json.loads(lines[-1])) if lines else {"wall": 0.0, "cpu": 0.0}
 
@@ -141,9 +141,9 @@ def _large_pod(number: int) -> Json:
 
 @asynccontextmanager
 async def open_server(folder: Path, *, kube: bool, pages: bool) -> AsyncIterator[Path]:
-    """The kubeconfig of an API server."""
+    """Starts an API server and yields its kubeconfig."""
     if kube:
-        plane = ControlPlane(default_data(f"bench-{folder.name}"), tied=True)
+        plane = ControlPlane(default_data(f"bench-{folder.name}"), die_with_parent=True)
         await asyncio.to_thread(plane.up)
         try:
             yield plane.kubeconfig
@@ -154,9 +154,9 @@ async def open_server(folder: Path, *, kube: bool, pages: bool) -> AsyncIterator
     command = [sys.executable, "-m", "e2e.bench.bytesserver", str(port), *(["--pages"] if pages else [])]
     server = Program(command, folder / "server.log", {**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        place = {"cluster": {"server": f"http://127.0.0.1:{port}"}, "name": "bench"}
+        cluster = {"cluster": {"server": f"http://127.0.0.1:{port}"}, "name": "bench"}
         context = {"name": "bench", "context": {"cluster": "bench", "user": "bench"}}
-        config = {"current-context": "bench", "clusters": [place], "contexts": [context]}
+        config = {"current-context": "bench", "clusters": [cluster], "contexts": [context]}
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(json.dumps({**config, "users": [{"name": "bench", "user": {}}]}))
         yield kubeconfig
@@ -165,8 +165,8 @@ async def open_server(folder: Path, *, kube: bool, pages: bool) -> AsyncIterator
 
 
 @asynccontextmanager
-async def open_world(case: Case, folder: Path, *, kube: bool) -> AsyncIterator[World]:
-    """The operator is ready, and has seen what was there before it."""
+async def open_harness(case: Case, folder: Path, *, kube: bool) -> AsyncIterator[Harness]:
+    """Starts an API server with the objects of `case`, and the operator."""
     async with AsyncExitStack() as stack:
         kubeconfig = await stack.enter_async_context(open_server(folder, kube=kube, pages=case.pages))
         transport = HttpTransport(load_config(str(kubeconfig)))
@@ -183,7 +183,7 @@ async def open_world(case: Case, folder: Path, *, kube: bool) -> AsyncIterator[W
         command = [sys.executable, "-m", "e2e.bench.probed", str(steps), *flags]
         program = Program(command, folder / "operator.log", {**os.environ, "PYTHONPATH": str(ROOT)})
         stack.callback(program.stop)
-        yield World(client, program, steps)
+        yield Harness(client, program, steps)
 
 
 async def _prepare(client: Client, case: Case, *, kube: bool) -> None:
@@ -205,37 +205,37 @@ async def _prepare(client: Client, case: Case, *, kube: bool) -> None:
 
 async def measure(case: Case, *, kube: bool) -> Json:
     with tempfile.TemporaryDirectory() as name:
-        async with open_world(case, Path(name), kube=kube) as world:
-            await world.first_pod("early")
-            rest = world.program.memory().peak
-            if case.pods:  # to read them was part of the start
-                rest = IDLE
+        async with open_harness(case, Path(name), kube=kube) as harness:
+            await harness.first_pod("early")
+            baseline = harness.program.memory().peak
+            if case.pods:  # reading the pods is part of the start and is measured
+                baseline = IDLE_MEMORY
             else:
-                world.forget()
-            alone = max([await world.first_pod(f"before-{number}") for number in range(2)])
-            updating = asyncio.create_task(_disturb(world, case))
+                harness.reset_steps()
+            alone = max([await harness.first_pod(f"before-{number}") for number in range(2)])
+            disturbance = asyncio.create_task(_create_large_job(harness, case))
             await asyncio.sleep(SPACING / 4)
             beside = []
             for number in range(NEIGHBOURS):
-                beside.append(await world.first_pod(f"beside-{number}"))
+                beside.append(await harness.first_pod(f"beside-{number}"))
                 await asyncio.sleep(SPACING)
-            await updating
-            memory = world.program.memory().peak - rest
-            row = {**world.longest(), "memory": memory, "alone": alone, "beside": max(beside)}
-            return row | {"note": "" if world.taken else "the API server does not take it"}
+            await disturbance
+            memory = harness.program.memory().peak - baseline
+            row = {**harness.longest_step(), "memory": memory, "alone": alone, "beside": max(beside)}
+            return row | {"note": "" if harness.accepted else "the API server does not take it"}
 
 
-async def _disturb(world: World, case: Case) -> None:
+async def _create_large_job(harness: Harness, case: Case) -> None:
     if not case.shape:
         return
     try:
-        await world.client.create(JOBS, _named(case.job(), "hostile"))
-    except (ApiError, TimeoutError):  # some take a kube-apiserver itself half a minute
-        world.taken = False
+        await harness.client.create(JOBS, _named(case.job(), "hostile"))
+    except (ApiError, TimeoutError):  # kube-apiserver needs half a minute for some shapes
+        harness.accepted = False
         return
     for number in range(case.updates):
         await asyncio.sleep(1)
-        await world.client.patch(JOBS, "hostile", NAMESPACE, {"metadata": {"annotations": {"number": str(number)}}})
+        await harness.client.patch(JOBS, "hostile", NAMESPACE, {"metadata": {"annotations": {"number": str(number)}}})
 
 
 def main() -> int:
@@ -245,12 +245,12 @@ def main() -> int:
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     missed = 0
-    print(f"limits: {MOST_STALL:.0f} ms of the processor for a step, {MOST_MEMORY:.0f} MiB, {MOST_LATE:.0f} s later\n")
+    print(f"limits: {MAX_STALL:.0f} ms of the processor for a step, {MAX_MEMORY:.0f} MiB, {MAX_DELAY:.0f} s later\n")
     print("| job | longest step, ms | of the processor, ms | memory, MiB | first pod alone, s | beside it, s | |")
     print("|---|---|---|---|---|---|---|")
     for name in options.cases or CASES:
         row = asyncio.run(measure(CASES[name], kube=options.kube))
-        met = row["cpu"] <= MOST_STALL and row["memory"] <= MOST_MEMORY and row["beside"] - row["alone"] <= MOST_LATE
+        met = row["cpu"] <= MAX_STALL and row["memory"] <= MAX_MEMORY and row["beside"] - row["alone"] <= MAX_DELAY
         missed += not met
         figures = "{wall:.0f} | {cpu:.0f} | {memory:.0f} | {alone:.2f} | {beside:.2f}".format(**row)
         print(f"| {name} | {figures} | {row['note'] if met else 'missed'} |", flush=True)

@@ -1,4 +1,4 @@
-"""The node: one metadata-only watch on pods; new pods become Running, later Succeeded or Failed when told."""
+"""The simulated node: a metadata-only watch on pods; sets pods to Running, and to Succeeded or Failed on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainop.runtime.objects.metadata import Json, Key, PartialObject
 from trainop.runtime.objects.resource import PODS
 
 JOB, ROLE = "training.kubeflow.org/job-name", "training.kubeflow.org/job-role"
-AT_ONCE = 32
+CONCURRENCY = 32
 
 
 @dataclass(slots=True)
@@ -27,15 +27,15 @@ class SimulatedPod:
     uid: str
     job: str
     role: str
-    """Of the label job-role: `master`, `launcher` or nothing."""
+    """Value of the label job-role: `master`, `launcher` or empty."""
     added: float
-    """When the watch showed it, monotonic."""
+    """Monotonic time of the watch event."""
     phase: str = "Pending"
 
 
 @dataclass
-class Node:
-    """Runs the pods of one namespace. Pods are not bound, so that a deleted one is gone at once."""
+class SimulatedNode:
+    """Simulates the pods of one namespace. Pods are not bound to a node, so deletion removes them at once."""
 
     client: Client
     namespace: str
@@ -44,7 +44,7 @@ class Node:
     """Seconds from creation to Running."""
     pods: dict[str, SimulatedPod] = field(default_factory=dict)
     added: int = 0
-    """Pods seen since the start, replacements included."""
+    """Number of pods observed since the start, including replacements."""
     last_added: float = 0.0
     written: int = 0
     on_added: Callable[[SimulatedPod], None] | None = None
@@ -54,28 +54,28 @@ class Node:
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watches pods and writes their statuses until cancelled."""
         decode = msgspec.json.Decoder(PartialObject).decode
         pods = Informer(self.client, PODS, decode, namespaces=(self.namespace,), metadata_only=True)
         pods.add_handler(self)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(pods.run())
-            for _ in range(AT_ONCE):
+            for _ in range(CONCURRENCY):
                 tasks.create_task(self._work())
 
-    def finish(self, which: Callable[[SimulatedPod], bool]) -> int:
-        """Every running pod that `which` picks ends with exit code 0; returns how many."""
-        chosen = [pod for pod in self.pods.values() if pod.phase == "Running" and which(pod)]
+    def finish(self, predicate: Callable[[SimulatedPod], bool]) -> int:
+        """Ends all running pods that satisfy `predicate` with exit code 0; returns their number."""
+        chosen = [pod for pod in self.pods.values() if pod.phase == "Running" and predicate(pod)]
         for pod in chosen:
-            self._put(pod, "Succeeded")
+            self._enqueue(pod, "Succeeded")
         return len(chosen)
 
     async def fail(self, pod: SimulatedPod, code: int) -> float:
-        """Write phase Failed with this exit code; returns when the API server has answered."""
+        """Sets phase Failed with this exit code; returns the monotonic time of the API server's response."""
         await self._write(pod, "Failed", code)
         return time.monotonic()
 
-    # What the watch shows
+    # Informer handler
 
     def add(self, obj: PartialObject, initial: bool) -> None:
         metadata = obj.metadata
@@ -86,19 +86,19 @@ class Node:
         if self.on_added:
             self.on_added(pod)
         if self.delay:
-            asyncio.get_running_loop().call_later(self.delay, self._put, pod, "Running")
+            asyncio.get_running_loop().call_later(self.delay, self._enqueue, pod, "Running")
         else:
-            self._put(pod, "Running")
+            self._enqueue(pod, "Running")
 
     def update(self, old: PartialObject, new: PartialObject) -> None:
-        """Our own writes."""
+        """Ignored: updates are this node's own status writes."""
 
     def delete(self, obj: PartialObject | None, key: Key, final_state_unknown: bool) -> None:
         self.pods.pop(key.name, None)
 
-    # What is written
+    # Status writes
 
-    def _put(self, pod: SimulatedPod, phase: str, code: int = 0) -> None:
+    def _enqueue(self, pod: SimulatedPod, phase: str, code: int = 0) -> None:
         self._todo.append((pod, phase, code))
         self._wake.set()
 
@@ -106,7 +106,7 @@ class Node:
         while True:
             while self._todo:
                 await self._write(*self._todo.popleft())
-                await asyncio.sleep(0)  # an API server in this process has not made us wait
+                await asyncio.sleep(0)  # an API server in the same process may respond without suspending
             self._wake.clear()
             await self._wake.wait()
 
@@ -114,7 +114,7 @@ class Node:
         body = {"status": self._status(pod, phase, code), "metadata": {"uid": pod.uid}}
         try:
             await self.client.patch(PODS, pod.name, self.namespace, body, subresource="status")
-        except (NotFoundError, ConflictError):  # the operator was quicker
+        except (NotFoundError, ConflictError):  # the operator has deleted the pod
             return
         pod.phase = phase
         self.written += 1

@@ -1,6 +1,6 @@
-"""The operators that are compared: how each is started, with which CRDs, at which sizes.
+"""The operators under comparison: command line, CRDs and sizes of each.
 
-A peer is built from the Go module proxy with the dependencies of its own release, which go/NAME/go.mod pins.
+A peer is built from Go modules with the dependencies of its release, pinned in go/NAME/go.mod.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ ROOT = HERE.parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A Go program to compare with."""
+    """An operator written in Go, for comparison."""
 
     program: Program
     module: str
-    """The Go module whose folder holds the CRDs."""
+    """The Go module that contains the CRDs."""
     crds: str
-    """Pattern below that folder."""
+    """Glob pattern of the CRDs in the module."""
 
     @property
     def version(self) -> str:
-        """As its go.mod pins it."""
+        """The version pinned in go.mod."""
         found = re.search(rf"{re.escape(self.module)} (v\S+)", (self.program.sources / "go.mod").read_text())
         return found[1] if found else "unknown"
 
@@ -41,8 +41,8 @@ class Peer:
     def crd_folder(self) -> Path:
         return cache() / "crds" / f"{self.program.module}-{self.version}"
 
-    def keep_crds(self) -> None:
-        """Copies them from the module, once; so a measurement needs no Go."""
+    def copy_crds(self) -> None:
+        """Copies the CRDs from the module, once, so that measurements do not need Go. Raises `NoGoError`."""
         if self.crd_folder.exists():
             return
         go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
@@ -72,7 +72,7 @@ PEERS = {
         "manifests/base/crds/*.yaml",
     ),
 }
-"""mpi-operator v0.8.0 joins with MPIJob: one more go/NAME/go.mod, and one more row here and in `OPERATORS`."""
+"""To add mpi-operator v0.8.0 with MPIJob: one go/NAME/go.mod, one entry here and one in `OPERATORS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +80,16 @@ class Operator:
     kind: JobKind
     flags: tuple[str, ...]
     peer: str = ""
-    """The key of `PEERS`; ours if empty."""
+    """The key of `PEERS`; empty for our operator."""
     module: tuple[str, ...] = ("trainop", "operator")
-    """Ours: what Python runs, and its first arguments."""
+    """For our operator: the Python module and its first arguments."""
     sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Scenario -> sizes other than the usual: what is rate-limited takes too long at full size."""
+    """Scenario -> sizes that replace the defaults: a rate-limited operator takes too long at full size."""
     pause: float = 0.1
-    """Seconds between two failures in s4."""
+    """Seconds between two pod failures in s4."""
 
     def command(self, kubeconfig: Path, metrics: int, probes: int) -> list[str]:
-        """`metrics` and `probes` are ports of 127.0.0.1."""
+        """The command line; `metrics` and `probes` are ports of 127.0.0.1."""
         program = [str(_binary(self.peer))] if self.peer else [sys.executable, "-m", *self.module]
         addresses = [
             f"--metrics-bind-address=127.0.0.1:{metrics}",
@@ -98,13 +98,13 @@ class Operator:
         return [*program, f"--kubeconfig={kubeconfig}", *addresses, *self.flags]
 
     def crd_files(self) -> list[Path]:
-        """Each operator is measured with the CRDs that it ships."""
+        """The CRDs that the operator ships; each operator is measured with its own."""
         folder = PEERS[self.peer].crd_folder if self.peer else ROOT / "manifests" / "crds"
         return sorted(path for path in folder.glob("*.yaml") if path.stem != "kustomization")
 
 
 TUNED = ("--kube-api-qps=10000", "--kube-api-burst=20000", "--controller-threads=8")
-QUIET = ("--zap-devel=false",)  # what the deployment has: log level info, as JSON
+QUIET = ("--zap-devel=false",)  # as in the deployment: log level info, JSON
 
 OPERATORS = {
     "trainop": Operator(kind=PYTORCH, flags=QUIET),
@@ -121,10 +121,10 @@ OPERATORS = {
 
 
 def build_peers() -> None:
-    """Once; raises `NoGoError` if that needs Go and there is none."""
+    """Builds the peers and copies their CRDs, once. Raises `NoGoError` if Go is needed and not installed."""
     build(tuple(PEERS), {name: peer.program for name, peer in PEERS.items()})
     for peer in PEERS.values():
-        peer.keep_crds()
+        peer.copy_crds()
 
 
 def peer_versions() -> dict[str, str]:

@@ -1,8 +1,7 @@
-"""The embedded API server without what costs it most: objects are stored as they come.
+"""The embedded API server without its most expensive parts, for measurements in which the operator is the bottleneck.
 
-Objects of some tables are neither checked nor completed, and nobody keeps account of who set which field. So the
-operator, not the API server, limits how fast thousands of pods come about. Lists, watches, deletions and all else are
-the embedded API server's own.
+Writes to the given tables skip validation, defaulting and field management. Lists, watches, deletions and everything
+else are handled by the embedded API server.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class _PlainRouter(Router):
         self._tables = tables
 
     async def answer(self, request: Request) -> Response | Stream:
-        """As the router does it, but for creations and merge patches of objects in the plain tables."""
+        """Handles creations and merge patches in the plain tables; passes all other requests to the router."""
         if request.method != "POST" and (request.method, request.content_type) != ("PATCH", _MERGE):
             return await super().answer(request)
         route = find(self._backend.registry, request.path)
@@ -87,10 +86,10 @@ class _PlainRouter(Router):
 
 
 class PlainServer:
-    """A `Transport` within the process, and sockets for everybody else."""
+    """The server as an in-process `Transport` for the harness, and over TLS for the operator."""
 
     def __init__(self, tables: Collection[str], history: int) -> None:
-        """`history` is how many changes each table remembers."""
+        """`tables` are stored without checks; `history` is the number of changes that each table keeps for watches."""
         self._backend = Backend(Store(history), Registry(), SystemClock(), random.Random())
         for kind in builtin_kinds(self._backend, "10.96.0.0/16"):
             self._backend.registry.add(kind)
@@ -99,7 +98,7 @@ class PlainServer:
         self._http = HttpServer(self._backend, self._router.answer)
 
     async def serve(self, token: str) -> Json:
-        """Listens, with TLS; returns the kubeconfig."""
+        """Starts listening with TLS; returns the kubeconfig."""
         self._backend.tokens.add(token)
         certificate = make_certificate("127.0.0.1", self._backend.clock.now())
         url = await self._http.start("127.0.0.1", 0, certificate)

@@ -1,8 +1,8 @@
-"""Our operator with a probe in its event loop: `python -m e2e.bench.probed OUT FLAGS`, the flags of `trainop operator`.
+"""Our operator, measuring the steps of its event loop: `python -m e2e.bench.probed OUT FLAGS`.
 
-OUT gets a line of JSON for each step of the loop that is longer than all before: `wall` and `cpu` in milliseconds.
-`cpu` is what the loop's thread used meanwhile; `wall` contains the time that others had it, too.
-SIGUSR1 forgets what was the longest.
+FLAGS are those of `trainop operator`. OUT gets a line of JSON for each step that is longer than all before, with `wall`
+and `cpu` in milliseconds. `cpu` is the CPU time of the event loop's thread; `wall` includes the time that the thread
+was not scheduled. SIGUSR1 resets the maximum.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ import time
 from pathlib import Path
 
 from trainop import operator
-from trainop.cli import main as operate
+from trainop.cli import main as run_cli
 from trainop.runtime.manager.stalls import StallWatch
 
-EVERY = 0.002
-"""Seconds between two beats; so much less than told is a step."""
+INTERVAL = 0.002
+"""Seconds between two measurements; subtracted from the wall time of a step."""
 
 
-class Probe(StallWatch):
-    """Takes the place of the operator's own stall watch, and does its work as well."""
+class StepRecorder(StallWatch):
+    """Replaces the operator's stall watch and also runs it."""
 
     out: Path
 
     async def run(self) -> None:
-        signal.signal(signal.SIGUSR1, self._forget)
-        self._forget()
+        signal.signal(signal.SIGUSR1, self._reset)
+        self._reset()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(StallWatch(threshold=0.1).run())
-            tasks.create_task(self._beat_on())
+            tasks.create_task(self._measure_steps())
 
-    def _forget(self, *_: object) -> None:
+    def _reset(self, *_: object) -> None:
         self._longest = {"wall": 0.0, "cpu": 0.0}
 
-    async def _beat_on(self) -> None:
+    async def _measure_steps(self) -> None:
         while True:
             wall, cpu = time.monotonic(), time.thread_time()
-            await asyncio.sleep(EVERY)
-            step = {"wall": time.monotonic() - wall - EVERY, "cpu": time.thread_time() - cpu}
+            await asyncio.sleep(INTERVAL)
+            step = {"wall": time.monotonic() - wall - INTERVAL, "cpu": time.thread_time() - cpu}
             step = {name: round(1000 * value, 1) for name, value in step.items()}
             if any(step[name] > self._longest[name] for name in step):
                 self._longest = {name: max(step[name], self._longest[name]) for name in step}
@@ -50,10 +50,10 @@ class Probe(StallWatch):
 
 
 def main() -> None:
-    Probe.out = Path(sys.argv[1])
-    operator.StallWatch = Probe  # type: ignore[attr-defined]  # the operator has it from elsewhere
+    StepRecorder.out = Path(sys.argv[1])
+    operator.StallWatch = StepRecorder  # type: ignore[attr-defined]  # imported there, not exported
     sys.argv = ["trainop", "operator", *sys.argv[2:]]
-    operate()
+    run_cli()
 
 
 if __name__ == "__main__":

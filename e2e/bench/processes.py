@@ -1,4 +1,4 @@
-"""Programs under measurement: started in a session of their own, their CPU and memory read from /proc."""
+"""Programs under measurement: each runs in its own session; CPU and memory are read from /proc."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import NamedTuple
 
 from e2e.cluster.daemons import wait_until
 
-TICK = os.sysconf("SC_CLK_TCK")
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Memory(NamedTuple):
-    """Resident, in MiB: now, and the highest so far."""
+    """Resident memory in MiB: current and peak."""
 
     rss: float
     peak: float
 
 
 class Program:
-    """One process and whatever it forks, as long as that stays in its session."""
+    """One process and its descendants in the same session."""
 
     def __init__(self, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
@@ -40,7 +40,7 @@ class Program:
         return self._process.poll() is None
 
     def cpu(self) -> float:
-        """Seconds, user and system."""
+        """User and system CPU time in seconds."""
         return sum(map(cpu_seconds, _session(self.pid)))
 
     def memory(self) -> Memory:
@@ -51,7 +51,7 @@ class Program:
         self._process.send_signal(number)
 
     def stop(self, patience: float = 20.0) -> None:
-        """SIGTERM, and SIGKILL for what is left after so many seconds."""
+        """Sends SIGTERM, and SIGKILL to all remaining processes of the session after `patience` seconds."""
         if self.alive:
             self._process.terminate()
             wait_until(lambda: not self.alive, patience, every=0.02)
@@ -64,26 +64,26 @@ class Program:
         return self.log.read_text(errors="replace")[-characters:]
 
 
-def end_on_sigterm() -> None:
-    """SIGTERM cancels the current task, so that what it has started is ended."""
+def cancel_on_sigterm() -> None:
+    """Makes SIGTERM cancel the current task, so that the task stops the processes it has started."""
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used so far; 0 if there is none."""
+    """CPU seconds of a process; 0 if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / TICK
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 def busy_seconds() -> float:
-    """CPU seconds that the whole machine was busy, to see work that is not ours."""
+    """CPU seconds of the whole machine, for detecting work outside the benchmark."""
     fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return (sum(fields) - fields[3] - fields[4]) / TICK
+    return (sum(fields) - fields[3] - fields[4]) / CLOCK_TICKS
 
 
 def own_seconds() -> float:
@@ -101,7 +101,7 @@ def _memory_of(pid: int) -> Memory:
 
 
 def _session(leader: int) -> Iterator[int]:
-    """The processes of the session that `leader` leads."""
+    """PIDs of the session whose leader is `leader`."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, IndexError):

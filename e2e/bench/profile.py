@@ -1,11 +1,11 @@
-"""Where our operator's time and memory go under load.
+"""CPU and memory profiles of our operator under load.
 
 python -m e2e.bench.profile [SCENARIO] [--sizes JSON] [--out FOLDER]
 python -m e2e.bench.profile memory [--pods N]
 
-py-spy samples the operator while a scenario runs: a flame graph (SVG) of CPU time, and the functions that lead it.
-`memory` holds pods, as e2e.bench.scale does, and traces by which lines their memory was taken (memray): a flame graph
-of bytes.
+For CPU time, py-spy samples the operator while a scenario runs. For memory, pods are held as in e2e.bench.scale, and
+memray records which lines allocated the memory that they retain. Both write a flame graph (SVG) and print the top
+functions.
 """
 
 from __future__ import annotations
@@ -27,42 +27,43 @@ import uvloop
 from memray import AllocatorType, FileReader
 
 from e2e.bench.flame import draw
+from e2e.bench.harness import open_harness
 from e2e.bench.operators import HERE, OPERATORS, ROOT
-from e2e.bench.processes import end_on_sigterm
-from e2e.bench.scale import open_world
+from e2e.bench.processes import cancel_on_sigterm
+from e2e.bench.scale import open_scale_harness
 from e2e.bench.scenarios import SCENARIOS
-from e2e.bench.stage import open_stage
 from e2e.cluster.build import build
 from trainop.runtime.objects.metadata import Json
 
 RATE = 200
-"""Samples a second."""
-FEW = 30
+"""Samples per second."""
+TOP = 30
 MEMORY = "memory"
-REST = 5.0
-"""Seconds after the last pod."""
-WARM = 1000
-"""Pods before those that are traced: connections and their buffers are there already."""
+SETTLE_SECONDS = 5.0
+"""Seconds to wait after the last pod."""
+WARM_UP_PODS = 1000
+"""Pods created before the trace, so that connections and their buffers already exist."""
 
 
 async def sample(scenario: str, sizes: Json, raw: Path) -> None:
-    """Runs the scenario and leaves py-spy's folded stacks in `raw`."""
-    end_on_sigterm()
-    perform, usual = SCENARIOS[scenario]
+    """Runs the scenario and writes py-spy's folded stacks to `raw`."""
+    cancel_on_sigterm()
+    perform, defaults = SCENARIOS[scenario]
     spy = Path(sys.executable).with_name("py-spy")
-    async with open_stage(OPERATORS["trainop"]) as stage:
-        command = [str(spy), "record", "--gil", "--pid", str(stage.program.pid), "--rate", str(RATE), "--format", "raw"]
+    async with open_harness(OPERATORS["trainop"]) as harness:
+        pid = str(harness.program.pid)
+        command = [str(spy), "record", "--gil", "--pid", pid, "--rate", str(RATE), "--format", "raw"]
         sampler = subprocess.Popen([*command, "--output", str(raw)], stderr=subprocess.DEVNULL)  # noqa: ASYNC220  # returns at once
         try:
-            result = await perform(stage, {**usual, **sizes})
+            result = await perform(harness, {**defaults, **sizes})
         finally:
             sampler.send_signal(signal.SIGINT)
             await asyncio.to_thread(sampler.wait, 30)
     print({name: round(value, 2) for name, value in result.items() if isinstance(value, int | float)})
 
 
-def leaders(stacks: Iterable[str]) -> tuple[Counter[str], Counter[str], int]:
-    """Samples by innermost function, by any function on the stack, and in all."""
+def hottest(stacks: Iterable[str]) -> tuple[Counter[str], Counter[str], int]:
+    """Samples by innermost function, by any function on the stack, and the total number."""
     own: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for line in stacks:
@@ -74,21 +75,21 @@ def leaders(stacks: Iterable[str]) -> tuple[Counter[str], Counter[str], int]:
 
 
 async def trace(pods: int, records: Path) -> None:
-    """Leaves in `records` where the operator took the memory that so many more pods hold at rest."""
-    end_on_sigterm()
-    async with open_world(replace(OPERATORS["trainop"], module=("e2e.bench.traced", str(records)))) as world:
-        await world.hold(WARM)
-        before = world.program.memory().rss
-        world.program.signal(signal.SIGUSR2)
-        await world.hold(pods)
-        await asyncio.sleep(REST)
-        world.program.signal(signal.SIGUSR2)
-        await world.until("the trace is written", 120, records.exists)
-        print(f"resident {world.program.memory().rss:.0f} MiB, {before:.0f} before these pods, tracer included")
+    """Writes to `records` the allocations that `pods` more pods retain."""
+    cancel_on_sigterm()
+    async with open_scale_harness(replace(OPERATORS["trainop"], module=("e2e.bench.traced", str(records)))) as harness:
+        await harness.add_pods(WARM_UP_PODS)
+        before = harness.program.memory().rss
+        harness.program.signal(signal.SIGUSR2)
+        await harness.add_pods(pods)
+        await asyncio.sleep(SETTLE_SECONDS)
+        harness.program.signal(signal.SIGUSR2)
+        await harness.wait_until("the trace is written", 120, records.exists)
+        print(f"resident {harness.program.memory().rss:.0f} MiB, {before:.0f} before these pods, tracer included")
 
 
 def fold(records: Path) -> Iterator[str]:
-    """Stacks of what was not freed, in bytes. Arenas are left out: what lies in them is told one by one."""
+    """Folded stacks of retained allocations in bytes. Arenas are omitted, because their contents are recorded too."""
     with FileReader(records) as reader:
         for record in reader.get_leaked_allocation_records(merge_threads=True):
             if record.allocator != AllocatorType.MMAP:
@@ -97,7 +98,7 @@ def fold(records: Path) -> Iterator[str]:
 
 
 def short(file: str) -> str:
-    """From the project's root, or from the package."""
+    """The path relative to the project's root, or the last two components of a library's path."""
     path = Path(file)
     if path.is_relative_to(ROOT) and "site-packages" not in path.parts:
         return str(path.relative_to(ROOT))
@@ -105,10 +106,10 @@ def short(file: str) -> str:
 
 
 def show(stacks: Sequence[str], unit: str, factor: float) -> None:
-    own, total, counted = leaders(stacks)
+    own, total, counted = hottest(stacks)
     for title, counter in (("innermost", own), ("anywhere on the stack", total)):
         print(f"\n{title}, {unit} of {factor * counted:.4g}")
-        for name, count in counter.most_common(FEW):
+        for name, count in counter.most_common(TOP):
             print(f"{factor * count:7.2f}  {name}")
 
 

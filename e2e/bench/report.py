@@ -1,4 +1,4 @@
-"""From the results of one session to what people read: README.md with targets and tables, and a chart by scenario."""
+"""Renders the results of one session: README.md with targets and tables, and one chart per scenario."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from e2e.bench.charts import chart
-from e2e.bench.runs import COUNT, MOST_FOREIGN
+from e2e.bench.runs import COUNT_PREFIX, MAX_FOREIGN_CPU
 from e2e.bench.scenarios import SCENARIOS
 from e2e.bench.targets import BASE, OURS, Runs, judge, table
 from trainop.runtime.objects.metadata import Json
@@ -69,12 +69,12 @@ TITLES = {
 
 
 def group(records: Sequence[Json]) -> dict[tuple[str, str], list[Json]]:
-    """The runs of each operator in each scenario; where some were undisturbed, only those."""
+    """The runs by scenario and operator; disturbed runs are dropped if there are undisturbed ones."""
     groups: dict[tuple[str, str], list[Json]] = defaultdict(list)
     for record in records:
         if "scenario" in record:
             groups[record["scenario"], record["operator"]].append(record)
-    return {key: [r for r in runs if r["foreign"] <= MOST_FOREIGN] or runs for key, runs in groups.items()}
+    return {key: [r for r in runs if r["foreign"] <= MAX_FOREIGN_CPU] or runs for key, runs in groups.items()}
 
 
 def values(runs: Sequence[Json], column: Column) -> list[float]:
@@ -83,7 +83,7 @@ def values(runs: Sequence[Json], column: Column) -> list[float]:
 
 def markdown(records: Sequence[Json]) -> str:
     groups = group(records)
-    lines = ["# Ours and the Go operator, side by side", "", *_circumstances(records), ""]
+    lines = ["# Ours and the Go operator, side by side", "", *_session_facts(records), ""]
     lines += ["Ratios are of medians, of runs that took turns in one session.", "", *table(list(judge(groups))), ""]
     lines += ["Each cell below: min / **median** / max, and the ratio of medians to the tuned Go operator.", ""]
     for scenario, columns in COLUMNS.items():
@@ -93,13 +93,13 @@ def markdown(records: Sequence[Json]) -> str:
     return "\n".join([*lines, *_requests(groups)])
 
 
-def _circumstances(records: Sequence[Json]) -> Iterator[str]:
+def _session_facts(records: Sequence[Json]) -> Iterator[str]:
     facts = next((record for record in records if "machine" in record), {})
     versions = ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
     yield f"Measured from {facts.get('date')} on {facts.get('machine')}; {versions}."
     yield "Written by `python -m e2e.bench report`; [what is measured, and how](../README.md)."
     played = [record for record in records if record.get("operator") == OURS]
-    if any(record["sizes"] != SCENARIOS[record["scenario"].removeprefix(COUNT)][1] for record in played):
+    if any(record["sizes"] != SCENARIOS[record["scenario"].removeprefix(COUNT_PREFIX)][1] for record in played):
         yield "Not all was played at the sizes that the targets are meant for."
 
 
@@ -129,8 +129,8 @@ def _cell(found: Sequence[float], base: Sequence[float], digits: int) -> str:
 
 
 def _requests(groups: Runs) -> Iterator[str]:
-    """From the audit log; phases as `Stage.mark` divides them."""
-    counted = [run for (scenario, _), runs in groups.items() if scenario.startswith(COUNT) for run in runs]
+    """Requests per job from the audit log, by the phases that `Harness.mark` separates."""
+    counted = [run for (scenario, _), runs in groups.items() if scenario.startswith(COUNT_PREFIX) for run in runs]
     if counted:
         yield "## API requests per job"
         yield ""
@@ -138,12 +138,12 @@ def _requests(groups: Runs) -> Iterator[str]:
         for number, phase in enumerate(run["result"]["requests"], 1):
             each = ", ".join(f"{what} {count:g}" for what, count in phase["requests"].items())
             refused = f"; refused in all: {phase['refused']}" if phase["refused"] else ""
-            about = f"{run['operator']} {run['scenario'].removeprefix(COUNT)} ({_sizes(run)}), phase {number}"
+            about = f"{run['operator']} {run['scenario'].removeprefix(COUNT_PREFIX)} ({_sizes(run)}), phase {number}"
             yield f"- {about}: **{phase['per_job']:g}** ({each}){refused}"
 
 
 def write(records: Sequence[Json], folder: Path) -> str:
-    """README.md and an SVG for each scenario that was run; returns the text."""
+    """Writes README.md and one SVG per scenario; returns the text of README.md."""
     folder.mkdir(parents=True, exist_ok=True)
     text = markdown(records)
     (folder / "README.md").write_text(text + "\n")

@@ -1,4 +1,4 @@
-"""API requests of the operator, from the audit log."""
+"""Counts the operator's API requests in the audit log."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ _decode = msgspec.json.Decoder(_Entry).decode
 
 
 def count_requests(log: Path, marks: Sequence[int], jobs: int) -> list[Json]:
-    """For each phase between two marks: requests per job in all and by verb and resource, and those refused. Watches
-    and discovery are left out."""
+    """For each phase between two marks: requests per job, in total and by verb and resource, and rejected requests.
+
+    Watches and discovery are not counted.
+    """
     return [_count(log, start, end, jobs) for start, end in itertools.pairwise(marks)]
 
 

@@ -1,6 +1,7 @@
-"""Runs what was asked for, ours and the peers alternately, and keeps every result.
+"""Runs scenarios with operators in alternation and stores every result.
 
-Results are JSON lines: first the machine, then one for each run. A file is a session: what is compared stands in one.
+Results are JSON lines: first a description of the machine, then one line per run. One file is one session; only results
+of the same session are compared.
 """
 
 from __future__ import annotations
@@ -22,51 +23,60 @@ import aiohttp
 import msgspec
 
 from e2e.bench.floor import measure_floor
+from e2e.bench.harness import BenchError, open_harness
 from e2e.bench.operators import OPERATORS, ROOT, peer_versions
 from e2e.bench.requests import count_requests
 from e2e.bench.scenarios import SCENARIOS
-from e2e.bench.stage import BenchError, open_stage
 from e2e.bench.targets import FLOOR
 from e2e.cluster.places import VERSION, ClusterError
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects.metadata import Json
 
-MOST_FOREIGN = 0.04
-"""Share of the machine that others may use before a run counts as disturbed."""
+MAX_FOREIGN_CPU = 0.04
+"""Share of the machine's CPU that other processes may use; above it a run counts as disturbed."""
 
-COUNT = "count-"
-"""Before the name of a scenario: its requests are counted, by the audit log, which costs the API server time."""
+COUNT_PREFIX = "count-"
+"""Prefix of a scenario's name: requests are counted with the audit log, which slows down the API server."""
 
-LONGEST = 420.0
-"""Seconds of one run; what takes longer has failed."""
+RUN_TIMEOUT = 420.0
+"""Timeout of one run in seconds."""
 
-FAULTS = (ApiError, BenchError, ClusterError, ExceptionGroup, LookupError, OSError, TimeoutError, aiohttp.ClientError)
-"""One run that comes to nothing must not end a session of many."""
+RUN_ERRORS = (
+    ApiError,
+    BenchError,
+    ClusterError,
+    ExceptionGroup,
+    LookupError,
+    OSError,
+    TimeoutError,
+    aiohttp.ClientError,
+)
+"""Errors that fail one run; the session continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One scenario, perhaps with `COUNT` before it; the operators take turns."""
+    """One scenario, optionally with `COUNT_PREFIX`, and the operators, which alternate."""
 
     operators: tuple[str, ...]
     scenario: str
     repetitions: int = 3
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Those other than the usual."""
+    """Sizes that replace the scenario's defaults."""
 
 
 async def run(plan: Plan, out: Path) -> None:
-    """All runs of a plan, each added to `out` as soon as it is done. A run that fails is told and left out."""
+    """Performs all runs of a plan and appends each result to `out`. A failed run is reported and skipped."""
     for repetition, operator in itertools.product(range(plan.repetitions), plan.operators):
         began = time.monotonic()
         try:
-            async with asyncio.timeout(LONGEST):
+            async with asyncio.timeout(RUN_TIMEOUT):
                 record = await run_one(plan, operator)
-        except FAULTS as error:
+        except RUN_ERRORS as error:
             print(f"{plan.scenario} {operator} #{repetition} failed: {error!r}", flush=True)
             continue
         wall = time.monotonic() - began
-        keep(record | {"wall": round(wall, 1)}, out)
+        append_record(record | {"wall": round(wall, 1)}, out)
         brief = {name: round(value, 2) for name, value in record["result"].items() if isinstance(value, int | float)}
         print(
             f"{plan.scenario} {operator} #{repetition} [{wall:.0f} s, others {record['foreign']:.0%}] {brief}",
@@ -74,52 +84,52 @@ async def run(plan: Plan, out: Path) -> None:
         )
 
 
-def keep(record: Json, out: Path) -> None:
-    """Adds a line to a session, which the machine begins."""
+def append_record(record: Json, out: Path) -> None:
+    """Appends a record to a session; a new session starts with the description of the machine."""
     out.parent.mkdir(parents=True, exist_ok=True)
     fresh = not out.exists()
     with out.open("ab") as lines:
-        for each in [machine(), record] if fresh else [record]:
+        for each in [describe_machine(), record] if fresh else [record]:
             lines.write(msgspec.json.encode(each) + b"\n")
 
 
-def read(path: Path) -> list[Json]:
-    """What `keep` has written."""
+def read_records(path: Path) -> list[Json]:
+    """Reads all records of a session, as written by `append_record`."""
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
 
 
 async def run_one(plan: Plan, name: str) -> Json:
-    scenario, audit = plan.scenario.removeprefix(COUNT), plan.scenario.startswith(COUNT)
-    perform, usual = SCENARIOS[scenario]
-    sizes = {**usual, **plan.sizes}
+    scenario, audit = plan.scenario.removeprefix(COUNT_PREFIX), plan.scenario.startswith(COUNT_PREFIX)
+    perform, defaults = SCENARIOS[scenario]
+    sizes = {**defaults, **plan.sizes}
     if name == FLOOR:
         result = await measure_floor(sizes["jobs"], sizes["workers"])
     else:
         operator = OPERATORS[name]
         sizes |= operator.sizes.get(scenario, {})
-        async with open_stage(operator, audit=audit) as stage:
-            result = await perform(stage, sizes)
+        async with open_harness(operator, audit=audit) as harness:
+            result = await perform(harness, sizes)
             if audit:
-                result["requests"] = count_requests(stage.arena.audit_log, stage.marks, sizes["jobs"])
-            result["counts"] = await stage.metrics()
+                result["requests"] = count_requests(harness.cluster.audit_log, harness.marks, sizes["jobs"])
+            result["counts"] = await harness.metrics()
     return {
         "scenario": plan.scenario,
         "operator": name,
         "sizes": sizes,
-        "foreign": foreign(result),
+        "foreign": foreign_share(result),
         "result": result,
     }
 
 
-def foreign(result: Mapping[str, Any]) -> float:
-    """The share of the machine that processes outside the benchmark used, in the worst phase."""
+def foreign_share(result: Mapping[str, Any]) -> float:
+    """The share of the machine's CPU used by processes outside the benchmark, in the worst phase."""
     phases = [phase for name, phase in result.items() if name.startswith("cpu")]
     shares = [phase["other"] / phase["t"] / (os.cpu_count() or 1) for phase in phases if phase["t"]]
     return float(round(max([*shares, 0.0]), 3))
 
 
-def machine() -> Json:
-    """What a reader has to know beside the figures."""
+def describe_machine() -> Json:
+    """The description of the machine and of software versions for the report."""
     model = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
@@ -139,7 +149,7 @@ def machine() -> Json:
 
 
 def _commit() -> str:
-    """Of the checkout; with `+` if it has changes."""
+    """The commit of the checkout, with `+` if it has uncommitted changes."""
     command = ["git", "describe", "--always", "--dirty=+"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"

@@ -1,11 +1,11 @@
-"""The informer and the queue of the runtime beside what one would write without it, in one run.
+"""Compares the runtime's informer and work queue with simple implementations.
 
-python -m e2e.bench.runtime        half a minute; exit code 1 if a figure is missed
+python -m e2e.bench.runtime        half a minute; exit code 1 if a limit is exceeded
 
-Ten thousand pods of 5 KiB arrive in pages of a list, or as a streamed list: seconds until they are held, indexed and
-told of, the longest stall of the event loop, and the growth of memory, with `Informer` and the operator's decoder, and
-with dictionaries as `json` makes them. Each is measured in a process of its own. Then adds to the work queue, beside a
-set and an `asyncio.Queue`, in processor time. The best of three counts, since others may use the machine too.
+10,000 pods of 5 KiB arrive as a paginated or streamed list. Measured are the seconds until all are stored, indexed and
+passed to a handler, the longest stall of the event loop, and the growth of memory; with `Informer` and the operator's
+decoder, and with dictionaries from `json`. Each variant runs in a new process. The work queue is compared with a set
+and an `asyncio.Queue` in CPU time. The best of three runs is reported, because other processes may use the machine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ADDS = 100_000
 REPETITIONS = 3
 SECONDS, STALL, GROWTH = "synced after, s", "longest stall, ms", "growth, MiB"
 LIMITS = {SECONDS: 5.0, STALL: 100.0, GROWTH: 60.0}
-LEAST_ADDS = 100_000
+MIN_ADDS = 100_000
 STREAMED = "streamed"
 CHUNK = 64 * 1024
 END_OF_LIST = (
@@ -53,7 +53,7 @@ NEW, PLAIN = "adds/s, new keys", "adds/s, new keys, plain"
 
 
 def make_pods(first: int) -> list[dict[str, Any]]:
-    """Pods as many as fill a page, with `managedFields` that fill each up to 5 KiB."""
+    """One page of pods, each padded to 5 KiB with `managedFields`."""
     bodies = [body for resource, body in objects(-(-PAGE_SIZE // 8), 7) if resource is PODS][:PAGE_SIZE]
     pods = []
     for number, body in enumerate(bodies, first):
@@ -67,19 +67,19 @@ def make_pods(first: int) -> list[dict[str, Any]]:
 
 
 def make_page(first: int, pods: list[dict[str, Any]]) -> bytes:
-    """A page of a PodList as the API server sends it."""
+    """A page of a PodList as sent by an API server."""
     last = first + PAGE_SIZE >= PODS_HELD
     meta = {"resourceVersion": str(PODS_HELD), "continue": "" if last else str(first + PAGE_SIZE)}
     return msgspec.json.encode({"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": pods})
 
 
 def make_lines(pods: list[dict[str, Any]]) -> bytes:
-    """The same as events of a streamed list."""
+    """The pods as events of a streamed list."""
     return b"".join(msgspec.json.encode({"type": "ADDED", "object": pod}) + b"\n" for pod in pods)
 
 
-class Silence:
-    """A watch on which nothing happens."""
+class SilentWatch:
+    """A watch stream without events."""
 
     status = 200
     headers: dict[str, str] = {}  # noqa: RUF012  # never written
@@ -89,11 +89,11 @@ class Silence:
         yield b""
 
     async def close(self) -> None:
-        """Nothing to end."""
+        """No resources to release."""
 
 
-class Lines(Silence):
-    """A streamed list in chunks as sockets bring them, on which nothing happens any more when it has ended."""
+class StreamedList(SilentWatch):
+    """A streamed list in chunks of socket reads, followed by a watch without events."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = paths
@@ -107,8 +107,8 @@ class Lines(Silence):
         await asyncio.Event().wait()
 
 
-class Pages:
-    """A transport with one list, made before the clock starts: in pages, or `streamed`."""
+class ListTransport:
+    """A transport that serves one prepared list, paginated or `streamed`."""
 
     def __init__(self, folder: Path, *, streamed: bool) -> None:
         self.pages = {path.stem: path for path in folder.glob("*.json")}
@@ -120,16 +120,18 @@ class Pages:
 
     async def open(self, request: Request) -> Any:
         if "sendInitialEvents" not in request.query:
-            return Silence()
+            return SilentWatch()
         if self.streamed:
-            return Lines(self.lines)
-        return Refusal(b'{"kind":"Status","code":422,"reason":"Invalid","message":"sendInitialEvents is forbidden"}')
+            return StreamedList(self.lines)
+        return RejectedWatch(
+            b'{"kind":"Status","code":422,"reason":"Invalid","message":"sendInitialEvents is forbidden"}'
+        )
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """No resources to release."""
 
 
-class Refusal(Silence):
+class RejectedWatch(SilentWatch):
     status = 422
 
     def __init__(self, body: bytes) -> None:
@@ -139,8 +141,8 @@ class Refusal(Silence):
         yield self.body
 
 
-class Told:
-    """A handler that counts."""
+class CountingHandler:
+    """An informer handler that counts additions."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -152,21 +154,21 @@ class Told:
     def delete(self, obj: object, key: Key, final_state_unknown: bool) -> None: ...
 
 
-async def with_informer(transport: Pages) -> object:
-    informer, told = Informer(Client(transport), PODS, decode_pod, indices=CHILD_INDICES), Told()
-    informer.add_handler(told)
+async def with_informer(transport: ListTransport) -> object:
+    informer, handler = Informer(Client(transport), PODS, decode_pod, indices=CHILD_INDICES), CountingHandler()
+    informer.add_handler(handler)
     running = asyncio.create_task(informer.run())
     await informer.wait_synced()
-    assert len(informer.store) == told.count == PODS_HELD
+    assert len(informer.store) == handler.count == PODS_HELD
     running.cancel()
     return informer.store
 
 
-async def with_dictionaries(transport: Pages) -> object:
-    """What a Python operator does that takes lists as JSON: the same store, index and handler in plain dictionaries."""
+async def with_dictionaries(transport: ListTransport) -> object:
+    """The same store, index and handler with plain dictionaries, as in an operator that decodes lists with `json`."""
     store: dict[Key, Any] = {}
     by_owner: dict[str, set[Key]] = {}
-    told = Told()
+    handler = CountingHandler()
     token = "0"
     while token:
         response = await transport.send(Request("GET", PODS.path(), {"continue": token}))
@@ -177,21 +179,21 @@ async def with_dictionaries(transport: Pages) -> object:
             store[key] = item
             for owner in metadata.get("ownerReferences", ()):
                 by_owner.setdefault(owner["uid"], set()).add(key)
-            told.add(item, True)
+            handler.add(item, True)
         token = page["metadata"]["continue"]
         await asyncio.sleep(0)
-    assert len(store) == told.count == PODS_HELD
+    assert len(store) == handler.count == PODS_HELD
     return store, by_owner
 
 
-WAYS: dict[str, Callable[[Pages], Awaitable[object]]] = {
+VARIANTS: dict[str, Callable[[ListTransport], Awaitable[object]]] = {
     "informer": with_informer,
     STREAMED: with_informer,
     "dictionaries": with_dictionaries,
 }
 
 
-async def measure_list(way: str, folder: Path) -> dict[str, float]:
+async def measure_list(variant: str, folder: Path) -> dict[str, float]:
     stalls = [0.0]
 
     async def tick() -> None:
@@ -200,12 +202,12 @@ async def measure_list(way: str, folder: Path) -> dict[str, float]:
             await asyncio.sleep(0)
             stalls.append(time.monotonic() - before)
 
-    transport = Pages(folder, streamed=way == STREAMED)
+    transport = ListTransport(folder, streamed=variant == STREAMED)
     gc.collect()
     before = resident_mib()
     ticking = asyncio.create_task(tick())
     start = time.monotonic()
-    held = await WAYS[way](transport)
+    held = await VARIANTS[variant](transport)
     seconds = time.monotonic() - start
     ticking.cancel()
     gc.collect()
@@ -219,7 +221,7 @@ def resident_mib() -> float:
 
 
 async def measure_queues() -> dict[str, float]:
-    """Adds a second, each key new, and then each known; and hand-outs with the end of the work told."""
+    """Operations per second: adds of new keys, adds of known keys, and pairs of `get` and `done`."""
     keys = [Key("ns", f"job-{number}") for number in range(ADDS)]
     queue: WorkQueue[Key] = WorkQueue("bench", SystemClock())
     figures = {NEW: rate(queue.add, keys), "adds/s, known keys": rate(queue.add, keys)}
@@ -246,45 +248,45 @@ def rate(add: Callable[[Key], None], keys: Sequence[Key]) -> float:
     return len(keys) / (time.thread_time() - start)
 
 
-def in_own_process(way: str, folder: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "e2e.bench.runtime", way, folder]
+def run_in_process(variant: str, folder: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "e2e.bench.runtime", variant, folder]
     found: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return found
 
 
 def measure_lists() -> dict[str, dict[str, float]]:
-    """The best figures of each way; the ways take turns."""
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    """The best figures of each variant; the variants alternate."""
+    found: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         for first in range(0, PODS_HELD, PAGE_SIZE):
             pods = make_pods(first)
             (Path(folder) / f"{first}.json").write_bytes(make_page(first, pods))
             (Path(folder) / f"{first:05}.lines").write_bytes(make_lines(pods))
-        for way in [*WAYS] * REPETITIONS:
-            found[way].append(in_own_process(way, folder))
-    return {way: {what: min(run[what] for run in runs) for what in LIMITS} for way, runs in found.items()}
+        for variant in [*VARIANTS] * REPETITIONS:
+            found[variant].append(run_in_process(variant, folder))
+    return {variant: {what: min(run[what] for run in runs) for what in LIMITS} for variant, runs in found.items()}
 
 
 def report(lists: dict[str, dict[str, float]], queues: dict[str, float]) -> bool:
-    """Prints figures, ratios and limits; whether all limits are kept."""
+    """Prints figures, ratios and limits; returns whether all limits are met."""
     print(f"{PODS_HELD} pods of {POD_BYTES} bytes, pages of {PAGE_SIZE} or a streamed list, the best of {REPETITIONS}")
     print(f"{'':20}{'dictionaries':>14}{'informer':>12}{'ratio':>8}{'streamed':>12}{'ratio':>8}{'limit':>8}")
-    kept = []
+    met = []
     for what, limit in LIMITS.items():
         plain = lists["dictionaries"][what]
         line = f"{what:20}{plain:14.2f}"
-        for way in ("informer", STREAMED):
-            figure = lists[way][what]
-            kept.append(figure < limit)
+        for variant in ("informer", STREAMED):
+            figure = lists[variant][what]
+            met.append(figure < limit)
             line += f"{figure:12.2f}{figure / plain:8.2f}"
-        print(f"{line}{limit:8g}{'' if all(kept[-2:]) else '  missed'}")
-    kept.append(queues[NEW] >= LEAST_ADDS)
+        print(f"{line}{limit:8g}{'' if all(met[-2:]) else '  missed'}")
+    met.append(queues[NEW] >= MIN_ADDS)
     print(f"\n{ADDS} keys, work queue beside a set and an asyncio.Queue")
     for what, figure in queues.items():
         ratio = f"{figure / queues[PLAIN]:8.2f} of plain" if what == NEW else ""
         print(f"{what:40}{figure:12,.0f}{ratio}")
-    print(f"at least {LEAST_ADDS:,} adds/s of new keys: {'yes' if kept[-1] else 'missed'}")
-    return all(kept)
+    print(f"at least {MIN_ADDS:,} adds/s of new keys: {'yes' if met[-1] else 'missed'}")
+    return all(met)
 
 
 def main() -> None:
@@ -296,7 +298,7 @@ def main() -> None:
     runs = [asyncio.run(measure_queues()) for _ in range(REPETITIONS)]
     queues = {what: max(run[what] for run in runs) for what in runs[0]}
     if not report(lists, queues):
-        sys.exit("a figure is missed")
+        sys.exit("a limit is exceeded")
 
 
 if __name__ == "__main__":

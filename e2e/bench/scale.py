@@ -1,13 +1,13 @@
-"""Cost against size: our operator, as a process of its own, holds ever more pods.
+"""Scalability: cost of our operator, as a separate process, against the number of pods.
 
 python -m e2e.bench.scale [--pods 1000,5000,10000,25000,50000] [--out FILE]
 
-FILE keeps a row for each size, so sizes may be measured one by one.
+FILE keeps one row per size, so sizes can be measured separately.
 
-The API server is a plain one over the embedded store, in the harness' process, for kube-apiserver would be the limit.
-So only what the operator itself uses is of interest here: its CPU and memory, its reconciles, how long its event loop
-stands still (told by its health probe, asked all the time), and how long it takes from a pod's failure to the new pod.
-The last lines fit cost = a * pods^b: b is 1 for a cost that grows with size and no faster.
+kube-apiserver would be the bottleneck, so `plain.PlainServer` in the harness process takes its place. Only the
+operator's own figures are meaningful: CPU, memory, reconcile times, stalls of its event loop (measured by polling its
+health probe), and the time from a pod's failure to the new pod. The last lines fit cost = a * pods^b; b = 1 means that
+the cost grows linearly.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ import structlog
 import uvloop
 import yaml
 
-from e2e.bench.arena import NAMESPACE
+from e2e.bench.cluster import NAMESPACE
+from e2e.bench.harness import BenchError
 from e2e.bench.jobs import Jobs
-from e2e.bench.node import Node, SimulatedPod
+from e2e.bench.node import SimulatedNode, SimulatedPod
 from e2e.bench.operators import HERE, OPERATORS, ROOT, Operator
 from e2e.bench.plain import PlainServer
-from e2e.bench.processes import Program, end_on_sigterm, own_seconds
+from e2e.bench.processes import Program, cancel_on_sigterm, own_seconds
 from e2e.bench.scenarios import percentile
-from e2e.bench.stage import BenchError
 from e2e.cluster.daemons import free_ports
 from trainop.runtime.client.client import Client
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 
-EACH = 10
-"""Pods of a job."""
+PODS_PER_JOB = 10
+"""Pods per job."""
 FAILURES = 200
 TOKEN = "scale"
 HISTORY = 100_000
-"""Changes of a table that the API server remembers, so that no watch has to start anew."""
+"""Changes per table that the API server keeps, so that no watch has to relist."""
 TABLES = {"pods", "services", "events", "pytorchjobs.kubeflow.org"}
 
 COLUMNS = {
@@ -71,20 +71,20 @@ COLUMNS = {
 }
 
 
-class World:
-    """The embedded API server with a node, and the operator beside it."""
+class ScaleHarness:
+    """The embedded API server with a simulated node and user, and the operator as a process."""
 
     def __init__(self, server: PlainServer, folder: Path, operator: Operator) -> None:
         client = Client(server)
         self.server, self.client, self.folder, self.operator = server, client, folder, operator
-        self.node = Node(client, NAMESPACE, operator.kind.container)
+        self.node = SimulatedNode(client, NAMESPACE, operator.kind.container)
         self.jobs = Jobs(client, operator.kind, NAMESPACE)
         self.metrics_port, self.probe_port = free_ports(2)
         self.http = aiohttp.ClientSession()
         self.program: Program
         self.stalls: list[float] = []
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         for path in self.operator.crd_files():
             await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(path.read_text()))
@@ -94,13 +94,13 @@ class World:
         command = self.operator.command(kubeconfig, self.metrics_port, self.probe_port)
         self.program = Program(command, self.folder / "operator.log", environment)
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         async with asyncio.timeout(60):
-            while await self.probe("/readyz") is None:  # noqa: ASYNC110  # another process: there is nothing to wait for
+            while await self.probe("/readyz") is None:  # noqa: ASYNC110  # another process: polling is the only way
                 await asyncio.sleep(0.05)
 
     async def probe(self, path: str) -> float | None:
-        """Seconds until the answer 200; None if there was none."""
+        """Seconds until the response with status 200; None for any other outcome."""
         url, began = f"http://127.0.0.1:{self.probe_port}{path}", time.monotonic()
         try:
             async with self.http.get(url) as answer:
@@ -113,16 +113,18 @@ class World:
         async with self.http.get(url) as answer:
             return await answer.text()
 
-    async def until(self, what: str, within: float, condition: Callable[[], bool]) -> None:
+    async def wait_until(self, what: str, within: float, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + within
         while not condition():
             if time.monotonic() > end or not self.program.alive:
-                raise BenchError(f"in vain: {what}; {self.program.tail()}")
+                raise BenchError(f"failed or timed out waiting until {what}; {self.program.tail()}")
             await asyncio.sleep(0.02)
 
     async def watch_stalls(self) -> None:
-        """Asks the operator's probe all the time: the answer waits as long as its event loop stands still. Ours serves
-        everybody else, so answers that came while it was late itself tell nothing."""
+        """Polls the operator's health probe: a response is delayed as long as the operator's event loop is blocked.
+
+        The harness' own event loop can be late too; responses during such a delay are discarded.
+        """
         loop, late = asyncio.get_running_loop(), 0.0
 
         def tick(due: float) -> None:
@@ -138,26 +140,26 @@ class World:
             if took is not None and late < 0.02:
                 self.stalls.append(took)
 
-    async def hold(self, pods: int) -> None:
-        """So many more; returns when all of them run and are counted."""
+    async def add_pods(self, pods: int) -> None:
+        """Creates jobs with `pods` more pods in total; returns when all of them run and are counted."""
         first = len(self.jobs.posted)
-        names = [f"job-{first + number}" for number in range(pods // EACH)]
-        await self.jobs.post(names, EACH - 1, "ExitCode")
-        await self.until("all pods are counted", 1800, lambda: self.jobs.whole(names, EACH))
+        names = [f"job-{first + number}" for number in range(pods // PODS_PER_JOB)]
+        await self.jobs.post(names, PODS_PER_JOB - 1, "ExitCode")
+        await self.wait_until("all pods are counted", 1800, lambda: self.jobs.all_counted(names, PODS_PER_JOB))
 
-    async def fail_some(self) -> list[float]:
-        """Seconds from the end of a pod to its successor, one after another."""
+    async def fail_pods(self) -> list[float]:
+        """Fails `FAILURES` pods one after another; returns the seconds from each failure to the new pod."""
         found: dict[str, float] = {}
 
-        def look(pod: SimulatedPod) -> None:
+        def on_added(pod: SimulatedPod) -> None:
             found[pod.name] = pod.added
 
-        self.node.on_added = look
+        self.node.on_added = on_added
         waits = []
         workers = [pod for pod in self.node.pods.values() if not pod.role]
         for victim in random.Random(1).sample(workers, FAILURES):
             failed = await self.node.fail(victim, 137)
-            await self.until("a new pod", 60, partial(found.__contains__, victim.name))
+            await self.wait_until("there is a new pod", 60, partial(found.__contains__, victim.name))
             waits.append(found.pop(victim.name) - failed)
             await asyncio.sleep(0.05)
         self.node.on_added = None
@@ -165,7 +167,7 @@ class World:
 
 
 def reconciles(text: str) -> dict[float, float]:
-    """From the upper bound of a bucket, in seconds, to how many reconciles took no longer."""
+    """The reconcile duration histogram: cumulative counts by upper bound in seconds."""
     counts: dict[float, float] = {}
     for line in text.splitlines():
         if line.startswith("controller_runtime_reconcile_time_seconds_bucket") and "pytorchjob-controller" in line:
@@ -174,48 +176,48 @@ def reconciles(text: str) -> dict[float, float]:
     return counts
 
 
-def bound_of(share: float, before: Mapping[float, float], after: Mapping[float, float]) -> float:
-    """The upper bound, in ms, of the bucket in which that share of what came in between is reached."""
+def quantile_bound(share: float, before: Mapping[float, float], after: Mapping[float, float]) -> float:
+    """The upper bound in ms of the histogram bucket that contains the quantile `share` of the new observations."""
     counts = {bound: count - before.get(bound, 0.0) for bound, count in sorted(after.items())}
     return 1000 * next(bound for bound, count in counts.items() if count >= share * counts[math.inf])
 
 
 @asynccontextmanager
-async def open_world(operator: Operator) -> AsyncIterator[World]:
-    """The operator is ready; its node and the one who watches jobs are at work."""
+async def open_scale_harness(operator: Operator) -> AsyncIterator[ScaleHarness]:
+    """Starts API server, simulated node and user, and the operator; yields when the operator is ready."""
     with tempfile.TemporaryDirectory() as folder:
-        world = World(PlainServer(TABLES, HISTORY), Path(folder), operator)
-        await world.begin()
-        background = [asyncio.create_task(work) for work in (world.node.run(), world.jobs.run())]
+        harness = ScaleHarness(PlainServer(TABLES, HISTORY), Path(folder), operator)
+        await harness.start()
+        background = [asyncio.create_task(work) for work in (harness.node.run(), harness.jobs.run())]
         try:
-            await world.ready()
+            await harness.wait_ready()
             gc.collect()
-            gc.disable()  # ours: looking through all objects of the API server takes a second
-            yield world
+            gc.disable()  # in this process a collection of all API objects takes a second
+            yield harness
         finally:
             gc.enable()
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
-            world.program.stop()
-            await world.http.close()
-            await world.server.close()
+            harness.program.stop()
+            await harness.http.close()
+            await harness.server.close()
 
 
 async def measure(pods: int) -> Json:
-    end_on_sigterm()
-    async with open_world(OPERATORS["trainop"]) as world, asyncio.TaskGroup() as tasks:
-        idle, cpu, own, start = world.program.memory().rss, world.program.cpu(), own_seconds(), time.monotonic()
-        watching = tasks.create_task(world.watch_stalls())
-        await world.hold(pods)
+    cancel_on_sigterm()
+    async with open_scale_harness(OPERATORS["trainop"]) as harness, asyncio.TaskGroup() as tasks:
+        idle, cpu, own, start = harness.program.memory().rss, harness.program.cpu(), own_seconds(), time.monotonic()
+        watching = tasks.create_task(harness.watch_stalls())
+        await harness.add_pods(pods)
         held = time.monotonic() - start
-        used, ours = world.program.cpu() - cpu, own_seconds() - own
-        building = percentile(world.stalls, 1.0)
+        used, ours = harness.program.cpu() - cpu, own_seconds() - own
+        building = percentile(harness.stalls, 1.0)
         await asyncio.sleep(3)
-        built = reconciles(await world.metrics())
-        world.stalls.clear()
-        waits = await world.fail_some()
-        memory, ended = world.program.memory(), reconciles(await world.metrics())
+        built = reconciles(await harness.metrics())
+        harness.stalls.clear()
+        waits = await harness.fail_pods()
+        memory, ended = harness.program.memory(), reconciles(await harness.metrics())
         watching.cancel()
     return {
         "pods": pods,
@@ -226,17 +228,17 @@ async def measure(pods: int) -> Json:
         "rss": memory.rss,
         "held": memory.rss - idle,
         "kib_per_pod": 1024 * (memory.rss - idle) / pods,
-        "reconcile_building_p99_ms": bound_of(0.99, {}, built),
-        "reconcile_p99_ms": bound_of(0.99, built, ended),
+        "reconcile_building_p99_ms": quantile_bound(0.99, {}, built),
+        "reconcile_p99_ms": quantile_bound(0.99, built, ended),
         "reaction_p50_ms": 1000 * percentile(waits, 0.5),
         "reaction_p99_ms": 1000 * percentile(waits, 0.99),
         "stall_building_ms": 1000 * building,
-        "stall_after_ms": 1000 * percentile(world.stalls, 1.0),
+        "stall_after_ms": 1000 * percentile(harness.stalls, 1.0),
     }
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """b of cost = a · size^b, by least squares of the logarithms."""
+    """The exponent b of cost = a · size^b, by least squares on logarithms."""
     xs, ys = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
     x, y = sum(xs) / len(xs), sum(ys) / len(ys)
     return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)

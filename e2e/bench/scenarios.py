@@ -1,4 +1,4 @@
-"""What happens in a measurement, and which figures come of it. Seconds, MiB; CPU in seconds."""
+"""The scenarios: each performs one measurement and returns its figures (seconds, MiB, CPU seconds)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from e2e.bench.arena import Cpu
+from e2e.bench.cluster import Cpu
+from e2e.bench.harness import DRAIN_SECONDS, Harness
 from e2e.bench.node import SimulatedPod
-from e2e.bench.stage import LINGER, Stage
 from trainop.runtime.objects.metadata import Json
 
 Sizes: TypeAlias = Mapping[str, int]
-Scenario: TypeAlias = Callable[[Stage, Sizes], Awaitable[Json]]
+Scenario: TypeAlias = Callable[[Harness, Sizes], Awaitable[Json]]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -22,181 +22,181 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def spent(before: Cpu, after: Cpu) -> Cpu:
+def cpu_used(before: Cpu, after: Cpu) -> Cpu:
     return {who: round(after[who] - before[who], 3) for who in before}
 
 
-async def burst(stage: Stage, sizes: Sizes) -> Json:
-    """s1: all jobs at once; until all pods exist, all jobs run, all jobs have succeeded."""
+async def burst(harness: Harness, sizes: Sizes) -> Json:
+    """s1: creates all jobs at once; times until all pods exist, all jobs run, all jobs have succeeded."""
     jobs, each = sizes["jobs"], sizes["workers"] + 1
     names = [f"job-{number}" for number in range(jobs)]
-    node, seen = stage.node, stage.jobs
-    stage.mark()
-    began, start = stage.cpu(), time.monotonic()
-    await seen.post(names, sizes["workers"])
-    await stage.until("all pods exist", lambda: node.added >= jobs * each)
+    node, jobs_seen = harness.node, harness.jobs
+    harness.mark()
+    cpu_before, start = harness.cpu(), time.monotonic()
+    await jobs_seen.post(names, sizes["workers"])
+    await harness.wait_until("all pods exist", lambda: node.added >= jobs * each)
     created = node.last_added - start
-    running = await stage.until("all jobs run", lambda: seen.totals["Running"] >= jobs) - start
-    whole = await stage.until("all pods are counted", lambda: seen.whole(names, each)) - start
-    ran = stage.cpu()
-    await asyncio.sleep(LINGER)
-    stage.mark()
-    before_end, end = stage.cpu(), time.monotonic()
-    node.finish(stage.jobs.kind.ends)
-    done = await stage.until("all jobs succeed", lambda: seen.totals["Succeeded"] >= jobs) - end
-    after_end = stage.cpu()
-    await asyncio.sleep(LINGER)
-    stage.mark()
-    waits = seen.latencies(names, "Running")
-    start_cpu, end_cpu = spent(began, ran), spent(before_end, after_end)
+    running = await harness.wait_until("all jobs run", lambda: jobs_seen.totals["Running"] >= jobs) - start
+    all_counted = await harness.wait_until("all pods are counted", lambda: jobs_seen.all_counted(names, each)) - start
+    ran = harness.cpu()
+    await asyncio.sleep(DRAIN_SECONDS)
+    harness.mark()
+    before_end, end = harness.cpu(), time.monotonic()
+    node.finish(harness.jobs.kind.ends)
+    done = await harness.wait_until("all jobs succeed", lambda: jobs_seen.totals["Succeeded"] >= jobs) - end
+    after_end = harness.cpu()
+    await asyncio.sleep(DRAIN_SECONDS)
+    harness.mark()
+    waits = jobs_seen.latencies(names, "Running")
+    start_cpu, end_cpu = cpu_used(cpu_before, ran), cpu_used(before_end, after_end)
     return {
         "pods_created": created,
         "all_running": running,
-        "all_counted": whole,
+        "all_counted": all_counted,
         "running_p50": percentile(waits, 0.5),
         "running_p99": percentile(waits, 0.99),
         "end_to_succeeded": done,
         "operator_ms_per_job": 1000 * (start_cpu["operator"] + end_cpu["operator"]) / jobs,
-        "rss_peak": stage.program.memory().peak,
+        "rss_peak": harness.program.memory().peak,
         "extra_pods": node.added - jobs * each,
         "cpu": start_cpu,
         "cpu_end": end_cpu,
     }
 
 
-async def big_job(stage: Stage, sizes: Sizes) -> Json:
-    """s2: one job with many workers; until all its pods run and its status counts them all."""
+async def big_job(harness: Harness, sizes: Sizes) -> Json:
+    """s2: one job with many workers; time until all pods run and the status counts all of them."""
     pods = sizes["workers"] + 1
-    node, seen = stage.node, stage.jobs
-    stage.mark()
-    began, start = stage.cpu(), time.monotonic()
-    await seen.post(["big"], sizes["workers"])
-    await stage.until("all pods exist", lambda: node.added >= pods)
-    await stage.until("it runs", lambda: seen.totals["Running"] >= 1)
-    await stage.until("all pods are counted", lambda: seen.whole(["big"], pods))
-    whole = time.monotonic() - start
-    ran = stage.cpu()
-    await asyncio.sleep(LINGER)
-    stage.mark()
+    node, jobs_seen = harness.node, harness.jobs
+    harness.mark()
+    cpu_before, start = harness.cpu(), time.monotonic()
+    await jobs_seen.post(["big"], sizes["workers"])
+    await harness.wait_until("all pods exist", lambda: node.added >= pods)
+    await harness.wait_until("it runs", lambda: jobs_seen.totals["Running"] >= 1)
+    await harness.wait_until("all pods are counted", lambda: jobs_seen.all_counted(["big"], pods))
+    all_counted = time.monotonic() - start
+    ran = harness.cpu()
+    await asyncio.sleep(DRAIN_SECONDS)
+    harness.mark()
     return {
         "pods_created": node.last_added - start,
-        "running": seen.seen["big"]["Running"] - start,
-        "all_counted": whole,
-        "operator_cpu": ran["operator"] - began["operator"],
-        "rss_peak": stage.program.memory().peak,
+        "running": jobs_seen.seen["big"]["Running"] - start,
+        "all_counted": all_counted,
+        "operator_cpu": ran["operator"] - cpu_before["operator"],
+        "rss_peak": harness.program.memory().peak,
         "extra_pods": node.added - pods,
-        "cpu": spent(began, ran),
+        "cpu": cpu_used(cpu_before, ran),
     }
 
 
-async def many_pods(stage: Stage, sizes: Sizes) -> Json:
-    """s3 and s5: many pods held; memory and CPU at rest; then a restart, and how long a new job waits for pods."""
+async def many_pods(harness: Harness, sizes: Sizes) -> Json:
+    """s3 and s5: many running pods; idle memory and CPU; then an operator restart and the wait of a new job."""
     jobs, each = sizes["jobs"], sizes["workers"] + 1
     names = [f"job-{number}" for number in range(jobs)]
-    node, seen = stage.node, stage.jobs
-    idle_rss = stage.program.memory().rss
-    began, start = stage.cpu(), time.monotonic()
-    await seen.post(names, sizes["workers"])
-    await stage.until("all pods exist", lambda: node.added >= jobs * each)
+    node, jobs_seen = harness.node, harness.jobs
+    idle_rss = harness.program.memory().rss
+    cpu_before, start = harness.cpu(), time.monotonic()
+    await jobs_seen.post(names, sizes["workers"])
+    await harness.wait_until("all pods exist", lambda: node.added >= jobs * each)
     created = node.last_added - start
-    whole = await stage.until("all pods are counted", lambda: seen.whole(names, each)) - start
-    built = stage.cpu()
-    await stage.at_rest()
-    peak = stage.program.memory().peak
-    before, rest = stage.cpu(), time.monotonic()
+    all_counted = await harness.wait_until("all pods are counted", lambda: jobs_seen.all_counted(names, each)) - start
+    built = harness.cpu()
+    await harness.wait_idle()
+    peak = harness.program.memory().peak
+    before, rest = harness.cpu(), time.monotonic()
     await asyncio.sleep(sizes["idle"])
-    idle = 100 * (stage.cpu()["operator"] - before["operator"]) / (time.monotonic() - rest)
-    rss = stage.program.memory().rss
+    idle = 100 * (harness.cpu()["operator"] - before["operator"]) / (time.monotonic() - rest)
+    rss = harness.program.memory().rss
     return {
         "pods_created": created,
-        "all_counted": whole,
+        "all_counted": all_counted,
         "rss": rss,
         "rss_peak": peak,
         "rss_before": idle_rss,
         "kib_per_pod": 1024 * (rss - idle_rss) / (jobs * each),
         "idle_percent": idle,
-        "cpu": spent(began, built),
-        **await _restart(stage, sizes),
+        "cpu": cpu_used(cpu_before, built),
+        **await _restart(harness, sizes),
     }
 
 
-async def _restart(stage: Stage, sizes: Sizes) -> Json:
-    """The clock starts with the process; a new job is posted at the same moment."""
-    node, first = stage.node, list[float]()
-    stage.program.stop()
-    await stage.arena.settle()
+async def _restart(harness: Harness, sizes: Sizes) -> Json:
+    """Restarts the operator and creates a job at the same moment; times count from the start of the process."""
+    node, first = harness.node, list[float]()
+    harness.program.stop()
+    await harness.cluster.wait_idle()
     want = node.added + sizes["workers"] + 1
     node.on_added = lambda _: first.append(time.monotonic())
-    began, start = stage.arena.cpu(), time.monotonic()
-    stage.start()
-    await stage.jobs.post(["probe"], sizes["workers"])
-    await stage.until("the pods of a new job", lambda: node.added >= want, 300)
+    cpu_before, start = harness.cluster.cpu(), time.monotonic()
+    harness.start()
+    await harness.jobs.post(["probe"], sizes["workers"])
+    await harness.wait_until("the pods of a new job", lambda: node.added >= want, 300)
     node.on_added = None
-    rest = await stage.at_rest()
+    rest = await harness.wait_idle()
     return {
         "restart_first_pod": first[0] - start,
         "restart_all_pods": node.last_added - start,
         "restart_until_rest": rest - start,
-        "restart_operator_cpu": stage.program.cpu(),
-        "restart_rss": stage.program.memory().rss,
-        "cpu_restart": spent(began, stage.cpu()),
+        "restart_operator_cpu": harness.program.cpu(),
+        "restart_rss": harness.program.memory().rss,
+        "cpu_restart": cpu_used(cpu_before, harness.cpu()),
     }
 
 
-async def replacement(stage: Stage, sizes: Sizes) -> Json:
-    """s4: one worker of each job fails with code 137; from the API server's answer until the new pod is seen."""
+async def replacement(harness: Harness, sizes: Sizes) -> Json:
+    """s4: one worker of each job fails with exit code 137; time from the API server's response to the new pod."""
     jobs, each = sizes["jobs"], sizes["workers"] + 1
     names = [f"job-{number}" for number in range(jobs)]
-    await stage.jobs.post(names, sizes["workers"], "ExitCode")
-    await stage.until("all pods are counted", lambda: stage.jobs.whole(names, each))
-    await stage.at_rest()
+    await harness.jobs.post(names, sizes["workers"], "ExitCode")
+    await harness.wait_until("all pods are counted", lambda: harness.jobs.all_counted(names, each))
+    await harness.wait_idle()
     by_job: dict[str, list[SimulatedPod]] = defaultdict(list)
-    for pod in stage.node.pods.values():
+    for pod in harness.node.pods.values():
         by_job[pod.job].append(pod)
-    stage.mark()
-    began, waits = stage.cpu(), []
+    harness.mark()
+    cpu_before, waits = harness.cpu(), []
     for name in names:
         victim = min((pod for pod in by_job[name] if not pod.role), key=lambda pod: pod.name)
-        waits.append(await _replace(stage, victim))
-        await stage.until("the job is whole again", lambda: stage.jobs.whole(names, each), 120)
-        await asyncio.sleep(stage.operator.pause)
-    ended = stage.cpu()
-    stage.mark()
+        waits.append(await _replace(harness, victim))
+        await harness.wait_until("the job is whole again", lambda: harness.jobs.all_counted(names, each), 120)
+        await asyncio.sleep(harness.operator.pause)
+    ended = harness.cpu()
+    harness.mark()
     return {
         "p50": percentile(waits, 0.5),
         "p99": percentile(waits, 0.99),
         "max": max(waits),
         "waits": waits,
-        "extra_pods": stage.node.added - jobs * each - jobs,
-        "cpu": spent(began, ended),
+        "extra_pods": harness.node.added - jobs * each - jobs,
+        "cpu": cpu_used(cpu_before, ended),
     }
 
 
-async def _replace(stage: Stage, victim: SimulatedPod) -> float:
+async def _replace(harness: Harness, victim: SimulatedPod) -> float:
     found: asyncio.Future[SimulatedPod] = asyncio.get_running_loop().create_future()
 
-    def look(pod: SimulatedPod) -> None:
+    def on_added(pod: SimulatedPod) -> None:
         if pod.name == victim.name and not found.done():
             found.set_result(pod)
 
-    stage.node.on_added = look
-    failed = await stage.node.fail(victim, 137)
+    harness.node.on_added = on_added
+    failed = await harness.node.fail(victim, 137)
     successor = await asyncio.wait_for(found, 120)
-    stage.node.on_added = None
-    await stage.until("the new pod runs", lambda: successor.phase == "Running", 60)
+    harness.node.on_added = None
+    await harness.wait_until("the new pod runs", lambda: successor.phase == "Running", 60)
     return successor.added - failed
 
 
-async def head_of_line(stage: Stage, sizes: Sizes) -> Json:
-    """s6: how long small jobs wait for their first pod, alone and while a big job arrives."""
-    alone = [await _first_pod(stage, f"alone-{number}", sizes) for number in range(sizes["probes"])]
-    await stage.at_rest()
-    began = stage.cpu()
-    posting = asyncio.create_task(stage.jobs.post(["big"], sizes["big"]))
+async def head_of_line(harness: Harness, sizes: Sizes) -> Json:
+    """s6: time until the first pod of small jobs, alone and while a large job is created (head-of-line blocking)."""
+    alone = [await _first_pod(harness, f"alone-{number}", sizes) for number in range(sizes["probes"])]
+    await harness.wait_idle()
+    cpu_before = harness.cpu()
+    posting = asyncio.create_task(harness.jobs.post(["big"], sizes["big"]))
     await asyncio.sleep(0.3)
     beside: list[float] = []
-    while len(beside) < sizes["probes"] and stage.jobs.active.get("big", 0) < sizes["big"]:
-        beside.append(await _first_pod(stage, f"beside-{len(beside)}", sizes))
+    while len(beside) < sizes["probes"] and harness.jobs.active.get("big", 0) < sizes["big"]:
+        beside.append(await _first_pod(harness, f"beside-{len(beside)}", sizes))
     await posting
     return {
         "alone_p50": percentile(alone, 0.5),
@@ -204,24 +204,24 @@ async def head_of_line(stage: Stage, sizes: Sizes) -> Json:
         "beside_p50": percentile(beside, 0.5),
         "beside_p99": percentile(beside, 0.99),
         "probes": len(beside),
-        "cpu": spent(began, stage.cpu()),
+        "cpu": cpu_used(cpu_before, harness.cpu()),
     }
 
 
-async def _first_pod(stage: Stage, name: str, sizes: Sizes) -> float:
-    """Seconds from the answer to the POST of a small job until its first pod is seen."""
+async def _first_pod(harness: Harness, name: str, sizes: Sizes) -> float:
+    """Seconds from the response to the POST of a small job until its first pod is observed."""
     found: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
-    def look(pod: SimulatedPod) -> None:
+    def on_added(pod: SimulatedPod) -> None:
         if pod.job == name and not found.done():
             found.set_result(pod.added)
 
-    stage.node.on_added = look
-    await stage.jobs.post([name], sizes["workers"])
+    harness.node.on_added = on_added
+    await harness.jobs.post([name], sizes["workers"])
     added = await asyncio.wait_for(found, 300)
-    stage.node.on_added = None
+    harness.node.on_added = None
     await asyncio.sleep(0.1)
-    return added - stage.jobs.posted[name]
+    return added - harness.jobs.posted[name]
 
 
 SCENARIOS: dict[str, tuple[Scenario, Sizes]] = {
@@ -237,4 +237,4 @@ QUICK: dict[str, Sizes] = {
     "s2": {"jobs": 1, "workers": 200},
     "s4": {"jobs": 10, "workers": 7},
 }
-"""Small enough that ours and the tuned peer, once each, take less than five minutes."""
+"""Sizes with which one run each of ours and the tuned peer takes less than five minutes."""

@@ -1,6 +1,6 @@
-"""Jobs as large as etcd can hold, each in one way: what `e2e.bench.hostile` measures and the tests count.
+"""Maximum-size jobs, each large in one respect, for `e2e.bench.hostile` and tests.
 
-A shape is made from a number of entries, or bytes, and a number of replicas.
+A shape is built from a number of entries (or bytes) and a number of replicas.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from trainop.runtime.objects.nesting import share_of_limits
 Json: TypeAlias = dict[str, Any]
 
 ROOM = 1_400_000
-"""Bytes of a job: etcd takes 1.5 MiB at a time, and the API server adds some metadata."""
+"""Bytes of a job: etcd's request limit is 1.5 MiB, and the API server adds metadata."""
 
 REPLICAS = 500
 
 Make: TypeAlias = Callable[[int, int], Json]
-"""From the size and the replicas."""
+"""Builds a job from a size and a number of replicas."""
 
 
 class Shape(NamedTuple):
     make: Make
     size: int
-    """As large as etcd holds it."""
+    """The largest size that etcd accepts."""
     replicas: int = REPLICAS
 
     def job(self) -> Json:
         return self.make(self.size, self.replicas)
 
     def readable_job(self) -> Json:
-        """As large as etcd and the operator's limits of lists, objects and strings allow, beside the
-        metadata that a server adds."""
+        """The largest job that etcd accepts and that is within the operator's limits on lists, objects and strings,
+        with room for the metadata that an API server adds."""
         size, job = self.size, self.job()
         while (share := share_of_limits(msgspec.json.encode(job))) > 0.999:
             size = min(size - 1, int(size / share))
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
 
 def pytorch(worker: Json | None = None, replicas: int = REPLICAS, **spec: Any) -> Json:
-    """`worker` goes into the pod spec of the workers."""
+    """A PyTorchJob; `worker` is merged into the pod spec of the workers."""
     container = {"name": "pytorch", "image": "none"}
     pod = {"containers": [container], **(worker or {})}
     roles = {"Worker": {"replicas": replicas, "restartPolicy": "Never", "template": {"spec": pod}}}
@@ -55,14 +55,14 @@ def with_container(replicas: int, **fields: Any) -> Json:
 
 
 def with_metadata(replicas: int, **fields: Any) -> Json:
-    """Of the template."""
+    """Sets metadata of the pod template."""
     job = pytorch(replicas=replicas)
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["metadata"] = fields
     return job
 
 
 def annotated(replicas: int, annotations: dict[str, str]) -> Json:
-    """The job itself."""
+    """Sets annotations of the job."""
     job = pytorch(replicas=replicas)
     job["metadata"]["annotations"] = annotations
     return job
@@ -121,7 +121,7 @@ def _many_roles(count: int, replicas: int) -> Json:
 
 
 def _wide(count: int, replicas: int) -> Json:
-    """Variables that name all replicas, in each container."""
+    """Variables that contain the names of all replicas, in each of many containers."""
     pod = {"containers": [{"name": "mxnet", "image": "i"}, *_containers(count)[1:]]}
     return of_kind("MXJob", {"Worker": replicas}, pod, jobMode="X")
 

@@ -1,4 +1,4 @@
-"""What ours has to reach, as a ratio of medians or as a figure of its own."""
+"""The performance targets of our operator, as ratios of medians or absolute figures."""
 
 from __future__ import annotations
 
@@ -12,35 +12,38 @@ OURS, LEADER, BASE = "trainop", "trainop-leader", "training-operator-tuned"
 STOCK, FLOOR = "training-operator-default", "floor"
 
 Runs = Mapping[tuple[str, str], Sequence[Json]]
-"""(scenario, operator) -> its runs; those that counted requests under the scenario `count-SCENARIO`."""
+"""(scenario, operator) -> runs; runs that counted requests have the scenario `count-SCENARIO`."""
 
 
 class Target(NamedTuple):
-    """`figure` of `ours`, over `other`'s or over `than` of its own if there is one, may be `most`."""
+    """The figure of `ours` must be at most `limit`.
+
+    With `base`, it is divided by the figure of that operator; with `own_base`, by another figure of the same runs.
+    """
 
     title: str
     scenario: str
     figure: Callable[[Json], float]
-    most: float
-    other: str = ""
+    limit: float
+    base: str = ""
     ours: str = OURS
     digits: int = 2
-    than: Callable[[Json], float] | None = None
+    own_base: Callable[[Json], float] | None = None
 
 
 class Verdict(NamedTuple):
     target: Target
     ours: float
-    other: float | None
-    """What it is compared with."""
+    base: float | None
+    """The figure that it is divided by."""
 
     @property
     def value(self) -> float:
-        return self.ours / self.other if self.other else self.ours
+        return self.ours / self.base if self.base else self.ours
 
     @property
     def met(self) -> bool:
-        return self.value <= self.target.most
+        return self.value <= self.target.limit
 
 
 def _result(name: str, factor: float = 1.0) -> Callable[[Json], float]:
@@ -51,8 +54,8 @@ def _requests(record: Json) -> float:
     return float(sum(phase["per_job"] for phase in record["result"]["requests"]))
 
 
-def _each(name: str, size: str) -> Callable[[Json], float]:
-    """Milliseconds for one of so many: what is rate-limited is measured at a smaller size."""
+def _per_unit(name: str, size: str) -> Callable[[Json], float]:
+    """Milliseconds per job or pod, because rate-limited operators are measured at a smaller size."""
     return lambda record: 1000 * float(record["result"][name]) / record["sizes"][size]
 
 
@@ -69,11 +72,11 @@ TARGETS = (
     Target("S3: restart until a new job's first pod, s", "s3", _result("restart_first_pod"), 0.35, BASE),
     Target("S4: failed pod to replacement, p99, ms", "s4", _result("p99", 1000), 1, BASE, digits=1),
     Target("S5: CPU at rest with 1,250 jobs, % of a core", "s3", _result("idle_percent"), 2, BASE),
-    Target("S1: ms per job until all run, over the stock flags'", "s1", _each("all_running", "jobs"), 1 / 8, STOCK),
+    Target("S1: ms per job until all run, over the stock flags'", "s1", _per_unit("all_running", "jobs"), 1 / 8, STOCK),
     Target(
         "S2: ms per pod until all are counted, over the stock flags'",
         "s2",
-        _each("all_counted", "workers"),
+        _per_unit("all_counted", "workers"),
         1 / 8,
         STOCK,
     ),
@@ -82,25 +85,25 @@ TARGETS = (
         "s6",
         _result("beside_p99", 1000),
         2,
-        than=_result("alone_p99", 1000),
+        own_base=_result("alone_p99", 1000),
         digits=1,
     ),
 )
 
 
 def judge(runs: Runs, targets: Sequence[Target] = TARGETS) -> Iterator[Verdict]:
-    """Those targets for which everything was measured."""
+    """Verdicts on all targets for which the necessary runs exist."""
     for target in targets:
         ours = runs.get((target.scenario, target.ours))
-        others = runs.get((target.scenario, target.other)) if target.other else None
-        if not ours or (target.other and not others):
+        others = runs.get((target.scenario, target.base)) if target.base else None
+        if not ours or (target.base and not others):
             continue
-        other = None
+        base = None
         if others:
-            other = statistics.median(map(target.figure, others))
-        elif target.than:
-            other = statistics.median(map(target.than, ours))
-        yield Verdict(target, statistics.median(map(target.figure, ours)), other)
+            base = statistics.median(map(target.figure, others))
+        elif target.own_base:
+            base = statistics.median(map(target.own_base, ours))
+        yield Verdict(target, statistics.median(map(target.figure, ours)), base)
 
 
 def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
@@ -108,8 +111,9 @@ def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for verdict in verdicts:
         target = verdict.target
-        other = "" if verdict.other is None else f"{verdict.other:.{target.digits}f} ({target.other or 'alone'})"
-        ratio = "" if verdict.other is None else f"{verdict.value:.2f}"
-        beyond = 100 * (verdict.value / target.most - 1)
-        told = "met" if verdict.met else f"**missed by {beyond:.{1 if beyond < 10 else 0}f} %**"
-        yield f"| {target.title} | {other} | {verdict.ours:.{target.digits}f} | {ratio} | {target.most:.3g} | {told} |"
+        base = "" if verdict.base is None else f"{verdict.base:.{target.digits}f} ({target.base or 'alone'})"
+        ratio = "" if verdict.base is None else f"{verdict.value:.2f}"
+        beyond = 100 * (verdict.value / target.limit - 1)
+        outcome = "met" if verdict.met else f"**missed by {beyond:.{1 if beyond < 10 else 0}f} %**"
+        ours = f"{verdict.ours:.{target.digits}f}"
+        yield f"| {target.title} | {base} | {ours} | {ratio} | {target.limit:.3g} | {outcome} |"

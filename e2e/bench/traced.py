@@ -1,5 +1,6 @@
-"""Our operator with its allocations traced by memray: `python -m e2e.bench.traced OUT FLAGS`, the flags of
-`trainop operator`. The first SIGUSR2 begins the trace, the second ends it: OUT then tells what was taken in between.
+"""Our operator with memory allocations traced by memray: `python -m e2e.bench.traced OUT FLAGS`.
+
+FLAGS are those of `trainop operator`. The first SIGUSR2 starts the trace, the second one ends it and writes OUT.
 """
 
 from __future__ import annotations
@@ -11,32 +12,32 @@ from pathlib import Path
 
 from memray import FileDestination, FileFormat, Tracker
 
-from trainop.cli import main as operate
+from trainop.cli import main as run_cli
 
 
-class Switch:
+class TraceSwitch:
     def __init__(self, out: Path) -> None:
         self._out = out
-        self._fresh = out.with_suffix(".new")
+        self._partial = out.with_suffix(".new")
         self._tracker: Tracker | None = None
 
-    def flip(self, *_: object) -> None:
+    def toggle(self, *_: object) -> None:
         if self._tracker is None:
-            where = FileDestination(self._fresh, overwrite=True)
+            destination = FileDestination(self._partial, overwrite=True)
             self._tracker = Tracker(
-                destination=where, trace_python_allocators=True, file_format=FileFormat.AGGREGATED_ALLOCATIONS
+                destination=destination, trace_python_allocators=True, file_format=FileFormat.AGGREGATED_ALLOCATIONS
             )
             self._tracker.__enter__()
         else:
-            gc.collect()  # what nobody holds is only not thrown away yet
+            gc.collect()  # garbage must not count as allocated memory
             self._tracker.__exit__(None, None, None)
-            self._fresh.rename(self._out)
+            self._partial.rename(self._out)
 
 
 def main() -> None:
-    signal.signal(signal.SIGUSR2, Switch(Path(sys.argv[1])).flip)
+    signal.signal(signal.SIGUSR2, TraceSwitch(Path(sys.argv[1])).toggle)
     sys.argv = ["trainop", "operator", *sys.argv[2:]]
-    operate()
+    run_cli()
 
 
 if __name__ == "__main__":

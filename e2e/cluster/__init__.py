@@ -1,4 +1,5 @@
 """A real Kubernetes control plane on loopback, without root, images or downloads other than Go modules.
 
-`build` makes the binaries once and keeps them outside of the tree; `controlplane` starts etcd, kube-apiserver and more.
+`build` compiles the binaries once into the user's cache; `controlplane` starts etcd, kube-apiserver and optional
+components. The server tests, the conformance tests and the benchmarks use it.
 """

@@ -1,13 +1,13 @@
 """A real Kubernetes control plane on loopback, from Go modules.
 
-python -m e2e.cluster build                         what the tests need, about 10 minutes, once
+python -m e2e.cluster build                         the programs for the tests, once, about 10 minutes
 python -m e2e.cluster up                            prints the path of the administrator's kubeconfig
 python -m e2e.cluster up --with controller-manager,scheduler,kwok --nodes 10
 python -m e2e.cluster up --with kwok,binder         the cheapest way to run simulated pods
 python -m e2e.cluster restart kube-apiserver        same ports, same data; also stop, start, kill, freeze, thaw
 python -m e2e.cluster down
 
-Several run side by side: give each a --name.
+Several control planes can run side by side, each with its own --name.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import argparse
 import sys
 
 from e2e.cluster.build import PROGRAMS, STANDARD, NoGoError, build
-from e2e.cluster.components import EXTRAS, Wishes
+from e2e.cluster.components import EXTRAS, ClusterOptions
 from e2e.cluster.controlplane import PATIENCE, SIGNALS, ControlPlane
 from e2e.cluster.places import ClusterError, cache, default_data
 
 FAULTS = ("start", "stop", "restart", "kill", *SIGNALS)
-NO_GO = 3
-"""Exit code that tells Makefile from a build that failed."""
+EXIT_NO_GO = 3
+"""Exit code if Go is missing, so that the Makefile can distinguish it from a failed build."""
 
 
 def parse() -> argparse.Namespace:
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
     plane = ControlPlane(default_data(options.name))
     if options.command == "up":
         extras = tuple(extra for extra in options.extras.split(",") if extra)
-        plane.up(Wishes(extras=extras, nodes=options.nodes, flags=tuple(options.flag)))
+        plane.up(ClusterOptions(extras=extras, nodes=options.nodes, flags=tuple(options.flag)))
         print(plane.kubeconfig)
     elif options.command == "down":
         plane.down()
@@ -62,11 +62,11 @@ def run(options: argparse.Namespace) -> None:
         for name in plane.plan.commands:
             print(f"{name:24} {plane.daemons.running(name) or 'stopped'}")
     else:
-        inflict(plane, options.command, options.component)
+        apply_fault(plane, options.command, options.component)
 
 
-def inflict(plane: ControlPlane, fault: str, component: str) -> None:
-    """Do to one component what was asked."""
+def apply_fault(plane: ControlPlane, fault: str, component: str) -> None:
+    """Starts, stops, kills, freezes or thaws one component."""
     if component not in plane.plan.commands:
         raise ClusterError(f"{component}: not one of {', '.join(plane.plan.commands)}")
     if fault in SIGNALS:
@@ -81,8 +81,8 @@ def main() -> None:
     try:
         run(parse())
     except NoGoError as error:
-        print(f"what needs a real kube-apiserver is skipped: {error}", file=sys.stderr)
-        sys.exit(NO_GO)
+        print(f"tests that need a real kube-apiserver are skipped: {error}", file=sys.stderr)
+        sys.exit(EXIT_NO_GO)
     except ClusterError as error:
         sys.exit(str(error))
 

@@ -1,4 +1,4 @@
-"""A client for set-up and checks: JSON in, JSON out, one connection for each request."""
+"""A minimal synchronous API client for test set-up and assertions: JSON in and out, one connection per request."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 TIMEOUT = 30.0
-"""Seconds that an answer may take: on a busy machine an API server stands still for a while."""
+"""Request timeout in seconds: on a busy machine an API server can pause for a long time."""
 
 
 class Answer(NamedTuple):
-    """`body` is decoded JSON, or text where it is none; `status` 0 is nobody answering, with the error's text."""
+    """A response: `body` is decoded JSON, else text. `status` 0 means a connection error, with its message as body."""
 
     status: int
     body: Any
 
 
 class Api:
-    """Speaks to one API server with a client certificate."""
+    """A client of one API server, authenticated by a client certificate."""
 
     def __init__(self, host: str, port: int, authority: Path, cert: Path, key: Path) -> None:
         self.host, self.port = host, port

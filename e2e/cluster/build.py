@@ -1,6 +1,6 @@
-"""Builds the programs of a test cluster from Go modules; what was built from the same sources is kept.
+"""Builds the programs of a test cluster from Go modules; binaries of unchanged sources are reused.
 
-Needs Go >= 1.24 (kwok: 1.26, which `go` fetches by itself where GOTOOLCHAIN allows) and a Go module proxy.
+Needs Go >= 1.24 (kwok: 1.26, which `go` downloads itself if GOTOOLCHAIN permits) and a Go module proxy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KUBE = "k8s.io/kubernetes/cmd/"
 
 
 def _release(version: str) -> str:
-    """Linker flags without which a program reports itself as v0.0.0."""
+    """Linker flags that set the version; without them a program reports v0.0.0."""
     major, minor = version.removeprefix("v").split(".")[:2]
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     return " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in values.items())
@@ -33,7 +33,7 @@ RELEASE = _release(VERSION)
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`module` is a folder below `root`, whose go.mod pins everything."""
+    """A Go program; `module` is a directory below `root` whose go.mod pins all dependencies."""
 
     module: str
     package: str
@@ -56,19 +56,22 @@ PROGRAMS = {
 }
 MINIMAL = ("etcd", "kube-apiserver")
 STANDARD = (*MINIMAL, "kube-controller-manager", "kubectl")
-"""What the tests need."""
+"""The programs that the tests need."""
 
 
 class NoGoError(ClusterError):
-    """This machine can neither have nor build what is wanted."""
+    """A program is not available and cannot be built on this machine."""
 
 
 def build(names: tuple[str, ...] = MINIMAL, programs: Mapping[str, Program] = PROGRAMS) -> Path:
-    """Make sure that these programs are there; returns their folder. Several callers at once wait for each other."""
+    """Builds missing or outdated programs and returns their directory. Concurrent callers wait for a file lock.
+
+    Raises `NoGoError` if Go is required and not installed, `ClusterError` if a build fails.
+    """
     if unknown := [name for name in names if name not in programs]:
         raise ClusterError(f"no such program: {', '.join(unknown)} (there are {', '.join(programs)})")
     if sys.platform != "linux":
-        raise NoGoError("the processes of a test cluster are followed through /proc: it needs Linux")
+        raise NoGoError("the test cluster needs Linux: it tracks its processes through /proc")
     folder = cache() / "bin"
     (folder / ".made").mkdir(parents=True, exist_ok=True)
     with (cache() / "lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""Certificates and keys of a test cluster: one authority signs everything. EC keys, because they take milliseconds."""
+"""Certificates and keys of a test cluster, signed by one CA. EC keys, because they are generated in milliseconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 class Authority:
-    """A certificate authority whose files lie in `folder`: ca.crt, ca.key and what it issues."""
+    """A certificate authority; `folder` contains ca.crt, ca.key and all issued certificates."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ class Authority:
         self._write("ca", builder.add_extension(usage, True).sign(self._key, hashes.SHA256()), self._key)
 
     def issue(self, name: str, user: str, groups: Sequence[str] = (), hosts: Sequence[str] = ()) -> tuple[Path, Path]:
-        """Write NAME.crt and NAME.key for `user`; `hosts` are DNS names and IP addresses. Returns both paths."""
+        """Writes NAME.crt and NAME.key for `user`; `hosts` are DNS names and IP addresses. Returns both paths."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(user, groups), self._name, key)
         builder = builder.add_extension(x509.BasicConstraints(False, None), True).add_extension(_usage(), True)
@@ -40,7 +40,7 @@ class Authority:
         return self._write(name, builder.sign(self._key, hashes.SHA256()), key)
 
     def key_pair(self, name: str) -> tuple[Path, Path]:
-        """An RSA pair for service-account tokens: NAME.key, NAME.pub."""
+        """Writes an RSA key pair for service-account tokens: NAME.key and NAME.pub."""
         private = rsa.generate_private_key(65537, 2048)
         key, public = self.folder / f"{name}.key", self.folder / f"{name}.pub"
         key.write_bytes(_pem(private))
@@ -49,7 +49,7 @@ class Authority:
         return key, public
 
     def kubeconfig(self, path: Path, url: str, user: str, groups: Sequence[str] = ()) -> Path:
-        """A kubeconfig with everything inside, so that it can be copied anywhere."""
+        """Writes a self-contained kubeconfig with embedded certificates."""
         cert, key = self.issue(path.stem, user, groups)
         cluster = {"server": url, "certificate-authority-data": _base64(self.cert)}
         login = {"client-certificate-data": _base64(cert), "client-key-data": _base64(key)}

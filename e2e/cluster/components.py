@@ -1,4 +1,4 @@
-"""The command lines of a control plane's programs."""
+"""The components of a control plane: which programs run, on which ports, with which command lines."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ EXTRAS = {
     "kwok": "kwok",
     "binder": None,
 }
-"""What may be had beside etcd and kube-apiserver, and the program that it needs."""
+"""Optional components beside etcd and kube-apiserver, and the program that each needs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What somebody wants of a control plane."""
+class ClusterOptions:
+    """The configuration of a control plane."""
 
     extras: tuple[str, ...] = ()
     nodes: int = 1
-    """Simulated ones, with kwok."""
+    """Number of simulated nodes if kwok runs."""
     service_cidr: str = "10.96.0.0/16"
     flags: tuple[str, ...] = ()
-    """`COMPONENT=--FLAG=VALUE`, added to what is chosen here."""
+    """Additional flags as `COMPONENT=--FLAG=VALUE`."""
 
     def programs(self) -> list[str]:
-        """The programs that these wishes need; raises ClusterError if an extra does not exist."""
+        """The programs that this configuration needs. Raises `ClusterError` for an unknown extra."""
         if unknown := [extra for extra in self.extras if extra not in EXTRAS]:
             raise ClusterError(f"{', '.join(unknown)}: not one of {', '.join(EXTRAS)}")
         return ["etcd", "kube-apiserver", *(program for e in self.extras if (program := EXTRAS[e]))]
@@ -38,7 +38,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where the API server will listen, and how each program is started, in order."""
+    """The API server's port, and the command line of each program in start order."""
 
     port: int
     commands: dict[str, list[str]]
@@ -48,8 +48,8 @@ class Plan:
         return f"https://127.0.0.1:{self.port}"
 
 
-def make_plan(data: Path, wishes: Wishes) -> Plan:
-    """Choose ports, write certificates and kubeconfigs into `data`."""
+def make_plan(data: Path, options: ClusterOptions) -> Plan:
+    """Chooses free ports and writes certificates and kubeconfigs into `data`."""
     etcd_port, port, kwok_port = free_ports(3)
     url = f"https://127.0.0.1:{port}"
     pki = Authority(data / "pki")
@@ -57,21 +57,21 @@ def make_plan(data: Path, wishes: Wishes) -> Plan:
     tokens = pki.key_pair("service-accounts")
     commands = {
         "etcd": _etcd(data, etcd_port),
-        "kube-apiserver": _apiserver(pki, tokens, etcd_port, port, wishes),
+        "kube-apiserver": _apiserver(pki, tokens, etcd_port, port, options),
     }
-    if "controller-manager" in wishes.extras:
+    if "controller-manager" in options.extras:
         config = pki.kubeconfig(data / "controller-manager.kubeconfig", url, "system:kube-controller-manager")
         commands["kube-controller-manager"] = _controller_manager(config, pki, tokens[0])
-    if "scheduler" in wishes.extras:
+    if "scheduler" in options.extras:
         config = pki.kubeconfig(data / "scheduler.kubeconfig", url, "system:kube-scheduler")
         commands["kube-scheduler"] = _scheduler(config)
-    if "kwok" in wishes.extras:
+    if "kwok" in options.extras:
         config = pki.kubeconfig(data / "kwok.kubeconfig", url, "kwok", ["system:masters"])
         commands["kwok"] = _kwok(config, kwok_port)
-    for wish in wishes.flags:
-        component, _, flag = wish.partition("=")
+    for flag_option in options.flags:
+        component, _, flag = flag_option.partition("=")
         if component not in commands:
-            raise ClusterError(f"{wish}: {component!r} is not one of {', '.join(commands)}")
+            raise ClusterError(f"{flag_option}: {component!r} is not one of {', '.join(commands)}")
         commands[component].append(flag)
     return Plan(port, commands)
 
@@ -90,8 +90,10 @@ def _etcd(data: Path, port: int) -> list[str]:
     ]
 
 
-def _apiserver(pki: Authority, tokens: tuple[Path, Path], etcd_port: int, port: int, wishes: Wishes) -> list[str]:
-    first_service = wishes.service_cidr.split("/")[0].rsplit(".", 1)[0] + ".1"
+def _apiserver(
+    pki: Authority, tokens: tuple[Path, Path], etcd_port: int, port: int, options: ClusterOptions
+) -> list[str]:
+    first_service = options.service_cidr.split("/")[0].rsplit(".", 1)[0] + ".1"
     cluster_names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"]
     hosts = ["localhost", "127.0.0.1", first_service, *cluster_names]
     cert, key = pki.issue("apiserver", "kube-apiserver", hosts=hosts)
@@ -101,7 +103,7 @@ def _apiserver(pki: Authority, tokens: tuple[Path, Path], etcd_port: int, port: 
         "--bind-address=127.0.0.1",
         f"--secure-port={port}",
         "--endpoint-reconciler-type=none",  # a loopback address is not allowed in EndpointSlices
-        f"--service-cluster-ip-range={wishes.service_cidr}",
+        f"--service-cluster-ip-range={options.service_cidr}",
         "--allow-privileged=true",
         f"--tls-cert-file={cert}",
         f"--tls-private-key-file={key}",
@@ -114,9 +116,9 @@ def _apiserver(pki: Authority, tokens: tuple[Path, Path], etcd_port: int, port: 
         "--profiling=false",
         "--v=1",
     ]
-    if "controller-manager" not in wishes.extras:  # nobody makes the service account without which no pod is admitted
+    if "controller-manager" not in options.extras:  # service accounts are not created
         command.append("--disable-admission-plugins=ServiceAccount")
-    if "binder" in wishes.extras:
+    if "binder" in options.extras:
         command.append("--feature-gates=MutatingAdmissionPolicy=true")
         command.append("--runtime-config=admissionregistration.k8s.io/v1beta1=true")
     return command
@@ -157,7 +159,7 @@ def _kwok(config: Path, port: int) -> list[str]:
         f"--kubeconfig={config}",
         f"--config={HERE / 'kwok-stages.yaml'}",
         "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-        "--cidr=10.200.0.0/16",  # of simulated pods; leads nowhere
+        "--cidr=10.200.0.0/16",  # addresses of simulated pods, not routable
         f"--server-address=127.0.0.1:{port}",
         "--node-ip=127.0.0.1",
         f"--node-port={port}",

@@ -1,7 +1,7 @@
-"""A Kubernetes control plane on loopback: etcd and kube-apiserver, more when asked for; ready in about 4 s.
+"""A Kubernetes control plane on loopback: etcd, kube-apiserver and optional components; ready in about 4 s.
 
-TLS, RBAC, service-account tokens and the default admission plugins are on. Without a controller-manager nothing is
-garbage-collected, no EndpointSlices are made, and namespaces never finish deleting.
+TLS, RBAC, service-account tokens and the default admission plugins are enabled. Without a controller-manager there is
+no garbage collection, no EndpointSlices are created, and namespaces never finish terminating.
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ import signal
 from pathlib import Path
 
 from e2e.cluster.api import Api
-from e2e.cluster.components import Plan, Wishes, make_plan
+from e2e.cluster.components import ClusterOptions, Plan, make_plan
 from e2e.cluster.daemons import Daemons, wait_until
 from e2e.cluster.places import ClusterError, binary
 from e2e.cluster.simulated import bind_at_creation, make_nodes
 
 SIGNALS = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT}
 PATIENCE = 2.0
-"""Seconds from SIGTERM to SIGKILL: kube-apiserver would wait up to a minute for open watches."""
+"""Seconds from SIGTERM to SIGKILL. On SIGTERM kube-apiserver waits up to a minute for open watches."""
 
 
 class ControlPlane:
-    """One control plane, whose files lie in `data`; several run side by side.
+    """One control plane with its files in `data`; several can run side by side.
 
-    With `tied` it dies with the process that started it; else it stays until `down`, which any process may call.
+    With `die_with_parent` it is killed when the process that started it exits. Otherwise it runs until `down`, which
+    any process can call.
     """
 
-    def __init__(self, data: Path, *, tied: bool = False) -> None:
+    def __init__(self, data: Path, *, die_with_parent: bool = False) -> None:
         self.data = data
-        self.daemons = Daemons(data, tied=tied)
+        self.daemons = Daemons(data, die_with_parent=die_with_parent)
 
     @property
     def kubeconfig(self) -> Path:
-        """Of an administrator."""
+        """Kubeconfig of an administrator."""
         return self.data / "admin.kubeconfig"
 
     @property
     def plan(self) -> Plan:
-        """As it was started; raises ClusterError if it was not."""
+        """The plan it was started with. Raises `ClusterError` if it was not started."""
         try:
             return Plan(**json.loads((self.data / "state.json").read_text()))
         except FileNotFoundError:
@@ -51,16 +52,19 @@ class ControlPlane:
         pki = self.data / "pki"
         return Api("127.0.0.1", self.plan.port, pki / "ca.crt", pki / "admin.crt", pki / "admin.key")
 
-    def up(self, wishes: Wishes | None = None) -> None:
-        """Start everything and wait until it is ready; raises ClusterError with the end of the guilty log."""
-        wishes = wishes or Wishes()
-        for name in wishes.programs():
+    def up(self, options: ClusterOptions | None = None) -> None:
+        """Starts all programs and waits until they are ready.
+
+        Raises `ClusterError` with the end of the failed program's log.
+        """
+        options = options or ClusterOptions()
+        for name in options.programs():
             binary(name)
         if self.daemons.running("kube-apiserver"):
             raise ClusterError(f"already up at {self.data}")
-        for attempt in (1, 2, 3):  # a free port may be taken by another process before its owner binds it
+        for attempt in (1, 2, 3):  # another process may bind a chosen port first
             self.down()
-            self._prepare(wishes)
+            self._prepare(options)
             try:
                 self.start("etcd", "kube-apiserver")
                 break
@@ -68,20 +72,20 @@ class ControlPlane:
                 if attempt == 3 or "address already in use" not in str(error):
                     raise
         self.start(*(name for name in self.plan.commands if name not in ("etcd", "kube-apiserver")))
-        if "kwok" in wishes.extras:
-            make_nodes(self.api, wishes.nodes)
-        if "binder" in wishes.extras:
+        if "kwok" in options.extras:
+            make_nodes(self.api, options.nodes)
+        if "binder" in options.extras:
             bind_at_creation(self.api)
 
     def down(self) -> None:
-        """End every process and remove the data; nothing happens if it is down."""
+        """Stops all processes and removes the data; does nothing if it is down."""
         if (self.data / "state.json").exists():
             for name in reversed(self.plan.commands):
                 self.stop(name)
         shutil.rmtree(self.data, ignore_errors=True)
 
     def start(self, *names: str) -> None:
-        """Start these programs, on the same ports and data as before, and wait until the whole is ready again."""
+        """Starts these programs with unchanged ports and data, and waits until the control plane is ready."""
         commands = self.plan.commands
         for name in names:
             if not self.daemons.running(name):
@@ -89,16 +93,16 @@ class ControlPlane:
         self._wait_ready(names)
 
     def stop(self, name: str, patience: float = PATIENCE) -> None:
-        """End one program: SIGTERM, after `patience` seconds SIGKILL; at once SIGKILL if that is 0."""
+        """Stops one program: SIGTERM, and SIGKILL after `patience` seconds; only SIGKILL if `patience` is 0."""
         self.daemons.stop(name, patience)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         if not self.daemons.signal(name, number):
             raise ClusterError(f"{name} does not run")
 
-    def _prepare(self, wishes: Wishes) -> None:
+    def _prepare(self, options: ClusterOptions) -> None:
         self.data.mkdir(parents=True, mode=0o700)
-        plan = make_plan(self.data, wishes)
+        plan = make_plan(self.data, options)
         state = {"port": plan.port, "commands": plan.commands}
         (self.data / "state.json").write_text(json.dumps(state, indent=1))
 
@@ -110,12 +114,12 @@ class ControlPlane:
             return [name for name in watched if not self.daemons.running(name)]
 
         def ready() -> bool:
-            # /readyz is green before the namespace `default` exists, and its service account is made later still
+            # /readyz succeeds before the namespace `default` and its service account exist
             paths = ["/readyz", "/api/v1/namespaces/default"]
             if "kube-controller-manager" in names:
                 paths.append("/api/v1/namespaces/default/serviceaccounts/default")
             return bool(ended()) or all(api("GET", path).status == 200 for path in paths)
 
         if not wait_until(ready, seconds, every=0.1) or ended():
-            guilty = next(iter([*ended(), *names, "kube-apiserver"]))
-            raise ClusterError(f"{guilty} did not get ready:\n{self.daemons.tail(guilty)}")
+            failed = next(iter([*ended(), *names, "kube-apiserver"]))
+            raise ClusterError(f"{failed} did not get ready:\n{self.daemons.tail(failed)}")

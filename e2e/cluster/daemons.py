@@ -1,4 +1,4 @@
-"""Processes that run beside us: started with a log and a pid file, ended by that pid and by no name."""
+"""Background processes with a log and a PID file. They are stopped by PID, never by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` TCP ports of 127.0.0.1 that are free now."""
+    """`count` TCP ports of 127.0.0.1 that are currently free."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -24,7 +24,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, every: float = 0.05) -> bool:
-    """True as soon as `condition()` holds, False if it does not within `seconds`."""
+    """Polls `condition`; returns True once it holds, False after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -34,14 +34,14 @@ def wait_until(condition: Callable[[], bool], seconds: float, every: float = 0.0
 
 
 class Daemons:
-    """The processes of one data folder: DATA/log/NAME.log, and DATA/pid/NAME with pid and start time.
+    """The processes of one data directory: DATA/log/NAME.log, and DATA/pid/NAME with PID and start time.
 
-    With `tied` they die with the process that started them, however that ends (Linux only).
+    With `die_with_parent` the kernel kills them when the process that started them ends for any reason (Linux only).
     """
 
-    def __init__(self, data: Path, *, tied: bool = False) -> None:
+    def __init__(self, data: Path, *, die_with_parent: bool = False) -> None:
         self.data = data
-        self.tied = tied
+        self.die_with_parent = die_with_parent
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: Sequence[str]) -> None:
@@ -55,34 +55,34 @@ class Daemons:
                 stderr=log,
                 start_new_session=True,
                 cwd=self.data,
-                # between fork and exec runs one system call, which no other thread can disturb
-                preexec_fn=_die_with_parent if self.tied and sys.platform == "linux" else None,  # noqa: PLW1509
+                # only one system call runs between fork and exec, so other threads are no risk
+                preexec_fn=_die_with_parent if self.die_with_parent and sys.platform == "linux" else None,  # noqa: PLW1509
             )
         self._children[name] = process
         self._pid_file(name).write_text(f"{process.pid} {_started_at(process.pid)}")
 
     def running(self, name: str) -> int | None:
-        """The pid of a daemon that was started here, or None if it has ended."""
+        """The PID of a daemon of this data directory, or None if it is not running."""
         try:
             pid, born = self._pid_file(name).read_text().split()
         except (OSError, ValueError):
             return None
-        if name in self._children:  # a child of ours that has ended is a zombie until it is asked
+        if name in self._children:  # reaps the child if it has exited
             self._children[name].poll()
         return int(pid) if _started_at(int(pid)) == born else None
 
     def signal(self, name: str, number: signal.Signals) -> bool:
-        """Send a signal; False if the daemon does not run."""
+        """Sends a signal; False if the daemon is not running."""
         if (pid := self.running(name)) is None:
             return False
         os.kill(pid, number)
         return True
 
     def stop(self, name: str, patience: float = 10.0) -> None:
-        """End one daemon: SIGTERM, after `patience` seconds SIGKILL."""
+        """Stops one daemon: SIGTERM, and SIGKILL after `patience` seconds."""
         for number, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
             if wait and self.signal(name, number):
-                self.signal(name, signal.SIGCONT)  # a frozen process hears SIGTERM only when it goes on
+                self.signal(name, signal.SIGCONT)  # a stopped process handles SIGTERM only after SIGCONT
                 wait_until(lambda: self.running(name) is None, wait, every=0.02)
         if child := self._children.pop(name, None):
             child.wait(5)
@@ -111,7 +111,7 @@ def _die_with_parent() -> None:
 
 
 def _started_at(pid: int) -> str | None:
-    """Start time in ticks since boot: with the pid it names one process, even after pids wrap around."""
+    """Start time in clock ticks since boot. PID and start time identify a process even if PIDs are reused."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Nodes that are only played (by kwok), and a binder for them that costs nothing."""
+"""Nodes simulated by kwok, and an admission policy that binds pods to them without a scheduler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZE = {"cpu": "1k", "memory": "1Ti", "pods": "100k", "nvidia.com/gpu": "1k"}
 
 
 def make_nodes(api: Api, count: int) -> None:
-    """Create the nodes sim-0, sim-1 and so on, and wait until kwok has made them ready."""
+    """Creates the nodes sim-0, sim-1 and so on, and waits until kwok has made them ready."""
     for number in range(count):
         name = f"sim-{number}"
         labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "type": "kwok"}
@@ -31,7 +31,7 @@ def make_nodes(api: Api, count: int) -> None:
 
 
 def bind_at_creation(api: Api) -> None:
-    """Every pod that names no node is created on sim-0: kwok cannot bind, and for load the scheduler is dead weight."""
+    """Installs a policy that sets `nodeName: sim-0` on new pods. kwok cannot bind; a scheduler would add load."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     mutation = {"expression": 'Object{spec: Object.spec{nodeName: "sim-0"}}'}
     policy = {

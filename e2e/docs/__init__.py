@@ -1,1 +1,1 @@
-"""Generates the pages of `docs/` that tell what the code says itself."""
+"""Generates `docs/kinds/` from the values that the operator runs with."""

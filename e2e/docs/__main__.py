@@ -1,4 +1,4 @@
-"""`python -m e2e.docs` writes `docs/kinds/`, one page for each kind; `--check` only compares."""
+"""`python -m e2e.docs` writes `docs/kinds/`, one page per kind; `--check` only compares, exit code 1 if outdated."""
 
 from __future__ import annotations
 

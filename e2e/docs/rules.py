@@ -1,4 +1,4 @@
-"""What a kind says of its jobs: when they run, succeed and fail, and which it refuses, found by trying."""
+"""The sections of a page on Running, Succeeded and Failed and on validation, determined by evaluating sample jobs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trainop.runtime.objects.metadata import Json, Unstructured
 
 def rules(framework: Framework) -> str:
     texts = framework.texts(parse(framework, Unstructured(example(framework)[1])))
-    rows = [(shape, *probe(framework, job)) for shape, job in judged(framework)]
+    rows = [(shape, *probe(framework, job)) for shape, job in sample_jobs(framework)]
     said = [("Running", texts.running), ("Succeeded", texts.succeeded), ("Failed", texts.failed)]
-    tolerant = " (but for workers of a TFJob with `enableDynamicWorker`)" if framework.kind == "TFJob" else ""
-    heads = ("a job with", "runs while one is active of", "has succeeded with")
+    tolerant = " (except for workers of a TFJob with `enableDynamicWorker`)" if framework.kind == "TFJob" else ""
+    heads = ("job with roles", "Running while a replica is active of", "Succeeded after success of")
     prose = f"""
-A replica that fails under `OnFailure` or `Always`, or under `ExitCode` with 128 or above, is restarted: the job has the
-condition Restarting until it is back. Any other failure of any replica fails the job{tolerant}.
+A replica that fails under `OnFailure` or `Always`, or under `ExitCode` with exit code 128 or above, is restarted; until
+it runs again, the job has the condition Restarting. Any other failure of a replica fails the job{tolerant}.
 
 """
     return (
@@ -33,8 +33,8 @@ def fill(framework: Framework, text: str) -> str:
     return text.format(kind=framework.kind, name="<name>", namespace="<namespace>", count="<number>", role="<type>")
 
 
-def judged(framework: Framework) -> Iterator[tuple[str, Job]]:
-    """The example's roles, and workers alone where that is a job."""
+def sample_jobs(framework: Framework) -> Iterator[tuple[str, Job]]:
+    """Sample jobs with a description: the roles of the example, workers only if valid, and variants of the kind."""
     types = [role.type for role in parse(framework, Unstructured(example(framework)[1])).roles]
     yield " and ".join(f"`{type_}`" for type_ in types), plain_job(framework, types)
     alone = plain_job(framework, ["Worker"])
@@ -49,7 +49,7 @@ def judged(framework: Framework) -> Iterator[tuple[str, Job]]:
 
 
 def probe(framework: Framework, job: Job) -> tuple[str, str]:
-    """Which role makes the job run, and the least that makes it succeed, found by trying."""
+    """Which roles make the job Running, and the minimal successes that make it Succeeded, by evaluation."""
 
     def reached(role: Role, tally: Tally) -> tuple[bool, bool]:
         others = {other.type: Tally() for other in job.roles}
@@ -77,8 +77,8 @@ def without(name: str) -> Callable[[Json, str], None]:
     return lambda spec, field: spec[field].pop(name)
 
 
-def with_also(**roles: str) -> Callable[[Json, str], None]:
-    """Roles that are copies of others."""
+def with_copies(**roles: str) -> Callable[[Json, str], None]:
+    """Adds roles that are copies of others."""
     return lambda spec, field: spec[field].update({new: copy.deepcopy(spec[field][old]) for new, old in roles.items()})
 
 
@@ -99,39 +99,40 @@ def no_own_container(spec: Json, field: str) -> None:
     spec[field]["Worker"]["template"]["spec"]["containers"][0]["name"] = "main"
 
 
-WRONG: dict[str, dict[str, Callable[[Json, str], None]]] = {
+INVALID: dict[str, dict[str, Callable[[Json, str], None]]] = {
     "": {
-        "a type that is none": with_also(Boss="Worker"),
-        "no container of that name": no_own_container,
+        "an unknown replica type": with_copies(Boss="Worker"),
+        "no container with the kind's name": no_own_container,
         "an unknown `restartPolicy`": in_role("Worker", restartPolicy="Sometimes"),
     },
     "TFJob": {
-        "chiefs under both names": with_also(Master="Chief"),
+        "both `Chief` and `Master`": with_copies(Master="Chief"),
         "an unknown `successPolicy`": with_fields(successPolicy="FirstWorker"),
     },
     "PyTorchJob": {
         "two masters": in_role("Master", replicas=2),
         "no worker": in_role("Worker", replicas=0),
         "an elastic policy without workers": elastic_without_workers,
-        "both numbers of processes": with_fields(nprocPerNode="2", elasticPolicy={"nProcPerNode": 2}),
-        "least above most": with_fields(elasticPolicy={"minReplicas": 3, "maxReplicas": 2}),
+        "processes per node given twice": with_fields(nprocPerNode="2", elasticPolicy={"nProcPerNode": 2}),
+        "minimum above maximum": with_fields(elasticPolicy={"minReplicas": 3, "maxReplicas": 2}),
     },
     "XGBoostJob": {"no master": without("Master"), "two masters": in_role("Master", replicas=2)},
-    "PaddleJob": {"least above most": with_fields(elasticPolicy={"minReplicas": 3, "maxReplicas": 2})},
-    "JAXJob": {"a master": with_also(Master="Worker")},
+    "PaddleJob": {"minimum above maximum": with_fields(elasticPolicy={"minReplicas": 3, "maxReplicas": 2})},
+    "JAXJob": {"a master": with_copies(Master="Worker")},
 }
 
 
 def refusals(framework: Framework) -> str:
-    """What validation says of jobs that differ from the example in one thing."""
+    """The validation messages for jobs that differ from the example in one respect."""
     rows = []
-    for what, spoil in {**WRONG[""], **WRONG.get(framework.kind, {})}.items():
+    for what, break_job in {**INVALID[""], **INVALID.get(framework.kind, {})}.items():
         raw = copy.deepcopy(example(framework)[1])
-        spoil(raw["spec"], framework.replica_specs)
+        break_job(raw["spec"], framework.replica_specs)
         errors = parse(framework, Unstructured(raw)).errors
         assert errors, (framework.kind, what)
         rows.append((what, " ".join(f"`{error}`" for error in errors)))
     intro = (
-        f"Such a job gets the condition Failed, reason `{framework.kind}FailedValidation`, and nothing is created.\n\n"
+        f"An invalid job gets the condition Failed with reason `{framework.kind}FailedValidation`; no pods or services "
+        "are created.\n\n"
     )
-    return intro + table(rows, "wrong", "message")
+    return intro + table(rows, "invalid job", "message")

@@ -1,4 +1,4 @@
-"""Jobs to look at: the examples, and plain ones made of a few words; and tables to write down what is seen."""
+"""Sample jobs for the generated pages (the examples, and minimal jobs), and Markdown tables."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def example(framework: Framework) -> tuple[Path, Json]:
-    """The kind's `train.yaml`, and the job in it."""
+    """The path of the kind's `train.yaml`, and the job in it."""
     file = ROOT / "examples" / framework.name / "train.yaml"
     documents = yaml.safe_load_all(file.read_text(encoding="utf-8"))
     job = next(document for document in documents if document["kind"] == framework.kind)
-    raw: Json = json.loads(json.dumps(job))  # what stands there once, under an alias, is many things
+    raw: Json = json.loads(json.dumps(job))  # copies values that YAML aliases share
     raw["metadata"].update(namespace="default", uid="uid")
     return file, raw
 
 
 def plain_job(framework: Framework, types: Iterable[str], **spec: Any) -> Job:
-    """Three replicas of each of these types, or as many as there may be."""
+    """A minimal job with three replicas of each of these types, or fewer if the type's limit is lower."""
     counts = {type_: framework.roles[type_].most or 3 for type_ in types}
     return parse(framework, Unstructured(plain(framework, counts, **spec)))
 

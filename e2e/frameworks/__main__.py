@@ -1,10 +1,10 @@
-"""Real frameworks train under the operator on the embedded cluster, with nothing but what it injects.
+"""Trains with real frameworks on the embedded cluster, configured only by what the operator injects.
 
-python -m e2e.frameworks                    all; the first time this installs several GB
-python -m e2e.frameworks jax xgboost        some of them
+python -m e2e.frameworks                    all frameworks; the first run installs several GB
+python -m e2e.frameworks jax xgboost        a selection
 
-Each framework has an environment of its own in $TRAINOP_FRAMEWORKS, or ~/.cache/trainop-frameworks. MXNet is absent:
-its last release (1.9.1) has no build for a Python that trainop runs on.
+Each framework has its own virtual environment in $TRAINOP_FRAMEWORKS or ~/.cache/trainop-frameworks. MXNet is not
+included: its last release (1.9.1) has no build for a Python version that trainop supports.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300
-"""Seconds for one framework's jobs, most of which is spent on importing it."""
+"""Timeout in seconds for one framework's jobs; most of the time is spent on imports."""
 
 
 @dataclass(frozen=True)
 class Framework:
     packages: tuple[str, ...]
     jobs: tuple[str, ...]
-    """Files, from the top of the project."""
-    proof: str
-    """What a log line has to say, beside the jobs' success."""
+    """Job files, relative to the project's root."""
+    expected: str
+    """Text that the output must contain, in addition to the jobs' success."""
 
 
 FRAMEWORKS = {
@@ -48,41 +48,41 @@ FRAMEWORKS = {
 
 
 def environment(name: str, framework: Framework) -> Path:
-    """The folder of the programs of the framework's environment, which is made if it is not there."""
+    """The `bin` directory of the framework's virtual environment, which is created if missing."""
     cache = os.environ.get("TRAINOP_FRAMEWORKS") or Path.home() / ".cache" / "trainop-frameworks"
-    place = Path(cache) / name
-    done = place / ".done"
+    folder = Path(cache) / name
+    done = folder / ".done"
     if not done.exists():
         print(f"{name}: installing {', '.join(framework.packages)} ...", flush=True)
-        venv.create(place, with_pip=True, clear=True)
-        pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        venv.create(folder, with_pip=True, clear=True)
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *framework.packages, f"{ROOT}[local]"], check=True)
         done.touch()
-    return place / "bin"
+    return folder / "bin"
 
 
 def train(name: str, framework: Framework) -> bool:
-    """Run the framework's jobs, and tell whether they all trained; their logs only if not."""
+    """Runs the framework's jobs and returns whether all of them trained; prints their logs if not."""
     programs = environment(name, framework)
     package = framework.packages[0]
-    ask = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    query = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
     version = subprocess.run(
-        [programs / "python", "-c", ask], capture_output=True, text=True, check=True
+        [programs / "python", "-c", query], capture_output=True, text=True, check=True
     ).stdout.strip()
     begun = time.monotonic()
-    # the tree comes before what was installed from it, so that it is this tree that runs
-    surroundings = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    # PYTHONPATH takes precedence over the installed package, so the code of this checkout runs
+    env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [programs / "python", "-m", "trainop", "run", *framework.jobs],
         cwd=ROOT,
-        env=surroundings,
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    trained = done.returncode == 0 and framework.proof in done.stdout
+    trained = done.returncode == 0 and framework.expected in done.stdout
     if not trained:
         print(done.stdout)
     verdict = "trained" if trained else "FAILED"

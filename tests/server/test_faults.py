@@ -52,7 +52,7 @@ def test_killed_in_the_middle_of_things(world: World, operator: Operator, contro
 @pytest.fixture
 def own_plane(control_plane: ControlPlane, crds: list[Json]) -> Iterator[ControlPlane]:
     """A control plane whose past may be changed."""
-    plane = ControlPlane(default_data(f"pytest-{os.getpid()}-restored"), tied=True)
+    plane = ControlPlane(default_data(f"pytest-{os.getpid()}-restored"), die_with_parent=True)
     plane.up()
     for crd in crds:
         assert plane.api("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).status == 201

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.components import Wishes
+from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
 from tests.conftest import start_control_plane
@@ -45,7 +45,7 @@ def audited(audit: Path) -> Iterator[ControlPlane]:
     policy = audit.with_name("policy.json")
     policy.write_text(json.dumps(POLICY))
     flags = (f"kube-apiserver=--audit-policy-file={policy}", f"kube-apiserver=--audit-log-path={audit}")
-    yield from start_control_plane("audited", Wishes(flags=flags))
+    yield from start_control_plane("audited", ClusterOptions(flags=flags))
 
 
 def config_as(plane: ControlPlane, name: str, path: Path) -> Path:

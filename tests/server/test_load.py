@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from e2e.bench.operators import HERE
-from e2e.bench.runs import COUNT, Plan, keep, run_one
+from e2e.bench.runs import COUNT_PREFIX, Plan, append_record, run_one
 from e2e.bench.targets import LEADER, OURS
 from trainop.runtime.objects.metadata import Json
 
@@ -40,9 +40,9 @@ async def test_a_burst_of_jobs_costs_no_more_requests_passes_and_objects(
     built: None, record_property: Callable[[str, object], None], operator: str, services: int
 ):
     """The pods and services of each job, one event, and three statuses, or four where its pods start apart."""
-    record = await run_one(Plan((operator,), COUNT + "s1", sizes={"jobs": JOBS, "workers": PODS - 1}), operator)
+    record = await run_one(Plan((operator,), COUNT_PREFIX + "s1", sizes={"jobs": JOBS, "workers": PODS - 1}), operator)
     result = record["result"]
-    keep(record, RECORD)
+    append_record(record, RECORD)
     told = {name: round(result[name], 3) for name in TOLD} | {"cpu": result["cpu"], "requests": result["requests"]}
     record_property("benchmark", f"{operator}: {msgspec.json.encode(told).decode()}")
 

@@ -197,7 +197,7 @@ def test_unknown_flags_and_schemes(control_plane: ControlPlane, make_operator: M
 @pytest.fixture
 def bare_plane(tmp_path: Path):
     """A control plane without any of our CRDs."""
-    plane = ControlPlane(default_data(f"pytest-{os.getpid()}-bare"), tied=True)
+    plane = ControlPlane(default_data(f"pytest-{os.getpid()}-bare"), die_with_parent=True)
     plane.up()
     yield plane
     plane.down()

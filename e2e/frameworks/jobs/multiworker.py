@@ -1,4 +1,4 @@
-"""Linear regression with tf.distribute: each worker has data of its own, the gradients are averaged."""
+"""Linear regression with tf.distribute: each worker has its own data, gradients are averaged."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""All processes add up their ranks' numbers, 1 for the first."""
+"""All-reduce of rank + 1 over all processes."""
 
 import torch
 import torch.distributed as dist

@@ -302,7 +302,7 @@ def unequal(old: Any, new: Any, at: str) -> list[str]:
 
 @contextmanager
 def fresh_server() -> Iterator[Api]:
-    plane = ControlPlane(default_data(f"pytest-{os.getpid()}-recordings"), tied=True)
+    plane = ControlPlane(default_data(f"pytest-{os.getpid()}-recordings"), die_with_parent=True)
     plane.up()
     try:
         yield plane.api

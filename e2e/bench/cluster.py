@@ -1,4 +1,4 @@
-"""Where a measurement takes place: a fresh API server, the CRDs of one operator, its account, and a clock for CPU."""
+"""The cluster of one measurement: a new API server, the operator's CRDs and account, and CPU accounting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TypeAlias
 import yaml
 
 from e2e.bench.processes import Program, busy_seconds, cpu_seconds, own_seconds
-from e2e.cluster.components import Wishes
+from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.places import default_data
 from trainop.runtime.client.auth import load_config
@@ -27,11 +27,11 @@ from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS, Resource
 
 NAMESPACE = "bench"
-HOME = "kubeflow"
-"""The namespace of the operator, and of the job that warms it up."""
-ACCOUNT = f"system:serviceaccount:{HOME}:operator"
+OPERATOR_NAMESPACE = "kubeflow"
+"""The namespace of the operator and of the warm-up job."""
+ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:operator"
 BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
-AUDIT = {
+AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
@@ -39,11 +39,11 @@ AUDIT = {
 }
 
 Cpu: TypeAlias = dict[str, float]
-"""Seconds by who used them (`operator`, `apiserver`, `etcd`, `kcm`, `harness`, `other`), and the time `t`."""
+"""CPU seconds by component (`operator`, `apiserver`, `etcd`, `kcm`, `harness`, `other`), and the monotonic time `t`."""
 
 
-class Arena:
-    """An administrator's client, and what the machine's processes have used."""
+class BenchCluster:
+    """An API server with an administrator's client; measures the CPU time of the machine's processes."""
 
     def __init__(self, plane: ControlPlane, client: Client, folder: Path) -> None:
         self.plane = plane
@@ -54,29 +54,29 @@ class Arena:
 
     def cpu(self, operator: Program | None = None) -> Cpu:
         names = {"apiserver": "kube-apiserver", "etcd": "etcd", "kcm": "kube-controller-manager"}
-        used = {who: cpu_seconds(self.plane.daemons.running(name) or 0) for who, name in names.items()}
+        used = {component: cpu_seconds(self.plane.daemons.running(name) or 0) for component, name in names.items()}
         used |= {"operator": operator.cpu() if operator else 0.0, "harness": own_seconds()}
         return used | {"other": busy_seconds() - sum(used.values()), "t": time.monotonic()}
 
-    async def settle(self, limit: float = 25.0) -> None:
-        """Wait until the API server is at rest: discovery, OpenAPI and RBAC bootstrap are done."""
-        end, calm = time.monotonic() + limit, 0
-        while time.monotonic() < end and calm < 3:
+    async def wait_idle(self, limit: float = 25.0) -> None:
+        """Waits until the API server is idle, after discovery, OpenAPI and RBAC bootstrap."""
+        end, idle_samples = time.monotonic() + limit, 0
+        while time.monotonic() < end and idle_samples < 3:
             before = self.cpu()["apiserver"]
             await asyncio.sleep(0.5)
-            calm = calm + 1 if self.cpu()["apiserver"] - before < 0.04 else 0
+            idle_samples = idle_samples + 1 if self.cpu()["apiserver"] - before < 0.04 else 0
 
-    async def populate(self, crds: Iterable[Path]) -> None:
-        """Namespaces, CRDs, and the operator's account with all rights."""
-        for name in (HOME, NAMESPACE):
+    async def install(self, crds: Iterable[Path]) -> None:
+        """Creates namespaces, CRDs, and the operator's service account with all rights."""
+        for name in (OPERATOR_NAMESPACE, NAMESPACE):
             await self._create(NAMESPACES, {"metadata": {"name": name}})
-        account = {"metadata": {"name": "operator", "namespace": HOME}}
+        account = {"metadata": {"name": "operator", "namespace": OPERATOR_NAMESPACE}}
         await self._create(SERVICE_ACCOUNTS, account)
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
-        subject = {"kind": "ServiceAccount", "namespace": HOME, "name": "operator"}
+        subject = {"kind": "ServiceAccount", "namespace": OPERATOR_NAMESPACE, "name": "operator"}
         await self._create(BINDINGS, {"metadata": {"name": "operator"}, "roleRef": role, "subjects": [subject]})
         for path in crds:
-            await self._install(yaml.safe_load(path.read_text()))
+            await self._install_crd(yaml.safe_load(path.read_text()))
         self._write_kubeconfig(await self._token())
 
     async def _create(self, resource: Resource, body: Json) -> None:
@@ -85,8 +85,8 @@ class Arena:
         except AlreadyExistsError:
             return
 
-    async def _install(self, crd: Json) -> None:
-        """Until all its versions can be listed."""
+    async def _install_crd(self, crd: Json) -> None:
+        """Creates a CRD and waits until all its served versions can be listed."""
         await self._create(CUSTOM_RESOURCE_DEFINITIONS, crd)
         spec = crd["spec"]
         for version in spec["versions"]:
@@ -100,19 +100,23 @@ class Arena:
                     break
 
     async def _token(self) -> str:
-        path = SERVICE_ACCOUNTS.path(HOME, "operator", "token")
-        wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 36000}}
-        answer = await self.client.request(Request("POST", path, body=json.dumps(wish).encode()))
+        path = SERVICE_ACCOUNTS.path(OPERATOR_NAMESPACE, "operator", "token")
+        token_request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 36000},
+        }
+        answer = await self.client.request(Request("POST", path, body=json.dumps(token_request).encode()))
         return str(json.loads(answer.body)["status"]["token"])
 
     def _write_kubeconfig(self, token: str) -> None:
         ca = base64.b64encode((self.plane.data / "pki" / "ca.crt").read_bytes()).decode()
-        cluster = {"server": self.plane.plan.url, "certificate-authority-data": ca}
+        cluster_entry = {"server": self.plane.plan.url, "certificate-authority-data": ca}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "bench",
-            "clusters": [{"name": "bench", "cluster": cluster}],
+            "clusters": [{"name": "bench", "cluster": cluster_entry}],
             "users": [{"name": "operator", "user": {"token": token}}],
             "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "operator"}}],
         }
@@ -120,47 +124,47 @@ class Arena:
 
 
 @asynccontextmanager
-async def open_arena(
+async def open_cluster(
     crds: Iterable[Path] = (), *, audit: bool = False, job_controller: bool = False
-) -> AsyncIterator[Arena]:
-    """A control plane of its own for each measurement, so that none sees another's objects; data on tmpfs, no fsync."""
-    with tempfile.TemporaryDirectory(prefix="trainop-bench-", dir=_memory()) as name:
+) -> AsyncIterator[BenchCluster]:
+    """A new control plane for each measurement, so that no objects are left from another one; tmpfs, no fsync."""
+    with tempfile.TemporaryDirectory(prefix="trainop-bench-", dir=_tmpfs()) as name:
         folder = Path(name)
-        plane = ControlPlane(default_data(f"bench-{folder.name}"), tied=True)
+        plane = ControlPlane(default_data(f"bench-{folder.name}"), die_with_parent=True)
         try:
-            plane.up(_wishes(folder, audit=audit, job_controller=job_controller))
+            plane.up(_cluster_options(folder, audit=audit, job_controller=job_controller))
             transport = HttpTransport(load_config(str(plane.kubeconfig)))
             try:
-                arena = Arena(plane, Client(transport, user_agent="trainop-bench"), folder)
-                await arena.populate(crds)
-                await arena.settle()
-                yield arena
+                cluster = BenchCluster(plane, Client(transport, user_agent="trainop-bench"), folder)
+                await cluster.install(crds)
+                await cluster.wait_idle()
+                yield cluster
             finally:
                 await transport.close()
         finally:
             plane.down()
 
 
-def _memory() -> Path | None:
+def _tmpfs() -> Path | None:
     shm = Path("/dev/shm")
     return shm if shm.is_dir() else None
 
 
-def _wishes(folder: Path, *, audit: bool, job_controller: bool) -> Wishes:
+def _cluster_options(folder: Path, *, audit: bool, job_controller: bool) -> ClusterOptions:
     flags: list[str] = []
     if audit:
         policy = folder / "audit.json"
-        policy.write_text(json.dumps(AUDIT))
+        policy.write_text(json.dumps(AUDIT_POLICY))
         flags += [
             f"kube-apiserver=--audit-policy-file={policy}",
             f"kube-apiserver=--audit-log-path={folder / 'audit.log'}",
             "kube-apiserver=--audit-log-maxsize=4096",
         ]
     if not job_controller:
-        return Wishes(flags=tuple(flags))
+        return ClusterOptions(flags=tuple(flags))
     flags += [
         "kube-controller-manager=--controllers=job-controller,serviceaccount-controller",
         "kube-controller-manager=--kube-api-qps=10000",
         "kube-controller-manager=--kube-api-burst=20000",
     ]
-    return Wishes(extras=("controller-manager",), flags=tuple(flags))
+    return ClusterOptions(extras=("controller-manager",), flags=tuple(flags))
