@@ -18,10 +18,10 @@ from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.builtin_kinds import builtin_kinds
 from trainop.local.api.registry.crds import CrdRegistrar
 from trainop.local.api.registry.kinds import Registry
-from trainop.local.api.request.pod_subresources import PodParts
-from trainop.local.api.request.route import Route, find
-from trainop.local.api.serving.http import HttpServer
-from trainop.local.api.serving.router import Router, Whole
+from trainop.local.api.request.pod_subresources import PodSubresources
+from trainop.local.api.request.request_info import RequestInfo, parse_path
+from trainop.local.api.serving.http_server import HttpServer
+from trainop.local.api.serving.router import BufferedStream, Router
 from trainop.local.api.serving.tls import make_certificate
 from trainop.local.api.status_errors import StatusError
 from trainop.local.api.storage.versioned_store import Store, Stored
@@ -37,19 +37,19 @@ _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 
 class _PlainRouter(Router):
     def __init__(self, backend: Backend, tables: Collection[str]) -> None:
-        super().__init__(backend, PodParts(backend))
+        super().__init__(backend, PodSubresources(backend))
         self._tables = tables
 
     async def answer(self, request: Request) -> Response | Stream:
         """Handles creations and merge patches in the plain tables; passes all other requests to the router."""
         if request.method != "POST" and (request.method, request.content_type) != ("PATCH", _MERGE):
             return await super().answer(request)
-        route = find(self._backend.registry, request.path)
-        if route.kind.table not in self._tables or route.subresource not in {"", "status"}:
+        info = parse_path(self._backend.registry, request.path)
+        if info.kind.table not in self._tables or info.subresource not in {"", "status"}:
             return await super().answer(request)
         write = self._create if request.method == "POST" else self._merge
         try:
-            stored = write(route, msgspec.json.decode(request.body))
+            stored = write(info, msgspec.json.decode(request.body))
         except StatusError as error:
             return Response(error.code, _JSON, msgspec.json.encode(error.status))
         body = stored.body
@@ -57,13 +57,13 @@ class _PlainRouter(Router):
             body = msgspec.json.encode({**_PARTIAL, "metadata": stored.value["metadata"]})
         return Response(201 if request.method == "POST" else 200, _JSON, body)
 
-    def _create(self, route: Route, value: Json) -> Stored:
-        resource, metadata = route.kind.resource, value["metadata"]
-        key = (route.namespace or "", metadata["name"])
-        if self._backend.store.get(route.kind.table, key) is not None:
+    def _create(self, info: RequestInfo, value: Json) -> Stored:
+        resource, metadata = info.kind.resource, value["metadata"]
+        key = (info.namespace or "", metadata["name"])
+        if self._backend.store.get(info.kind.table, key) is not None:
             raise status_errors.already_exists(resource, metadata["name"], deleting=False)
         metadata |= {
-            "namespace": route.namespace,
+            "namespace": info.namespace,
             "uid": self._backend.new_uid(),
             "creationTimestamp": self._backend.now(),
             "generation": 1,
@@ -71,18 +71,18 @@ class _PlainRouter(Router):
         value |= {"kind": resource.kind, "apiVersion": resource.api_version}
         if resource == PODS:
             value["status"] = {"phase": "Pending"}
-        return self._backend.store.put(route.kind.table, key, value)
+        return self._backend.store.put(info.kind.table, key, value)
 
-    def _merge(self, route: Route, patch: Json) -> Stored:
-        stored = self._backend.store.get(route.kind.table, route.key)
+    def _merge(self, info: RequestInfo, patch: Json) -> Stored:
+        stored = self._backend.store.get(info.kind.table, info.key)
         if stored is None:
-            raise route.not_found()
+            raise info.not_found()
         old, wanted = stored.value["metadata"], patch.get("metadata") or {}
         if any(name in wanted and wanted[name] != old[name] for name in ("uid", "resourceVersion")):
-            raise status_errors.conflict(route.kind.resource, route.name)
+            raise status_errors.conflict(info.kind.resource, info.name)
         value = merge_patch(stored.value, patch)
         value["metadata"] = dict(value["metadata"])
-        return self._backend.store.put(route.kind.table, route.key, value)
+        return self._backend.store.put(info.kind.table, info.key, value)
 
 
 class PlainServer:
@@ -119,7 +119,7 @@ class PlainServer:
 
     async def open(self, request: Request) -> Stream:
         answer = await self._router.answer(request)
-        return Whole(answer.status, answer.headers, answer.body) if isinstance(answer, Response) else answer
+        return BufferedStream(answer.status, answer.headers, answer.body) if isinstance(answer, Response) else answer
 
     async def close(self) -> None:
         self._router.end_watches()

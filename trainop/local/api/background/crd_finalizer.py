@@ -56,4 +56,6 @@ class CrdFinalizer:
         crd_kind = self._backend.registry.of_table(str(CUSTOM_RESOURCE_DEFINITIONS))
         if not table.objects and crd_kind is not None:
             held = crd.value["metadata"].get("finalizers") or []
-            self._deleter.amend(crd_kind, crd, finalizers=[item for item in held if item != CLEANUP_FINALIZER])
+            self._deleter.update_metadata(
+                crd_kind, crd, finalizers=[item for item in held if item != CLEANUP_FINALIZER]
+            )

@@ -146,7 +146,7 @@ class GarbageCollector:
     def _unblock(self, kind: Kind, stored: Stored) -> Stored:
         """Set blockOwnerDeletion to false in all owner references; returns the new revision."""
         owners = [{**owner, "blockOwnerDeletion": False} for owner in _owner_references(stored.value)]
-        self._deleter.amend(kind, stored, ownerReferences=owners)
+        self._deleter.update_metadata(kind, stored, ownerReferences=owners)
         return self._store.table(kind.table).objects[stored.key]
 
     def _owner(self, owner: Json, namespace: str) -> Json | None:
@@ -159,11 +159,11 @@ class GarbageCollector:
 
     def _remove_owner_references(self, kind: Kind, stored: Stored, uids: set[str]) -> None:
         kept = [owner for owner in _owner_references(stored.value) if owner["uid"] not in uids]
-        self._deleter.amend(kind, stored, ownerReferences=kept)
+        self._deleter.update_metadata(kind, stored, ownerReferences=kept)
 
     def _remove_finalizer(self, kind: Kind, stored: Stored, finalizer: str) -> None:
         held = stored.value["metadata"].get("finalizers") or []
-        self._deleter.amend(kind, stored, finalizers=[name for name in held if name != finalizer])
+        self._deleter.update_metadata(kind, stored, finalizers=[name for name in held if name != finalizer])
 
 
 def _owner_references(value: Json) -> list[Json]:

@@ -72,7 +72,7 @@ class NamespaceController:
         spec = namespace.value.get("spec") or {}
         held = [item for item in spec.get("finalizers") or [] if item != "kubernetes"]
         spec = {**spec, "finalizers": held} if held else {}
-        self._deleter.change(kind, namespace, {**namespace.value, "spec": spec})
+        self._deleter.update_stored(kind, namespace, {**namespace.value, "spec": spec})
 
 
 def _create_default_service_account(backend: Backend, namespace: str) -> None:

@@ -1,1 +1,1 @@
-"""Verbs: what one request reads or changes, from its path and body to its answer."""
+"""Request processing by verb: list, watch, create, update, patch, delete, and the subresources."""

@@ -1,4 +1,4 @@
-"""Bodies and options of writes: decoded, matched with the URL, told about unknown fields."""
+"""Request bodies and options of writes: decoding, checks against the URL, and field validation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from trainop.local.api import status_errors
 from trainop.local.api.registry import core_types
 from trainop.local.api.registry.kinds import Kind
-from trainop.local.api.request import bounds, protobuf
+from trainop.local.api.request import limits, protobuf
 from trainop.local.api.schema.field_errors import FieldError, forbidden, invalid, not_supported
 from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.runtime.client.transport import Request
@@ -25,7 +25,7 @@ _OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The query of a write; `warnings` collects what the answer carries in `Warning` headers."""
+    """The query parameters of a write; `warnings` collects the texts of the `Warning` headers."""
 
     dry_run: bool
     manager: str
@@ -35,7 +35,7 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, request: Request, options_kind: str) -> WriteOptions:
-        """`options_kind` names the options in complaints: CreateOptions, UpdateOptions, PatchOptions."""
+        """Raises the 422 of invalid options; `options_kind` is CreateOptions, UpdateOptions or PatchOptions."""
         query = request.query
         found: list[FieldError] = []
         if (dry_run := query.get("dryRun", "")) not in {"", "All"}:
@@ -60,18 +60,18 @@ def user_agent(headers: Mapping[str, str]) -> str:
     return next((value for name, value in headers.items() if name.lower() == "user-agent"), "")
 
 
-def decode(request: Request, what: str) -> Json:
-    """The JSON or YAML object in the body; `what` is the kind that is expected, for the complaint."""
+def decode(request: Request, expected: str) -> Json:
+    """The object in a JSON, YAML or protobuf body; raises 400 or 415. `what` is the expected kind, for messages."""
     media = request.content_type.partition(";")[0].strip()
     if media == "application/yaml":
         try:
             value = load_yaml(request.body)
         except yaml.YAMLError as error:
-            raise _unrecognized(what, f"error converting YAML to JSON: {error}", request.body) from error
+            raise _unrecognized(expected, f"error converting YAML to JSON: {error}", request.body) from error
     elif media == protobuf.MEDIA_TYPE:
-        value = _load_protobuf(request.body, what)
+        value = _load_protobuf(request.body, expected)
     elif media in {"application/json", ""}:
-        value = load_json(request.body, what)
+        value = load_json(request.body, expected)
     else:
         accepted = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
         message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
@@ -79,33 +79,33 @@ def decode(request: Request, what: str) -> Json:
     if not isinstance(value, dict):
         word = {list: "array", str: "string", bool: "bool"}.get(type(value), "number")
         target = r'struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }'
-        raise _unrecognized(what, f"json: cannot unmarshal {word} into Go value of type {target}", request.body)
-    if bounds.may_be_deep(request.body):
-        bounds.check_value(value)
+        raise _unrecognized(expected, f"json: cannot unmarshal {word} into Go value of type {target}", request.body)
+    if limits.may_exceed_depth(request.body):
+        limits.check_value(value)
     return value
 
 
-def _load_protobuf(body: bytes, what: str) -> Json:
+def _load_protobuf(body: bytes, expected: str) -> Json:
     try:
         return protobuf.decode_protobuf(body)
     except protobuf.MalformedProtobufError as error:
-        raise bad_request(f"the object provided is unrecognized (must be of type {what}): {error}") from error
+        raise bad_request(f"the object provided is unrecognized (must be of type {expected}): {error}") from error
     except protobuf.UnknownKindError as error:
         message = f"{error} is not read in protobuf by this server: send it as application/json"
         raise StatusError(415, "UnsupportedMediaType", message) from error
 
 
-def load_json(body: bytes, what: str) -> Any:
+def load_json(body: bytes, expected: str) -> Any:
     if not body:
-        raise _unrecognized(what, "unexpected end of JSON input", body)
+        raise _unrecognized(expected, "unexpected end of JSON input", body)
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        raise _unrecognized(what, go_error(body, str(error)), body) from error
+        raise _unrecognized(expected, go_decode_error(body, str(error)), body) from error
 
 
-def go_error(body: bytes, fallback: str) -> str:
-    """What Go's decoder says of bytes that are no JSON."""
+def go_decode_error(body: bytes, fallback: str) -> str:
+    """The error of Go's JSON decoder for an invalid body; `fallback` is that of msgspec."""
     first = body.lstrip()[:1]
     if first and first not in b'{["-0123456789tfn':
         return f"invalid character '{first.decode(errors='replace')}' looking for beginning of value"
@@ -113,7 +113,7 @@ def go_error(body: bytes, fallback: str) -> str:
 
 
 class _JsonYaml(yaml.SafeLoader):
-    """YAML whose scalars are those of JSON: dates stay text."""
+    """YAML with the scalar types of JSON: dates stay strings."""
 
 
 _JsonYaml.yaml_implicit_resolvers = {
@@ -123,29 +123,29 @@ _JsonYaml.yaml_implicit_resolvers = {
 
 
 def load_yaml(body: bytes) -> Any:
-    """The value; raises `yaml.YAMLError`. JSON, which most clients send as YAML, is read a hundred times faster."""
+    """The value; raises `yaml.YAMLError`. Tries JSON first, because most clients send JSON, and it is far faster."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError):
         value = yaml.load(body, Loader=_JsonYaml)  # noqa: S506 - a subclass of SafeLoader
-    bounds.check_value(value)
+    limits.check_value(value)
     return value
 
 
-def _unrecognized(what: str, why: str, body: bytes) -> StatusError:
+def _unrecognized(expected: str, why: str, body: bytes) -> StatusError:
     shown = body.decode(errors="replace") if body.startswith(b"{") else body.hex() or "<empty>"
     return bad_request(
-        f"the object provided is unrecognized (must be of type {what}): couldn't get version/kind; "
+        f"the object provided is unrecognized (must be of type {expected}): couldn't get version/kind; "
         f"json parse error: {why} ({shown[:128]})"
     )
 
 
 def duplicate_fields(body: bytes) -> list[str]:
-    """Members that a JSON body names twice, as strict decoding reports them."""
+    """Duplicate members of a JSON body, in the messages of strict decoding."""
     found: list[str] = []
 
     def walk(value: Any, place: str) -> None:
-        if isinstance(value, _Members):
+        if isinstance(value, _ObjectPairs):
             seen: set[str] = set()
             for name, part in value:
                 here = f"{place}.{name}" if place else name
@@ -157,18 +157,18 @@ def duplicate_fields(body: bytes) -> list[str]:
             for index, part in enumerate(value):
                 walk(part, f"{place}[{index}]")
 
-    walk(json.loads(body, object_pairs_hook=_Members), "")
+    walk(json.loads(body, object_pairs_hook=_ObjectPairs), "")
     return found
 
 
-class _Members(tuple[tuple[str, Any], ...]):
-    """A JSON object with every member, also the second of a name."""
+class _ObjectPairs(tuple[tuple[str, Any], ...]):
+    """A JSON object as pairs, so that duplicate members are preserved."""
 
     __slots__ = ()
 
 
 def match_kind(value: Json, kind: Kind) -> None:
-    """Complain unless apiVersion and kind are left out or those of the URL."""
+    """Raise 400 unless apiVersion and kind match the URL; built-in kinds may omit them."""
     resource = kind.resource
     if kind.custom:
         _match_custom(value, kind)
@@ -185,7 +185,7 @@ def match_kind(value: Json, kind: Kind) -> None:
 
 
 def _match_custom(value: Json, kind: Kind) -> None:
-    """Custom objects must say what they are."""
+    """Custom resources must specify apiVersion and kind."""
     resource = kind.resource
     given_kind, given_version = value.get("kind") or "", value.get("apiVersion") or ""
     if not given_kind:
@@ -207,7 +207,7 @@ def _match_custom(value: Json, kind: Kind) -> None:
 
 
 def match_name(metadata: Json, *, namespace: str, name: str, kind: Kind) -> None:
-    """Complain unless the object's own name and namespace agree with the URL; fill in what is left out."""
+    """Raise 400 unless name and namespace match the URL; sets them in `metadata` if they are missing."""
     if name and metadata.setdefault("name", name) != name:
         raise bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")
     if not kind.resource.namespaced:
@@ -218,7 +218,7 @@ def match_name(metadata: Json, *, namespace: str, name: str, kind: Kind) -> None
 
 
 def check_fields(value: Json, kind: Kind, options: WriteOptions, raw: bytes = b"", *, keep_empty: bool = False) -> Json:
-    """The object without fields that the kind does not know: refused, warned of or dropped in silence."""
+    """The object without unknown fields, which raise 400, add a warning or are ignored (`fieldValidation`)."""
     problems = duplicate_fields(raw) if raw[:1] == b"{" and options.validation == "Strict" else []
     value, unknown = known_fields(value, kind, keep_empty=keep_empty)
     problems += [f'unknown field "{path}"' for path in unknown]
@@ -227,11 +227,11 @@ def check_fields(value: Json, kind: Kind, options: WriteOptions, raw: bytes = b"
     if options.validation == "Warn":
         options.warnings.extend(problems)
         return value
-    raise bad_request(_unfit(kind, f"strict decoding error: {', '.join(problems)}"))
+    raise bad_request(_cannot_be_handled(kind, f"strict decoding error: {', '.join(problems)}"))
 
 
 def known_fields(value: Json, kind: Kind, *, keep_empty: bool = False) -> tuple[Json, list[str]]:
-    """The object with the fields that its kind has, and the paths of the others; raises what mistyped ones deserve."""
+    """The object without unknown fields, and the paths of these; raises 400 for a field of the wrong type."""
     if not kind.custom and not kind.type_name:
         return value, []
     try:
@@ -241,9 +241,9 @@ def known_fields(value: Json, kind: Kind, *, keep_empty: bool = False) -> tuple[
             return {**pruned, "metadata": metadata}, [*(f"metadata.{name}" for name in unknown_metadata), *unknown]
         return core_types.decode(kind.type_name, value, keep_empty=keep_empty)
     except core_types.MistypedError as error:
-        raise bad_request(_unfit(kind, str(error))) from error
+        raise bad_request(_cannot_be_handled(kind, str(error))) from error
 
 
-def _unfit(kind: Kind, why: str) -> str:
+def _cannot_be_handled(kind: Kind, why: str) -> str:
     resource = kind.resource
     return f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}'

@@ -1,4 +1,4 @@
-"""Reading many: which objects, as of which version, and how pages continue."""
+"""LIST: options, resourceVersion semantics, selection, and pagination with continue tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.local.api.storage.versioned_store import Key, Store, Stored
 from trainop.runtime.objects.metadata import Json
 
-Selected = Callable[[Stored], bool]
+Filter = Callable[[Stored], bool]
 
 _TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -30,7 +30,7 @@ _TOO_OLD = (
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """The query of a list or watch (`metav1.ListOptions`)."""
+    """The query parameters of a list or watch (`metav1.ListOptions`); `match` is resourceVersionMatch."""
 
     label_selector: str = ""
     field_selector: str = ""
@@ -54,18 +54,18 @@ class ListOptions:
             continue_=query.get("continue", ""),
             resource_version=query.get("resourceVersion", ""),
             match=query.get("resourceVersionMatch", ""),
-            watch=truth(query.get("watch")),
-            bookmarks=truth(query.get("allowWatchBookmarks")),
-            send_initial_events=truth(initial) if initial else None,
+            watch=parse_bool(query.get("watch")),
+            bookmarks=parse_bool(query.get("allowWatchBookmarks")),
+            send_initial_events=parse_bool(initial) if initial else None,
             timeout_seconds=parse_int(timeout) if timeout else None,
         )
-        if wrong := options.complaints():
-            raise status_errors.invalid("meta.k8s.io", "ListOptions", "", wrong)
+        if errors := options.validate():
+            raise status_errors.invalid("meta.k8s.io", "ListOptions", "", errors)
         return options
 
-    def complaints(self) -> list[FieldError]:
-        """What is wrong with the combination (apimachinery `internalversion/validation`)."""
-        wrong = []
+    def validate(self) -> list[FieldError]:
+        """Field errors of the combination (apimachinery `pkg/apis/meta/internalversion/validation`)."""
+        errors = []
         if self.watch and self.send_initial_events is not None and self.match != "NotOlderThan":
             reason = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
             return [forbidden("resourceVersionMatch", reason)]
@@ -80,30 +80,30 @@ class ListOptions:
             return []
         if self.match:
             if not self.resource_version:
-                wrong.append(
+                errors.append(
                     forbidden(
                         "resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"
                     )
                 )
             if self.continue_:
-                wrong.append(
+                errors.append(
                     forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided")
                 )
             if self.match not in {"Exact", "NotOlderThan"}:
-                wrong.append(not_supported("resourceVersionMatch", self.match, ["Exact", "NotOlderThan", ""]))
+                errors.append(not_supported("resourceVersionMatch", self.match, ["Exact", "NotOlderThan", ""]))
             if self.match == "Exact" and self.resource_version == "0":
-                wrong.append(
+                errors.append(
                     forbidden(
                         "resourceVersionMatch", 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
                     )
                 )
         if self.send_initial_events is not None:
-            wrong.append(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
-        return wrong
+            errors.append(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+        return errors
 
 
-def truth(text: str | None) -> bool:
-    """As Go's query decoding: present and not `0` or `false`."""
+def parse_bool(text: str | None) -> bool:
+    """A boolean query parameter, decoded as in Go: present, and not `0` or `false`."""
     return text is not None and text.lower() not in {"0", "false"}
 
 
@@ -115,20 +115,20 @@ def parse_int(text: str) -> int:
 
 
 def parse_version(text: str) -> int:
-    """A resourceVersion; 0 if unset; raises `StatusError`."""
+    """A resourceVersion; 0 if empty; raises 400 for anything but a uint64."""
     if not text:
         return 0
     if not text.isascii() or not text.isdigit():
         message = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
         raise bad_request(f"invalid resource version: {message}")
-    if len(text) > 20:  # of the largest number of 64 bits
+    if len(text) > 20:  # digits of the largest uint64
         message = f'resourceVersion: Invalid value: "{text[:40]}": strconv.ParseUint: value out of range'
         raise bad_request(f"invalid resource version: {message}")
     return int(text)
 
 
-def select(kind: Kind, namespace: str | None, name: str | None, options: ListOptions) -> Selected:
-    """Whether an object is asked for; raises the 400 of a selector that cannot be read."""
+def select(kind: Kind, namespace: str | None, name: str | None, options: ListOptions) -> Filter:
+    """The filter of a list or watch by namespace, name and selectors; raises 400 for an invalid selector."""
     resource = kind.resource
     try:
         labels = label_selector(options.label_selector) if options.label_selector else None
@@ -155,28 +155,28 @@ def select(kind: Kind, namespace: str | None, name: str | None, options: ListOpt
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of the objects, and the list's metadata."""
+    """One page of a list, with its ListMeta."""
 
     items: list[Stored]
     metadata: Json
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
-    """Where a list goes on: `version` -1 means "whatever is there now"."""
+class _ContinueToken:
+    """A continue token: list at `version` from key `start` on; version -1 means the current state."""
 
     version: int
     start: Key
 
 
-def list_page(store: Store, kind: Kind, namespace: str | None, options: ListOptions, selected: Selected) -> Page:
-    """The objects asked for: consistent across pages, because later changes are undone."""
+def list_page(store: Store, kind: Kind, namespace: str | None, options: ListOptions, selected: Filter) -> Page:
+    """One page of the selected objects. All pages show the state at the version of the first one (or raise 410)."""
     table = store.table(kind.table)
     version, start = _version_and_start(store, options)
     objects = table.objects if version == store.version else table.state_at(version)
     if objects is None:
-        raise _gone(options, start, store.version)
-    keys = table.keys(namespace) if objects is table.objects else _keys(objects, namespace)
+        raise _expired(options, start, store.version)
+    keys = table.keys(namespace) if objects is table.objects else _sorted_keys(objects, namespace)
     first = bisect.bisect_left(keys, start)
     items: list[Stored] = []
     for index in range(first, len(keys)):
@@ -184,7 +184,7 @@ def list_page(store: Store, kind: Kind, namespace: str | None, options: ListOpti
         if not selected(stored):
             continue
         if options.limit and len(items) == options.limit:
-            return Page(items, _more(options, version, keys, index))
+            return Page(items, _continue_metadata(options, version, keys, index))
         items.append(stored)
     metadata: Json = {"continue": ""} if kind.custom else {}
     return Page(items, metadata | {"resourceVersion": str(version)})
@@ -194,7 +194,7 @@ def _version_and_start(store: Store, options: ListOptions) -> tuple[int, Key]:
     if options.continue_:
         if options.resource_version not in {"", "0"}:
             raise bad_request("specifying resource version is not allowed when using continue")
-        token = _decode(options.continue_)
+        token = _decode_token(options.continue_)
         return (store.version if token.version < 0 else token.version), token.start
     wanted = parse_version(options.resource_version)
     if wanted > store.version:
@@ -203,33 +203,33 @@ def _version_and_start(store: Store, options: ListOptions) -> tuple[int, Key]:
     return (wanted if exact else store.version), ("", "")
 
 
-def _keys(objects: Mapping[Key, Stored], namespace: str | None) -> list[Key]:
+def _sorted_keys(objects: Mapping[Key, Stored], namespace: str | None) -> list[Key]:
     return sorted(key for key in objects if namespace is None or key[0] == namespace)
 
 
-def _more(options: ListOptions, version: int, keys: list[Key], index: int) -> Json:
-    metadata: Json = {"resourceVersion": str(version), "continue": _encode(_Token(version, keys[index]))}
+def _continue_metadata(options: ListOptions, version: int, keys: list[Key], index: int) -> Json:
+    metadata: Json = {"resourceVersion": str(version), "continue": _encode_token(_ContinueToken(version, keys[index]))}
     if not options.label_selector and not options.field_selector:
         metadata["remainingItemCount"] = len(keys) - index
     return metadata
 
 
-def _gone(options: ListOptions, start: Key, now: int) -> StatusError:
+def _expired(options: ListOptions, start: Key, now: int) -> StatusError:
     if not options.continue_:
         return status_errors.expired("The resourceVersion for the provided list is too old.")
-    metadata = {"resourceVersion": str(now), "continue": _encode(_Token(-1, start))}
+    metadata = {"resourceVersion": str(now), "continue": _encode_token(_ContinueToken(-1, start))}
     return status_errors.expired(_TOO_OLD, metadata=metadata)
 
 
-def _encode(token: _Token) -> str:
+def _encode_token(token: _ContinueToken) -> str:
     value = {"v": "meta.k8s.io/v1", "rv": token.version, "start": "/".join(token.start)}
     return base64.urlsafe_b64encode(msgspec.json.encode(value)).decode().rstrip("=")
 
 
-def _decode(text: str) -> _Token:
+def _decode_token(text: str) -> _ContinueToken:
     try:
         value = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=dict)
         namespace, _, name = value["start"].partition("/")
-        return _Token(int(value["rv"]), (namespace, name))
+        return _ContinueToken(int(value["rv"]), (namespace, name))
     except (binascii.Error, msgspec.MsgspecError, KeyError, ValueError, AttributeError, TypeError) as error:
         raise bad_request(f"invalid continue token: continue key is not valid: {error}") from error

@@ -1,4 +1,7 @@
-"""PATCH: from the body and its content type to the next version of the object."""
+"""PATCH: selects the patch type by content type, applies the patch, and writes the result.
+
+Source: apiserver `pkg/endpoints/handlers/patch.go`. The patch types themselves are in the package `fields`.
+"""
 
 from __future__ import annotations
 
@@ -18,52 +21,52 @@ from trainop.local.api.fields.json_patch import (
 )
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind
-from trainop.local.api.request import bodies, bounds
+from trainop.local.api.request import bodies, limits
 from trainop.local.api.request.bodies import WriteOptions
-from trainop.local.api.request.route import Route
-from trainop.local.api.request.writes import Writer, Written, copy, headed
+from trainop.local.api.request.request_info import RequestInfo
+from trainop.local.api.request.writes import Writer, WriteResult, deep_copy, with_type_meta
 from trainop.local.api.schema.field_errors import FieldError, invalid
 from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.runtime.client.transport import Request
 from trainop.runtime.objects.metadata import Json
 
-_OPERATIONS = 10_000
-"""Of a JSON patch, as in the API server."""
-_JSON = "application/json-patch+json"
-_MERGE = "application/merge-patch+json"
-_STRATEGIC = "application/strategic-merge-patch+json"
+_MAX_OPERATIONS = 10_000
+"""The maximum number of operations of a JSON patch."""
+_JSON_PATCH = "application/json-patch+json"
+_MERGE_PATCH = "application/merge-patch+json"
+_STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
 
 class Patcher:
-    """Patches objects, and creates them where server-side apply names what is not there yet."""
+    """Patches objects; server-side apply also creates them."""
 
     def __init__(self, backend: Backend, writer: Writer) -> None:
         self._backend = backend
         self._writer = writer
 
-    def patch(self, route: Route, request: Request) -> Written:
-        """The object after the patch; 404 if it is absent, unless applied."""
+    def patch(self, info: RequestInfo, request: Request) -> WriteResult:
+        """Apply the patch and store the object; raises 404 if it is absent, except for server-side apply."""
         options = WriteOptions.parse(request, "PatchOptions")
         media = request.content_type.partition(";")[0].strip()
         if media.startswith(bodies.APPLY):
-            return self._apply(route, request, options)
-        if media not in {_JSON, _MERGE, _STRATEGIC}:
+            return self._apply(info, request, options)
+        if media not in {_JSON_PATCH, _MERGE_PATCH, _STRATEGIC_MERGE_PATCH}:
             raise status_errors.unsupported_media_type()
-        if media == _STRATEGIC and not route.kind.strategic_merge:
-            accepted = f"{_JSON}, {_MERGE}, application/apply-patch+yaml"
+        if media == _STRATEGIC_MERGE_PATCH and not info.kind.strategic_merge:
+            accepted = f"{_JSON_PATCH}, {_MERGE_PATCH}, application/apply-patch+yaml"
             message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
             raise StatusError(415, "UnsupportedMediaType", message)
-        stored = self._backend.store.get(route.kind.table, route.key)
+        stored = self._backend.store.get(info.kind.table, info.key)
         if stored is None:
-            raise route.not_found()
-        value = patched(route.kind, route.kind.read(stored), media, request.body)
-        bodies.match_kind(value, route.kind)
-        return self._writer.change(route, stored, self._strictly(route, value, options), options)
+            raise info.not_found()
+        value = apply_patch(info.kind, info.kind.read(stored), media, request.body)
+        bodies.match_kind(value, info.kind)
+        return self._writer.update(info, stored, self._check_patched(info, value, options), options)
 
-    def _strictly(self, route: Route, value: Json, options: WriteOptions) -> Json:
-        """As `_checked`; of a patch the API server says that the patch is wrong, not the object."""
+    def _check_patched(self, info: RequestInfo, value: Json, options: WriteOptions) -> Json:
+        """As `_check`, but strict decoding errors become the 422 of an invalid patch, as in kube-apiserver."""
         try:
-            return self._checked(route, value, options)
+            return self._check(info, value, options)
         except StatusError as error:
             _, found, said = error.message.partition("strict decoding error: ")
             if not found:
@@ -72,59 +75,59 @@ class Patcher:
             message = f' "" is invalid: {problem}'
             raise StatusError(422, "Invalid", message, {"causes": [problem.cause]}) from error
 
-    def _checked(self, route: Route, value: Json, options: WriteOptions, *, keep_empty: bool = False) -> Json:
-        value = headed(bodies.check_fields(value, route.kind, options, keep_empty=keep_empty), route.kind)
-        bodies.match_name(value["metadata"], namespace=route.namespace or "", name=route.name, kind=route.kind)
+    def _check(self, info: RequestInfo, value: Json, options: WriteOptions, *, keep_empty: bool = False) -> Json:
+        value = with_type_meta(bodies.check_fields(value, info.kind, options, keep_empty=keep_empty), info.kind)
+        bodies.match_name(value["metadata"], namespace=info.namespace or "", name=info.name, kind=info.kind)
         return value
 
-    def _apply(self, route: Route, request: Request, options: WriteOptions) -> Written:
-        kind = route.kind
+    def _apply(self, info: RequestInfo, request: Request, options: WriteOptions) -> WriteResult:
+        kind = info.kind
         if not request.query.get("fieldManager"):
-            wrong = FieldError("fieldManager", "FieldValueRequired", "Required value: is required for apply patch")
-            raise status_errors.invalid("meta.k8s.io", "PatchOptions", "", [wrong])
+            error = FieldError("fieldManager", "FieldValueRequired", "Required value: is required for apply patch")
+            raise status_errors.invalid("meta.k8s.io", "PatchOptions", "", [error])
         applied = _decode_applied(request.body)
         group_version, given = applied.get("apiVersion") or "/", applied.get("kind") or ""
         if (group_version, given) != (kind.resource.api_version, kind.resource.kind):
             raise bad_request(f"invalid object type: {group_version}, Kind={given}")
         _check_declared(applied, kind)
-        applied = self._checked(route, applied, options, keep_empty=True)
-        stored = self._backend.store.get(kind.table, route.key)
-        if stored is None and route.subresource:
-            raise route.not_found()
+        applied = self._check(info, applied, options, keep_empty=True)
+        stored = self._backend.store.get(kind.table, info.key)
+        if stored is None and info.subresource:
+            raise info.not_found()
         sent = applied["metadata"].pop("resourceVersion", "")
-        value = self._merged(route, kind.read(stored) if stored else None, applied, options)
+        value = self._server_side_apply(info, kind.read(stored) if stored else None, applied, options)
         if stored is None:
-            return self._writer.create_value(route, value, options, applied=True)
+            return self._writer.create_value(info, value, options, applied=True)
         if sent:
             value["metadata"]["resourceVersion"] = sent
-        return self._writer.change(route, stored, value, options, applied=True)
+        return self._writer.update(info, stored, value, options, applied=True)
 
-    def _merged(self, route: Route, current: Json | None, applied: Json, options: WriteOptions) -> Json:
+    def _server_side_apply(self, info: RequestInfo, current: Json | None, applied: Json, options: WriteOptions) -> Json:
         try:
             value = server_side_apply.apply(
                 current,
                 applied,
                 manager=options.manager,
                 force=options.force,
-                shape=route.kind.shape,
+                shape=info.kind.shape,
                 time=self._backend.now(),
-                subresource=route.subresource,
-                ignored=_unwritten(route, applied),
+                subresource=info.subresource,
+                ignored=_ignored_fields(info, applied),
             )
         except server_side_apply.ApplyConflictError as conflict:
             raise StatusError(409, "Conflict", conflict.message, {"causes": conflict.causes}) from conflict
         except server_side_apply.InvalidApplyError as error:
             raise bad_request(str(error)) from error
-        value = copy(bodies.known_fields(value, route.kind)[0])
+        value = deep_copy(bodies.known_fields(value, info.kind)[0])
         value["metadata"].pop("resourceVersion", None)
         return value
 
 
-def _unwritten(route: Route, applied: Json) -> list[str]:
-    """The fields that this endpoint does not write, so that who applies them there does not own them."""
-    if route.subresource == "status":
+def _ignored_fields(info: RequestInfo, applied: Json) -> list[str]:
+    """Top-level fields that the endpoint does not write, so that the applier does not become their manager."""
+    if info.subresource == "status":
         return [name for name in applied if name not in {"apiVersion", "kind", "metadata", "status"}]
-    return ["status"] if route.kind.strategy.status else []
+    return ["status"] if info.kind.strategy.status else []
 
 
 def _decode_applied(body: bytes) -> Json:
@@ -133,13 +136,13 @@ def _decode_applied(body: bytes) -> Json:
     except yaml.YAMLError as error:
         raise bad_request(f"error decoding YAML: error converting YAML to JSON: {error}") from error
     if not isinstance(applied, dict):
-        said = f"while decoding JSON: {_word(applied)} into Go value of type map[string]interface {{}}"
+        said = f"while decoding JSON: {_unmarshal_error(applied)} into Go value of type map[string]interface {{}}"
         raise bad_request(f"error decoding YAML: error unmarshaling JSON: {said}")
     return applied
 
 
 def _check_declared(applied: Json, kind: Kind) -> None:
-    """Fields that the schema does not know cannot be owned."""
+    """Raise 500, as kube-apiserver does, for a field that the schema does not declare."""
     _, unknown = bodies.known_fields(applied, kind)
     if unknown:
         meta, resource = applied.get("metadata") or {}, kind.resource
@@ -149,22 +152,22 @@ def _check_declared(applied: Json, kind: Kind) -> None:
         raise StatusError(500, "", said)
 
 
-def patched(kind: Kind, current: Json, media: str, body: bytes) -> Json:
-    """A fresh object: `current` after the patch; raises what the API server answers to a bad one."""
+def apply_patch(kind: Kind, current: Json, media: str, body: bytes) -> Json:
+    """A deep copy of `current` after the patch of type `media`; raises `StatusError` for an invalid patch."""
     try:
         patch: Any = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        raise _undecodable(bodies.go_error(body, str(error))) from error
-    if bounds.may_be_deep(body):
-        bounds.check_value(patch)
+        raise _decode_error(bodies.go_decode_error(body, str(error))) from error
+    if limits.may_exceed_depth(body):
+        limits.check_value(patch)
     try:
-        if media == _JSON:
+        if media == _JSON_PATCH:
             if not isinstance(patch, list):
-                raise _undecodable(f"{_word(patch)} into Go value of type []handlers.jsonPatchOp")
-            value = _operated(current, patch)
+                raise _decode_error(f"{_unmarshal_error(patch)} into Go value of type []handlers.jsonPatchOp")
+            value = _apply_json_patch(current, patch)
         elif not isinstance(patch, dict):
-            raise _undecodable(f"{_word(patch)} into Go value of type map[string]interface {{}}")
-        elif media == _MERGE:
+            raise _decode_error(f"{_unmarshal_error(patch)} into Go value of type map[string]interface {{}}")
+        elif media == _MERGE_PATCH:
             value = merge_patch(current, patch)
         else:
             value = strategic_merge_patch(current, patch, kind.shape)
@@ -176,22 +179,22 @@ def patched(kind: Kind, current: Json, media: str, body: bytes) -> Json:
         ) from error
     if not isinstance(value, dict):
         raise bad_request("the patched value is not an object")
-    return copy(value)
+    return deep_copy(value)
 
 
-def _operated(current: Json, operations: list[Any]) -> Any:
-    if len(operations) > _OPERATIONS:
-        said = f"The allowed maximum operations in a JSON patch is {_OPERATIONS}, got {len(operations)}"
+def _apply_json_patch(current: Json, operations: list[Any]) -> Any:
+    if len(operations) > _MAX_OPERATIONS:
+        said = f"The allowed maximum operations in a JSON patch is {_MAX_OPERATIONS}, got {len(operations)}"
         raise StatusError(413, "RequestEntityTooLarge", said, {})
     value = json_patch(current, operations)
-    bounds.check_value(value)
+    limits.check_value(value)
     return value
 
 
-def _undecodable(why: str) -> StatusError:
+def _decode_error(why: str) -> StatusError:
     return bad_request(f"error decoding patch: {why}")
 
 
-def _word(value: Any) -> str:
+def _unmarshal_error(value: Any) -> str:
     word = {list: "array", dict: "object", str: "string", bool: "bool"}.get(type(value), "number")
     return f"json: cannot unmarshal {word}"

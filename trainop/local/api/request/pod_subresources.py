@@ -1,4 +1,4 @@
-"""The subresources of pods that are not parts of the object: log, binding, eviction."""
+"""The pod subresources log, binding and eviction, which are not fields of the object."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainop.local.api.registry.backend import Backend
 from trainop.local.api.request import bodies
 from trainop.local.api.request.bodies import WriteOptions
 from trainop.local.api.request.deletes import DeleteOptions, Deleter
-from trainop.local.api.request.lists import parse_int, truth
-from trainop.local.api.request.route import Route
+from trainop.local.api.request.lists import parse_bool, parse_int
+from trainop.local.api.request.request_info import RequestInfo
 from trainop.local.api.request.writes import Writer
 from trainop.local.api.schema.field_errors import invalid
 from trainop.local.api.status_errors import StatusError, bad_request
@@ -31,7 +31,7 @@ _TEXT = {"content-type": "text/plain"}
 
 
 class LogSource(Protocol):
-    """Where `pods/log` reads from: the node that runs the pods; may raise `ApiError` when called."""
+    """The source of `pods/log`, which is the node that runs the pods; a call may raise `ApiError`."""
 
     def __call__(
         self,
@@ -48,7 +48,7 @@ class LogSource(Protocol):
 
 
 class LogStream:
-    """A log as it is written."""
+    """The response stream of a log, truncated after `limit` bytes."""
 
     status = 200
     headers: Mapping[str, str] = _TEXT
@@ -75,8 +75,8 @@ class LogStream:
             await close()
 
 
-class PodParts:
-    """`log_source` may be set later than the server is made: node and server know each other."""
+class PodSubresources:
+    """Serves log, binding and eviction. `log_source` may be set later, because the node needs the server first."""
 
     def __init__(self, backend: Backend, log_source: LogSource | None = None) -> None:
         self._backend = backend
@@ -84,43 +84,43 @@ class PodParts:
         self._deleter = Deleter(backend)
         self.log_source = log_source
 
-    async def answer(self, route: Route, request: Request) -> Response | Stream:
-        """What the subresource says."""
-        stored = self._backend.store.get(route.kind.table, route.key)
+    async def answer(self, info: RequestInfo, request: Request) -> Response | Stream:
+        """The response to a request for one of these subresources."""
+        stored = self._backend.store.get(info.kind.table, info.key)
         if stored is None:
-            raise route.not_found()
-        match route.subresource, request.method:
+            raise info.not_found()
+        match info.subresource, request.method:
             case "log", "GET":
-                return self._log(route, stored, request)
+                return self._log(info, stored, request)
             case "binding", "POST":
-                return self._bind(route, stored, request)
+                return self._bind(info, stored, request)
             case "eviction", "POST":
-                return self._evict(route, stored, request)
+                return self._evict(info, stored, request)
         raise status_errors.method_not_allowed()
 
-    def _log(self, route: Route, stored: Stored, request: Request) -> Stream | Response:
+    def _log(self, info: RequestInfo, stored: Stored, request: Request) -> Stream | Response:
         query = request.query
         pod = stored.value
-        _check_options(query, route.name)
-        container = _container(pod, query.get("container", ""), route.name)
+        _validate_log_options(query, info.name)
+        container = _select_container(pod, query.get("container", ""), info.name)
         if not pod["spec"].get("nodeName"):
             return Response(204, {}, b"")
         if self.log_source is None:
             raise StatusError(500, "InternalError", "Internal error occurred: this server has no node that keeps logs")
-        previous = truth(query.get("previous"))
-        _check_started(pod, container, route.name, previous=previous)
+        previous = parse_bool(query.get("previous"))
+        _check_started(pod, container, info.name, previous=previous)
         tail = query.get("tailLines")
         limit = query.get("limitBytes")
         try:
             source = self.log_source(
-                route.namespace or "",
-                route.name,
+                info.namespace or "",
+                info.name,
                 container,
-                follow=truth(query.get("follow")),
+                follow=parse_bool(query.get("follow")),
                 previous=previous,
                 tail_lines=parse_int(tail) if tail else None,
                 since=self._since(query),
-                timestamps=truth(query.get("timestamps")),
+                timestamps=parse_bool(query.get("timestamps")),
             )
         except ApiError as error:
             raise StatusError(error.code, error.reason, error.message, error.status.get("details")) from error
@@ -136,21 +136,21 @@ class PodParts:
                 raise bad_request(f"sinceTime: {error}") from error
         return None
 
-    def _bind(self, route: Route, stored: Stored, request: Request) -> Response:
+    def _bind(self, info: RequestInfo, stored: Stored, request: Request) -> Response:
         binding = bodies.decode(request, "Binding")
         target = (binding.get("target") or {}).get("name", "")
         pod: Json = msgspec.json.decode(stored.body, type=dict)
         uid = (binding.get("metadata") or {}).get("uid")
         if uid and uid != stored.uid:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored.uid}"
-            raise status_errors.conflict(_BINDING, route.name, why)
+            raise status_errors.conflict(_BINDING, info.name, why)
         if pod["metadata"].get("deletionTimestamp"):
             raise status_errors.conflict(
-                _BINDING, route.name, f"pod {route.name} is being deleted, cannot be assigned to a host"
+                _BINDING, info.name, f"pod {info.name} is being deleted, cannot be assigned to a host"
             )
         if held := pod["spec"].get("nodeName"):
-            why = f'pod {route.name} is already assigned to node "{held}"'
-            raise status_errors.conflict(_BINDING, route.name, why)
+            why = f'pod {info.name} is already assigned to node "{held}"'
+            raise status_errors.conflict(_BINDING, info.name, why)
         pod["spec"]["nodeName"] = target
         status = pod.setdefault("status", {})
         others = [condition for condition in status.get("conditions") or [] if condition["type"] != "PodScheduled"]
@@ -162,29 +162,29 @@ class PodParts:
         }
         status["conditions"] = [*others, scheduled]
         if not WriteOptions.parse(request, "CreateOptions").dry_run:
-            self._backend.store.put(route.kind.table, stored.key, pod)
-        return _success(201)
+            self._backend.store.put(info.kind.table, stored.key, pod)
+        return _success_status(201)
 
-    def _evict(self, route: Route, stored: Stored, request: Request) -> Response:
-        """As a deletion: there are no disruption budgets here."""
+    def _evict(self, info: RequestInfo, stored: Stored, request: Request) -> Response:
+        """Delete the pod; PodDisruptionBudgets are not supported."""
         eviction = bodies.decode(request, "Eviction")
         given: dict[str, Any] = eviction.get("deleteOptions") or {}
         options = DeleteOptions(
             dry_run=bool(given.get("dryRun") or request.query.get("dryRun")),
-            grace=given.get("gracePeriodSeconds"),
+            grace_period=given.get("gracePeriodSeconds"),
             uid=(given.get("preconditions") or {}).get("uid") or "",
         )
-        self._deleter.delete_stored(route.kind, stored, options)
-        return _success(201)
+        self._deleter.delete_stored(info.kind, stored, options)
+        return _success_status(201)
 
 
-def _success(code: int) -> Response:
+def _success_status(code: int) -> Response:
     status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code}
     return Response(code, {"content-type": "application/json"}, msgspec.json.encode(status))
 
 
-def _container(pod: Json, wanted: str, name: str) -> str:
-    """The container whose log is meant; complaints as in kubernetes `pkg/registry/core/pod/strategy.go`."""
+def _select_container(pod: Json, wanted: str, name: str) -> str:
+    """The name of the requested or only container; raises 400 as kubernetes `pkg/registry/core/pod/strategy.go`."""
     spec = pod["spec"]
     initial = [container["name"] for container in spec.get("initContainers") or []]
     names = [container["name"] for container in spec.get("containers") or []]
@@ -198,7 +198,7 @@ def _container(pod: Json, wanted: str, name: str) -> str:
     raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{choices}]")
 
 
-def _check_options(query: Mapping[str, str], name: str) -> None:
+def _validate_log_options(query: Mapping[str, str], name: str) -> None:
     found = [
         invalid(field, number, f"must be greater than {'' if least else 'or equal to '}0")
         for field, least in (("tailLines", 0), ("sinceSeconds", 1), ("limitBytes", 1))
@@ -209,7 +209,7 @@ def _check_options(query: Mapping[str, str], name: str) -> None:
 
 
 def _check_started(pod: Json, container: str, name: str, *, previous: bool) -> None:
-    """Complain in the kubelet's words if there is no log yet."""
+    """Raise the kubelet's 400 if the container has no log yet."""
     status = pod.get("status") or {}
     reported = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     found = next((entry for entry in reported if entry.get("name") == container), None)

@@ -1,4 +1,4 @@
-"""Objects, lists and watch events as the client wants to see them: whole, metadata only, or as a table."""
+"""Content negotiation and response bodies: full objects, PartialObjectMetadata or Tables, in JSON or YAML."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from trainop.runtime.objects.metadata import Json
 class Form(Enum):
     """How an object is represented (`;as=` in Accept)."""
 
-    WHOLE = "whole"
+    OBJECT = "whole"
     METADATA = "PartialObjectMetadata"
     TABLE = "Table"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the Accept header asks for."""
+class Representation:
+    """The negotiated representation of a response."""
 
-    form: Form = Form.WHOLE
+    form: Form = Form.OBJECT
     yaml: bool = False
 
 
@@ -42,8 +42,8 @@ _AVAILABLE = (
 
 
 @lru_cache(256)
-def negotiate(accept: str) -> Wanted:
-    """The first of the offered representations that this server speaks; protobuf is not among them."""
+def negotiate(accept: str) -> Representation:
+    """The first supported clause of an Accept header; raises 406. Protobuf is not supported in responses."""
     for clause in accept.split(","):
         media, *parameters = (part.strip() for part in clause.split(";"))
         given = dict(parameter.partition("=")[::2] for parameter in parameters)
@@ -51,23 +51,23 @@ def negotiate(accept: str) -> Wanted:
             continue
         asked = given.get("as", "")
         if not asked:
-            return Wanted(yaml=media == "application/yaml")
+            return Representation(yaml=media == "application/yaml")
         if given.get("g") != "meta.k8s.io" or given.get("v") != "v1":
             continue
         if asked == "Table":
-            return Wanted(Form.TABLE)
+            return Representation(Form.TABLE)
         if asked in {"PartialObjectMetadata", "PartialObjectMetadataList"}:
-            return Wanted(Form.METADATA)
+            return Representation(Form.METADATA)
     message = f"406: Not Acceptable\n\nAvailable representations: {_AVAILABLE}"
     raise StatusError(406, "NotAcceptable", message, {})
 
 
-def encode(value: Json, wanted: Wanted = Wanted()) -> bytes:
-    """The body of an answer."""
+def encode(value: Json, wanted: Representation = Representation()) -> bytes:
+    """The body of a response."""
     return yaml.safe_dump(value, sort_keys=False).encode() if wanted.yaml else msgspec.json.encode(value)
 
 
-def content_type(wanted: Wanted) -> str:
+def content_type(wanted: Representation) -> str:
     return "application/yaml" if wanted.yaml else "application/json"
 
 
@@ -75,9 +75,9 @@ _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 
 
 class Renderer:
-    """Renders objects of one kind for one request; stored bytes are passed on wherever they will do."""
+    """Renders objects, lists and watch events of one kind for one request; reuses stored encodings if possible."""
 
-    def __init__(self, kind: Kind, wanted: Wanted, now: datetime, query: Mapping[str, str]) -> None:
+    def __init__(self, kind: Kind, wanted: Representation, now: datetime, query: Mapping[str, str]) -> None:
         self._kind = kind
         self._wanted = wanted
         self._now = now
@@ -85,13 +85,13 @@ class Renderer:
         self._header_sent = False
 
     def one(self, stored: Stored) -> bytes:
-        if self._wanted == Wanted():
+        if self._wanted == Representation():
             return self._kind.encode(stored)
         return self.value(self._kind.read(stored))
 
     def value(self, value: Json) -> bytes:
-        """An object in this version that is not stored, such as the answer to a dry run."""
-        return encode(self._formed(value), self._wanted)
+        """An object that is not stored, such as the result of a dry run; it must be in the version of the kind."""
+        return encode(self._represent(value), self._wanted)
 
     def many(self, found: Sequence[Stored], metadata: Json) -> bytes:
         resource = self._kind.resource
@@ -107,7 +107,7 @@ class Renderer:
                 )
             )
         if self._wanted.form is Form.METADATA:
-            items = [self._formed(self._kind.read(stored)) for stored in found]
+            items = [self._represent(self._kind.read(stored)) for stored in found]
             return encode(
                 {
                     "kind": "PartialObjectMetadataList",
@@ -119,16 +119,16 @@ class Renderer:
         head = {"kind": self._kind.list_kind, "apiVersion": resource.api_version, "metadata": metadata}
         if self._wanted.yaml:
             return encode(head | {"items": [self._kind.read(stored) for stored in found]}, self._wanted)
-        bodies = b",".join(self._item(stored) for stored in found)
+        bodies = b",".join(self._list_item(stored) for stored in found)
         return msgspec.json.encode(head)[:-1] + b',"items":[' + bodies + b"]}"
 
     def event(self, kind: str, stored: Stored) -> bytes:
-        """One line of a watch."""
-        if self._wanted.form is Form.WHOLE:
+        """One watch event as a line; `kind` is ADDED, MODIFIED or DELETED."""
+        if self._wanted.form is Form.OBJECT:
             return b'{"type":"' + kind.encode() + b'","object":' + self._kind.encode(stored) + b"}\n"
-        value = self._formed(self._kind.read(stored))
+        value = self._represent(self._kind.read(stored))
         if self._wanted.form is Form.TABLE:
-            value = self._headed_once(value)
+            value = self._with_header_once(value)
         return msgspec.json.encode({"type": kind, "object": value}) + b"\n"
 
     def bookmark(self, version: int, *, initial_events_end: bool = False) -> bytes:
@@ -150,8 +150,8 @@ class Renderer:
             }
         return msgspec.json.encode({"type": "BOOKMARK", "object": value}) + b"\n"
 
-    def _item(self, stored: Stored) -> bytes:
-        """As the real server's typed lists have it: built-in items without kind and apiVersion."""
+    def _list_item(self, stored: Stored) -> bytes:
+        """The encoding of a list item; as in kube-apiserver, built-in kinds omit kind and apiVersion."""
         body = self._kind.encode(stored)
         if self._kind.custom:
             return body
@@ -159,9 +159,9 @@ class Renderer:
         head = f'{{"kind":"{resource.kind}","apiVersion":"{resource.api_version}",'.encode()
         return b"{" + body[len(head) :] if body.startswith(head) else body
 
-    def _formed(self, value: Json) -> Json:
+    def _represent(self, value: Json) -> Json:
         match self._wanted.form:
-            case Form.WHOLE:
+            case Form.OBJECT:
                 return value
             case Form.METADATA:
                 return _PARTIAL | {"metadata": value.get("metadata", {})}
@@ -175,8 +175,8 @@ class Renderer:
                     list_metadata={"resourceVersion": version},
                 )
 
-    def _headed_once(self, value: Json) -> Json:
-        """Column definitions come with the first event of a watch only."""
+    def _with_header_once(self, value: Json) -> Json:
+        """Only the first Table of a watch has column definitions."""
         if self._header_sent:
             return value | {"columnDefinitions": None}
         self._header_sent = True

@@ -1,4 +1,7 @@
-"""Questions that are answered and not stored: whose token is this, may this user do that. Who got in may do all."""
+"""Reviews, which are answered and not stored: access reviews, rules reviews, token reviews.
+
+Every authenticated client is a cluster administrator, so that access reviews always allow.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +27,29 @@ _EVERYTHING: Json = {
 
 
 def review(backend: Backend, request: Request) -> Json | None:
-    """The answered review; None if the request is none."""
+    """The review with its status; None if the request is not a review."""
     if request.method != "POST":
         return None
     path = request.path.rstrip("/")
     if path in _ACCESS or path.endswith("/localsubjectaccessreviews"):
         kind = _ACCESS.get(path, "LocalSubjectAccessReview")
         value = bodies.decode(request, kind)
-        return {**_headed(value, kind, "authorization.k8s.io/v1"), "status": {"allowed": True}}
+        return {**_review(value, kind, "authorization.k8s.io/v1"), "status": {"allowed": True}}
     if path == _RULES:
         value = bodies.decode(request, "SelfSubjectRulesReview")
-        return {**_headed(value, "SelfSubjectRulesReview", "authorization.k8s.io/v1"), "status": _EVERYTHING}
+        return {**_review(value, "SelfSubjectRulesReview", "authorization.k8s.io/v1"), "status": _EVERYTHING}
     if path == _SELF:
         value = bodies.decode(request, "SelfSubjectReview")
         user = {"username": USER, "groups": _GROUPS}
-        return {**_headed(value, "SelfSubjectReview", "authentication.k8s.io/v1"), "status": {"userInfo": user}}
+        return {**_review(value, "SelfSubjectReview", "authentication.k8s.io/v1"), "status": {"userInfo": user}}
     if path == _TOKEN:
         value = bodies.decode(request, "TokenReview")
         given = (value.get("spec") or {}).get("token") or ""
         known = backend.accepts_token(given)
         status: Json = {"authenticated": True, "user": {"username": USER, "groups": _GROUPS}} if known else {"user": {}}
-        return {**_headed(value, "TokenReview", "authentication.k8s.io/v1"), "status": status}
+        return {**_review(value, "TokenReview", "authentication.k8s.io/v1"), "status": status}
     return None
 
 
-def _headed(value: Json, kind: str, api_version: str) -> Json:
+def _review(value: Json, kind: str, api_version: str) -> Json:
     return {"kind": kind, "apiVersion": api_version, "metadata": {}, "spec": value.get("spec") or {}}

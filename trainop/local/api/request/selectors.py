@@ -1,4 +1,7 @@
-"""Label and field selectors, as the query parameters `labelSelector` and `fieldSelector` spell them."""
+"""Label and field selectors in the syntax of the query parameters `labelSelector` and `fieldSelector`.
+
+Sources: apimachinery `pkg/labels/selector.go` and `pkg/fields/selector.go`; messages are theirs.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ from typing import Any
 from trainop.runtime.objects.metadata import Json
 
 Predicate = Callable[[Json], bool]
-"""Tells whether an object is selected."""
+"""Whether an object matches."""
 
 
 class SelectorError(ValueError):
-    """400: the selector cannot be parsed or names a field that the kind does not offer; the server's words."""
+    """400: the selector cannot be parsed, or the kind does not support the field; the message is kube-apiserver's."""
 
 
 # Labels ---------------------------------------------------------------------------------------------------------------
 
-_WORD = re.compile(r"[^=!(),><\s]+")
+_IDENTIFIER = re.compile(r"[^=!(),><\s]+")
 _SYMBOL = re.compile(r"==|!=|[=!(),><]")
 _NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _KEY = re.compile(rf"(?P<prefix>[a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?(?P<name>{_NAME})")
@@ -47,7 +50,7 @@ class Requirement:
     values: frozenset[str] = frozenset()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected."""
+        """Whether the labels meet the requirement."""
         value = labels.get(self.key)
         match self.operator:
             case "exists":
@@ -66,7 +69,7 @@ class Requirement:
 
 
 def label_selector(text: str) -> Predicate:
-    """The predicate on objects for `a=b,c!=d,e in (f,g),h notin (i),j,!k`; the empty text selects everything."""
+    """The predicate of a selector such as `a=b,c!=d,e in (f,g),h notin (i),j,!k`; an empty one matches everything."""
     requirements = parse_labels(text)
 
     def selects(item: Json) -> bool:
@@ -78,105 +81,105 @@ def label_selector(text: str) -> Predicate:
 
 def parse_labels(text: str) -> list[Requirement]:
     """The requirements of a label selector; raises `SelectorError`."""
-    words = _Words(list(_scan(text)))
+    tokens = _Tokens(list(_tokenize(text)))
     requirements: list[Requirement] = []
-    while words.next:
-        if not _is_word(words.next) and words.next != "!":
-            raise SelectorError(f"found '{words.next}', expected: !, identifier, or 'end of string'")
-        requirements.append(_requirement(words))
-        if not words.next:
+    while tokens.next:
+        if not _is_identifier(tokens.next) and tokens.next != "!":
+            raise SelectorError(f"found '{tokens.next}', expected: !, identifier, or 'end of string'")
+        requirements.append(_requirement(tokens))
+        if not tokens.next:
             break
-        separator = words.take()
+        separator = tokens.take()
         if separator != ",":
             raise SelectorError(f"found '{separator}', expected: ',' or 'end of string'")
-        if not _is_word(words.next) and words.next != "!":
-            raise SelectorError(f"found '{words.next}', expected: identifier after ','")
+        if not _is_identifier(tokens.next) and tokens.next != "!":
+            raise SelectorError(f"found '{tokens.next}', expected: identifier after ','")
     return requirements
 
 
-def _scan(text: str) -> Iterator[str]:
-    place = 0
-    while place < len(text):
-        found = _WORD.match(text, place) or _SYMBOL.match(text, place)
+def _tokenize(text: str) -> Iterator[str]:
+    position = 0
+    while position < len(text):
+        found = _IDENTIFIER.match(text, position) or _SYMBOL.match(text, position)
         if found:
             yield found.group()
-        place = found.end() if found else place + 1
+        position = found.end() if found else position + 1
 
 
-def _is_word(text: str) -> bool:
+def _is_identifier(text: str) -> bool:
     return bool(text) and not _SYMBOL.match(text)
 
 
-class _Words:
-    """The words of a selector, read from left to right; behind the last come empty ones."""
+class _Tokens:
+    """A cursor over the tokens of a selector; after the last one, all tokens are empty strings."""
 
-    def __init__(self, words: list[str]) -> None:
-        self._words = words
-        self._place = 0
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = tokens
+        self._position = 0
 
     @property
     def next(self) -> str:
-        return self._words[self._place] if self._place < len(self._words) else ""
+        return self._tokens[self._position] if self._position < len(self._tokens) else ""
 
     def take(self) -> str:
-        word = self.next
-        self._place += 1
-        return word
+        lexeme = self.next
+        self._position += 1
+        return lexeme
 
 
-def _requirement(words: _Words) -> Requirement:
+def _requirement(tokens: _Tokens) -> Requirement:
     try:
-        return _parse_requirement(words)
+        return _parse_requirement(tokens)
     except SelectorError as error:
         raise SelectorError(f"unable to parse requirement: {error}") from None
 
 
-def _parse_requirement(words: _Words) -> Requirement:
-    absent = words.next == "!"
+def _parse_requirement(tokens: _Tokens) -> Requirement:
+    absent = tokens.next == "!"
     if absent:
-        words.take()
-    key = words.take()
-    if not _is_word(key):
+        tokens.take()
+    key = tokens.take()
+    if not _is_identifier(key):
         raise SelectorError(f"found '{key}', expected: identifier")
     _check_key(key)
-    if absent or words.next in {"", ","}:
+    if absent or tokens.next in {"", ","}:
         return Requirement(key, "!" if absent else "exists")
-    operator = words.take()
+    operator = tokens.take()
     if operator not in _BINARY:
         raise SelectorError(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
-    values = _values(words) if operator in {"in", "notin"} else frozenset({_exact_value(words)})
-    for place, value in enumerate(sorted(values)):
-        _check_value(key, operator, place, value)
+    values = _values(tokens) if operator in {"in", "notin"} else frozenset({_exact_value(tokens)})
+    for position, value in enumerate(sorted(values)):
+        _check_value(key, operator, position, value)
     return Requirement(key, {"=": "in", "==": "in", "!=": "notin"}.get(operator, operator), values)
 
 
-def _exact_value(words: _Words) -> str:
-    if words.next in {"", ","}:
+def _exact_value(tokens: _Tokens) -> str:
+    if tokens.next in {"", ","}:
         return ""
-    value = words.take()
-    if not _is_word(value):
+    value = tokens.take()
+    if not _is_identifier(value):
         raise SelectorError(f"found '{value}', expected: identifier")
     return value
 
 
-def _values(words: _Words) -> frozenset[str]:
-    """The values between parentheses; nothing between two commas is the empty value."""
-    if words.next != "(":
-        raise SelectorError(f"found '{words.next}' expected: '('")
-    words.take()
+def _values(tokens: _Tokens) -> frozenset[str]:
+    """The values in parentheses; an omitted value is the empty string."""
+    if tokens.next != "(":
+        raise SelectorError(f"found '{tokens.next}' expected: '('")
+    tokens.take()
     values, value = set(), ""
-    while words.next != ")":
-        word = words.take()
-        if word == ",":
+    while tokens.next != ")":
+        lexeme = tokens.take()
+        if lexeme == ",":
             values.add(value)
             value = ""
-        elif _is_word(word) and not value:
-            value = word
-            if words.next not in {",", ")"}:
-                raise SelectorError(f"found '{words.next}', expected: ',' or ')'")
+        elif _is_identifier(lexeme) and not value:
+            value = lexeme
+            if tokens.next not in {",", ")"}:
+                raise SelectorError(f"found '{tokens.next}', expected: ',' or ')'")
         else:
-            raise SelectorError(f"found '{word}', expected: ',', ')' or identifier")
-    words.take()
+            raise SelectorError(f"found '{lexeme}', expected: ',', ')' or identifier")
+    tokens.take()
     return frozenset(values | {value})
 
 
@@ -188,15 +191,15 @@ def _check_key(key: str) -> None:
         raise SelectorError(f'<nil>: Invalid value: "{key}": name part must be no more than 63 bytes')
 
 
-def _check_value(key: str, operator: str, place: int, value: str) -> None:
+def _check_value(key: str, operator: str, position: int, value: str) -> None:
     if operator in {">", "<"} and not re.fullmatch(r"[+-]?[0-9]+", value):
         raise SelectorError(
-            f"values[{place}]: Invalid value: \"{value}\": for 'Gt', 'Lt' operators, the value must be an integer"
+            f"values[{position}]: Invalid value: \"{value}\": for 'Gt', 'Lt' operators, the value must be an integer"
         )
     if len(value) > 63:
-        raise SelectorError(f'values[{place}][{key}]: Invalid value: "{value}": must be no more than 63 bytes')
+        raise SelectorError(f'values[{position}][{key}]: Invalid value: "{value}": must be no more than 63 bytes')
     if not _VALUE.fullmatch(value):
-        raise SelectorError(f'values[{place}][{key}]: Invalid value: "{value}": {_VALUE_RULE}')
+        raise SelectorError(f'values[{position}][{key}]: Invalid value: "{value}": {_VALUE_RULE}')
 
 
 # Fields ---------------------------------------------------------------------------------------------------------------
@@ -238,7 +241,7 @@ _TERM = re.compile(r"(?P<field>.*?)(?P<operator>!=|==|=)(?P<value>.*)", re.DOTAL
 
 
 def field_selector(text: str, *, group: str = "", kind: str = "") -> Predicate:
-    """The predicate for `metadata.name=a,status.phase!=Running`, with the fields that the kind offers."""
+    """The predicate of a selector such as `metadata.name=a,status.phase!=Running`; raises `SelectorError`."""
     terms = []
     for term in _split_terms(text):
         found = _TERM.fullmatch(term)
@@ -257,7 +260,7 @@ def field_selector(text: str, *, group: str = "", kind: str = "") -> Predicate:
 
 
 def field_value(item: Json, name: str) -> str:
-    """The text that a field selector compares: empty if the field is absent."""
+    """The value of a field as string, for comparison; empty if the field is absent."""
     value: Any = item
     for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -273,7 +276,7 @@ def field_value(item: Json, name: str) -> str:
 
 
 def _split_terms(text: str) -> list[str]:
-    """The terms between commas; a comma behind a backslash is part of a value."""
+    """The comma-separated terms; an escaped comma is part of a value."""
     return [term for term in re.findall(r"(?:\\.|\\$|[^,\\])*", text, re.DOTALL) if term]
 
 

@@ -1,7 +1,7 @@
-"""Watches: a reader's place in the history of a table, and the stream that follows it.
+"""WATCH: a position in the history of a table, and the stream of events from there on.
 
-A watch has no buffer of its own. It remembers where it stands in the table's history; if it is so slow that the history
-is cut off before it, it ends with 410, as a slow watcher does in the API server's watch cache.
+A watch has no buffer. It reads from the table's history at its own speed; if the history has been trimmed past its
+position, it ends with 410, like a slow watcher of the watch cache in kube-apiserver.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 import msgspec
 
 from trainop.local.api import status_errors
-from trainop.local.api.request.lists import ListOptions, Selected, parse_version
+from trainop.local.api.request.lists import Filter, ListOptions, parse_version
 from trainop.local.api.request.render import Renderer
 from trainop.local.api.status_errors import StatusError
 from trainop.local.api.storage.versioned_store import Change, Store, Stored, Table
 from trainop.runtime.clock import Clock
 
-_BOOKMARK_EVERY = 60.0
-_BOOKMARK_BEFORE_END = 2.0
-_BATCH = 500
+_BOOKMARK_INTERVAL = 60.0
+_LAST_BOOKMARK_BEFORE_TIMEOUT = 2.0
+_BATCH_SIZE = 500
 
 
 class Watch:
-    """A `Stream` of watch lines; what it shows begins when it is made, not when it is first read."""
+    """A `Stream` of watch events. It starts at its construction, not at the first read."""
 
     status = 200
     headers: Mapping[str, str] = {"content-type": "application/json", "cache-control": "no-cache, private"}
@@ -37,111 +37,111 @@ class Watch:
         table: Table,
         options: ListOptions,
         *,
-        selected: Selected,
+        selected: Filter,
         renderer: Renderer,
         clock: Clock,
         rng: random.Random,
-        forget: Callable[[Watch], None],
+        on_end: Callable[[Watch], None],
     ) -> None:
         self._store = store
         self._table = table
         self._selected = selected
         self._renderer = renderer
         self._clock = clock
-        self._forget = forget
+        self._on_end = on_end
         self._bookmarks = options.bookmarks
-        self._woken = asyncio.Event()
-        self._alarm: asyncio.Task[None] | None = None
-        """Rings when a bookmark is due, or the end."""
+        self._wake_up = asyncio.Event()
+        self._timer: asyncio.Task[None] | None = None
+        """Sleeps until the next bookmark or the timeout is due."""
         self._closed = False
-        self._refused: StatusError | None = None
+        self._start_error: StatusError | None = None
         self._initial: list[Stored] = []
-        self._ends_initial = False
+        self._sends_initial_events_end = False
         self._seen = store.version
         self._position = table.trimmed + len(table.history)
-        self._begin(options)
+        self._set_start(options)
         seconds = options.timeout_seconds or rng.uniform(1800, 3600)
         self._deadline = clock.monotonic() + seconds
         self._next_bookmark = self._bookmark_after(clock.monotonic())
-        table.wakers[self._woken.set] = None
+        table.wakers[self._wake_up.set] = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Lines as they come about, several in one chunk if they are there at once."""
+        """Events as they occur; events that are available together form one chunk."""
         try:
-            if self._refused is not None:
-                raise self._refused
-            for chunk in self._first_lines():
+            if self._start_error is not None:
+                raise self._start_error
+            for chunk in self._initial_events():
                 yield chunk
             while not self._closed:
-                if lines := self._next_lines():
+                if lines := self._next_events():
                     yield lines
                 elif self._bookmark_due():
                     yield self._renderer.bookmark(self._store.version)
-                elif self._finished():
+                elif self._has_ended():
                     return
                 else:
-                    await self._pause()
+                    await self._wait()
         except StatusError as error:
             yield _error_line(error)
         finally:
             self.end()
 
     async def close(self) -> None:
-        """End the stream; whoever reads it sees it end."""
+        """End the stream, also for a reader that waits for events."""
         self.end()
 
     def end(self) -> None:
         self._closed = True
-        self._forget(self)
-        self._table.wakers.pop(self._woken.set, None)
-        self._woken.set()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._on_end(self)
+        self._table.wakers.pop(self._wake_up.set, None)
+        self._wake_up.set()
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def _begin(self, options: ListOptions) -> None:
-        """Find the place in the history, or the state to begin with."""
-        version = _version(options.resource_version)
+    def _set_start(self, options: ListOptions) -> None:
+        """Set the start: initial events of the current state, a position in the history, or an error."""
+        version = _parse_version(options.resource_version)
         initial = options.send_initial_events
         if initial is None:
             initial = version == 0
         if initial:
             if version > self._store.version:
-                self._refused = status_errors.too_large(version, self._store.version)
+                self._start_error = status_errors.too_large(version, self._store.version)
                 return
             self._initial = [self._table.objects[key] for key in self._table.keys()]  # noqa: SIM118 - no mapping
-            self._ends_initial = options.send_initial_events is True and self._bookmarks
+            self._sends_initial_events_end = options.send_initial_events is True and self._bookmarks
         elif version:
             if version < self._table.compacted_version:
-                self._refused = status_errors.expired(
+                self._start_error = status_errors.expired(
                     f"too old resource version: {version} ({self._table.compacted_version})"
                 )
                 return
             self._position = self._table.position_after(version)
 
-    def _first_lines(self) -> Iterator[bytes]:
+    def _initial_events(self) -> Iterator[bytes]:
         shown = [stored for stored in self._initial if self._selected(stored)]
         self._initial = []
-        for first in range(0, len(shown), _BATCH):
-            yield b"".join(self._renderer.event("ADDED", stored) for stored in shown[first : first + _BATCH])
-        if self._ends_initial:
+        for first in range(0, len(shown), _BATCH_SIZE):
+            yield b"".join(self._renderer.event("ADDED", stored) for stored in shown[first : first + _BATCH_SIZE])
+        if self._sends_initial_events_end:
             yield self._renderer.bookmark(self._seen, initial_events_end=True)
 
-    def _next_lines(self) -> bytes:
-        """What happened since, at most a batch; empty if nothing did that is asked for. Raises what ends the watch."""
+    def _next_events(self) -> bytes:
+        """The next batch of selected events; empty if there is none yet. Raises 410 if the history is too short."""
         lines: list[bytes] = []
         while not lines:
-            changes = self._table.since(self._position, _BATCH)
+            changes = self._table.since(self._position, _BATCH_SIZE)
             if changes is None:
                 raise status_errors.expired(f"too old resource version: {self._seen} ({self._table.compacted_version})")
             if not changes:
                 return b""
             self._position += len(changes)
             self._seen = changes[-1].version
-            lines = [line for line in map(self._line, changes) if line]
+            lines = [line for line in map(self._event, changes) if line]
         return b"".join(lines)
 
-    def _line(self, change: Change) -> bytes:
-        """The change as this watch sees it: entering and leaving the selection are ADDED and DELETED."""
+    def _event(self, change: Change) -> bytes:
+        """The event of a change; an object that enters or leaves the selection is ADDED or DELETED."""
         was = change.old is not None and self._selected(change.old)
         if change.new is None:
             assert change.deleted is not None  # noqa: S101 - a deletion has a final state
@@ -154,8 +154,8 @@ class Watch:
         return b""
 
     def _bookmark_after(self, now: float) -> float:
-        last = self._deadline - _BOOKMARK_BEFORE_END
-        return min(now + _BOOKMARK_EVERY, last) if self._bookmarks and now < last else math.inf
+        last = self._deadline - _LAST_BOOKMARK_BEFORE_TIMEOUT
+        return min(now + _BOOKMARK_INTERVAL, last) if self._bookmarks and now < last else math.inf
 
     def _bookmark_due(self) -> bool:
         now = self._clock.monotonic()
@@ -164,23 +164,23 @@ class Watch:
         self._next_bookmark = self._bookmark_after(now)
         return True
 
-    def _finished(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._table.closed or self._clock.monotonic() >= self._deadline
 
-    async def _pause(self) -> None:
-        self._woken.clear()
-        if self._alarm is None or self._alarm.done():
-            self._alarm = asyncio.create_task(self._ring())
-        await self._woken.wait()
+    async def _wait(self) -> None:
+        self._wake_up.clear()
+        if self._timer is None or self._timer.done():
+            self._timer = asyncio.create_task(self._wake_when_due())
+        await self._wake_up.wait()
 
-    async def _ring(self) -> None:
+    async def _wake_when_due(self) -> None:
         until = min(self._deadline, self._next_bookmark)
         await self._clock.sleep(max(0.0, until - self._clock.monotonic()))
-        self._woken.set()
+        self._wake_up.set()
 
 
-def _version(text: str) -> int:
-    """As of a list, but the API server calls a bad one its own error."""
+def _parse_version(text: str) -> int:
+    """As `parse_version`, but kube-apiserver answers 500 to an invalid resourceVersion of a watch."""
     try:
         return parse_version(text)
     except StatusError as error:

@@ -9,18 +9,18 @@ import msgspec
 
 from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
-from trainop.local.api.request import bounds
+from trainop.local.api.request import limits
 from trainop.local.api.request.deletes import Deleter
 from trainop.local.api.request.lists import ListOptions, list_page, parse_version, select
 from trainop.local.api.request.patching import Patcher
-from trainop.local.api.request.pod_subresources import PodParts
-from trainop.local.api.request.render import Form, Renderer, Wanted, content_type, encode, negotiate
+from trainop.local.api.request.pod_subresources import PodSubresources
+from trainop.local.api.request.render import Form, Renderer, Representation, content_type, encode, negotiate
+from trainop.local.api.request.request_info import NoSuchPathError, RequestInfo, parse_path
 from trainop.local.api.request.reviews import review
-from trainop.local.api.request.route import NoSuchPathError, Route, find
-from trainop.local.api.request.scale import Scaler
+from trainop.local.api.request.scale_subresource import ScaleSubresource
 from trainop.local.api.request.tokens import issue_token
 from trainop.local.api.request.watches import Watch
-from trainop.local.api.request.writes import Writer, Written
+from trainop.local.api.request.writes import Writer, WriteResult
 from trainop.local.api.serving import discovery
 from trainop.local.api.serving.openapi import SWAGGER, Documents
 from trainop.local.api.status_errors import StatusError
@@ -36,7 +36,7 @@ _HEALTH = {"/healthz", "/livez", "/readyz"}
 
 
 @dataclass(slots=True)
-class Whole:
+class BufferedStream:
     """A response that is there at once, read as a stream."""
 
     status: int
@@ -53,11 +53,11 @@ class Whole:
 class Router:
     """Answers requests; what cannot be answered is a Status."""
 
-    def __init__(self, backend: Backend, pods: PodParts) -> None:
+    def __init__(self, backend: Backend, pods: PodSubresources) -> None:
         self._backend = backend
         self._writer = Writer(backend)
         self._patcher = Patcher(backend, self._writer)
-        self._scaler = Scaler(backend, self._writer)
+        self._scaler = ScaleSubresource(backend, self._writer)
         self._deleter = Deleter(backend)
         self._pods = pods
         self._documents = Documents(backend.registry)
@@ -66,10 +66,10 @@ class Router:
     async def answer(self, request: Request) -> Response | Stream:
         """A Response, or for watches and logs a Stream."""
         try:
-            bounds.check_body(request.body)
+            limits.check_body(request.body)
             return await self._answer(request)
         except RecursionError:
-            return respond(bounds.too_deep())
+            return respond(limits.nested_too_deeply())
         except UnicodeError as error:
             return respond(status_errors.bad_request(f"text that is not valid in UTF-8: {error}"))
         except StatusError as error:
@@ -82,7 +82,7 @@ class Router:
         for watch in tuple(self._watches):
             watch.end()
 
-    def _forget(self, watch: Watch) -> None:
+    def _remove_watch(self, watch: Watch) -> None:
         self._watches.pop(watch, None)
 
     async def _answer(self, request: Request) -> Response | Stream:
@@ -90,7 +90,7 @@ class Router:
         if path.startswith(("/api/", "/apis/")) and path.count("/") > 2 + path.startswith("/apis"):
             if answered := review(self._backend, request):
                 return _json(answered, 201)
-            return await self._on_resource(find(self._backend.registry, path), request)
+            return await self._on_resource(parse_path(self._backend.registry, path), request)
         return self._on_document(path, request)
 
     def _on_document(self, path: str, request: Request) -> Response:
@@ -119,58 +119,58 @@ class Router:
             raise NoSuchPathError
         return Response(200, _JSON, body)
 
-    async def _on_resource(self, route: Route, request: Request) -> Response | Stream:
-        if route.subresource and route.subresource not in {"status", "finalize"}:
-            if route.subresource == "scale":
-                return self._written(route, request, self._scaler.answer(route, request))
-            if route.subresource == "token":
-                return _json(issue_token(self._backend, route, request), 201)
-            return await self._pods.answer(route, request)
-        return self._on_object(route, request) if route.name else self._on_collection(route, request)
+    async def _on_resource(self, info: RequestInfo, request: Request) -> Response | Stream:
+        if info.subresource and info.subresource not in {"status", "finalize"}:
+            if info.subresource == "scale":
+                return self._written(info, request, self._scaler.answer(info, request))
+            if info.subresource == "token":
+                return _json(issue_token(self._backend, info, request), 201)
+            return await self._pods.answer(info, request)
+        return self._on_object(info, request) if info.name else self._on_collection(info, request)
 
-    def _on_object(self, route: Route, request: Request) -> Response | Stream:
+    def _on_object(self, info: RequestInfo, request: Request) -> Response | Stream:
         match request.method:
             case "GET":
-                return self._get(route, request)
+                return self._get(info, request)
             case "PUT":
-                return self._written(route, request, self._writer.replace(route, request))
+                return self._written(info, request, self._writer.replace(info, request))
             case "PATCH":
-                return self._written(route, request, self._patcher.patch(route, request))
-            case "DELETE" if not route.subresource:
-                return _json(self._deleter.delete(route, request))
+                return self._written(info, request, self._patcher.patch(info, request))
+            case "DELETE" if not info.subresource:
+                return _json(self._deleter.delete(info, request))
         raise status_errors.method_not_allowed()
 
-    def _on_collection(self, route: Route, request: Request) -> Response | Stream:
+    def _on_collection(self, info: RequestInfo, request: Request) -> Response | Stream:
         match request.method:
             case "GET":
-                return self._list_or_watch(route, request)
-            case "POST" if route.covers_one_namespace:
-                return self._written(route, request, self._writer.create(route, request))
-            case "DELETE" if "deletecollection" in route.kind.verbs and route.covers_one_namespace:
-                return _json(self._deleter.delete_collection(route, request))
+                return self._list_or_watch(info, request)
+            case "POST" if info.covers_one_namespace:
+                return self._written(info, request, self._writer.create(info, request))
+            case "DELETE" if "deletecollection" in info.kind.verbs and info.covers_one_namespace:
+                return _json(self._deleter.delete_collection(info, request))
         raise status_errors.method_not_allowed()
 
-    def _get(self, route: Route, request: Request) -> Response | Stream:
+    def _get(self, info: RequestInfo, request: Request) -> Response | Stream:
         if ListOptions.parse(request.query).watch:
-            return self._list_or_watch(route, request)
+            return self._list_or_watch(info, request)
         store = self._backend.store
         wanted_version = parse_version(request.query.get("resourceVersion", ""))
         if wanted_version > store.version:
             raise status_errors.too_large(wanted_version, store.version)
         wanted = negotiate(request.accept)
-        stored = store.get(route.kind.table, route.key)
+        stored = store.get(info.kind.table, info.key)
         if stored is None:
-            raise route.not_found()
-        return _bytes(self._renderer(route, request, wanted).one(stored), 200, wanted)
+            raise info.not_found()
+        return _bytes(self._renderer(info, request, wanted).one(stored), 200, wanted)
 
-    def _list_or_watch(self, route: Route, request: Request) -> Response | Stream:
+    def _list_or_watch(self, info: RequestInfo, request: Request) -> Response | Stream:
         options = ListOptions.parse(request.query)
         wanted = negotiate(request.accept)
-        kind, store = route.kind, self._backend.store
-        selected = select(kind, route.namespace, route.name or None, options)
-        renderer = self._renderer(route, request, wanted)
+        kind, store = info.kind, self._backend.store
+        selected = select(kind, info.namespace, info.name or None, options)
+        renderer = self._renderer(info, request, wanted)
         if not options.watch:
-            page = list_page(store, kind, route.namespace, options, selected)
+            page = list_page(store, kind, info.namespace, options, selected)
             return _bytes(renderer.many(page.items, page.metadata), 200, wanted)
         watch = Watch(
             store,
@@ -180,24 +180,24 @@ class Router:
             renderer=renderer,
             clock=self._backend.clock,
             rng=self._backend.rng,
-            forget=self._forget,
+            on_end=self._remove_watch,
         )
         self._watches[watch] = None
         return watch
 
-    def _written(self, route: Route, request: Request, written: Written) -> Response:
+    def _written(self, info: RequestInfo, request: Request, written: WriteResult) -> Response:
         wanted = negotiate(request.accept)
         headers = dict(_warning_headers(written.warnings))
-        if wanted == Wanted() and written.stored is not None:
-            body = route.kind.encode(written.stored)
-        elif wanted.form is Form.WHOLE:
+        if wanted == Representation() and written.stored is not None:
+            body = info.kind.encode(written.stored)
+        elif wanted.form is Form.OBJECT:
             body = encode(written.value, wanted)
         else:
-            body = self._renderer(route, request, wanted).value(written.value)
+            body = self._renderer(info, request, wanted).value(written.value)
         return Response(written.code, {**_JSON, **headers, "content-type": content_type(wanted)}, body)
 
-    def _renderer(self, route: Route, request: Request, wanted: Wanted) -> Renderer:
-        return Renderer(route.kind, wanted, self._backend.clock.now(), request.query)
+    def _renderer(self, info: RequestInfo, request: Request, wanted: Representation) -> Renderer:
+        return Renderer(info.kind, wanted, self._backend.clock.now(), request.query)
 
 
 def respond(error: StatusError) -> Response:
@@ -215,5 +215,5 @@ def _json(value: Json, code: int = 200) -> Response:
     return Response(code, _JSON, msgspec.json.encode(value))
 
 
-def _bytes(body: bytes, code: int, wanted: Wanted) -> Response:
+def _bytes(body: bytes, code: int, wanted: Representation) -> Response:
     return Response(code, {**_JSON, "content-type": content_type(wanted)}, body)

@@ -19,9 +19,9 @@ from trainop.local.api.registry.kinds import Registry
 from trainop.local.api.registry.namespaces import SYSTEM_NAMESPACES
 from trainop.local.api.registry.workloads import NoControllerEvents
 from trainop.local.api.request.deletes import Deleter
-from trainop.local.api.request.pod_subresources import LogSource, PodParts
-from trainop.local.api.serving.http import HttpServer
-from trainop.local.api.serving.router import Router, Whole, respond
+from trainop.local.api.request.pod_subresources import LogSource, PodSubresources
+from trainop.local.api.serving.http_server import HttpServer
+from trainop.local.api.serving.router import BufferedStream, Router, respond
 from trainop.local.api.serving.tls import make_certificate
 from trainop.local.api.storage.persistence import Journal, StorageError
 from trainop.local.api.storage.versioned_store import Store
@@ -68,7 +68,7 @@ class ApiServer:
         self._controllers = (self._garbage_collector, self._namespaces, self._crd_finalizer, self._event_expiry)
         for listener in (self._crd_registrar, *self._controllers, NoControllerEvents(self._backend)):
             store.listen(listener)
-        self._pods = PodParts(self._backend, log_source)
+        self._pods = PodSubresources(self._backend, log_source)
         self._router = Router(self._backend, self._pods)
         self._http = HttpServer(self._backend, self.answer)
         self._open = True
@@ -213,7 +213,7 @@ class _InProcess:
     async def open(self, request: Request) -> Stream:
         answer = await self._server.answer(request)
         if isinstance(answer, Response):
-            return Whole(answer.status, answer.headers, answer.body)
+            return BufferedStream(answer.status, answer.headers, answer.body)
         return answer
 
     async def close(self) -> None:

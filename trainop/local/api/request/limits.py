@@ -1,8 +1,7 @@
-"""How large and how deep what a client sends may become.
+"""Limits of the size and depth of request bodies.
 
-A value is a tree in what it means, but not always in memory: aliases of YAML and the `copy` of a JSON patch let parts
-be shared, so that some hundred bytes can stand for more than any machine holds. It is measured as the tree that it
-means, without walking shared parts twice.
+YAML aliases and the `copy` operation of a JSON patch share parts of a value, so that a few hundred bytes can expand to
+more than the memory of any machine. `check_value` measures the expanded size without walking shared parts twice.
 """
 
 from __future__ import annotations
@@ -12,25 +11,25 @@ from typing import Any
 from trainop.local.api.status_errors import StatusError, bad_request
 
 BODY_LIMIT = 3 * 1024 * 1024
-"""Bytes of a request, as of the API server (`--max-request-bytes` of etcd, doubled)."""
+"""Bytes of a request body, as in kube-apiserver (twice the `--max-request-bytes` of etcd)."""
 DEPTH_LIMIT = 500
-"""Levels. The API server takes 10,000; Python's own stack ends at 1,000."""
+"""Levels of nesting. kube-apiserver allows 10,000, but the recursion limit of Python is 1,000."""
 _NODE_LIMIT = BODY_LIMIT
-"""A value of one byte at least for each node would be larger than a request may be."""
+"""Nodes of an expanded value; each takes at least one byte, so more could not fit into a request."""
 
 
 def check_body(body: bytes) -> None:
-    """Refuse what is too large to be looked at."""
+    """Raise 413 if the body exceeds the limit."""
     if len(body) > BODY_LIMIT:
         raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {BODY_LIMIT}", {})
 
 
-def too_deep() -> StatusError:
+def nested_too_deeply() -> StatusError:
     return bad_request(f"the object is nested too deeply: this server takes {DEPTH_LIMIT} levels")
 
 
 def check_value(value: Any) -> None:
-    """Refuse what is nested too deeply, contains itself, or means more than a request may hold."""
+    """Raise 400 if the value is nested too deeply, contains itself, or expands to more nodes than the limit."""
     measured: dict[int, tuple[int, int]] = {}
     open_: set[int] = set()
     stack: list[tuple[Any, bool]] = [(value, False)]
@@ -51,12 +50,12 @@ def check_value(value: Any) -> None:
         size = len(item) + 1 + sum(nodes for nodes, _ in inner)
         depth = 1 + max((levels for _, levels in inner), default=0)
         if depth > DEPTH_LIMIT:
-            raise too_deep()
+            raise nested_too_deeply()
         if size > _NODE_LIMIT:
             raise bad_request("the object means more than a request may hold: its parts are copied too often")
         measured[id(item)] = (size, depth)
 
 
-def may_be_deep(body: bytes) -> bool:
-    """Whether the text opens more lists and maps than may stand in each other."""
+def may_exceed_depth(body: bytes) -> bool:
+    """Whether the body has more opening brackets than the depth limit; a cheap check before `check_value`."""
     return body.count(b"{") + body.count(b"[") > DEPTH_LIMIT
