@@ -1,11 +1,14 @@
 """Back-off limit, deadline, time to live, and what is cleaned up at the end."""
 
+import json
+
 import pytest
 
 from tests.engine.builders import (
     CREATED,
     NOW,
     RUNNING,
+    UID,
     at,
     condition,
     make_job,
@@ -21,6 +24,7 @@ from tests.engine.builders import (
 from tests.engine.world import World
 from trainop.engine.actions import Count, CreatePod, DeleteJob, DeletePod, DeleteService, Event, Plan
 from trainop.engine.limits import is_under_way, seconds_to_due
+from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Pod
 from trainop.runtime.objects.metadata import Json, Unstructured
 
@@ -234,15 +238,36 @@ def test_terminating_pods_are_not_deleted_again():
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"), [(BACKOFF, None), (DEADLINE, None), ("x", "PyTorchJobFailedValidation")]
+    ("stopped", "reason"),
+    [("BackoffLimitExceeded", None), ("DeadlineExceeded", None), ("", "PyTorchJobFailedValidation")],
 )
 @pytest.mark.parametrize(("policy", "gone"), [("None", 1), ("Running", 1), ("All", 2)])
-def test_a_job_cut_short_never_keeps_running_pods(message: str, reason: str | None, policy: str, gone: int):
-    status = status_of(CREATED, condition("Failed", reason=reason, message=message))
+def test_a_job_cut_short_never_keeps_running_pods(stopped: str, reason: str | None, policy: str, gone: int):
+    status = status_of(CREATED, condition("Failed", reason=reason, message="x"))
+    annotations = {RESTARTS: json.dumps({"job": UID, "stopped": stopped})}
     pods = [make_pod(), make_pod(index=1, phase="Succeeded")]
-    made = plan_for(make_job(run={"cleanPodPolicy": policy}, status=status), pods)
+    made = plan_for(make_job(run={"cleanPodPolicy": policy}, status=status, annotations=annotations), pods)
     assert len(names(made, DeletePod)) == len(names(made, DeleteService)) == gone
     assert names(made, DeletePod)[0] == "j-worker-0"
+
+
+@pytest.mark.parametrize("run", [{"backoffLimit": 4}, {"activeDeadlineSeconds": 1}])
+def test_the_limit_that_ended_a_job_is_noted_for_later_passes(run: Json):
+    """The message of the condition is for people: nothing depends on its words."""
+    started = {**status_of(CREATED, RUNNING), "startTime": "2020-01-01T00:00:00Z"}
+    made = plan_for(make_job(run=run, status=started), [make_pod(restarts=4)])
+    status = written(made)
+    status["conditions"][-1]["message"] = "reworded"
+    noted = {name: value for name, value in made.annotations.items() if value is not None}
+    later = plan_for(make_job(run=run, status=status, annotations=noted), [make_pod()])
+    assert names(later, DeletePod) == ["j-worker-0"]
+
+
+def test_a_limit_that_was_noted_without_ending_the_job_does_not_count():
+    """The annotation is written before the status, and the user may raise the limit in between."""
+    annotations = {RESTARTS: json.dumps({"job": UID, "stopped": "BackoffLimitExceeded"})}
+    made = plan_for(make_job(annotations=annotations), [make_pod()])
+    assert "stopped" not in json.loads(made.annotations[RESTARTS] or "")
 
 
 def test_an_ordinary_failure_keeps_what_the_policy_keeps():

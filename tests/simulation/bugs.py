@@ -16,8 +16,8 @@ from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.reconciler import JobReconciler, _can_wait, _is_unsettled
+from trainop.engine import assess, replicas
 from trainop.engine import plan as engine
-from trainop.engine import replicas
 from trainop.engine.builder import PlanBuilder
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.slots import RoleSlots
@@ -263,7 +263,7 @@ def resumed_among_dying_pods():
 
 @bug("Of pods that restart together some are made anew before all have gone.")
 def circle_not_awaited():
-    return patch(replicas, "going", lambda *_: set())
+    return patch(replicas, "restarting_groups", lambda *_: set())
 
 
 @bug("completionTime is set in every pass over a finished job.")
@@ -294,7 +294,7 @@ def deadline_from_creation():
         limit = job.run_policy.active_deadline
         return None if limit is None or born is None else limit - (now - born).total_seconds()
 
-    return patch(engine, "seconds_to_deadline", left)
+    return patch(assess, "seconds_to_deadline", left)
 
 
 # Queue and controller -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.planting import bug, patch
-from trainop.engine import failures, leaders, limits, replicas, restarts, slots, status
+from trainop.engine import assess, failures, leaders, limits, replicas, slots, status
 from trainop.engine import plan as engine
 from trainop.engine.actions import DeletePod
 from trainop.engine.builder import PlanBuilder
@@ -168,10 +168,10 @@ def start_time_kept():
 def _limit_moved(by: int) -> Any:
     exceeded = limits.exceeded
 
-    def moved(job: Any, lines: Any, findings: Any, history: Any, fresh: restarts.NewRestarts) -> Any:
+    def moved(job: Any, lines: Any, findings: Any, history: Any, fresh: failures.NewRestarts) -> Any:
         return exceeded(job, lines, findings, history, fresh._replace(failures=max(0, fresh.failures + by)))
 
-    return patch(engine, "exceeded", moved)
+    return patch(assess, "exceeded", moved)
 
 
 @bug("One failure more than backoffLimit is allowed.")
@@ -183,21 +183,21 @@ def backoff_limit_one_more():
 def backoff_limit_one_less():
     exceeded = limits.exceeded
 
-    def early(job: Any, lines: Any, findings: Any, history: Any, fresh: restarts.NewRestarts) -> Any:
+    def early(job: Any, lines: Any, findings: Any, history: Any, fresh: failures.NewRestarts) -> Any:
         more = fresh._replace(failures=fresh.failures + 1) if fresh.failures else fresh
         return exceeded(job, lines, findings, history, more)
 
-    return patch(engine, "exceeded", early)
+    return patch(assess, "exceeded", early)
 
 
 @bug("One disruption more than infra-restart-limit is allowed.")
 def infra_limit_one_more():
     exceeded = limits.exceeded
 
-    def late(job: Any, lines: Any, findings: Any, history: Any, fresh: restarts.NewRestarts) -> Any:
+    def late(job: Any, lines: Any, findings: Any, history: Any, fresh: failures.NewRestarts) -> Any:
         return exceeded(job, lines, findings, history, fresh._replace(disruptions=max(0, fresh.disruptions - 1)))
 
-    return patch(engine, "exceeded", late)
+    return patch(assess, "exceeded", late)
 
 
 @bug("An evicted pod counts as a failure of the user's code.")
@@ -299,7 +299,8 @@ def surplus_left_at_the_end():
 
 @bug("A job that fails at a limit leaves its pods running if the policy is None.")
 def limit_leaves_pods():
-    return patch(engine, "ended_abruptly", lambda *_: False)
+    clean_up = engine._clean_up
+    return patch(engine, "_clean_up", lambda builder, **_: clean_up(builder, abrupt=False))
 
 
 @bug("Services are deleted only together with a pod of their name.")

@@ -28,7 +28,6 @@ from tests.simulation.facts import (
 )
 from trainop.engine.extensions import RESTART_SCOPE, SCOPES
 from trainop.engine.framework import Framework
-from trainop.engine.limits import DEADLINE as DEADLINE_TEXT
 from trainop.engine.parse import ignored
 from trainop.engine.restart_history import RestartHistory
 from trainop.local.api.storage.versioned_store import Change, Table
@@ -132,7 +131,10 @@ class Judge:
     def _on_deadline(self, name: str, job: Json) -> None:
         """Not before its time, and in good time."""
         policy = job["spec"].get("runPolicy") or {}
-        if message_of(job, "Failed") == DEADLINE_TEXT.format(name) and not self._world.script.jumps:
+        if (
+            message_of(job, "Failed") == f"Job {name} has failed because it was active longer than specified deadline"
+            and not self._world.script.jumps
+        ):
             due = parse_timestamp(job["status"]["startTime"]) + timedelta(seconds=policy["activeDeadlineSeconds"])
             late = (self._world.clock.now() - due).total_seconds()
             if not -0.01 <= late <= self._world.rest.patience(due, 2.0):

@@ -12,6 +12,9 @@ from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod
 from trainop.engine.slots import RoleSlots
 
+WHOLE_JOB = "*"
+"""The restart group of all roles together."""
+
 RETRYABLE_EXIT_CODE = 128
 """Policy ExitCode restarts from here on: killed by a signal, or by choice of the program (`pkg/util/train`)."""
 
@@ -113,3 +116,33 @@ def disrupted(pod: Pod) -> bool:
         return True
     conditions = pod.status.conditions
     return any(condition.type == "DisruptionTarget" and condition.status == "True" for condition in conditions)
+
+
+def restartable(job: Job, restarts: Sequence[Restart]) -> list[Restart]:
+    """Those that can be followed by new pods: a failed pod stays as long as its successor cannot be made."""
+    held = {restart_group(job, role.type) for role in job.roles if not (role.makeable and job.readable)}
+    return [restart for restart in restarts if restart_group(job, restart.role.type) not in held]
+
+
+class NewRestarts(NamedTuple):
+    """Restarts that this pass has found and no earlier one has counted, by the budget that they fall under."""
+
+    failures: int
+    disruptions: int
+
+
+def restart_group(job: Job, role: str) -> str:
+    """Names what restarts together: a role, or all of the job."""
+    return WHOLE_JOB if job.extensions.restart_scope == "job" else role
+
+
+def count_new_restarts(job: Job, findings: Findings, history: RestartHistory) -> NewRestarts:
+    """Each pod is a restart, or each circle of pods, which is a disruption if any pod of it was disrupted: its peers
+    fail because of that one."""
+    fresh = [restart for restart in findings.restarts if not history.settled(restart.pod.metadata.uid)]
+    if job.extensions.restart_scope == "pod":
+        disruptions = sum(restart.disrupted for restart in fresh)
+        return NewRestarts(len(fresh) - disruptions, disruptions)
+    circles = {restart_group(job, restart.role.type) for restart in fresh}
+    disrupted = {restart_group(job, restart.role.type) for restart in fresh if restart.disrupted}
+    return NewRestarts(len(circles - disrupted), len(disrupted))

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from datetime import datetime
 
-from trainop.engine.failures import Findings
+from trainop.engine.failures import Findings, NewRestarts
 from trainop.engine.job import Job
 from trainop.engine.parse import read_run_policy
 from trainop.engine.restart_history import RestartHistory
-from trainop.engine.restarts import NewRestarts
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import FAILED, SUCCEEDED, SUSPENDED, Status
 from trainop.runtime.clock import read_time
 from trainop.runtime.objects.metadata import Unstructured
 
-BACKOFF = "Job {} has failed because it has reached the specified backoff limit"
-INFRA = "Job {} has failed because it has reached the specified infra restart limit"
-DEADLINE = "Job {} has failed because it was active longer than specified deadline"
+
+class Limit(enum.Enum):
+    """A limit that ends a job; the value is stored in the restart history."""
+
+    BACKOFF = "BackoffLimitExceeded"
+    INFRA = "InfraRestartLimitExceeded"
+    DEADLINE = "DeadlineExceeded"
+
+    @property
+    def message(self) -> str:
+        """Of the condition Failed, to be filled with the job's name (training-operator `pkg/controller.v1/common`)."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Limit.BACKOFF: "Job {} has failed because it has reached the specified backoff limit",
+    Limit.INFRA: "Job {} has failed because it has reached the specified infra restart limit",
+    Limit.DEADLINE: "Job {} has failed because it was active longer than specified deadline",
+}
 
 
 def exceeded(
     job: Job, all_slots: Iterable[RoleSlots], findings: Findings, history: RestartHistory, fresh: NewRestarts
-) -> str | None:
-    """The text of the limit of restarts that the job has reached, this pass's included."""
+) -> Limit | None:
+    """The limit of restarts that the job has reached, including the restarts of this pass."""
     if _past_backoff(job, all_slots, findings, history, fresh.failures):
-        return BACKOFF
+        return Limit.BACKOFF
     limit = job.extensions.infra_restart_limit
     if limit is not None and fresh.disruptions and history.disruptions + fresh.disruptions > limit:
-        return INFRA
+        return Limit.INFRA
     return None
 
 
@@ -96,13 +112,3 @@ def is_under_way(raw: Unstructured, now: datetime) -> bool:
 def _finished_at(status: Status) -> datetime | None:
     condition = status.find(FAILED) if status.is_true(FAILED) else status.find(SUCCEEDED)
     return read_time((condition or {}).get("lastTransitionTime"))
-
-
-def ended_abruptly(job: Job, status: Status, validation_reason: str) -> bool:
-    """The job was stopped by a limit or a refusal while pods may still have been running: those are to be removed
-    whatever cleanPodPolicy says."""
-    condition = status.find(FAILED)
-    if condition is None or condition.get("status") != "True":
-        return False
-    texts = {text.format(job.name) for text in (BACKOFF, INFRA, DEADLINE)}
-    return condition.get("message") in texts or condition.get("reason") == validation_reason

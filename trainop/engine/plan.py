@@ -7,26 +7,27 @@ created until they are what the spec says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from trainop.engine.actions import DeleteJob, Plan
+from trainop.engine.assess import Assessment, assess_job
 from trainop.engine.builder import PlanBuilder
 from trainop.engine.claim import claim, name_some
 from trainop.engine.cleanup import sweep
 from trainop.engine.companions import reconcile_companions
-from trainop.engine.failures import Fatality, Findings, examine
+from trainop.engine.failures import Fatality
 from trainop.engine.fields import sentence
-from trainop.engine.framework import Framework, Progress, Tally
-from trainop.engine.limits import DEADLINE, ended_abruptly, exceeded, seconds_to_deadline, seconds_to_live
+from trainop.engine.framework import Framework, Progress
+from trainop.engine.limits import Limit, seconds_to_live
 from trainop.engine.parse import ignored, parse
 from trainop.engine.replicas import fill, remove_surplus
 from trainop.engine.restart_history import RESTARTS, RestartHistory
-from trainop.engine.restarts import count_new_restarts, restart, restartable
+from trainop.engine.restarts import restart
 from trainop.engine.seen import Snapshot, UnreadablePod
-from trainop.engine.slots import Arrangement, RoleSlots, arrange, find_surplus
+from trainop.engine.slots import Arrangement, find_surplus
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
-from trainop.engine.symptoms import Stuck, notice_symptoms
+from trainop.engine.stuck import StuckPods
+from trainop.engine.symptoms import notice_symptoms
 
 __all__ = ["ignored", "plan", "reject"]
 
@@ -91,30 +92,41 @@ def _tidy_up(builder: PlanBuilder) -> Plan:
         builder.actions = [DeleteJob()]
     else:
         builder.requeue_after(left)
-        _clean_up(builder)
+        _clean_up(builder, abrupt=_ended_abruptly(builder))
         reconcile_companions(builder, active=False)
     return builder.plan()
 
 
-def _finish(builder: PlanBuilder) -> Plan:
-    """The terminal condition is set: write it before anything is cleaned up."""
+def _finish(builder: PlanBuilder, *, abrupt: bool = False) -> Plan:
+    """The terminal condition is set: write it before anything is cleaned up. `abrupt`: see `_clean_up`."""
     builder.status.complete()
     if builder.status.is_true(SUCCEEDED):
         builder.status.retire_active(into="succeeded")
     left = seconds_to_live(builder.job, builder.status, builder.seen.now)
     builder.requeue_after(left)
-    _clean_up(builder)
+    _clean_up(builder, abrupt=abrupt)
     reconcile_companions(builder, active=False)
     return builder.plan(status_first=True)
 
 
-def _clean_up(builder: PlanBuilder) -> None:
+def _clean_up(builder: PlanBuilder, *, abrupt: bool) -> None:
+    """Delete what `cleanPodPolicy` does not keep. Of a job that a limit or a refusal ended abruptly, pods may still
+    run: they are deleted under each policy."""
     policy = builder.job.run_policy.clean_pod_policy
-    if policy != "All" and ended_abruptly(builder.job, builder.status, builder.reason(VALIDATION)):
+    if policy != "All" and abrupt:
         policy = "Running"
     children = builder.children
     surplus = find_surplus(builder.job, (*children.pods.ours, *children.services.ours))
     builder.actions += sweep(children, policy, surplus)
+
+
+def _ended_abruptly(builder: PlanBuilder) -> bool:
+    """Whether an earlier pass failed the job because of a limit or a refusal."""
+    failed = builder.status.find(FAILED) or {}
+    if failed.get("status") != "True":
+        return False
+    stopped = RestartHistory(builder.job.metadata.uid, builder.job.metadata.annotations).stopped
+    return bool(stopped) or failed.get("reason") == builder.reason(VALIDATION)
 
 
 def _succeed(builder: PlanBuilder, progress: Progress) -> Plan:
@@ -127,17 +139,21 @@ def _succeed(builder: PlanBuilder, progress: Progress) -> Plan:
     return _finish(builder)
 
 
-def _fail(builder: PlanBuilder, text: str, *, reason: str = FAILED, event_type: str = "Normal") -> Plan:
+def _fail(
+    builder: PlanBuilder, text: str, *, reason: str = FAILED, event_type: str = "Normal", abrupt: bool = False
+) -> Plan:
     builder.status.set(FAILED, builder.reason(reason), text)
     builder.event(builder.reason(reason), text, event_type)
     builder.count("failed")
-    return _finish(builder)
+    return _finish(builder, abrupt=abrupt)
 
 
-def _fail_at_limit(builder: PlanBuilder, text: str) -> Plan:
-    """All pods go, so that none is active any more."""
+def _fail_at_limit(builder: PlanBuilder, limit: Limit, history: RestartHistory) -> Plan:
+    """All pods are deleted, so that none is active any more. The annotation makes later passes delete them too."""
+    history.stopped = limit.value
+    builder.annotations[RESTARTS] = history.text(builder.children.pods.uids())
     builder.status.retire_active()
-    return _fail(builder, text.format(builder.job.name))
+    return _fail(builder, limit.message.format(builder.job.name), abrupt=True)
 
 
 def _fail_because(builder: PlanBuilder, fatality: Fatality, progress: Progress) -> Plan:
@@ -155,7 +171,7 @@ def _fail_because(builder: PlanBuilder, fatality: Fatality, progress: Progress) 
 def _refuse(builder: PlanBuilder, problem: str) -> Plan:
     """The job can never run as it is."""
     builder.status.retire_active()
-    return _fail(builder, _validation_text(builder, problem), reason=VALIDATION, event_type="Warning")
+    return _fail(builder, _validation_text(builder, problem), reason=VALIDATION, event_type="Warning", abrupt=True)
 
 
 def _validation_text(builder: PlanBuilder, problem: str) -> str:
@@ -205,7 +221,7 @@ def _resume(builder: PlanBuilder) -> None:
 
 
 def _look_at_dying(builder: PlanBuilder) -> None:
-    stuck = Stuck(builder.seen.wall or builder.seen.now, builder.seen.options)
+    stuck = StuckPods(builder.seen.wall or builder.seen.now, builder.seen.options)
     for pod in builder.children.pods.ours:
         if pod.metadata.deletion_timestamp is not None:
             stuck.look_at(pod, ours=True)
@@ -235,66 +251,52 @@ def _proceed(builder: PlanBuilder) -> Plan:
 
 def _advance(builder: PlanBuilder) -> Plan:
     """One step of a job that is to run."""
-    framework, job, status, pods = builder.framework, builder.job, builder.status, builder.children.pods.ours
+    framework, job, status = builder.framework, builder.job, builder.status
     if status.start_time is None:
         status.start()
-    arrangement = arrange(job, pods)
-    all_slots = arrangement.all_slots
-    tallies = {slots.role.type: slots.tally(framework.container) for slots in all_slots}
-    status.record(framework, job, tallies)
-    _notice(builder, arrangement)
-    progress = _read_progress(builder, arrangement, tallies)
-    if progress.succeeded:
-        return _succeed(builder, progress)
-
-    stored = {} if RESTARTS in builder.annotations else job.metadata.annotations
-    history = RestartHistory(job.metadata.uid, stored)
-    findings = examine(framework, job, all_slots, pods, history)
-    findings.restarts = restartable(job, findings.restarts)
-    _count_failed_pods(builder, findings, history)
-    fresh = count_new_restarts(job, findings, history)
-    limit = exceeded(job, all_slots, findings, history, fresh)
-    if limit is not None:
-        return _fail_at_limit(builder, limit)
-    left = seconds_to_deadline(job, status, builder.seen.now)
-    if left is not None and left <= 0:
-        return _fail_at_limit(builder, DEADLINE)
-    if findings.fatalities:
-        return _fail_because(builder, findings.fatalities[0], progress)
-
+    resumed = RESTARTS in builder.annotations
+    found = assess_job(framework, job, builder.children, builder.seen, status, resumed=resumed)
+    status.record(framework, job, found.tallies)
+    _notice(builder, found.arrangement)
+    if found.progress.succeeded:
+        return _succeed(builder, found.progress)
+    _count_failed_pods(builder, found)
+    if found.limit is not None:
+        return _fail_at_limit(builder, found.limit, found.history)
+    if found.findings.fatalities:
+        return _fail_because(builder, found.findings.fatalities[0], found.progress)
     if job.readable:
         reconcile_companions(builder, active=True)
-        restart(builder, all_slots, findings, history, fresh)
-        remove_surplus(builder, arrangement, history)
-        fill(builder, all_slots, findings, history)
-    if progress.running and not findings.restarts and not _restart_pending(builder, all_slots):
+        restart(builder, found)
+        remove_surplus(builder, found)
+        fill(builder, found)
+    if found.progress.running and not found.findings.restarts and not _restart_pending(builder, found):
         _set_running(builder)
-    if history.touched:
-        builder.annotations[RESTARTS] = history.text(builder.children.pods.uids())
-    builder.requeue_after(left)
+    _write_history(builder, found.history)
+    builder.requeue_after(found.deadline_in)
     return builder.plan()
 
 
-def _read_progress(builder: PlanBuilder, arrangement: Arrangement, tallies: Mapping[str, Tally]) -> Progress:
-    """What the pods say of the job. Nothing while the pods of a role that an edit has taken away, or misspelt, might be
-    those that decide."""
-    if builder.job.errors and arrangement.strays:
-        return Progress(running=False, succeeded=False)
-    return builder.framework.progress(builder.job, tallies)
+def _write_history(builder: PlanBuilder, history: RestartHistory) -> None:
+    """The job goes on: a limit that an earlier pass noted, without being able to write the condition, does not count
+    any more."""
+    if history.touched or history.stopped:
+        history.stopped = ""
+        builder.annotations[RESTARTS] = history.text(builder.children.pods.uids())
 
 
-def _count_failed_pods(builder: PlanBuilder, findings: Findings, history: RestartHistory) -> None:
+def _count_failed_pods(builder: PlanBuilder, found: Assessment) -> None:
     """Once each: a pod to be restarted is settled thereafter, a fatality is the job's end."""
-    restarts = (pod for _, pod, _ in findings.restarts if pod.status.phase == "Failed")
-    count = sum(not history.settled(pod.metadata.uid) for pod in restarts)
-    count += sum(fatality.count for fatality in findings.fatalities)
+    restarts = (pod for _, pod, _ in found.findings.restarts if pod.status.phase == "Failed")
+    count = sum(not found.history.settled(pod.metadata.uid) for pod in restarts)
+    count += sum(fatality.count for fatality in found.findings.fatalities)
     if count:
         builder.count("failed_pods", count)
 
 
-def _restart_pending(builder: PlanBuilder, all_slots: list[RoleSlots]) -> bool:
+def _restart_pending(builder: PlanBuilder, found: Assessment) -> bool:
     """A restarted replica is not back yet."""
-    return builder.status.is_true(RESTARTING) and any(not slots.full for slots in all_slots)
+    return builder.status.is_true(RESTARTING) and any(not slots.full for slots in found.role_slots)
 
 
 def _set_running(builder: PlanBuilder) -> None:

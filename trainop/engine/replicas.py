@@ -8,16 +8,17 @@ from itertools import islice
 from operator import itemgetter
 
 from trainop.engine.actions import CreatePod, CreateService, DeleteService
+from trainop.engine.assess import Assessment
 from trainop.engine.builder import PlanBuilder
 from trainop.engine.claim import Claimed
 from trainop.engine.cleanup import delete_pod
-from trainop.engine.failures import Findings
+from trainop.engine.failures import restart_group
 from trainop.engine.job import Role
 from trainop.engine.manifests import child_name
 from trainop.engine.restart_history import RestartHistory
-from trainop.engine.restarts import going, restart_group
+from trainop.engine.restarts import restarting_groups
 from trainop.engine.seen import Pod, Service
-from trainop.engine.slots import Arrangement, RoleSlots, read_place
+from trainop.engine.slots import RoleSlots, read_place
 
 MOST_PER_PLAN = 500
 """Pods, and services, that one plan creates at most, and pods that it takes away as too many: each of them brings the
@@ -26,26 +27,26 @@ LEFT_AGAIN_AFTER = 30.0
 """Seconds until the next look at a name whose holder is going; its end wakes the job before that."""
 
 
-def remove_surplus(builder: PlanBuilder, arrangement: Arrangement, history: RestartHistory) -> None:
+def remove_surplus(builder: PlanBuilder, found: Assessment) -> None:
     """Delete what the spec does not ask for (any more): higher indices, whole roles, and what has no slot's name. Roles
     stay while the spec has errors: one that is missing may be misspelt."""
-    strays = () if builder.job.errors else arrangement.strays
-    surplus = (*(pod for slots in arrangement.all_slots for pod in slots.surplus), *strays)
+    strays = () if builder.job.errors else found.arrangement.strays
+    surplus = (*(pod for slots in found.role_slots for pod in slots.surplus), *strays)
     for pod in surplus[:MOST_PER_PLAN]:
-        history.settle(pod.metadata.uid)
+        found.history.settle(pod.metadata.uid)
         builder.actions.append(delete_pod(pod))
 
 
-def fill(builder: PlanBuilder, all_slots: Sequence[RoleSlots], findings: Findings, history: RestartHistory) -> None:
+def fill(builder: PlanBuilder, found: Assessment) -> None:
     """Create what is missing, services before pods, leaders before others; delete services that are too many."""
-    present = _sort_services(builder, all_slots)
-    busy = going(builder.job, all_slots, findings)
-    for slots in all_slots:
+    present = _sort_services(builder, found.role_slots)
+    busy = restarting_groups(builder.job, found)
+    for slots in found.role_slots:
         role = slots.role
         if not role.makeable:
             continue
         services = _free(builder, role, "Service", _lacking_services(builder, role, present[role.label]))
-        pods = _free(builder, role, "Pod", _due(builder, slots, busy, history))
+        pods = _free(builder, role, "Pod", _due(builder, slots, busy, found.history))
         if pods and builder.manifests.overlong:  # scaled too far: those that run go on
             builder.warn("overlong", "FailedCreatePod", f"Error creating: {builder.manifests.overlong}")
             continue
@@ -70,10 +71,10 @@ def _create(
 
 def _due(builder: PlanBuilder, slots: RoleSlots, busy: set[str], history: RestartHistory) -> Iterator[int]:
     """The vacancies of the role, unless it is to wait for pods to go, or after restarts in a row."""
-    circle_ = restart_group(builder.job, slots.role.type)
-    if circle_ in busy:
+    group = restart_group(builder.job, slots.role.type)
+    if group in busy:
         return
-    wait = history.wait(circle_, builder.seen.now)
+    wait = history.wait(group, builder.seen.now)
     if wait <= 0:
         yield from slots.vacancies()
     elif not slots.full:

@@ -63,6 +63,10 @@ class RestartHistory:
         self._settled = _unpack(stored.get("settled"))
         self._lost = dict(_read_lost(stored.get("lost")))
         self._rounds = dict(_read_rounds(stored.get("rounds")))
+        stopped = stored.get("stopped")
+        self.stopped = stopped if isinstance(stopped, str) else ""
+        """The limit that ended the job (`limits.Limit`): its pods are deleted whatever `cleanPodPolicy` says. Empty
+        unless a limit was reached."""
         self.touched = False
 
     @property
@@ -145,6 +149,7 @@ class RestartHistory:
             "settled": _pack(self._settled & left),
             "rounds": {role: [number, format_time(last)] for role, (number, last) in sorted(self._rounds.items())},
             "lost": {role: "".join(entries) for role, entries in lost.items()},
+            "stopped": self.stopped,
         }
         return json.dumps({name: value for name, value in entries.items() if value}, separators=(",", ":"))
 

@@ -6,12 +6,12 @@ the job. Then all of them go, none is made before all have gone, and it counts a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
+from trainop.engine.assess import Assessment
 from trainop.engine.builder import PlanBuilder
 from trainop.engine.cleanup import delete_pod
-from trainop.engine.failures import Findings, Restart
+from trainop.engine.failures import restart_group
 from trainop.engine.job import Job
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod
@@ -19,58 +19,21 @@ from trainop.engine.slots import RoleSlots
 from trainop.engine.status import RESTARTING
 from trainop.runtime.clock import read_time
 
-WHOLE_JOB = "*"
 
-
-def restartable(job: Job, restarts: Sequence[Restart]) -> list[Restart]:
-    """Those that can be followed by new pods: a failed pod stays as long as its successor cannot be made."""
-    held = {restart_group(job, role.type) for role in job.roles if not (role.makeable and job.readable)}
-    return [restart for restart in restarts if restart_group(job, restart.role.type) not in held]
-
-
-class NewRestarts(NamedTuple):
-    """Restarts that this pass has found and no earlier one has counted, by the budget that they fall under."""
-
-    failures: int
-    disruptions: int
-
-
-def restart_group(job: Job, role: str) -> str:
-    """Names what restarts together: a role, or all of the job."""
-    return WHOLE_JOB if job.extensions.restart_scope == "job" else role
-
-
-def count_new_restarts(job: Job, findings: Findings, history: RestartHistory) -> NewRestarts:
-    """Each pod is a restart, or each circle of pods, which is a disruption if any pod of it was disrupted: its peers
-    fail because of that one."""
-    fresh = [restart for restart in findings.restarts if not history.settled(restart.pod.metadata.uid)]
-    if job.extensions.restart_scope == "pod":
-        disruptions = sum(restart.disrupted for restart in fresh)
-        return NewRestarts(len(fresh) - disruptions, disruptions)
-    circles = {restart_group(job, restart.role.type) for restart in fresh}
-    disrupted = {restart_group(job, restart.role.type) for restart in fresh if restart.disrupted}
-    return NewRestarts(len(circles - disrupted), len(disrupted))
-
-
-def restart(
-    builder: PlanBuilder,
-    all_slots: Sequence[RoleSlots],
-    findings: Findings,
-    history: RestartHistory,
-    fresh: NewRestarts,
-) -> None:
+def restart(builder: PlanBuilder, found: Assessment) -> None:
     """Delete the pods that restart, count them once, and say so."""
-    history.count(fresh.failures, fresh.disruptions)
+    history, findings = found.history, found.findings
+    history.count(found.new_restarts.failures, found.new_restarts.disruptions)
     new: dict[str, int] = {}
-    for found in findings.restarts:
-        role = found.role.type
+    for each in findings.restarts:
+        role = each.role.type
         new.setdefault(role, 0)
-        if not history.settled(found.pod.metadata.uid):
+        if not history.settled(each.pod.metadata.uid):
             new[role] += 1
-            history.settle(found.pod.metadata.uid)
-            born = read_time(found.pod.metadata.creation_timestamp)
+            history.settle(each.pod.metadata.uid)
+            born = read_time(each.pod.metadata.creation_timestamp)
             history.begin_round(restart_group(builder.job, role), born, builder.seen.now)
-    for pod in (*(found.pod for found in findings.restarts), *_peers(builder.job, all_slots, new, history)):
+    for pod in (*(each.pod for each in findings.restarts), *_peers(builder.job, found.role_slots, new, history)):
         history.settle(pod.metadata.uid)
         if not pod.metadata.terminating:
             builder.actions.append(delete_pod(pod))
@@ -101,9 +64,10 @@ def _tell(builder: PlanBuilder, new: dict[str, int]) -> None:
             builder.count("restarted", count if scope == "pod" else 1)
 
 
-def going(job: Job, all_slots: Iterable[RoleSlots], findings: Findings) -> set[str]:
-    """The circles that get no pods yet, because some of them are still to go."""
+def restarting_groups(job: Job, found: Assessment) -> set[str]:
+    """The restart groups that get no new pods yet, because some of their pods are still to be deleted."""
     if job.extensions.restart_scope == "pod":
         return set()
-    roles = [found.role.type for found in findings.restarts] + [slots.role.type for slots in all_slots if slots.dying]
+    roles = [each.role.type for each in found.findings.restarts]
+    roles += [slots.role.type for slots in found.role_slots if slots.dying]
     return {restart_group(job, role) for role in roles}

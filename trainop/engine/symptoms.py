@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from itertools import islice
 
-from trainop.engine.actions import DeletePod, Event, Notice
+from trainop.engine.actions import Event, Notice
 from trainop.engine.framework import Framework
-from trainop.engine.seen import ContainerStatus, Options, Pod
-from trainop.runtime.clock import read_time
+from trainop.engine.seen import ContainerStatus, Pod
 
-STUCK_AFTER = 300.0
-"""Seconds beyond its grace period after which a terminating pod is called stuck."""
-FORCE_AGAIN_AFTER = 60.0
 MOST_NOTICES = 20
 """What twenty pods tell speaks for the rest of them: a job of a thousand pods is not a thousand events."""
 
@@ -66,35 +61,3 @@ def _condition_trouble(pod: Pod) -> Iterator[Notice]:
 
 def _trouble(pod: Pod, container: str, reason: str, message: str) -> Notice:
     return Notice(f"trouble/{pod.metadata.uid}/{container}", Event("Warning", reason or "Error", message))
-
-
-class Stuck:
-    """Pods that should have gone: what to say of them, what to do, and when to look again (seconds)."""
-
-    def __init__(self, now: datetime, options: Options) -> None:
-        self._now = now
-        self._force_after = options.force_delete_after
-        self.notices: list[Notice] = []
-        self.actions: list[DeletePod] = []
-        self.requeue_after: float | None = None
-
-    def look_at(self, pod: Pod, *, ours: bool) -> None:
-        """`deletionTimestamp` is when the grace period is over. Only our own pods are ever removed by force."""
-        due = read_time(pod.metadata.deletion_timestamp)
-        if due is None:
-            return
-        late = (self._now - due).total_seconds()
-        if late < STUCK_AFTER:
-            self._requeue_after(STUCK_AFTER - late)
-        else:
-            text = f"Pod {pod.metadata.name} is still terminating long after its grace period: is its node gone?"
-            self.notices.append(Notice(f"stuck/{pod.metadata.uid}", Event("Warning", "StuckTerminating", text)))
-        if ours and self._force_after is not None:
-            if late < self._force_after:
-                self._requeue_after(self._force_after - late)
-            else:
-                self.actions.append(DeletePod(pod.metadata.name, pod.metadata.uid, force=True))
-                self._requeue_after(FORCE_AGAIN_AFTER)
-
-    def _requeue_after(self, seconds: float) -> None:
-        self.requeue_after = seconds if self.requeue_after is None else min(self.requeue_after, seconds)

@@ -1,0 +1,58 @@
+"""What `assess` says of a job, for readers that carry nothing out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.engine.builders import CREATED, NOW, RUNNING, UID, make_job, make_pod, see, status_of
+from trainop.engine.assess import Assessment, assess
+from trainop.engine.limits import Limit
+from trainop.engine.restart_history import RESTARTS
+from trainop.engine.seen import Pod
+from trainop.kinds.pytorch import PYTORCH
+from trainop.runtime.objects.metadata import Json
+
+
+def assess_pods(*pods: Pod, job: Json | None = None) -> Assessment:
+    return assess(PYTORCH, see(job or make_job(status=status_of(CREATED, RUNNING)), pods))
+
+
+def test_pods_are_counted_by_role():
+    found = assess_pods(make_pod("master"), make_pod(), make_pod(index=1, phase="Failed", exit_code=1))
+    assert (found.tallies["Master"].active, found.tallies["Worker"].active) == (1, 1)
+    assert found.progress.running
+    assert not found.progress.succeeded
+    assert [restart.pod.metadata.name for restart in found.findings.restarts] == ["j-worker-1"]
+    assert found.new_restarts.failures == 1
+    assert found.limit is None
+
+
+@pytest.mark.parametrize(
+    ("run", "limit"),
+    [
+        ({"backoffLimit": 0}, Limit.BACKOFF),
+        ({"activeDeadlineSeconds": 1}, Limit.DEADLINE),
+        ({"backoffLimit": 1, "activeDeadlineSeconds": 10**6}, None),
+    ],
+)
+def test_the_limit_that_is_reached(run: Json, limit: Limit | None):
+    job = make_job(run=run, status={**status_of(CREATED, RUNNING), "startTime": "2025-06-01T11:00:00Z"})
+    assert assess_pods(make_pod(phase="Failed", exit_code=1), job=job).limit is limit
+
+
+def test_a_role_that_restarts_in_a_row_has_to_wait():
+    rounds = {"Worker": [4, NOW.strftime("%Y-%m-%dT%H:%M:%SZ")]}
+    annotations = {RESTARTS: json.dumps({"job": UID, "failures": 4, "rounds": rounds})}
+    job = make_job(status=status_of(CREATED, RUNNING), annotations=annotations)
+    assert assess_pods(make_pod("master"), job=job).waits == {"Worker": 4.0}
+
+
+def test_nothing_that_a_job_contains_makes_it_raise():
+    specs: list[Any] = [None, [], {"pytorchReplicaSpecs": "x"}, {"pytorchReplicaSpecs": {"Worker": []}}]
+    for spec in specs:
+        job = make_job()
+        job["spec"] = spec
+        assess_pods(make_pod(), job=job)
