@@ -51,7 +51,9 @@ def test_a_job_whose_variables_no_program_could_be_given_is_refused(kind: str, f
     world.settle()
     assert world.conditions == [("Created", "True", f"{kind}Created"), ("Failed", "True", f"{kind}FailedValidation")]
     (text,) = world.told(f"{kind}FailedValidation")
-    assert text.startswith(f"{kind} failed validation because the variable {variable} of ")
+    at = f"spec.{FRAMEWORKS[kind].replica_specs}"
+    assert text.startswith(f"{kind} failed validation because {at}[")
+    assert f"]: Forbidden: the variable {variable} of " in text
     assert text.endswith(f" bytes, and Linux starts no program with more than {LONGEST_VARIABLE}")
     assert (world.pods, world.services, world.counts) == ({}, {}, {"created": 1, "failed": 1})
 

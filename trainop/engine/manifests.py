@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from trainop.engine.fields import FORBIDDEN, FieldError
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, selector
 from trainop.engine.job import Job, Port, Role
 from trainop.engine.seen import Options
@@ -72,21 +73,23 @@ class Manifests:
         self._ports: dict[str, msgspec.Raw] = {}
 
     @cached_property
-    def overlong(self) -> str:
-        """Why no program could start in the pods: what replicas are told is too much for a variable, or for a request.
-        Empty if not."""
+    def excess(self) -> FieldError | None:
+        """Why no program could start in the pods: a variable is too long for Linux, or a pod for a request."""
         for role in filter(attrgetter("makeable"), self._job.roles):
+            at = f"spec.{self._framework.replica_specs}[{role.type}]"
             entries = self._environment(role, max(role.replicas, 1) - 1)
             for entry in entries:
                 size = len(entry["name"]) + len("=") + _size(entry.get("value", ""))
                 if size > LONGEST_VARIABLE:
-                    told = f"the variable {entry['name']} of {role.type} replicas would have {size} bytes"
-                    return f"{told}, and Linux starts no program with more than {LONGEST_VARIABLE}"
+                    found = f"the variable {entry['name']} of {role.type} replicas would have {size} bytes"
+                    limit = f"Linux starts no program with more than {LONGEST_VARIABLE}"
+                    return FieldError(at, FORBIDDEN, f"{found}, and {limit}")
             size = self._size_of_pod(role, entries)
             if size > LARGEST_BODY:
-                told = f"a pod of {role.type} replicas would have at least {size} bytes"
-                return f"{told}, and the API server takes no request with more than {LARGEST_BODY}"
-        return ""
+                found = f"a pod of {role.type} replicas would have at least {size} bytes"
+                limit = f"the API server takes no request with more than {LARGEST_BODY}"
+                return FieldError(at, FORBIDDEN, f"{found}, and {limit}")
+        return None
 
     def _size_of_pod(self, role: Role, entries: Sequence[Json]) -> int:
         """At least so many bytes. Of what is much too large the variables alone are counted."""

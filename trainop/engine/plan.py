@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainop.engine.actions import DeleteJob, Plan
+from trainop.engine.admission import find_errors
 from trainop.engine.assess import Assessment, assess_job
 from trainop.engine.builder import PlanBuilder
 from trainop.engine.claim import claim, name_some
@@ -66,7 +67,8 @@ def _begin(framework: Framework, seen: Snapshot) -> PlanBuilder:
 
 def _why_never(builder: PlanBuilder) -> str:
     """What keeps the job from ever running; empty if nothing does."""
-    return _why_wrong(builder) or builder.manifests.overlong
+    errors = find_errors(builder.job, lambda: builder.manifests)
+    return sentence(errors, builder.job.more_errors) if errors else ""
 
 
 def _why_wrong(builder: PlanBuilder) -> str:

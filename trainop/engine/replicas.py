@@ -47,8 +47,8 @@ def fill(builder: PlanBuilder, found: Assessment) -> None:
             continue
         services = _free(builder, role, "Service", _lacking_services(builder, role, present[role.label]))
         pods = _free(builder, role, "Pod", _due(builder, slots, busy, found.history))
-        if pods and builder.manifests.overlong:  # scaled too far: those that run go on
-            builder.warn("overlong", "FailedCreatePod", f"Error creating: {builder.manifests.overlong}")
+        if pods and (excess := builder.manifests.excess):  # scaled too far: those that run go on
+            builder.warn("overlong", "FailedCreatePod", f"Error creating: {excess.detail}")
             continue
         builder.actions += _create(builder, role, services, pods)
         if pods and role.template["spec"].get("restartPolicy"):

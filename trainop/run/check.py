@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
+from trainop.engine.admission import judge
 from trainop.engine.framework import Framework
-from trainop.engine.parse import parse
 from trainop.engine.schema.crd import crd
 from trainop.local.api.schema.crd_schema import Schema
 from trainop.operator import FRAMEWORKS
@@ -46,7 +46,7 @@ def _reject_duplicates(documents: Sequence[Document]) -> None:
 
 def _errors(jobs: Sequence[Job]) -> Iterator[tuple[Document, str]]:
     for document, framework in jobs:
-        for error in (*_unknown_fields(framework, document.raw), *parse(framework, Unstructured(document.raw)).errors):
+        for error in (*_unknown_fields(framework, document.raw), *judge(framework, Unstructured(document.raw)).errors):
             yield document, str(error)
 
 
