@@ -22,6 +22,7 @@ import trainop
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.wiring import ControllerDependencies, build_controller
 from trainop.engine.framework import Framework
+from trainop.engine.kind import kind_of
 from trainop.errors import StartError, UnknownSchemeError
 from trainop.kinds.jax import JAX
 from trainop.kinds.mxnet import MXNET
@@ -139,9 +140,10 @@ def build(
 def _add_controllers(manager: Manager, settings: Settings, needs: ControllerDependencies) -> None:
     manager.add_cache(needs.cache)
     for framework in enabled_frameworks(settings.schemes):
-        recorder = Recorder(needs.client, framework.controller, needs.clock, rng=needs.rng, metrics=needs.metrics)
+        kind = kind_of(framework, settings.options)
+        recorder = Recorder(needs.client, kind.controller, needs.clock, rng=needs.rng, metrics=needs.metrics)
         manager.add_recorder(recorder)
-        manager.add_controller(build_controller(framework, needs, recorder))
+        manager.add_controller(build_controller(kind, needs, recorder))
 
 
 def _build_elector(

@@ -15,6 +15,7 @@ from tests.runtime.virtual_time import VirtualClock
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.observe import decode_pod, decode_service
 from trainop.controllers.wiring import ControllerDependencies, build_controller, open_view
+from trainop.engine.kind import kind_of
 from trainop.engine.seen import Options
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.cache.cache import Cache
@@ -219,8 +220,8 @@ class Shell:
             options=options or Options(),
             pod_events=pod_events,
         )
-        self.controller = build_controller(PYTORCH, needs, self.events)
-        self.view = open_view(PYTORCH, cache)
+        self.controller = build_controller(kind_of(PYTORCH), needs, self.events)
+        self.view = open_view(kind_of(PYTORCH), cache)
         reconciler: Any = self.controller._reconciler
         reconciler._applier._most = most
         self.reconciler = reconciler

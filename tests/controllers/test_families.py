@@ -10,6 +10,7 @@ import structlog
 from tests.controllers.shell import DictClient
 from trainop.controllers.routing import Registry
 from trainop.engine.framework import OPERATOR_NAME, Framework
+from trainop.engine.kind import kind_of
 from trainop.kinds.pytorch import PYTORCH
 from trainop.kinds.tensorflow import TENSORFLOW
 from trainop.runtime.cache.informer import Informer
@@ -48,7 +49,7 @@ def pods() -> Informer[PartialObject]:
 def listen(pods: Informer[PartialObject]) -> dict[str, Heard]:
     registry, heard = Registry(), {framework.kind: Heard() for framework in FRAMEWORKS}
     for framework in FRAMEWORKS:
-        registry.family(framework, pods).add_handler(heard[framework.kind])
+        registry.family(kind_of(framework), pods).add_handler(heard[framework.kind])
     return heard
 
 
@@ -84,7 +85,7 @@ def test_a_handler_that_raises_keeps_no_other_from_being_told(pods: Informer[Par
 
     registry, heard = Registry(), [Faulty(), Heard(), Faulty(), Heard()]
     for framework, handler in zip((PYTORCH, PYTORCH, TENSORFLOW, TENSORFLOW), heard, strict=True):
-        registry.family(framework, pods).add_handler(handler)
+        registry.family(kind_of(framework), pods).add_handler(handler)
     before, moved = child(1, PYTORCH), child(2, TENSORFLOW)
     with structlog.testing.capture_logs() as logs:
         pods.put(before, listing=False, initial=False)

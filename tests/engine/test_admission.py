@@ -6,11 +6,12 @@ import copy
 
 import pytest
 
-from tests.controllers.kinds import FRAMEWORKS, make
+from tests.controllers.kinds import make
 from tests.engine.builders import make_job
 from trainop.engine.admission import Judgement, judge
 from trainop.engine.framework import Framework
 from trainop.kinds.pytorch import PYTORCH
+from trainop.kinds.xgboost import XGBOOST
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 
@@ -49,10 +50,10 @@ def test_an_update_is_refused_only_for_what_it_makes_wrong():
 def test_pods_in_which_no_program_could_start_are_an_error():
     """10,000 workers parse: too long is the list of their names in a variable."""
     job = make("XGBoostJob", {"Master": 1, "Worker": 10_000}, name="boost")
-    found = judge_raw(job, framework=FRAMEWORKS["XGBoostJob"])
+    found = judge_raw(job, framework=XGBOOST)
     assert [error.path for error in found.errors] == ["spec.xgbReplicaSpecs[Master]"]
     assert "the variable WORKER_ADDRS of Master replicas would have" in found.errors[0].detail
-    assert judge_raw(job, job, FRAMEWORKS["XGBoostJob"]).errors == ()
+    assert judge_raw(job, job, XGBOOST).errors == ()
 
 
 def test_a_restart_policy_of_the_template_is_a_warning():
@@ -60,10 +61,8 @@ def test_a_restart_policy_of_the_template_is_a_warning():
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["restartPolicy"] = "Always"
     found = judge_raw(job)
     assert found.errors == ()
-    assert found.warnings == (
-        "spec.pytorchReplicaSpecs[Worker].template.spec.restartPolicy: overwritten by "
-        "spec.pytorchReplicaSpecs[Worker].restartPolicy",
-    )
+    at = "spec.pytorchReplicaSpecs[Worker]"
+    assert found.warnings == (f"{at}.template.spec.restartPolicy: overwritten by {at}.restartPolicy",)
 
 
 @pytest.mark.parametrize("spec", [None, [], "x", {"pytorchReplicaSpecs": {"Worker": {"template": []}}}])

@@ -67,7 +67,7 @@ def successor_taken_for_the_job():
     async def read_live(self: JobReconciler, cached: Unstructured) -> Unstructured | None:
         key = cached.metadata.key
         try:
-            job = Unstructured(await self._client.get(self._framework.resource, key.name, key.namespace))
+            job = Unstructured(await self._client.get(self._kind.resource, key.name, key.namespace))
         except NotFoundError:
             return None
         self._remember(key, job)

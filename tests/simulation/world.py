@@ -29,6 +29,7 @@ from trainop.controllers.observe import observe_live
 from trainop.engine import plan as engine
 from trainop.engine.actions import Action, CreatePod
 from trainop.engine.framework import Framework
+from trainop.engine.kind import kind_of
 from trainop.engine.seen import Options
 from trainop.local.api.serving.server import ApiServer
 from trainop.local.api.storage.versioned_store import Store, Stored
@@ -204,7 +205,7 @@ class World:
                 continue
             framework = self.framework_of(job["kind"])
             seen = at_once(
-                observe_live(self.users.client, framework, Unstructured(job), self.clock.now(), self._options)
+                observe_live(self.users.client, kind_of(framework), Unstructured(job), self.clock.now(), self._options)
             )
             left = engine.plan(framework, seen)
             actions = [action for action in left.actions if not self._is_taken(action)]

@@ -31,7 +31,8 @@ from trainop.engine.actions import (
     Notice,
     Release,
 )
-from trainop.engine.framework import OPERATOR_NAME, Framework
+from trainop.engine.framework import OPERATOR_NAME
+from trainop.engine.kind import Kind
 from trainop.runtime.client.client import Client, PatchKind
 from trainop.runtime.client.decoding import read_object
 from trainop.runtime.controller.expectations import Expectations
@@ -43,7 +44,7 @@ from trainop.runtime.errors import (
     NotFoundError,
     ReconcileError,
 )
-from trainop.runtime.objects.metadata import Json, Key, Unstructured, owner_reference
+from trainop.runtime.objects.metadata import Json, Key, OwnerReference, Unstructured, owner_reference
 from trainop.runtime.objects.resource import PODS, SERVICES, Resource
 
 MOST_PER_PASS = 500
@@ -71,6 +72,11 @@ class AdoptionError(ReconcileError):
 _Create = CreatePod | CreateService
 
 
+def _is_predecessors(kind: Kind, job: Unstructured, owner: OwnerReference | None) -> bool:
+    """Its owner was an earlier job of the same kind and name, so that the garbage collector will delete it."""
+    return owner is not None and (owner.kind, owner.name) == (kind.resource.kind, job.metadata.name)
+
+
 def _kind_of_group(action: Action) -> object:
     return _Create if isinstance(action, _Create) else type(action)
 
@@ -93,11 +99,11 @@ def _child(job: Unstructured, resource: Resource, name: str) -> _Child:
 
 
 class Applier:
-    """Of one framework. No more than `most` writes in one go."""
+    """Of one kind. No more than `most` writes in one go."""
 
     def __init__(
         self,
-        framework: Framework,
+        kind: Kind,
         client: Client,
         expectations: Expectations,
         report: Reporter,
@@ -105,11 +111,11 @@ class Applier:
         bodies: BodyBudget | None = None,
         most: int = MOST_PER_PASS,
     ) -> None:
-        self._framework = framework
+        self._kind = kind
         self._client = client
         self._expectations = expectations
         self._report = report
-        self._companions = CompanionWriter(framework, client, expectations, report)
+        self._companions = CompanionWriter(kind, client, expectations, report)
         self._bodies = bodies or BodyBudget()
         self._most = most
 
@@ -232,9 +238,9 @@ class Applier:
             return None
         owner = metadata.controller
         if owner and owner.uid == job.metadata.uid and not metadata.terminating:
-            if metadata.labels.get(OPERATOR_NAME) == self._framework.controller:
+            if metadata.labels.get(OPERATOR_NAME) == self._kind.controller:
                 return metadata.uid
-        elif metadata.terminating or (owner and (owner.kind, owner.name) == (self._framework.kind, job.metadata.name)):
+        elif metadata.terminating or _is_predecessors(self._kind, job, owner):
             outcome.wait(LOOK_AGAIN_AFTER)  # the end of a predecessor's child wakes the job before that
             return None
         self._notice_failure(job, child, error)
@@ -294,10 +300,10 @@ class Applier:
         """One live look at the job: a job that is gone or going must not get new children."""
         key = job.metadata.key
         try:
-            found = await self._client.get(self._framework.resource, key.name, key.namespace)
+            found = await self._client.get(self._kind.resource, key.name, key.namespace)
         except _FAULTS as error:
             return f"can't recheck DeletionTimestamp: {error}"
-        live = read_object(self._framework.resource, found).metadata
+        live = read_object(self._kind.resource, found).metadata
         if live.uid != job.metadata.uid:
             return f"original Job {key} is gone: got uid {live.uid}, wanted {job.metadata.uid}"
         if live.terminating:
@@ -305,7 +311,7 @@ class Applier:
         return None
 
     async def _adopt(self, job: Unstructured, action: Adopt, outcome: Outcome) -> None:
-        resource, metadata = self._framework.resource, job.metadata
+        resource, metadata = self._kind.resource, job.metadata
         owner = owner_reference(resource.api_version, resource.kind, metadata.name, metadata.uid)
         body = {"metadata": {"ownerReferences": [owner], "uid": action.uid}}
         try:
@@ -332,17 +338,17 @@ class Applier:
     # The job itself ---------------------------------------------------------------------------------------------------
 
     async def _delete_job(self, job: Unstructured, outcome: Outcome) -> None:
-        key, framework = job.metadata.key, self._framework
+        key, kind = job.metadata.key, self._kind
         try:
-            await self._client.delete(framework.resource, key.name, key.namespace, uid=job.metadata.uid)
+            await self._client.delete(kind.resource, key.name, key.namespace, uid=job.metadata.uid)
         except (NotFoundError, ConflictError):
             return
         except _FAULTS as error:
-            reason = f"FailedDelete{framework.deleted_as}"
+            reason = f"FailedDelete{kind.deleted_as}"
             self._report.tell(job, Event("Warning", reason, f"Error deleting: {error}"))
             outcome.errors.append(error)
             return
-        self._report.tell(job, Event("Normal", f"SuccessfulDelete{framework.deleted_as}", f"Deleted job: {key.name}"))
+        self._report.tell(job, Event("Normal", f"SuccessfulDelete{kind.deleted_as}", f"Deleted job: {key.name}"))
         self._report.count(job, Count("deleted"))
 
 

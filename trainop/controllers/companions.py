@@ -7,7 +7,7 @@ from typing import NamedTuple
 from trainop.controllers.api_errors import Refusal, classify
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Apply, Event, Notice
-from trainop.engine.framework import Framework
+from trainop.engine.kind import Kind
 from trainop.runtime.client.client import Client, PatchKind
 from trainop.runtime.client.decoding import read_object
 from trainop.runtime.controller.expectations import Expectations
@@ -34,10 +34,10 @@ class Verdict(NamedTuple):
 
 
 class CompanionWriter:
-    """Of one framework."""
+    """Of one kind."""
 
-    def __init__(self, framework: Framework, client: Client, expectations: Expectations, report: Reporter) -> None:
-        self._framework = framework
+    def __init__(self, kind: Kind, client: Client, expectations: Expectations, report: Reporter) -> None:
+        self._kind = kind
         self._client = client
         self._expectations = expectations
         self._report = report
@@ -66,7 +66,7 @@ class CompanionWriter:
             return ""
         metadata = read_object(action.resource, found).metadata
         if metadata.controller is None or metadata.controller.uid != job.metadata.uid:
-            owner = f"{self._framework.kind} {job.metadata.name}"
+            owner = f"{self._kind.resource.kind} {job.metadata.name}"
             raise ForeignObjectError(f"{action.resource.kind} {key.name} already exists and does not belong to {owner}")
         return metadata.uid
 

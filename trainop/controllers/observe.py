@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selector
+from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, selector
+from trainop.engine.kind import Kind
 from trainop.engine.seen import ChildMetadata, Options, Pod, Service, Snapshot, UnreadablePod
 from trainop.runtime.cache.informer import Informer
 from trainop.runtime.cache.store import Index, Store, by_controller
@@ -58,7 +59,7 @@ CHILD_INDICES: dict[str, Index[HasMetadata]] = {"owner": by_controller, "job": b
 class View:
     """What the caches show of the jobs of one framework and of their children."""
 
-    framework: Framework
+    kind: Kind
     jobs: Informer[Unstructured]
     pods: Informer[Pod]
     services: Informer[Service]
@@ -98,7 +99,7 @@ class View:
 
     def _children(self, store: Store[T], job: Unstructured) -> tuple[T, ...]:
         """Those that the job's UID controls and those that its selector matches, each once."""
-        labels = selector(self.framework, job.metadata.name)
+        labels = selector(self.kind, job.metadata.name)
         named = store.by_index("job", _label_value(job.metadata.namespace, labels[OPERATOR_NAME], labels[JOB_NAME]))
         owned = [
             child
@@ -110,7 +111,7 @@ class View:
 
 async def observe_live(
     client: Client,
-    framework: Framework,
+    kind: Kind,
     job: Unstructured,
     now: datetime,
     options: Options,
@@ -118,13 +119,13 @@ async def observe_live(
     wall: datetime | None = None,
 ) -> Snapshot:
     """The children that the job's selector matches, from the API server itself: for caches that missed something."""
-    text = ",".join(f"{label}={value}" for label, value in selector(framework, job.metadata.name).items())
+    text = ",".join(f"{label}={value}" for label, value in selector(kind, job.metadata.name).items())
     pods = await client.list(PODS, job.metadata.namespace, label_selector=text)
     services = await client.list(SERVICES, job.metadata.namespace, label_selector=text)
     companions: dict[Resource, tuple[Unstructured, ...]] = {}
-    for kind in framework.companion_kinds:
-        listing = await client.list(kind.resource, job.metadata.namespace, label_selector=text)
-        companions[kind.resource], _ = _convert(kind.resource, listing, Unstructured)
+    for each in kind.companion_kinds:
+        listing = await client.list(each.resource, job.metadata.namespace, label_selector=text)
+        companions[each.resource], _ = _convert(each.resource, listing, Unstructured)
     pods_seen, pods_not = _convert(PODS, pods, _convert_pod)
     services_seen, services_not = _convert(SERVICES, services, lambda item: msgspec.convert(item, Service))
     unreadable = {"Pod": pods_not, "Service": services_not}

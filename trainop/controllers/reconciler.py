@@ -1,4 +1,4 @@
-"""The shell around the engine: look, plan, write, report. One for each framework; it knows no kind."""
+"""The shell around the engine: look, plan, write, report. One for each kind, of which it knows no more than `Kind`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.refused_children import RefusedChildren
 from trainop.controllers.report import Reporter
 from trainop.controllers.statuses import StatusWriter
-from trainop.engine import plan as engine
 from trainop.engine.actions import Apply, CreatePod, CreateService, DeletePod, Event, Plan
-from trainop.engine.limits import seconds_to_due
 from trainop.engine.seen import Options, Snapshot
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.decoding import read_object
@@ -71,7 +69,7 @@ class JobReconciler:
         rng: random.Random,
     ) -> None:
         self._view = view
-        self._framework = view.framework
+        self._kind = view.kind
         self._client = client
         self._expectations = expectations
         self._writes = writes
@@ -111,7 +109,7 @@ class JobReconciler:
     def seconds_to_due(self, key: Key) -> float | None:
         """Until a deadline or time to live of the job, as far as the cache shows it."""
         job = self._view.job(key)
-        return None if job is None else seconds_to_due(job, self._time.now(job))
+        return None if job is None else self._kind.due(job, self._time.now(job))
 
     def _remember(self, key: Key, job: Unstructured | None) -> None:
         """Forget what was known of the job that had this name before."""
@@ -139,8 +137,8 @@ class JobReconciler:
         key = cached.metadata.key
         log.warning("cache lags behind, reading the job itself")
         try:
-            found = await self._client.get(self._framework.resource, key.name, key.namespace)
-            job = read_object(self._framework.resource, found)
+            found = await self._client.get(self._kind.resource, key.name, key.namespace)
+            job = read_object(self._kind.resource, found)
         except NotFoundError:
             return None
         if job.metadata.uid != cached.metadata.uid:
@@ -154,14 +152,14 @@ class JobReconciler:
         if self._expectations.satisfied(uid, self._view.look):
             seen = self._view.snapshot(job, now, self._options, wall=wall)
         else:
-            wait, due = self._expectations.expires_in(uid), seconds_to_due(job, now)
+            wait, due = self._expectations.expires_in(uid), self._kind.due(job, now)
             if wait is None or wait <= 0:
                 log.warning("own writes never showed, listing children", missing=self._expectations.expire(uid))
             elif due is None or due > 0:
                 wait = min(wait, SHOWN_SOON) if uid in self._unfinished else wait
                 return Result(requeue_after=_earliest(wait, due))
-            seen = await observe_live(self._client, self._framework, job, now, self._options, wall=wall)
-        return await self._carry_out(seen, engine.plan(self._framework, seen), job.metadata.resource_version)
+            seen = await observe_live(self._client, self._kind, job, now, self._options, wall=wall)
+        return await self._carry_out(seen, self._kind.plan(seen), job.metadata.resource_version)
 
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
         """`version` is the job's latest resourceVersion known to this pass. Raises `ConflictError` if that is old."""
@@ -176,7 +174,7 @@ class JobReconciler:
             refused, version = await self._annotate(job, plan, version)
             outcome = Outcome(refused=refused) if refused else await self._act_and_tell(job, plan, version)
             if outcome.refused is not None:
-                return await self._carry_out(seen, engine.reject(self._framework, seen, outcome.refused), version)
+                return await self._carry_out(seen, self._kind.reject(seen, outcome.refused), version)
         except NotFoundError:  # only writes of the job itself raise it
             return Result(requeue_after=GONE_AGAIN_AFTER)
         self._report.notices(job, plan.notices)

@@ -11,7 +11,7 @@ from prometheus_client import Counter
 
 from trainop.controllers.counters import JobMetrics
 from trainop.engine.actions import Count, Event, Notice
-from trainop.engine.framework import Framework
+from trainop.engine.kind import Kind
 from trainop.engine.plan import VALIDATION
 from trainop.runtime.errors import DecodeError
 from trainop.runtime.objects.metadata import Key, Metadata, ObjectReference, Unstructured
@@ -29,13 +29,11 @@ class EventRecorder(Protocol):
 
 
 class Reporter:
-    """Of one framework. `pod_events` also tells of each pod and service made or deleted and of each pod that
+    """Of one kind. `pod_events` also tells of each pod and service made or deleted and of each pod that
     has ended well, as upstream."""
 
-    def __init__(
-        self, framework: Framework, recorder: EventRecorder, metrics: JobMetrics, *, pod_events: bool = False
-    ) -> None:
-        self._framework = framework
+    def __init__(self, kind: Kind, recorder: EventRecorder, metrics: JobMetrics, *, pod_events: bool = False) -> None:
+        self._kind = kind
         self._recorder = recorder
         self._pod_events = pod_events
         self.metrics = metrics
@@ -50,11 +48,11 @@ class Reporter:
 
     @property
     def framework(self) -> str:
-        return self._framework.name
+        return self._kind.name
 
     def tell(self, job: Unstructured, event: Event) -> None:
         log.info("event", type=event.type, reason=event.reason, message=event.message)
-        resource, metadata = self._framework.resource, job.metadata
+        resource, metadata = self._kind.resource, job.metadata
         about = ObjectReference(
             resource.api_version,
             resource.kind,
@@ -73,7 +71,7 @@ class Reporter:
     def count(self, job: Unstructured, count: Count) -> None:
         counter = self._job_counters.get(count.counter)
         if counter is not None:
-            counter.labels(job.metadata.namespace, self._framework.name).inc(count.by)
+            counter.labels(job.metadata.namespace, self._kind.name).inc(count.by)
         elif count.counter == "failed_pods":
             self.metrics.pods_failed.inc(count.by)
         else:
@@ -105,8 +103,8 @@ class Reporter:
     def unreadable(self, key: Key, error: DecodeError) -> None:
         """Tells that a job cannot be read, not even its UID and version, once for each fault."""
         nameless = Unstructured({}, Metadata(name=key.name, namespace=key.namespace))
-        text = f"{self._framework.kind} failed validation because {error.fault}"
-        self.notices(nameless, [Notice(str(key), Event("Warning", f"{self._framework.kind}{VALIDATION}", text))])
+        text = f"{self._kind.resource.kind} failed validation because {error.fault}"
+        self.notices(nameless, [Notice(str(key), Event("Warning", f"{self._kind.resource.kind}{VALIDATION}", text))])
 
     def forget(self, uid: str) -> None:
         self._told.pop(uid, None)

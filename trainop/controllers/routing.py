@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from trainop.engine.framework import OPERATOR_NAME, Framework
+from trainop.engine.framework import OPERATOR_NAME
+from trainop.engine.kind import Kind
 from trainop.runtime.cache.informer import Handler, Informer
 from trainop.runtime.handling import attempt_each
 from trainop.runtime.objects.metadata import HasMetadata, Key
@@ -24,10 +25,10 @@ class ChildDispatcher(Generic[T]):
         self._handlers: dict[str, list[Handler[T]]] = {}
         children.add_handler(self)
 
-    def of(self, framework: Framework) -> KindChildren[T]:
+    def of(self, kind: Kind) -> KindChildren[T]:
         """Where the handlers of a framework are added, before the informer runs."""
-        handlers = self._handlers.setdefault(framework.kind, [])
-        self._handlers[framework.controller] = handlers
+        handlers = self._handlers.setdefault(kind.resource.kind, [])
+        self._handlers[kind.controller] = handlers
         return KindChildren(self.children, handlers)
 
     def _concerned(self, child: T) -> Sequence[Handler[T]]:
@@ -51,7 +52,7 @@ class ChildDispatcher(Generic[T]):
 
 
 class KindChildren(Generic[T]):
-    """The children of one framework, as a controller's source."""
+    """The children of one kind, as a controller's source."""
 
     def __init__(self, children: Informer[T], handlers: list[Handler[T]]) -> None:
         self._children = children
@@ -74,8 +75,8 @@ class Registry:
     def __init__(self) -> None:
         self._families: dict[Informer[Any], ChildDispatcher[Any]] = {}
 
-    def family(self, framework: Framework, children: Informer[T]) -> KindChildren[T]:
+    def family(self, kind: Kind, children: Informer[T]) -> KindChildren[T]:
         families = self._families.get(children)
         if families is None:
             families = self._families[children] = ChildDispatcher(children)
-        return families.of(framework)
+        return families.of(kind)

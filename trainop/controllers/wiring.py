@@ -17,7 +17,8 @@ from trainop.controllers.priorities import ChildPace, JobPace
 from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.report import EventRecorder, Reporter
 from trainop.controllers.routing import Registry
-from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, CompanionKind, Framework
+from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, CompanionKind
+from trainop.engine.kind import Kind
 from trainop.engine.seen import Options
 from trainop.runtime.cache.cache import Cache
 from trainop.runtime.cache.informer import Informer
@@ -86,15 +87,15 @@ class EnqueueJob:
         return ()
 
 
-def open_view(framework: Framework, cache: Cache) -> View:
+def open_view(kind: Kind, cache: Cache) -> View:
     """The informers of one framework; those of pods and services are shared with all others. The job kind is optional:
     as long as its CRD is not installed, this framework waits and no other does."""
     return View(
-        framework,
-        jobs=cache.informer(framework.resource, decode_unstructured, optional=True),
+        kind,
+        jobs=cache.informer(kind.resource, decode_unstructured, optional=True),
         pods=cache.informer(PODS, decode_pod, label_selector=CHILD_SELECTOR, indices=CHILD_INDICES),
         services=cache.informer(SERVICES, decode_service, label_selector=CHILD_SELECTOR, indices=CHILD_INDICES),
-        companions={kind.resource: _open_companions(kind, cache) for kind in framework.companion_kinds},
+        companions={each.resource: _open_companions(each, cache) for each in kind.companion_kinds},
     )
 
 
@@ -110,15 +111,15 @@ def _open_companions(kind: CompanionKind, cache: Cache) -> Informer[Unstructured
     )
 
 
-def build_controller(framework: Framework, needs: ControllerDependencies, recorder: EventRecorder) -> Controller:
-    """The controller of one framework, ready to run. Events of a job or its children add the job's key; the echo of our
+def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventRecorder) -> Controller:
+    """The controller of one kind, ready to run. Events of a job or its children add the job's key; the echo of our
     own status does not."""
-    view = open_view(framework, needs.cache)
-    expired = needs.metrics.controller(framework.controller).expectations_expired
+    view = open_view(kind, needs.cache)
+    expired = needs.metrics.controller(kind.controller).expectations_expired
     expectations = Expectations(needs.clock, expired)
-    writes = OwnWrites(needs.client, framework.resource, needs.clock)
-    owner_check = OwnerCheck(needs.client, framework.resource)
-    report = Reporter(framework, recorder, needs.metrics, pod_events=needs.pod_events)
+    writes = OwnWrites(needs.client, kind.resource, needs.clock)
+    owner_check = OwnerCheck(needs.client, kind.resource)
+    report = Reporter(kind, recorder, needs.metrics, pod_events=needs.pod_events)
     reconciler = JobReconciler(
         view=view,
         client=needs.client,
@@ -126,20 +127,20 @@ def build_controller(framework: Framework, needs: ControllerDependencies, record
         writes=writes,
         owner_check=owner_check,
         report=report,
-        applier=Applier(framework, needs.client, expectations, report, bodies=needs.bodies),
+        applier=Applier(kind, needs.client, expectations, report, bodies=needs.bodies),
         options=needs.options,
         clock=needs.clock,
         rng=needs.rng,
     )
     controller = Controller(
-        framework.controller,
+        kind.controller,
         reconciler,
         workers=needs.workers,
         clock=needs.clock,
         rng=needs.rng,
         metrics=needs.metrics,
-        group=framework.resource.group,
-        kind=framework.kind,
+        group=kind.resource.group,
+        kind=kind.resource.kind,
         recovery=needs.client.recovery,
         due=reconciler.seconds_to_due,
     )
@@ -151,11 +152,11 @@ def build_controller(framework: Framework, needs: ControllerDependencies, record
 def _watch_children(
     controller: Controller, view: View, needs: ControllerDependencies, observer: ObserveDeleted
 ) -> None:
-    framework = view.framework
-    owner = EnqueueJob(framework.controller, EnqueueOwner(framework.resource))
+    kind = view.kind
+    owner = EnqueueJob(kind.controller, EnqueueOwner(kind.resource))
 
     def watch(children: Informer[T], pace: Pace | None = None) -> None:
-        family = needs.families.family(framework, children)
+        family = needs.families.family(kind, children)
         family.add_handler(observer)  # before the handler that wakes the job: what wakes it has been seen
         controller.watch(family, owner, pace=pace)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from trainop.engine.fields import Fields
 from trainop.engine.job import Job, Role
@@ -195,6 +195,11 @@ class Framework:
         return self.resource.kind
 
 
-def selector(framework: Framework, job_name: str) -> dict[str, str]:
+class HasController(Protocol):
+    @property
+    def controller(self) -> str: ...
+
+
+def selector(kind: HasController, job_name: str) -> dict[str, str]:
     """The labels by which the children of a job are found (training-operator `GenLabels`)."""
-    return {OPERATOR_NAME: framework.controller, JOB_NAME: job_name.replace("/", "-")}
+    return {OPERATOR_NAME: kind.controller, JOB_NAME: job_name.replace("/", "-")}
