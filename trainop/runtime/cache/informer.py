@@ -147,6 +147,7 @@ class Informer(Generic[T]):
         return self._served is not False
 
     async def wait_synced(self) -> None:
+        """Waits until `synced`."""
         await self._synced.wait()
 
     async def run(self) -> None:

@@ -87,6 +87,7 @@ class Store(Generic[T]):
         return key in self._objects
 
     def get(self, key: Key) -> T | None:
+        """The object, None if it does not exist or cannot be decoded."""
         return self._objects.get(key)
 
     def list(self, namespace: str | None = None) -> Sequence[T]:
@@ -101,6 +102,7 @@ class Store(Generic[T]):
         return self._unreadable
 
     def keys(self) -> Collection[Key]:
+        """The keys of all objects, as a live view."""
         return self._objects.keys()
 
     def by_index(self, name: str, value: str) -> Sequence[T]:

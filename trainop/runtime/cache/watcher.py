@@ -139,7 +139,7 @@ class State:
 
 
 class Reaction(enum.Enum):
-    """The reaction to the end of an action. "Strike" counts an attempt without progress, see `MAX_WITHOUT_PROGRESS`."""
+    """The reaction to the end of an action."""
 
     REWATCH = enum.auto()  # watch from the last version, at once
     REWATCH_SLOWLY = enum.auto()  # the same, with a back-off from the second time in a row

@@ -159,6 +159,7 @@ class Client:
         return self._sender.recovery
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
+        """Reads one object. Raises `NotFoundError` if it does not exist."""
         return await self._json(resource, await self.request(Request("GET", resource.path(namespace, name))))
 
     async def list(

@@ -173,19 +173,21 @@ class Kubeconfig:
         cluster = self._named(self.clusters, chosen, name, "cluster")
         server = self._server(cluster, str(chosen.value["cluster"]))
         user = self._named(self.users, chosen, name, "user") if chosen.value.get("user") else Entry(chosen.file, {})
-        where = f"cluster {chosen.value['cluster']!r}"
-        who = f"user {chosen.value.get('user')!r}"
+        cluster_label = f"cluster {chosen.value['cluster']!r}"
+        user_label = f"user {chosen.value.get('user')!r}"
         proxy = cluster.value.get("proxy-url") or proxy_for(server, environ)
         if proxy and not _is_url(proxy):
-            raise ConfigError(f"{cluster.file}: proxy {proxy!r} of {where}: only http:// and https:// proxies work")
+            raise ConfigError(
+                f"{cluster.file}: proxy {proxy!r} of {cluster_label}: only http:// and https:// proxies work"
+            )
         reread_cluster = functools.partial(_reread, self.files, name, server, "cluster")
         reread_user = functools.partial(_reread, self.files, name, server, "user")
         return ClusterConfig(
             server=server,
-            credentials=_credentials(user, who, name, _cluster_info(cluster), clock, reread=reread_user),
-            ca=cluster.pem("certificate-authority-data", "certificate-authority", where, reread_cluster),
-            client_certificate=user.pem("client-certificate-data", "client-certificate", who, reread_user),
-            client_key=user.pem("client-key-data", "client-key", who, reread_user),
+            credentials=_credentials(user, user_label, name, _cluster_info(cluster), clock, reread=reread_user),
+            ca=cluster.pem("certificate-authority-data", "certificate-authority", cluster_label, reread_cluster),
+            client_certificate=user.pem("client-certificate-data", "client-certificate", user_label, reread_user),
+            client_key=user.pem("client-key-data", "client-key", user_label, reread_user),
             insecure=bool(cluster.value.get("insecure-skip-tls-verify")),
             tls_server_name=cluster.value.get("tls-server-name") or None,
             proxy=proxy or None,
@@ -286,7 +288,7 @@ def _entries(file: Path, content: Json, kind: str) -> list[tuple[str, Json]]:
 
 
 def _credentials(
-    user: Entry, who: str, context: str, cluster: Json, clock: Clock, *, reread: Callable[[], Entry]
+    user: Entry, user_label: str, context: str, cluster: Json, clock: Clock, *, reread: Callable[[], Entry]
 ) -> Credentials | None:
     """The credentials of a user. If several are set, the order of precedence is token, token file, password, exec,
     auth-provider, as in client-go."""
@@ -294,14 +296,14 @@ def _credentials(
     if value.get("token"):
         return TokenText(lambda: str(reread().value.get("token") or ""), str(user.file), clock)
     if value.get("tokenFile"):
-        return TokenFile(user.path("tokenFile", who), clock)
+        return TokenFile(user.path("tokenFile", user_label), clock)
     if value.get("username"):
         return StaticCredentials.basic(str(value["username"]), str(value.get("password") or ""))
     if value.get("exec"):
         try:
             return ExecCredentials(ExecPlugin.parse(value["exec"], user.file.parent, cluster), clock)
         except (AttributeError, KeyError, TypeError) as error:
-            raise ConfigError(f"{user.file}: exec of {who} needs command, args and env: {error!r}") from error
+            raise ConfigError(f"{user.file}: exec of {user_label} needs command, args and env: {error!r}") from error
     if value.get("auth-provider"):
         return LibraryCredentials(user.file, context, clock)
     return None

@@ -83,7 +83,9 @@ class Transport(Protocol):
         """Sends the request and returns once the head of the response has arrived."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Closes all connections."""
+        ...
 
 
 class NotConnectedError(ConnectionError):

@@ -229,7 +229,7 @@ class Controller:
         self._count_error()
         self._metrics.terminal_errors.inc()
         self.queue.forget(key)
-        log.error("reconcile failed for good", error=str(error))
+        log.error("reconcile failed, not retrying", error=str(error))
 
     def _retry(self, key: Key, error: Exception) -> None:
         self._count_error()
