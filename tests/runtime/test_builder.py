@@ -31,6 +31,7 @@ from trainop.runtime import (
     Json,
     Key,
     LeaderElection,
+    Matching,
     Metadata,
     Metrics,
     NotLeaderError,
@@ -241,6 +242,33 @@ async def test_a_finalizer_is_there_before_the_function_is_called_and_gone_after
         await cluster.wait_gone(CONFIG_MAPS, "a")
     assert history[0] == "make"
     assert history[-2:] == ["delete", "gone"]
+
+
+async def test_a_deletion_is_cleaned_up_although_no_predicate_lets_it_pass():
+    """A ConfigMap has no generation, and this one has ceased to match."""
+    operator, made, cleaned = Operator("picky"), list[str](), list[str]()
+    generation, matches = (
+        Changed(lambda obj: obj.metadata.generation),
+        Matching(lambda obj: obj.raw["data"]["x"] == "1"),
+    )
+
+    async def clean_up(_ctx: Context, obj: Unstructured) -> None:
+        cleaned.append(obj.metadata.name)
+
+    @operator.for_(MINE, generation, matches).finalizes("example.com/picky", clean_up).reconcile
+    async def make(_ctx: Context, obj: Unstructured) -> None:
+        made.append(obj.metadata.name)
+
+    async with TestCluster(config_map("other", x="2"), config_map("a", x="1")) as cluster:
+        cluster.start(operator)
+        await cluster.wait_for(CONFIG_MAPS, "a", until=lambda obj: obj["metadata"]["finalizers"])
+        await cluster.client.patch(CONFIG_MAPS, "a", "default", {"data": {"x": "2"}})
+        await cluster.client.delete(CONFIG_MAPS, "a", "default")
+        await cluster.wait_gone(CONFIG_MAPS, "a")
+        other = await cluster.client.get(CONFIG_MAPS, "other", "default")
+        assert "finalizers" not in other["metadata"], "what never matched is left alone"
+    assert set(cleaned) == {"a"}
+    assert set(made) <= {"a"}
 
 
 async def test_a_function_that_mutates_the_cache_fails_the_test_of_a_user():

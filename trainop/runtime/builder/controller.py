@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, cast, overload
 
 from trainop.runtime.builder.context import Context, Watch
@@ -96,7 +97,8 @@ class ControllerBuilder(Generic[T]):
 
     def finalizes(self, finalizer: str, clean_up: Reconcile[T]) -> Self:
         """Objects get this finalizer before they are reconciled; `clean_up(ctx, obj)` runs when one is deleted, and the
-        reconcile function never sees a deleted object. The rules are those of `finalizing`."""
+        reconcile function never sees a deleted object. The rules are those of `finalizing`. A deletion triggers the
+        controller also if the predicates of `for_` would not let it pass."""
         self._finalizer = (finalizer, clean_up)
         return self
 
@@ -140,7 +142,26 @@ class ControllerBuilder(Generic[T]):
         )
         for watched, mapper, predicates in self._sources:
             controller.watch(ctx.informer(watched), mapper(ctx), *predicates)
+        if self._finalizer is not None:
+            controller.watch(objects, EnqueueObject(), _Deletion(self._finalizer[0]))
         return controller
+
+
+@dataclass(frozen=True, slots=True)
+class _Deletion(Predicate):
+    """The deletion of an object that has the finalizer. Kinds without `metadata.generation` show it by no change that
+    `Changed(generation)` sees, and an object may have ceased to match."""
+
+    finalizer: str
+
+    def add(self, obj: HasMetadata, /) -> bool:
+        return obj.metadata.terminating and self.finalizer in obj.metadata.finalizers
+
+    def update(self, old: HasMetadata, new: HasMetadata, /) -> bool:
+        return not old.metadata.terminating and self.add(new)
+
+    def delete(self, _obj: HasMetadata, /) -> bool:
+        return False
 
 
 class _Reconciler(Generic[T]):
