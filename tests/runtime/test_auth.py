@@ -498,6 +498,13 @@ def test_any_value_of_a_kubeconfig_is_taken_or_a_config_error(tmp_path: Path, pa
         assert "\n" not in str(error)  # noqa: PT017  # one that loads is as good
 
 
+@pytest.mark.parametrize("path", [("users", 0, "name"), ("clusters", 0, "name"), ("contexts", 0, "name")])
+def test_a_name_with_a_line_break_leaves_the_error_on_one_line(tmp_path: Path, path: tuple[Any, ...]):
+    with pytest.raises(ConfigError, match=r"there: one two$") as caught:
+        load(tmp_path, spoil(GOOD, path, "one\ntwo"))
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "raw",
     [

@@ -164,7 +164,7 @@ class Kubeconfig:
         as another current context, takes effect after a restart.
         """
         name = context or self.current
-        known = ", ".join(self.contexts) or "none"
+        known = _list_names(self.contexts)
         if not name:
             raise ConfigError(f"{self.file}: no current-context is set; contexts there: {known}")
         if name not in self.contexts:
@@ -199,7 +199,7 @@ class Kubeconfig:
     def _named(entries: Mapping[str, Entry], context: Entry, name: str, kind: str) -> Entry:
         wanted = str(context.value.get(kind) or "")
         if wanted not in entries:
-            known = ", ".join(entries) or "none"
+            known = _list_names(entries)
             raise ConfigError(f"{context.file}: context {name!r} names {kind} {wanted!r}; {kind}s there: {known}")
         return entries[wanted]
 
@@ -209,6 +209,11 @@ class Kubeconfig:
         if not _is_url(server):
             raise ConfigError(f"{cluster.file}: server of cluster {name!r} is {server!r}; it must be https://host:port")
         return server.rstrip("/")
+
+
+def _list_names(entries: Mapping[str, Entry]) -> str:
+    """The names for an error message, on one line even if a name contains line breaks."""
+    return ", ".join(" ".join(name.split()) for name in entries) or "none"
 
 
 def _is_url(text: str) -> bool:
