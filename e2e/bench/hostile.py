@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["--one"]:
         print(json.dumps(measure(arguments[1], sys.stdin.buffer.read())))
         return 0
-    print(f"limits: {MAX_STALL:.0f} ms for each step, {MAX_MEMORY:.0f} MiB\n")
+    print(f"limits: {MAX_STALL:.0f} ms per step, {MAX_MEMORY:.0f} MiB\n")
     print("| job | MiB | decode, ms | plan, ms | bodies of a plan | largest, MiB | one body, ms | memory, MiB | |")
     print("|---|---|---|---|---|---|---|---|---|")
     missed = 0
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
         figures = "{job:.2f} | {decode:.1f} | {plan:.1f} | {bodies} | {size:.2f} | {body:.1f} | {memory:.0f}".format(
             **row
         )
-        print(f"| {name} | {figures} | {'' if met else 'missed'} |", flush=True)
+        print(f"| {name} | {figures} | {'' if met else 'exceeded'} |", flush=True)
     return 1 if missed else 0
 
 

@@ -133,7 +133,7 @@ def _containers(count: int) -> list[Json]:
 ALL_ROLES = ("Scheduler", "Server", "Worker", "TunerTracker", "TunerServer", "Tuner")
 CONDITION = {"type": "X", "status": "True", "reason": "Y", "message": "z"}
 
-LEDGER = "trainop.kubeflow.org/restarts"
+RESTART_HISTORY = "trainop.kubeflow.org/restarts"
 
 
 def _variables(count: int) -> list[Json]:
@@ -178,7 +178,7 @@ SHAPES: dict[str, Shape] = {
     "bad elastic metrics": Shape(lambda n, r: pytorch(replicas=r, elasticPolicy={"metrics": [1] * n}), 650_000),
     "elastic configuration": Shape(lambda n, r: pytorch(replicas=r, elasticPolicy={"rdzvConf": _pairs(n)}), 50_000),
     "annotations of the job": Shape(lambda n, r: annotated(r, {f"a{i}": "x" for i in range(n)}), 25_000),
-    "forged history": Shape(lambda n, r: annotated(r, {LEDGER: '{"job":"u","rounds":{' + "1" * n}), 250_000),
+    "forged history": Shape(lambda n, r: annotated(r, {RESTART_HISTORY: '{"job":"u","rounds":{' + "1" * n}), 250_000),
     "forged conditions": Shape(lambda n, r: _with_status(pytorch(replicas=r), conditions=[CONDITION] * n), 20_000),
     "forged counts": Shape(lambda n, r: _with_status(pytorch(replicas=r), **_failed_with_counts(n)), 55_000),
     "suspended, many ports": Shape(lambda n, r: _suspended(with_container(r, ports=_ports(n))), 50_000),

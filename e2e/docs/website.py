@@ -1,8 +1,8 @@
-"""Hooks of mkdocs: the pages of the repository that lie outside `docs/`, and every file that a page links to.
+"""mkdocs hooks: add pages outside `docs/` and all linked files to the website, and rewrite links to them.
 
-Links stay as they work in the repository. Here each is resolved to a file, and rewritten to where that file is on the
-website: `docs/x` at its top, `README.md` as its home, other pages at the top under `project/`, and the rest, copied as
-it is, under `repository/`. So the website needs no server of the repository beside it.
+Links in the Markdown files are relative paths in the repository. On the website, `docs/x` is at the top level,
+`README.md` is the home page, other top-level pages are below `project/`, and all other linked files are copied below
+`repository/`. The website is therefore self-contained.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("mkdocs.hooks.website")
 
 
 def place_of(path: Path) -> str:
-    """Where a file of the repository is on the website."""
+    """The path of a repository file on the website."""
     inside = path.relative_to(ROOT)
     if inside.parts[0] == "docs":
         return inside.relative_to("docs").as_posix()
@@ -33,13 +33,13 @@ def place_of(path: Path) -> str:
 
 
 def linked_files(page: Path) -> list[Path]:
-    """The files that a page links to by relative links, if they exist."""
+    """The existing files that a page links to with relative links."""
     targets = [(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text(encoding="utf-8"))]
     return [target for target in targets if target.is_file() and target.is_relative_to(ROOT)]
 
 
 def reached_files() -> set[Path]:
-    """The pages at the top and in `docs/`, and all that they reach by links."""
+    """The pages at the top level and in `docs/`, and all files reachable from them by links."""
     queue = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     found: set[Path] = set()
     while queue:
@@ -53,7 +53,7 @@ def reached_files() -> set[Path]:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the files that lie outside `docs/`."""
+    """Adds the files outside `docs/`."""
     from mkdocs.structure.files import File  # noqa: PLC0415  # only `make site` installs it
 
     for path in sorted(reached_files()):
@@ -63,21 +63,21 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Rewrites relative links to where their files are on the website."""
+    """Rewrites relative links to the paths of their targets on the website."""
     source = Path(page.file.abs_src_path)
-    folder = os.path.dirname(page.file.src_uri)  # noqa: PTH120  # an address, not a path of this machine
+    folder = os.path.dirname(page.file.src_uri)  # noqa: PTH120  # a URL path, not a file system path
 
     def rewritten(match: re.Match[str]) -> str:
         target = (source.parent / match[1]).resolve()
         if not target.is_file() or not target.is_relative_to(ROOT):
-            return match[0]  # mkdocs complains about what leads nowhere
+            return match[0]  # mkdocs reports broken links
         return f"]({os.path.relpath(place_of(target), folder or '.')}{match[2] or ''})"
 
     return LINK.sub(rewritten, markdown)
 
 
 def on_post_page(output: str, *, page: Any, **_: Any) -> str:
-    """Warns, which fails a strict build, about what a browser would load from elsewhere."""
+    """Warns about external resources that a browser would load; a strict build fails on warnings."""
     for tag in ELSEWHERE.findall(output):
-        log.warning("%s loads something from elsewhere: %s", page.file.src_uri, tag)
+        log.warning("%s loads an external resource: %s", page.file.src_uri, tag)
     return output
