@@ -1,7 +1,7 @@
 """The extras of the package: optional dependencies that only some commands need.
 
 `pip install trainop` installs what the operator in a cluster runs. A command that needs more calls `require` before it
-imports anything, so that a missing extra is one line and no traceback. `docs/dependencies.md` lists who needs what.
+imports anything, so that a missing extra is reported in one line. `docs/dependencies.md` gives the reasons.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from trainop.errors import StartError
 
 LOCAL = "local"
-"""The embedded cluster as `trainop run` and `trainop cluster` start it."""
+"""The embedded cluster of `trainop run` and `trainop cluster`."""
 
 MODULES: Mapping[str, tuple[str, ...]] = {LOCAL: ("rich", *(("pyroute2",) if sys.platform == "linux" else ()))}
-"""By extra: the top-level modules that its packages bring on this system."""
+"""Top-level modules of each extra on this system."""
 
 
 def require(extra: str, command: str) -> None:

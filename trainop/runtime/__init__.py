@@ -2,6 +2,7 @@
 
 Main classes in the order of the data flow: `Transport`, `Client`, `Informer`, `Cache`, `WorkQueue`, `Controller`,
 `Manager`; in addition `Expectations`, `Recorder`, `LeaderElector`, `Metrics`, `WebhookServer`, `CertificateRotation`.
+`Operator` builds and connects them; `lowlevel` groups the names that most programs do not need.
 
 All public names can be imported from this package and are loaded on first use. `docs/runtime.md` describes how they
 work together, and the guarantees and limitations.
@@ -126,7 +127,7 @@ if TYPE_CHECKING:
     from trainop.runtime.webhook.rotation import CertificateRotation, RotationOptions
     from trainop.runtime.webhook.server import WebhookServer
 
-_PLACES = {
+_EXPORTS = {
     "builder.context": "Context OperatorParts Watch",
     "builder.controller": "ControllerBuilder ControllerOptions",
     "builder.operator": "LeaderElection Operator",
@@ -180,7 +181,7 @@ _PLACES = {
     "webhook.server": "WebhookServer",
     "controller.workqueue": "WorkQueue",
 }
-_MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
+_MODULES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 # fmt: off
 __all__ = [

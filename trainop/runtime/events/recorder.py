@@ -62,7 +62,7 @@ class Recorder:
     """Records the events of one component, such as `pytorchjob-controller`. A runnable for `Manager.add_recorder`.
 
     Events about one object are written in order; a slow write delays no other objects. Repeats of an event that is
-    still queued are merged into it. `client` must not be subject to the gate of leader election, so that the last
+    still queued are merged into it. `client` should not be subject to the gate of leader election, so that the last
     events can be written after the leases are released.
     """
 
