@@ -270,4 +270,7 @@ def test_a_port_in_use_is_told_in_one_line():
     first.wait(PATIENCE)
     first.stdout.close()
     assert second.returncode == 1
-    assert shown == f"trainop: port {port[1]} of 127.0.0.1 cannot be had (Address already in use): choose another\n"
+    assert (
+        shown
+        == f"trainop: port {port[1]} of 127.0.0.1 is not available (Address already in use): choose another port\n"
+    )

@@ -1,1 +1,1 @@
-"""A Kubernetes cluster in one process: an API server with watch, and a node that runs pods as processes."""
+"""A Kubernetes cluster in one process: an imitation of kube-apiserver, and a node that runs pods as processes."""

@@ -1,4 +1,4 @@
-"""A whole cluster in this process: API server and node, with a kubeconfig for `kubectl`."""
+"""A local cluster in this process: API server and node in one data directory, with a kubeconfig for `kubectl`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from trainop.local import private
+from trainop.local import private_files
 from trainop.local.api.serving.server import ApiServer
 from trainop.local.node.agent import NetworkMode, Node, NodeOptions
 from trainop.runtime.client.client import Client
@@ -25,39 +25,40 @@ from trainop.runtime.client.transport import Transport
 NODE_NAME = "local"
 _OBJECTS = "objects.sqlite"
 _LOCK = "lock"
-_MARGIN = 10.0  # seconds beyond the grace period for processes to be gone and statuses to be written
-_MARGIN_OF_KILL = 5.0
+_STOP_MARGIN = 10.0  # seconds after the grace period for the end of processes and the writing of statuses
+_KILL_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """How to start it; the defaults leave nothing behind."""
+    """Options of a local cluster; with the defaults it uses a temporary directory."""
 
     directory: Path | None = None
-    """Keeps objects, volumes and logs, so that a cluster started there again continues; it holds nothing else."""
+    """The data directory with objects, volumes and logs, and nothing else; None uses a temporary directory."""
     network: NetworkMode | None = None
-    """None takes network namespaces where this user may have them."""
+    """None uses network namespaces if this user may create them."""
     port: int = 0
-    """Of the API server on 127.0.0.1; 0 is a free one."""
+    """The port of the API server on 127.0.0.1; 0 selects a free port."""
 
 
 class LocalCluster:
-    """Up inside the `async with` block; at its end no process of a pod is left.
+    """A cluster that runs inside its `async with` block; at the end of the block all processes of pods have ended.
 
-    Raises `OSError` if the port, the directory or the network mode cannot be had.
+    Construction locks the directory and opens the database; entering the block starts node and API server. Both raise
+    `OSError` if the port, the directory or the network mode is not available.
     """
 
     def __init__(
-        self, options: ClusterOptions | None = None, *, say: Callable[[str], None] = lambda message: None
+        self, options: ClusterOptions | None = None, *, notify: Callable[[str], None] = lambda message: None
     ) -> None:
-        """`say` gets a line for people when pods are stopped."""
+        """`notify` receives progress messages for the user while pods are stopped."""
         self._options = options or ClusterOptions()
-        self._say = say
-        self._ends = AsyncExitStack()
-        self._parts: list[asyncio.Task[None]] = []
-        self._hurry = asyncio.Event()
-        self.directory = _own_directory(self._options.directory)
-        self._lock = _take_lock(self.directory)
+        self._notify = notify
+        self._exit_stack = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._grace_period_skipped = asyncio.Event()
+        self.directory = _prepare_directory(self._options.directory)
+        self._lock = _lock_directory(self.directory)
         self.api = self._open_api(self.directory / _OBJECTS if self._options.directory else None)
         self.client = Client(self.api.transport(), user_agent="trainop", field_manager="trainop")
         node = NodeOptions(network=self._options.network)
@@ -67,33 +68,33 @@ class LocalCluster:
 
     @property
     def transport(self) -> Transport:
-        """Reaches the API server without a socket."""
+        """A transport to the API server without a socket."""
         return self.api.transport()
 
     @property
     def kubeconfig(self) -> Path:
-        """Absolute."""
+        """The absolute path of the kubeconfig file."""
         return self.directory / "kubeconfig"
 
-    def hurry(self) -> None:
-        """When the block ends, or while it ends: pods are killed instead of asked."""
-        self._hurry.set()
+    def skip_grace_period(self) -> None:
+        """Kill the pods at the end of the block, or now if it is ending, without a grace period."""
+        self._grace_period_skipped.set()
 
     async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as ends:
-            ends.enter_context(self._directory_of_our_own())
-            await self.node.prepare()  # what the machine refuses is reported before anything runs
-            ends.push_async_callback(self.api.close)
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._directory_in_use())
+            await self.node.prepare()  # fails early if the machine lacks a feature
+            stack.push_async_callback(self.api.close)
             token = secrets.token_urlsafe(24)
-            self.url = await self._serve(token)
-            private.replace_text(self.kubeconfig, json.dumps(self.api.kubeconfig(token), indent=1) + "\n")
-            tasks = await ends.enter_async_context(asyncio.TaskGroup())
-            # the node ends before the API server does: it still reports there what it ends
-            for part in (self.api.run(), self.node.run()):
-                self._parts.append(tasks.create_task(part))
-                ends.push_async_callback(_end, self._parts[-1])
+            self.url = await self._start_server(token)
+            private_files.replace_text(self.kubeconfig, json.dumps(self.api.kubeconfig(token), indent=1) + "\n")
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            # the node stops before the API server, because it reports the final statuses of pods
+            for coroutine in (self.api.run(), self.node.run()):
+                self._tasks.append(tasks.create_task(coroutine))
+                stack.push_async_callback(_cancel, self._tasks[-1])
             await self.node.wait_ready()
-            self._ends = ends.pop_all()
+            self._exit_stack = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -102,32 +103,34 @@ class LocalCluster:
         try:
             await self._stop_pods()
         finally:
-            # an error of the block is the block's own, not one more of the tasks
-            await self._ends.__aexit__(None, None, None)
+            # an error of the block must not be wrapped into the exception group of the tasks
+            await self._exit_stack.__aexit__(None, None, None)
 
     async def _stop_pods(self) -> None:
-        """SIGTERM, the pods' own grace period, SIGKILL; the last at once if there is a hurry."""
+        """SIGTERM, then SIGKILL after the grace period of the pods, or at once after `skip_grace_period`."""
         count, grace = self.node.begin_stop()
         if not count:
             return
-        if not self._hurry.is_set():
+        if not self._grace_period_skipped.is_set():
             pods = "1 pod" if count == 1 else f"{count} pods"
-            self._say(f"stopping {pods}, up to {grace:g} s; Ctrl-C again to kill")
+            self._notify(f"stopping {pods}, up to {grace:g} s; Ctrl-C again to kill")
         ended = asyncio.create_task(self.node.pods_ended())
-        hurry = asyncio.create_task(self._hurry.wait())
+        skipped = asyncio.create_task(self._grace_period_skipped.wait())
         try:
-            await asyncio.wait({ended, hurry, *self._parts}, timeout=grace + _MARGIN, return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                {ended, skipped, *self._tasks}, timeout=grace + _STOP_MARGIN, return_when="FIRST_COMPLETED"
+            )
             if not ended.done():
-                self._say("killing the pods that still run")
+                self._notify("killing the pods that still run")
                 self.node.kill_pods()
-                await asyncio.wait({ended, *self._parts}, timeout=_MARGIN_OF_KILL, return_when="FIRST_COMPLETED")
+                await asyncio.wait({ended, *self._tasks}, timeout=_KILL_TIMEOUT, return_when="FIRST_COMPLETED")
         finally:
             ended.cancel()
-            hurry.cancel()
+            skipped.cancel()
 
     @contextmanager
-    def _directory_of_our_own(self) -> Iterator[None]:
-        """In use by no other cluster while we use it, and gone afterwards unless it is to be kept."""
+    def _directory_in_use(self) -> Iterator[None]:
+        """Release the lock at the end, and remove a temporary directory."""
         try:
             yield
         finally:
@@ -139,42 +142,42 @@ class LocalCluster:
         if objects is None:
             return ApiServer()
         try:
-            os.close(private.open_file(objects, os.O_RDWR))  # what SQLite opens beside it gets the same mode
+            os.close(private_files.open_file(objects, os.O_RDWR))  # SQLite creates its WAL files with the same mode
             return ApiServer(persist=objects)
         except OSError:
             os.close(self._lock)
             raise
 
-    async def _serve(self, token: str) -> str:
+    async def _start_server(self, token: str) -> str:
         try:
             return await self.api.serve(port=self._options.port, token=token)
         except OSError as error:
             port = self._options.port
             raise OSError(
-                f"port {port} of 127.0.0.1 cannot be had ({os.strerror(error.errno or 0)}): choose another"
+                f"port {port} of 127.0.0.1 is not available ({os.strerror(error.errno or 0)}): choose another port"
             ) from error
 
 
-def _own_directory(wanted: Path | None) -> Path:
-    """The folder, for this user alone: made, or found empty or as an earlier cluster left it."""
+def _prepare_directory(wanted: Path | None) -> Path:
+    """Create or reuse the data directory, for this user only; raises `OSError` if it holds other files."""
     if wanted is None:
         return Path(tempfile.mkdtemp(prefix="trainop-")).absolute()
     directory = wanted.absolute()
     if directory.is_dir() and not directory.is_symlink():
         found = {path.name for path in directory.iterdir()}
         if found and _LOCK not in found:
-            raise OSError(f"{wanted} holds other files ({min(found)}); the cluster needs a folder of its own")
-    private.make_folder(directory)
+            raise OSError(f"{wanted} holds other files ({min(found)}); use an empty directory")
+    private_files.ensure_directory(directory)
     for name in (_OBJECTS, f"{_OBJECTS}-wal", f"{_OBJECTS}-shm", f"{_OBJECTS}-journal", "kubeconfig", "trainop.log"):
-        private.tighten(directory / name)
+        private_files.restrict(directory / name)
     for log in directory.glob("node/pods/*/*/*.log"):
-        private.tighten(log)
+        private_files.restrict(log)
     return directory
 
 
-def _take_lock(directory: Path) -> int:
-    """The descriptor that holds it: before anything else there is touched."""
-    lock = private.open_file(directory / _LOCK, os.O_RDWR)
+def _lock_directory(directory: Path) -> int:
+    """Lock the directory; returns the descriptor of the lock file. Raises `OSError` if another cluster holds it."""
+    lock = private_files.open_file(directory / _LOCK, os.O_RDWR)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -183,6 +186,6 @@ def _take_lock(directory: Path) -> int:
     return lock
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trainop.local import private
+from trainop.local import private_files
 from trainop.runtime.objects.metadata import Key
 
 
@@ -37,7 +37,7 @@ class SavedLogs:
     def _create_folder(self) -> Path:
         if self._created is None:
             self._created = self._folder or Path(tempfile.mkdtemp(prefix="trainop-logs-"))
-            private.make_folder(self._created)
+            private_files.ensure_directory(self._created)
         return self._created
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from trainop.engine.framework import Framework
 from trainop.engine.schema.crd import crd
-from trainop.local import private
+from trainop.local import private_files
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.logs import configure_logs
 from trainop.operator import FRAMEWORKS, build
@@ -102,9 +102,9 @@ def _print_status(line: str) -> None:
 @asynccontextmanager
 async def _cluster(options: ClusterOptions, interrupts: Interrupts) -> AsyncIterator[LocalCluster]:
     """Starts a cluster. It and the operator log to `trainop.log` in the cluster's folder."""
-    cluster = LocalCluster(options, say=_print_status)
-    interrupts.on_second_signal = cluster.hurry
-    with private.open_text(cluster.directory / "trainop.log") as log:
+    cluster = LocalCluster(options, notify=_print_status)
+    interrupts.on_second_signal = cluster.skip_grace_period
+    with private_files.open_text(cluster.directory / "trainop.log") as log:
         configure_logs(LogSettings(level="info"), log)
         async with cluster:
             yield cluster

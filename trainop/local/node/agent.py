@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from trainop.local import private
+from trainop.local import private_files
 from trainop.local.node import registration
 from trainop.local.node.network.addresses import AddressAllocator
 from trainop.local.node.network.dns import DnsServer
@@ -164,7 +164,7 @@ class Node:
             tasks.create_task(gateway.serve(listening), name=f"gateway {port}")
 
     def _make_context(self, runtime: ContainerRuntime, recorder: Recorder, addresses: AddressAllocator) -> NodeContext:
-        private.make_folder(self._directory)
+        private_files.ensure_directory(self._directory)
         shims = self._directory / "bin"
         registration.write_shims(shims)
         loopback = LoopbackNames(self._objects, addresses)

@@ -1,1 +1,1 @@
-"""Tables, as `kubectl get` shows them."""
+"""Server-side printing: Tables for `kubectl get`."""

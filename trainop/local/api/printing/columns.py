@@ -1,4 +1,4 @@
-"""The columns of the built-in kinds, as `kubectl get` and `kubectl get -o wide` show them."""
+"""The columns of the built-in kinds for `kubectl get` (kubernetes `pkg/printers/internalversion/printers.go`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainop.runtime.objects.metadata import Json
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; `cell` computes it from the object and the time. Priority 1 is shown by `-o wide` only."""
+    """One column; `cell` computes its value from the object and the current time. Priority 1 is for `-o wide` only."""
 
     name: str
     cell: Callable[[Json, datetime], Any]
@@ -27,8 +27,8 @@ class Column:
 Columns = Sequence[Column]
 
 
-def at(path: str, *, absent: Any = "") -> Callable[[Json, datetime], Any]:
-    """The cell that shows the value at a path of plain fields."""
+def field_cell(path: str, *, absent: Any = "") -> Callable[[Json, datetime], Any]:
+    """A cell function with the value at a dotted path; `absent` if it is missing or empty."""
     names = path.split(".")
 
     def cell(item: Json, _: datetime) -> Any:
@@ -46,7 +46,7 @@ def name_of(item: Json, _: datetime) -> str:
 
 
 def age_of(item: Json, now: datetime) -> str:
-    """How long ago the object was created."""
+    """The time since the object was created."""
     return age((item.get("metadata") or {}).get("creationTimestamp"), now)
 
 
@@ -54,13 +54,13 @@ def _count(*members: str) -> Callable[[Json, datetime], int]:
     return lambda item, _: sum(len(item.get(member) or ()) for member in members)
 
 
-def _wide(name: str, cell: Callable[[Json, datetime], Any], format: str = "") -> Column:  # noqa: A002  # the word of the API
+def _wide_column(name: str, cell: Callable[[Json, datetime], Any], format: str = "") -> Column:  # noqa: A002  # name of the Table field
     return Column(name, cell, format=format, priority=1)
 
 
 NAME = Column("Name", name_of, format="name", description="Name must be unique within a namespace.")
 AGE = Column("Age", age_of, description="The time since the object was created.")
-PLAIN: Columns = (
+DEFAULT_COLUMNS: Columns = (
     NAME,
     Column("Created At", lambda item, _: (item.get("metadata") or {}).get("creationTimestamp"), type="date"),
 )
@@ -81,10 +81,10 @@ _POD: Columns = (
     Column("Status", lambda item, _: pod_status(item), description="What the pod's containers are doing."),
     Column("Restarts", pod_restarts, description="Restarts of containers, and when the last one was."),
     AGE,
-    _wide("IP", _pod_ip),
-    _wide("Node", at("spec.nodeName", absent="<none>")),
-    _wide("Nominated Node", at("status.nominatedNodeName", absent="<none>")),
-    _wide("Readiness Gates", lambda item, _: readiness_gates(item)),
+    _wide_column("IP", _pod_ip),
+    _wide_column("Node", field_cell("spec.nodeName", absent="<none>")),
+    _wide_column("Nominated Node", field_cell("status.nominatedNodeName", absent="<none>")),
+    _wide_column("Readiness Gates", lambda item, _: readiness_gates(item)),
 )
 
 
@@ -118,12 +118,12 @@ _NODE: Columns = (
     Column("Status", _node_status),
     Column("Roles", _node_roles),
     AGE,
-    Column("Version", at("status.nodeInfo.kubeletVersion")),
-    _wide("Internal-IP", _node_address("InternalIP")),
-    _wide("External-IP", _node_address("ExternalIP")),
-    _wide("OS-Image", at("status.nodeInfo.osImage", absent="<unknown>")),
-    _wide("Kernel-Version", at("status.nodeInfo.kernelVersion", absent="<unknown>")),
-    _wide("Container-Runtime", at("status.nodeInfo.containerRuntimeVersion", absent="<unknown>")),
+    Column("Version", field_cell("status.nodeInfo.kubeletVersion")),
+    _wide_column("Internal-IP", _node_address("InternalIP")),
+    _wide_column("External-IP", _node_address("ExternalIP")),
+    _wide_column("OS-Image", field_cell("status.nodeInfo.osImage", absent="<unknown>")),
+    _wide_column("Kernel-Version", field_cell("status.nodeInfo.kernelVersion", absent="<unknown>")),
+    _wide_column("Container-Runtime", field_cell("status.nodeInfo.containerRuntimeVersion", absent="<unknown>")),
 )
 
 
@@ -165,12 +165,12 @@ def _selector(item: Json, _: datetime) -> str:
 
 _SERVICE: Columns = (
     NAME,
-    Column("Type", at("spec.type", absent="ClusterIP")),
+    Column("Type", field_cell("spec.type", absent="ClusterIP")),
     Column("Cluster-IP", _cluster_ip),
     Column("External-IP", _external_ip),
     Column("Port(s)", _ports),
     AGE,
-    _wide("Selector", _selector),
+    _wide_column("Selector", _selector),
 )
 
 _ACCESS_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
@@ -183,23 +183,23 @@ def _claim_phase(item: Json, _: datetime) -> str:
 
 
 def _if_bound(cell: Callable[[Json], str]) -> Callable[[Json, datetime], str]:
-    """Capacity and access modes of a claim are known once it has a volume."""
+    """A cell that is empty unless the claim has a volume."""
     return lambda item, _: cell(item.get("status") or {}) if (item.get("spec") or {}).get("volumeName") else ""
 
 
 _CLAIM: Columns = (
     NAME,
     Column("Status", _claim_phase),
-    Column("Volume", at("spec.volumeName")),
+    Column("Volume", field_cell("spec.volumeName")),
     Column("Capacity", _if_bound(lambda status: str((status.get("capacity") or {}).get("storage", "")))),
     Column(
         "Access Modes",
         _if_bound(lambda status: ",".join(_ACCESS_MODES.get(mode, mode) for mode in status.get("accessModes") or ())),
     ),
-    Column("StorageClass", at("spec.storageClassName")),
-    Column("VolumeAttributesClass", at("spec.volumeAttributesClassName", absent="<unset>")),
+    Column("StorageClass", field_cell("spec.storageClassName")),
+    Column("VolumeAttributesClass", field_cell("spec.volumeAttributesClassName", absent="<unset>")),
     AGE,
-    _wide("VolumeMode", at("spec.volumeMode", absent="<unset>")),
+    _wide_column("VolumeMode", field_cell("spec.volumeMode", absent="<unset>")),
 )
 
 
@@ -239,32 +239,32 @@ def _event_count(item: Json, _: datetime) -> int:
 
 _EVENT: Columns = (
     Column("Last Seen", _last_seen),
-    Column("Type", at("type")),
-    Column("Reason", at("reason")),
+    Column("Type", field_cell("type")),
+    Column("Reason", field_cell("reason")),
     Column("Object", _event_object),
-    _wide("Subobject", at("involvedObject.fieldPath")),
-    _wide("Source", _event_source),
+    _wide_column("Subobject", field_cell("involvedObject.fieldPath")),
+    _wide_column("Source", _event_source),
     Column("Message", lambda item, _: str(item.get("message", "")).strip()),
-    _wide("First Seen", _first_seen),
-    _wide("Count", _event_count),
-    _wide("Name", name_of, format="name"),
+    _wide_column("First Seen", _first_seen),
+    _wide_column("Count", _event_count),
+    _wide_column("Name", name_of, format="name"),
 )
 
-BY_KIND: dict[tuple[str, str], Columns] = {
+COLUMNS_BY_KIND: dict[tuple[str, str], Columns] = {
     ("", "Pod"): _POD,
     ("", "Node"): _NODE,
     ("", "Service"): _SERVICE,
     ("", "PersistentVolumeClaim"): _CLAIM,
     ("", "Event"): _EVENT,
     ("", "ConfigMap"): (NAME, Column("Data", _count("data", "binaryData")), AGE),
-    ("", "Secret"): (NAME, Column("Type", at("type")), Column("Data", _count("data")), AGE),
+    ("", "Secret"): (NAME, Column("Type", field_cell("type")), Column("Data", _count("data")), AGE),
     ("", "ServiceAccount"): (NAME, Column("Secrets", _count("secrets")), AGE),
-    ("", "Namespace"): (NAME, Column("Status", at("status.phase")), AGE),
-    ("coordination.k8s.io", "Lease"): (NAME, Column("Holder", at("spec.holderIdentity")), AGE),
+    ("", "Namespace"): (NAME, Column("Status", field_cell("status.phase")), AGE),
+    ("coordination.k8s.io", "Lease"): (NAME, Column("Holder", field_cell("spec.holderIdentity")), AGE),
     ("autoscaling", "Scale"): (
         NAME,
-        Column("Desired", at("spec.replicas", absent=0), type="integer"),
-        Column("Available", at("status.replicas", absent=0), type="integer"),
+        Column("Desired", field_cell("spec.replicas", absent=0), type="integer"),
+        Column("Available", field_cell("status.replicas", absent=0), type="integer"),
         AGE,
     ),
 }

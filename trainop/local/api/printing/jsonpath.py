@@ -1,4 +1,7 @@
-"""JSONPath as Kubernetes prints with it: `.status.conditions[-1:].type`, `.spec.list[?(@.type=="Ready")].status`."""
+"""The JSONPath dialect of printer columns, such as `.status.conditions[?(@.type=="Ready")].status`.
+
+Source: client-go `util/jsonpath`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _STEP = re.compile(
     """,
     re.VERBOSE,
 )
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -33,16 +36,16 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def compile_path(path: str) -> Callable[[Any], list[Any]]:
-    """The function that finds all values at `path`, an absent one is no value; raises ValueError for a bad path."""
+    """A function that returns all values at `path`, empty if none; raises `ValueError` for an invalid path."""
     text = path.strip().removeprefix("{").removesuffix("}").removeprefix("$").removeprefix("@")
     steps: list[Step] = []
-    place = 0
-    while place < len(text) and text != ".":
-        found = _STEP.match(text, place)
+    position = 0
+    while position < len(text) and text != ".":
+        found = _STEP.match(text, position)
         if not found:
             raise ValueError(f"unrecognized JSONPath {path!r}")
         steps.append(_step(found))
-        place = found.end()
+        position = found.end()
 
     def find(value: Any) -> list[Any]:
         values = [value]
@@ -54,7 +57,7 @@ def compile_path(path: str) -> Callable[[Any], list[Any]]:
 
 
 def _step(found: re.Match[str]) -> Step:
-    """The step that one piece of a path stands for."""
+    """The evaluation step of one matched path segment."""
     if found["path"] is not None:
         return _filter(found)
     if found["bounds"] is not None:
@@ -79,14 +82,14 @@ def _indices(indices: list[int]) -> Step:
 
 
 def _filter(found: re.Match[str]) -> Step:
-    inner, compare = compile_path(found["path"]), _COMPARE.get(found["operator"] or "")
-    literal = _literal(found["literal"]) if compare else None
+    inner, comparison = compile_path(found["path"]), _COMPARISONS.get(found["operator"] or "")
+    literal = _literal(found["literal"]) if comparison else None
 
-    def keeps(item: Any) -> bool:
+    def matches(item: Any) -> bool:
         values = inner(item)
-        return bool(values) and (compare is None or _holds(compare, values[0], literal))
+        return bool(values) and (comparison is None or _holds(comparison, values[0], literal))
 
-    return lambda values: [item for value in values for item in _members(value) if keeps(item)]
+    return lambda values: [item for value in values for item in _members(value) if matches(item)]
 
 
 def _literal(text: str) -> Any:
@@ -98,10 +101,10 @@ def _literal(text: str) -> Any:
         raise ValueError(f"unrecognized value in a JSONPath filter: {text}") from None
 
 
-def _holds(compare: Callable[[Any, Any], bool], value: Any, literal: Any) -> bool:
+def _holds(comparison: Callable[[Any, Any], bool], value: Any, literal: Any) -> bool:
     try:
-        return compare(value, literal)
-    except TypeError:  # a text is neither less nor more than a number
+        return comparison(value, literal)
+    except TypeError:  # a string cannot be ordered with a number
         return False
 
 

@@ -1,4 +1,7 @@
-"""What `kubectl get pods` says of a pod: one word for its status, containers that are ready, restarts."""
+"""The columns READY, STATUS, RESTARTS and READINESS GATES of pods.
+
+Source: `printPod` in kubernetes `pkg/printers/internalversion/printers.go`.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,26 @@ from trainop.runtime.objects.metadata import Json
 
 
 def pod_status(pod: Json) -> str:
-    """The STATUS column: the phase, or the first thing that keeps the pod from it (`Init:0/2`, `CrashLoopBackOff`)."""
+    """The STATUS column: the phase, or a more specific reason such as `Init:0/2`, `CrashLoopBackOff`, `Terminating`."""
     status = pod.get("status") or {}
     phase = status.get("phase", "")
-    word = status.get("reason") or phase
+    reason = status.get("reason") or phase
     if any(c.get("type") == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in _conditions(pod)):
-        word = "SchedulingGated"
-    initializing = _initializing(pod)
-    if initializing:
-        word = initializing
-    if not initializing or _is_true(pod, "Initialized"):
-        word = _running_word(pod, word)
+        reason = "SchedulingGated"
+    init_status = _init_status(pod)
+    if init_status:
+        reason = init_status
+    if not init_status or _is_true(pod, "Initialized"):
+        reason = _container_reason(pod, reason)
     if (pod.get("metadata") or {}).get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             return "Unknown"
-        return word if phase in {"Succeeded", "Failed"} else "Terminating"
-    return str(word)
+        return reason if phase in {"Succeeded", "Failed"} else "Terminating"
+    return str(reason)
 
 
 def pod_ready(pod: Json) -> str:
-    """The READY column: containers that are ready, of all that keep running."""
+    """The READY column: ready containers of all containers; sidecars count, other init containers do not."""
     spec = pod.get("spec") or {}
     sidecars = _sidecars(pod)
     ready = sum(
@@ -37,19 +40,19 @@ def pod_ready(pod: Json) -> str:
         for s in _statuses(pod, "initContainerStatuses")
         if s["name"] in sidecars and s.get("started") and s.get("ready")
     )
-    if not _initializing(pod) or _is_true(pod, "Initialized"):
+    if not _init_status(pod) or _is_true(pod, "Initialized"):
         ready += sum(1 for s in _statuses(pod, "containerStatuses") if _is_running(s))
     return f"{ready}/{len(spec.get('containers') or ()) + len(sidecars)}"
 
 
 def pod_restarts(pod: Json, now: datetime) -> str:
-    """The RESTARTS column: those of init containers while they run, later those of the others and of sidecars."""
+    """The RESTARTS column: restarts of init containers during initialization, then of containers and sidecars."""
     init = _statuses(pod, "initContainerStatuses")
-    if not _initializing(pod) or _is_true(pod, "Initialized"):
+    if not _init_status(pod) or _is_true(pod, "Initialized"):
         sidecars = _sidecars(pod)
         counted = [s for s in init if s["name"] in sidecars] + _statuses(pod, "containerStatuses")
     else:
-        counted = _begun(pod, init)
+        counted = _started_init_containers(pod, init)
     restarts = sum(int(s.get("restartCount", 0)) for s in counted)
     finished = [((s.get("lastState") or {}).get("terminated") or {}).get("finishedAt") for s in counted]
     last = max((moment for moment in finished if moment), default=None)
@@ -57,57 +60,57 @@ def pod_restarts(pod: Json, now: datetime) -> str:
 
 
 def readiness_gates(pod: Json) -> str:
-    """The READINESS GATES column: those that are true, of all."""
+    """The READINESS GATES column: the number of true gates and of all gates."""
     gates = (pod.get("spec") or {}).get("readinessGates") or ()
     return f"{sum(_is_true(pod, gate['conditionType']) for gate in gates)}/{len(gates)}" if gates else "<none>"
 
 
-def _initializing(pod: Json) -> str:
-    """What the first unfinished init container is doing; empty once all are done."""
+def _init_status(pod: Json) -> str:
+    """The status of the first unfinished init container, such as `Init:0/2`; empty after initialization."""
     sidecars = _sidecars(pod)
     for index, status in enumerate(_statuses(pod, "initContainerStatuses")):
-        if not _is_done(status, sidecars):
-            return _init_word(status, index, len((pod.get("spec") or {}).get("initContainers") or ()))
+        if not _is_finished(status, sidecars):
+            return _init_reason(status, index, len((pod.get("spec") or {}).get("initContainers") or ()))
     return ""
 
 
-def _begun(pod: Json, statuses: list[Json]) -> list[Json]:
+def _started_init_containers(pod: Json, statuses: list[Json]) -> list[Json]:
     """The init containers up to the first unfinished one."""
     sidecars = _sidecars(pod)
-    unfinished = [index for index, status in enumerate(statuses) if not _is_done(status, sidecars)]
+    unfinished = [index for index, status in enumerate(statuses) if not _is_finished(status, sidecars)]
     return statuses[: unfinished[0] + 1] if unfinished else statuses
 
 
-def _is_done(status: Json, sidecars: set[str]) -> bool:
+def _is_finished(status: Json, sidecars: set[str]) -> bool:
     terminated = (status.get("state") or {}).get("terminated")
     if terminated is not None and not terminated.get("exitCode"):
         return True
     return status["name"] in sidecars and bool(status.get("started"))
 
 
-def _init_word(status: Json, index: int, count: int) -> str:
+def _init_reason(status: Json, index: int, count: int) -> str:
     state = status.get("state") or {}
     if state.get("terminated"):
-        return f"Init:{_end_word(state['terminated'])}"
+        return f"Init:{_termination_reason(state['terminated'])}"
     waiting = (state.get("waiting") or {}).get("reason", "")
     return f"Init:{waiting}" if waiting not in {"", "PodInitializing"} else f"Init:{index}/{count}"
 
 
-def _running_word(pod: Json, word: str) -> str:
-    """What the first container that has something to say is doing."""
+def _container_reason(pod: Json, reason: str) -> str:
+    """The waiting or termination reason of the first container that has one, else `reason`."""
     statuses = _statuses(pod, "containerStatuses")
     for status in reversed(statuses):
         state = status.get("state") or {}
         if (state.get("waiting") or {}).get("reason"):
-            word = state["waiting"]["reason"]
+            reason = state["waiting"]["reason"]
         elif state.get("terminated") is not None:
-            word = _end_word(state["terminated"])
-    if word == "Completed" and any(_is_running(status) for status in statuses):
+            reason = _termination_reason(state["terminated"])
+    if reason == "Completed" and any(_is_running(status) for status in statuses):
         return "Running" if _is_true(pod, "Ready") else "NotReady"
-    return word
+    return reason
 
 
-def _end_word(terminated: Json) -> str:
+def _termination_reason(terminated: Json) -> str:
     if terminated.get("reason"):
         return str(terminated["reason"])
     if terminated.get("signal"):
@@ -136,6 +139,6 @@ def _statuses(pod: Json, field: str) -> list[Json]:
 
 
 def _sidecars(pod: Json) -> set[str]:
-    """Names of the init containers that keep running beside the others (`restartPolicy: Always`)."""
+    """Names of the sidecars: init containers with `restartPolicy: Always`."""
     containers = (pod.get("spec") or {}).get("initContainers") or ()
     return {str(container["name"]) for container in containers if container.get("restartPolicy") == "Always"}

@@ -1,4 +1,4 @@
-"""Tables, the way kubectl asks for lists (`application/json;as=Table;v=v1;g=meta.k8s.io`)."""
+"""`meta.k8s.io/v1` Tables, which kubectl requests with `Accept: application/json;as=Table;v=v1;g=meta.k8s.io`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from trainop.local.api.printing.columns import BY_KIND, PLAIN, Column, Columns, age_of, name_of
+from trainop.local.api.printing.columns import COLUMNS_BY_KIND, DEFAULT_COLUMNS, Column, Columns, age_of, name_of
 from trainop.local.api.printing.jsonpath import compile_path
 from trainop.runtime.objects.metadata import Json
 
@@ -16,22 +16,22 @@ __all__ = ["Column", "Columns", "columns_of_crd", "columns_of_kind", "table"]
 
 
 def columns_of_kind(group: str, kind: str) -> Columns:
-    """The columns of a built-in kind; of any other, NAME and CREATED AT as the API server prints unknown kinds."""
-    return BY_KIND.get((group, kind), PLAIN)
+    """The columns of a built-in kind; NAME and CREATED AT for kinds without columns of their own."""
+    return COLUMNS_BY_KIND.get((group, kind), DEFAULT_COLUMNS)
 
 
 def columns_of_crd(version: Json) -> Columns:
     """The columns of one entry of a CRD's `spec.versions`, from its `additionalPrinterColumns`.
 
-    Raises ValueError for a JSONPath that cannot be read. A CRD without columns shows NAME and AGE.
+    Raises `ValueError` for an invalid JSONPath. A CRD without columns has NAME and AGE.
     """
-    printed = version.get("additionalPrinterColumns")
-    if not printed:
+    printer_columns = version.get("additionalPrinterColumns")
+    if not printer_columns:
         return (Column("Name", name_of, format="name"), Column("Age", age_of, type="date"))
-    return (Column("Name", name_of, format="name"), *(_printed(column) for column in printed))
+    return (Column("Name", name_of, format="name"), *(_printer_column(column) for column in printer_columns))
 
 
-def _printed(column: Json) -> Column:
+def _printer_column(column: Json) -> Column:
     path, type_ = column["jsonPath"], column["type"]
     return Column(
         column["name"],
@@ -44,19 +44,19 @@ def _printed(column: Json) -> Column:
 
 
 def _cell(path: str, type_: str) -> Callable[[Json, datetime], Any]:
-    """What a column of that type shows: the first value at the path, nothing if it is of another type."""
+    """A cell function with the first value at the path; null if it is missing or has another type than the column."""
     find = compile_path(path)
 
     def cell(item: Json, now: datetime) -> Any:
         values = find(item)
         if not values or values[0] is None:
             return None
-        return _shown(values[0], type_, now)
+        return _cell_value(values[0], type_, now)
 
     return cell
 
 
-def _shown(value: Any, type_: str, now: datetime) -> Any:
+def _cell_value(value: Any, type_: str, now: datetime) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     match type_:
         case "string":

@@ -1,4 +1,4 @@
-"""What is served: the documents at `/api`, `/apis` and below, plain and aggregated."""
+"""Discovery: the documents at `/api`, `/apis` and below, unaggregated and aggregated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SUBRESOURCE_KINDS = {
 
 
 def document(registry: Registry, path: str, host: str) -> Json | None:
-    """The plain document at a path; None if there is none."""
+    """The unaggregated discovery document at a path; None if there is none."""
     match path.strip("/").split("/"):
         case ["api"]:
             return core_versions(host)
@@ -44,7 +44,7 @@ def document(registry: Registry, path: str, host: str) -> Json | None:
 
 
 def version_info(version: str) -> Json:
-    """`/version`, in the shape of the API server's."""
+    """The document at `/version`."""
     major, minor = version.lstrip("v").split(".")[:2]
     return {
         "major": major,
@@ -60,35 +60,37 @@ def version_info(version: str) -> Json:
 
 
 def core_versions(host: str) -> Json:
-    """`/api`."""
+    """APIVersions, at `/api`."""
     addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}] if host else []
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": addresses}
 
 
 def groups(registry: Registry) -> Json:
-    """`/apis`."""
+    """APIGroupList, at `/apis`."""
     named = [_group(registry, name) for name in registry.groups() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": named}
 
 
 def group(registry: Registry, name: str) -> Json | None:
-    """`/apis/<group>`; None if it is not served."""
+    """APIGroup, at `/apis/<group>`; None if the group is not served."""
     if not name or name not in registry.groups():
         return None
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(registry, name)}
 
 
 def _group(registry: Registry, name: str) -> Json:
-    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in ordered(registry, name)]
+    versions = [
+        {"groupVersion": f"{name}/{version}", "version": version} for version in versions_by_priority(registry, name)
+    ]
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
-def ordered(registry: Registry, group_name: str) -> list[str]:
-    """The versions of a group, best first (apimachinery `pkg/version/helpers.go`)."""
-    return sorted(registry.versions(group_name), key=_rank)
+def versions_by_priority(registry: Registry, group_name: str) -> list[str]:
+    """The versions of a group by priority: GA, beta, alpha (apimachinery `pkg/version/helpers.go`)."""
+    return sorted(registry.versions(group_name), key=_priority)
 
 
-def _rank(version: str) -> tuple[int, int, int, str]:
+def _priority(version: str) -> tuple[int, int, int, str]:
     match = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
     if match is None:
         return (3, 0, 0, version)
@@ -97,16 +99,16 @@ def _rank(version: str) -> tuple[int, int, int, str]:
 
 
 def resources(registry: Registry, group_name: str, version: str) -> Json | None:
-    """`/api/v1` and `/apis/<group>/<version>`; None if it is not served."""
+    """APIResourceList, at `/api/v1` and `/apis/<group>/<version>`; None if the version is not served."""
     kinds = [kind for kind in registry if (kind.resource.group, kind.resource.version) == (group_name, version)]
     if not kinds:
         return None
-    listed = [entry for kind in kinds for entry in _entries(kind)]
+    listed = [entry for kind in kinds for entry in _api_resources(kind)]
     full = f"{group_name}/{version}" if group_name else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": full, "resources": listed}
 
 
-def _entries(kind: Kind) -> Iterable[Json]:
+def _api_resources(kind: Kind) -> Iterable[Json]:
     resource = kind.resource
     entry: Json = {
         "name": resource.plural,
@@ -121,7 +123,7 @@ def _entries(kind: Kind) -> Iterable[Json]:
         entry["categories"] = list(kind.categories)
     yield entry
     for name in kind.subresources:
-        group_name, version, answered = _SUBRESOURCE_KINDS.get(name, ("", "", resource.kind))
+        group_name, version, kind_name = _SUBRESOURCE_KINDS.get(name, ("", "", resource.kind))
         part: Json = {
             "name": f"{resource.plural}/{name}",
             "singularName": "",
@@ -129,37 +131,37 @@ def _entries(kind: Kind) -> Iterable[Json]:
         }
         if version:
             part |= {"group": group_name, "version": version}
-        yield part | {"kind": answered, "verbs": list(_SUBRESOURCE_VERBS.get(name, ("get",)))}
+        yield part | {"kind": kind_name, "verbs": list(_SUBRESOURCE_VERBS.get(name, ("get",)))}
 
 
 def aggregated(registry: Registry, *, core: bool) -> Json:
-    """All groups with all their resources in one document (`apidiscovery.k8s.io/v2`)."""
+    """APIGroupDiscoveryList (`apidiscovery.k8s.io/v2`) of the core group, or of all other groups."""
     names = [name for name in registry.groups() if bool(name) != core]
     return {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {},
-        "items": [_discovered_group(registry, name) for name in names],
+        "items": [_group_discovery(registry, name) for name in names],
     }
 
 
-def _discovered_group(registry: Registry, name: str) -> Json:
+def _group_discovery(registry: Registry, name: str) -> Json:
     versions = [
         {
             "version": version,
             "resources": [
-                _discovered(kind)
+                _resource_discovery(kind)
                 for kind in registry
                 if (kind.resource.group, kind.resource.version) == (name, version)
             ],
             "freshness": "Current",
         }
-        for version in ordered(registry, name)
+        for version in versions_by_priority(registry, name)
     ]
     return {"metadata": {"name": name} if name else {}, "versions": versions}
 
 
-def _discovered(kind: Kind) -> Json:
+def _resource_discovery(kind: Kind) -> Json:
     resource = kind.resource
     entry: Json = {
         "resource": resource.plural,
@@ -173,16 +175,16 @@ def _discovered(kind: Kind) -> Json:
     if kind.categories:
         entry["categories"] = list(kind.categories)
     if kind.subresources:
-        entry["subresources"] = [_discovered_part(kind, name) for name in kind.subresources]
+        entry["subresources"] = [_subresource_discovery(kind, name) for name in kind.subresources]
     return entry
 
 
-def _discovered_part(kind: Kind, name: str) -> Json:
+def _subresource_discovery(kind: Kind, name: str) -> Json:
     resource = kind.resource
     own = (resource.group, resource.version, resource.kind)
-    group_name, version, answered = _SUBRESOURCE_KINDS.get(name, own)
+    group_name, version, kind_name = _SUBRESOURCE_KINDS.get(name, own)
     return {
         "subresource": name,
-        "responseKind": {"group": group_name, "version": version, "kind": answered},
+        "responseKind": {"group": group_name, "version": version, "kind": kind_name},
         "verbs": list(_SUBRESOURCE_VERBS.get(name, ("get",))),
     }

@@ -1,4 +1,4 @@
-"""The socket side: aiohttp requests become `Request` values, answers become responses."""
+"""The HTTP server: authenticates requests by bearer token and converts between aiohttp and `Request` / `Response`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from trainop.local.api.registry.backend import Backend
 from trainop.local.api.serving.tls import Certificate
 from trainop.runtime.client.transport import Request, Response, Stream
 
-Answer = Callable[[Request], Awaitable[Response | Stream]]
+Handler = Callable[[Request], Awaitable[Response | Stream]]
 
 _BODY_LIMIT = 8 * 1024 * 1024
 _LOCAL_NAMES = {"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
 
 
 class HttpServer:
-    """Listens on one address; lets nobody in without the token, and no browser at all."""
+    """Listens on one address. Rejects requests without a valid token, and all requests of browsers."""
 
-    def __init__(self, backend: Backend, answer: Answer) -> None:
+    def __init__(self, backend: Backend, handler: Handler) -> None:
         self._backend = backend
-        self._answer = answer
+        self._handler = handler
         self._runner: web.AppRunner | None = None
         self._host = ""
 
     async def start(self, host: str, port: int, certificate: Certificate | None) -> str:
-        """Listen, with TLS if there is a certificate; return the URL."""
+        """Listen, with TLS if a certificate is given; returns the URL. Port 0 selects a free port."""
         application = web.Application(client_max_size=_BODY_LIMIT)
         application.router.add_route("*", "/{path:.*}", self._serve)
         runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
@@ -59,10 +59,10 @@ class HttpServer:
             accept=incoming.headers.get("Accept", "*/*"),
             headers={name.lower(): value for name, value in incoming.headers.items()},
         )
-        answer = await self._answer(request)
+        answer = await self._handler(request)
         if isinstance(answer, Response):
-            return web.Response(status=answer.status, body=answer.body, headers=_named(answer.headers))
-        response = web.StreamResponse(status=answer.status, headers=_named(answer.headers))
+            return web.Response(status=answer.status, body=answer.body, headers=_canonical_headers(answer.headers))
+        response = web.StreamResponse(status=answer.status, headers=_canonical_headers(answer.headers))
         try:
             await response.prepare(incoming)
             async for chunk in answer.chunks():
@@ -74,16 +74,16 @@ class HttpServer:
         return response
 
     def _authenticate(self, incoming: web.Request) -> status_errors.StatusError | None:
-        """Why the request is not even looked at: it comes from a web page, or has no token."""
-        if "Origin" in incoming.headers or not self._meant_for_us(incoming.host):
+        """The error of a request from a web page (403) or without a valid token (401); None if it is accepted."""
+        if "Origin" in incoming.headers or not self._is_expected_host(incoming.host):
             return status_errors.StatusError(403, "Forbidden", "requests from web pages are refused", {})
         scheme, _, token = incoming.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not self._backend.accepts_token(token.strip()):
             return status_errors.unauthorized()
         return None
 
-    def _meant_for_us(self, host: str) -> bool:
-        """A page that rebinds its DNS name to this address still sends its own name as Host."""
+    def _is_expected_host(self, host: str) -> bool:
+        """Whether the Host header names this server; a DNS rebinding attack sends the name of the attacker."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
         name = name.strip("[]")
         if name in _LOCAL_NAMES or name == self._host:
@@ -95,6 +95,6 @@ class HttpServer:
         return True
 
 
-def _named(headers: Mapping[str, str]) -> dict[str, str]:
-    """Header names as they are usually written; some clients look for these letters."""
+def _canonical_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers with canonical names such as `Content-Type`, because some clients are case-sensitive."""
     return {name.title(): value for name, value in headers.items()}

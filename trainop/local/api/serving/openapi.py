@@ -1,4 +1,4 @@
-"""`/openapi/v3`: what kubectl reads to explain kinds, and to learn that the server validates fields by itself."""
+"""OpenAPI v3 documents, for `kubectl explain` and for kubectl's detection of server-side field validation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainop.runtime.objects.metadata import Json
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 _PREFIX = "#/components/schemas/"
 SWAGGER = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-"""What kubectl asks of `/openapi/v2` for kinds that version 3 does not describe; no bytes are an empty document."""
+"""The content type of `/openapi/v2`, which kubectl requests for unknown kinds; an empty body is an empty document."""
 
 _QUERY = (
     ("dryRun", "string"),
@@ -25,16 +25,16 @@ _QUERY = (
 )
 
 
-class Documents:
-    """The documents of all groups, made when first asked for after the registry changed."""
+class OpenApiDocuments:
+    """The documents of all group versions, rebuilt on demand after a change of the registry."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._made: dict[str, bytes] = {}
+        self._cache: dict[str, bytes] = {}
         self._revision = -1
 
     def index(self) -> Json:
-        """`/openapi/v3`."""
+        """The index at `/openapi/v3`."""
         paths = {
             path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={_digest(body)}"}
             for path, body in self._documents().items()
@@ -42,7 +42,7 @@ class Documents:
         return {"paths": paths}
 
     def document(self, path: str) -> bytes | None:
-        """`/openapi/v3/apis/<group>/<version>`."""
+        """The document of `api/v1` or `apis/<group>/<version>`; None if the version is not served."""
         return self._documents().get(path)
 
     def _documents(self) -> dict[str, bytes]:
@@ -51,9 +51,9 @@ class Documents:
             for kind in self._registry:
                 version = kind.resource.api_version
                 kinds.setdefault(f"apis/{version}" if "/" in version else f"api/{version}", []).append(kind)
-            self._made = {path: msgspec.json.encode(_document(found)) for path, found in kinds.items()}
+            self._cache = {path: msgspec.json.encode(_document(found)) for path, found in kinds.items()}
             self._revision = self._registry.revision
-        return self._made
+        return self._cache
 
 
 def _digest(body: bytes) -> str:
@@ -100,7 +100,7 @@ def _operation(kind: Kind, action: str, schema: str) -> Json:
 
 
 def _add_schema(kind: Kind, schemas: dict[str, Json]) -> str:
-    """Put the kind's schema there; returns its name."""
+    """Add the schema of a kind to `schemas`; returns its name."""
     resource = kind.resource
     if not kind.custom:
         name = core_types.definition_of(resource.group, resource.version, resource.kind)
@@ -121,7 +121,7 @@ def _add_schema(kind: Kind, schemas: dict[str, Json]) -> str:
 
 
 def _add_references(schemas: dict[str, Json]) -> None:
-    """Add the definitions that those there refer to, until nothing is missing."""
+    """Add all definitions that the schemas refer to, transitively."""
     known = core_types.schemas()
     wanted = [name for schema in tuple(schemas.values()) for name in _references(schema)]
     while wanted:

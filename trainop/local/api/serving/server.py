@@ -1,4 +1,4 @@
-"""The embedded API server: one object to start, reached over sockets or in process."""
+"""The embedded API server: the composition root of the package, reached by HTTP or in process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainop.local.api.registry.workloads import NoControllerEvents
 from trainop.local.api.request.deletes import Deleter
 from trainop.local.api.request.pod_subresources import LogSource, PodSubresources
 from trainop.local.api.serving.http_server import HttpServer
-from trainop.local.api.serving.router import BufferedStream, Router, respond
+from trainop.local.api.serving.router import BufferedStream, Router, error_response
 from trainop.local.api.serving.tls import make_certificate
 from trainop.local.api.storage.persistence import Journal, StorageError
 from trainop.local.api.storage.versioned_store import Store
@@ -34,10 +34,11 @@ __all__ = ["ApiServer", "LogSource"]
 
 
 class ApiServer:
-    """Speaks the Kubernetes API over an in-memory store; nothing of it needs a socket, a file or real time.
+    """The Kubernetes API over an in-memory store; sockets, files and real time are optional.
 
-    `run` does what controllers of a control plane do besides: garbage collection, namespace deletion, expiry of events.
-    Without `run` objects are stored, validated and watched all the same.
+    `run` runs the controllers: garbage collection, deletion of namespaces and CRDs, expiry of Events. Reads, writes and
+    watches work without `run`. `persist` is the SQLite file, `history` the number of changes kept per resource for
+    watches and consistent lists, `network` the CIDR of cluster IPs. Raises `OSError` if the file cannot be used.
     """
 
     def __init__(
@@ -74,24 +75,24 @@ class ApiServer:
         self._open = True
         self.url = ""
         self.authority = b""
-        """PEM of the certificate that clients must trust; empty without TLS."""
+        """The PEM of the CA certificate for clients; empty without TLS."""
         self._journal = Journal(persist, store, self._backend.clock) if persist is not None else None
-        self._begin()
+        self._load_or_initialize()
 
-    def _begin(self) -> None:
-        """Continue where the last run ended, or make what every cluster has."""
+    def _load_or_initialize(self) -> None:
+        """Load persisted objects, and create the system namespaces unless they exist."""
         store = self._backend.store
-        known = self._journal is not None and self._journal.load()
-        if known:
+        loaded = self._journal is not None and self._journal.load()
+        if loaded:
             self._resume()
         if self._journal is not None:
             store.listen(self._journal)
         for name in SYSTEM_NAMESPACES:
             if store.get(NAMESPACES.plural, ("", name)) is None:
-                self._make_namespace(name)
+                self._create_namespace(name)
 
     def _resume(self) -> None:
-        """Let those who follow the store see what is in it."""
+        """Initialize the registry and the controllers from the loaded objects."""
         store = self._backend.store
         for stored in list(store.table(str(CUSTOM_RESOURCE_DEFINITIONS)).objects.values()):
             self._crd_registrar.register(stored.value)
@@ -105,7 +106,7 @@ class ApiServer:
 
     @property
     def log_source(self) -> LogSource | None:
-        """Where `pods/log` reads from; may be set once the node is there."""
+        """The source of `pods/log`; may be set later, once the node exists."""
         return self._pods.log_source
 
     @log_source.setter
@@ -113,13 +114,14 @@ class ApiServer:
         self._pods.log_source = source
 
     def transport(self) -> Transport:
-        """Answers requests within this process, as an administrator."""
-        return _InProcess(self)
+        """A transport within this process, without authentication."""
+        return _InProcessTransport(self)
 
     async def serve(self, host: str = "127.0.0.1", port: int = 0, *, token: str, tls: bool = True) -> str:
-        """Listen; return the URL (`https://127.0.0.1:45123`). Every request must carry `token` as bearer token.
+        """Listen; returns the URL, such as `https://127.0.0.1:45123`. Clients must send `token` as bearer token.
 
-        `authority` then is what clients must trust. Without TLS kubectl would not send the token.
+        Sets `authority`. TLS is the default because kubectl does not send tokens without it. Raises `ValueError` for an
+        empty token, and `OSError` if the port is not available.
         """
         if not token:
             raise ValueError("an API server without a token would serve everybody")
@@ -130,7 +132,7 @@ class ApiServer:
         return self.url
 
     def kubeconfig(self, token: str, *, namespace: str = "default") -> Json:
-        """A kubeconfig for the served address, context `trainop`."""
+        """A kubeconfig for the URL of `serve`, with the context `trainop`."""
         cluster: Json = {"server": self.url}
         if self.authority:
             cluster["certificate-authority-data"] = base64.b64encode(self.authority).decode()
@@ -145,7 +147,7 @@ class ApiServer:
         }
 
     async def run(self) -> None:
-        """Collect garbage, empty terminating namespaces, let events expire; until cancelled."""
+        """Run the controllers and the background commits, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for controller in self._controllers:
                 group.create_task(controller.run())
@@ -153,7 +155,7 @@ class ApiServer:
                 group.create_task(self._journal.run())
 
     async def close(self) -> None:
-        """Stop listening, end all watches, write what is still to be written."""
+        """End all watches, stop listening and commit pending changes. Further requests raise `NotConnectedError`."""
         if not self._open:
             return
         self._open = False
@@ -163,11 +165,11 @@ class ApiServer:
             self._journal.close()
 
     def compact(self) -> None:
-        """Forget the history: watches and continuations from before now get 410."""
+        """Drop the history, like a compaction of etcd: older watches and continue tokens get 410."""
         self._backend.store.compact()
 
     async def answer(self, request: Request) -> Response | Stream:
-        """The answer to a request; for transports."""
+        """Handle a request; writes return after their change is on disk, with 500 if that fails. For transports."""
         if not self._open:
             raise NotConnectedError("the API server is closed")
         if self._journal is None or request.method == "GET":
@@ -177,10 +179,10 @@ class ApiServer:
             answer = await self._router.answer(request)
             await self._journal.flush()
         except StorageError as error:
-            return respond(status_errors.internal_error(f"the change is not on disk: {error}"))
+            return error_response(status_errors.internal_error(f"the change is not on disk: {error}"))
         return answer
 
-    def _make_namespace(self, name: str) -> None:
+    def _create_namespace(self, name: str) -> None:
         metadata = {
             "name": name,
             "uid": self._backend.new_uid(),
@@ -197,8 +199,8 @@ class ApiServer:
         self._backend.store.put(NAMESPACES.plural, ("", name), value)
 
 
-class _InProcess:
-    """A `Transport` that calls."""
+class _InProcessTransport:
+    """A `Transport` that calls the server directly."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -217,4 +219,4 @@ class _InProcess:
         return answer
 
     async def close(self) -> None:
-        """The server goes on."""
+        """Nothing to release; the server keeps running."""

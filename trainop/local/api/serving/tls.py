@@ -1,4 +1,4 @@
-"""A certificate for the API server, made anew at every start: clients send a token over TLS only."""
+"""The self-signed serving certificate of the API server, generated at every start."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_VALID = timedelta(days=3650)
-_SKEW = timedelta(hours=1)
+_VALIDITY = timedelta(days=3650)
+_CLOCK_SKEW = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """PEM. It signs itself, so that it is the authority that clients are to trust as well."""
+    """Certificate and key in PEM. The certificate is self-signed and therefore also the CA certificate for clients."""
 
     certificate: bytes
     key: bytes
 
     def context(self) -> ssl.SSLContext:
-        """For the listening side."""
+        """The TLS context of the server."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         with tempfile.TemporaryDirectory() as folder:  # the ssl module reads keys from files only
             path = Path(folder) / "server.pem"
@@ -37,7 +37,7 @@ class Certificate:
 
 
 def make_certificate(host: str, now: datetime) -> Certificate:
-    """A P-256 key and its certificate for `host`, loopback and the names that pods use; valid for ten years."""
+    """A P-256 certificate for `host`, loopback and `kubernetes.default.svc`, valid for ten years."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trainop local API server")])
     builder = (
@@ -46,9 +46,9 @@ def make_certificate(host: str, now: datetime) -> Certificate:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + _VALID)
-        .add_extension(x509.SubjectAlternativeName(_names(host)), critical=False)
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + _VALIDITY)
+        .add_extension(x509.SubjectAlternativeName(_alternative_names(host)), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(_usage(), critical=True)
@@ -62,7 +62,7 @@ def make_certificate(host: str, now: datetime) -> Certificate:
     )
 
 
-def _names(host: str) -> list[x509.GeneralName]:
+def _alternative_names(host: str) -> list[x509.GeneralName]:
     names: list[x509.GeneralName] = []
     for text in dict.fromkeys([host, "127.0.0.1", "localhost", "kubernetes.default.svc"]):
         try:

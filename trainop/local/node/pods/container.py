@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from trainop.local import private
+from trainop.local import private_files
 from trainop.local.node.network.addresses import rewrite_command
 from trainop.local.node.pods.context import MALFORMED_OBJECT_ERRORS, NodeContext
 from trainop.local.node.pods.environment import (
@@ -260,7 +260,7 @@ class Container:
         try:
             termination_log = log.path.with_name("termination-log")
             termination_log.unlink(missing_ok=True)  # the previous run may have replaced it, for example by a link
-            os.close(private.open_file(termination_log, os.O_WRONLY | os.O_EXCL))
+            os.close(private_files.open_file(termination_log, os.O_WRONLY | os.O_EXCL))
             return Launch(
                 self._build_command(argv, environment, termination_log),
                 log,
@@ -326,7 +326,7 @@ class Container:
             return Terminated(exit_status.code, reason, started, now, exit_status.start_error, container_id)
         message = ""
         with suppress(OSError):  # the container may have deleted or replaced the file
-            message = private.read_start(launch.termination_log, _MESSAGE_SIZE).decode(errors="replace")
+            message = private_files.read_start(launch.termination_log, _MESSAGE_SIZE).decode(errors="replace")
         if not message and exit_status.code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
             message = last_lines(launch.log, _FALLBACK_LINES, _FALLBACK_SIZE)
         return Terminated(

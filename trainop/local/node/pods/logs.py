@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from trainop.local import private
+from trainop.local import private_files
 from trainop.runtime.clock import Clock
 
 RECORD = struct.Struct("<QQ")
@@ -83,10 +83,10 @@ class LogCollector:
         """The last bytes of the lost data."""
         self._files: list[int] = []
         self.done: asyncio.Future[None] = self._loop.create_future()
-        private.make_folder(log.path.parent)
+        private_files.ensure_directory(log.path.parent)
         try:
             for path in (log.path, log.times):
-                self._files.append(private.open_file(path, os.O_WRONLY | os.O_TRUNC))
+                self._files.append(private_files.open_file(path, os.O_WRONLY | os.O_TRUNC))
         except OSError:
             self._finish()
             raise
