@@ -26,12 +26,12 @@ class StartWatch:
     async def run(self, jobs: Callable[[], Sequence[JobView]], on_timeout: Callable[[JobView, str], None]) -> None:
         """Checks the unfinished `jobs` until cancelled. Calls `on_timeout` with each job that did not start in time,
         and the reason."""
-        begun = self._clock.monotonic()
+        started_at = self._clock.monotonic()
         for pause in chain(_NOTE_INTERVALS, repeat(_LAST_INTERVAL)):
-            waited = self._clock.monotonic() - begun
+            waited = self._clock.monotonic() - started_at
             left = self._timeout - waited
             await self._clock.sleep(min(pause, left) if left > 0 else pause)
-            waited = self._clock.monotonic() - begun
+            waited = self._clock.monotonic() - started_at
             over = bool(self._timeout) and waited >= self._timeout
             for job in jobs():
                 reasons = list(describe_waiting(job))

@@ -331,15 +331,15 @@ class LeaderElector:
     def _next_spec(self, lock: _Lock) -> Json:
         now = micro_timestamp(self._clock.now())
         before = lock.spec
-        ours = lock.holder == self._identity
+        held_by_us = lock.holder == self._identity
         transitions = int(before.get("leaseTransitions") or 0)
-        if lock.lease is not None and not ours:
+        if lock.lease is not None and not held_by_us:
             transitions += 1
         return {
             **before,
             "holderIdentity": self._identity,
             "leaseDurationSeconds": int(self._timing.lease),
-            "acquireTime": before.get("acquireTime") if ours else now,
+            "acquireTime": before.get("acquireTime") if held_by_us else now,
             "renewTime": now,
             "leaseTransitions": min(transitions, MAX_INT32),
         }

@@ -45,12 +45,12 @@ def injection(configuration: Json, bundle: bytes) -> list[Json]:
 
     A `test` operation precedes each change: the patch fails if another writer changed the `clientConfig`.
     """
-    wanted = base64.b64encode(bundle).decode()
+    expected = base64.b64encode(bundle).decode()
     operations: list[Json] = []
     for index, webhook in enumerate(configuration.get("webhooks") or ()):
         client = webhook.get("clientConfig") or {}
-        if client.get("caBundle") != wanted:
+        if client.get("caBundle") != expected:
             place = f"/webhooks/{index}/clientConfig"
             operations.append({"op": "test", "path": place, "value": client})
-            operations.append({"op": "add", "path": f"{place}/caBundle", "value": wanted})
+            operations.append({"op": "add", "path": f"{place}/caBundle", "value": expected})
     return operations

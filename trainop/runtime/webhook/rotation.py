@@ -151,18 +151,18 @@ class _Rotator:
         secret = await self._read_secret(key)
         ring = self._keyring.Keyring.parse((secret or {}).get("data") or {})
         now = self._clock.now()
-        wanted, why = ring, ""
+        desired, why = ring, ""
         if secret is None or not is_managed_by_cert_manager(secret):
-            wanted, why = self._keyring.advance(ring, self._subject, now, published=self._is_settled(ring, reading))
+            desired, why = self._keyring.advance(ring, self._subject, now, published=self._is_settled(ring, reading))
         if why:
             log.info("updating certificates", secret=str(key), reason=why)
             try:
-                await self._write(key, secret, wanted)
+                await self._write(key, secret, desired)
             except (ConflictError, AlreadyExistsError, NotFoundError):
                 return Result(requeue=True)  # another replica wrote it first
-        self._serve(wanted)
-        await self._inject(reading, wanted.bundle)
-        return Result(requeue_after=self._requeue_after(wanted, now))
+        self._serve(desired)
+        await self._inject(reading, desired.bundle)
+        return Result(requeue_after=self._requeue_after(desired, now))
 
     async def _read_secret(self, key: Key) -> Json | None:
         try:
