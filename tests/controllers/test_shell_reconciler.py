@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, merge, pytorch_job
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.job_clock import JobClock
+from trainop.controllers.job_state import MAX_OBSERVED
 from trainop.controllers.own_writes import merge_patch_between
-from trainop.controllers.owner_check import REMEMBERED
 from trainop.controllers.reconciler import GONE_AGAIN_AFTER
 from trainop.controllers.report import MOST_NOTICES
 from trainop.engine import plan as engine
@@ -187,12 +187,12 @@ async def test_memory_of_notices_is_bounded_and_ends_with_the_job() -> None:
     job = Unstructured(shell.job())
     notices = [Notice(f"pod {n}", Event("Warning", "Bad", "x")) for n in range(MOST_NOTICES + 5)]
     report.notices(job, notices)
-    assert len(report._told["job-uid"]) == MOST_NOTICES
+    assert len(report._states.find("job-uid").notices) == MOST_NOTICES
     await shell.look()
     del shell.client.objects[JOBS, KEY]
     shell.show()
     await shell.look()
-    assert report._told == {}
+    assert len(report._states) == 0
     assert shell.reconciler._uids == {}
 
 
@@ -426,19 +426,25 @@ async def test_who_begins_to_lead_has_seen_the_garbage_collector_before() -> Non
     assert [call.verb for call in standby.client.calls] == ["get"]
 
 
+@pytest.mark.parametrize("leads", [False, True])
 @virtual_time
-async def test_of_very_many_jobs_in_doubt_the_oldest_are_forgotten() -> None:
-    shell = shell_with_job()
-    await shell.settle()
+async def test_of_very_many_jobs_in_doubt_the_oldest_not_in_use_are_forgotten(leads: bool) -> None:
+    """A standby replica forgets its doubts about a job. The leader, which reconciles the job, does not."""
+    leader, standby = shell_with_job(), Shell()
+    await leader.settle()
+    standby.client.objects = leader.client.objects
+    standby.show()
+    shell = leader if leads else standby
     del shell.client.objects[PODS, Key("ns", shell.pods()[-1])]
     shell.show()
     owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "other", "controller": True}
-    for number in range(REMEMBERED):
+    for number in range(MAX_OBSERVED):
         child = {"metadata": {"name": "x", "uid": "y", "ownerReferences": [owner | {"uid": str(number)}]}}
         shell.reconciler._owner_check.observe_deleted(Unstructured(child).metadata)
+    assert len(shell.reconciler._states) == MAX_OBSERVED + leads
     shell.client.calls.clear()
     await shell.look()
-    assert shell.client.names("get", JOBS) == []
+    assert shell.client.names("get", JOBS) == ["j"] * leads
 
 
 @virtual_time
@@ -757,7 +763,7 @@ def restart_operator(shell: Shell) -> Shell:
     fresh = Shell()
     fresh.client.objects, fresh.client.version = shell.client.objects, shell.client.version
     fresh.clock = shell.clock
-    fresh.reconciler._time = JobClock(shell.clock)
+    fresh.reconciler._time = JobClock(fresh.reconciler._states, shell.clock)
     fresh.show()
     return fresh
 

@@ -70,9 +70,9 @@ def refused_for_ever():
     allow = RefusedChildren.allow
 
     def without(self: RefusedChildren, job: Any, actions: Any) -> Any:
-        held = self._held.get(job.uid)
-        if held is not None:
-            held.until = float("inf")
+        state = self._states.find(job.uid)
+        if state is not None and state.refused_creates is not None:
+            state.refused_creates.until = float("inf")
         return allow(self, job, actions)[0], None
 
     return patch(RefusedChildren, "allow", without)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from trainop.controllers.job_state import JobStates
 from trainop.engine.limits import is_under_way
 from trainop.runtime.clock import Clock
 from trainop.runtime.objects.metadata import Unstructured
@@ -13,7 +14,7 @@ STEP = 1.0
 
 
 class JobClock:
-    """Of one controller, by the job's UID.
+    """Of one controller.
 
     What counts for a job is how long ago things were: its start, its end, its last restart. They are stored as times of
     the wall clock, since they must outlive the process. So for each job that is under way this remembers by how much
@@ -26,18 +27,18 @@ class JobClock:
     wrong clock is put right, every job would be stamped with the wrong time until the next restart.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, states: JobStates, clock: Clock) -> None:
+        self._states = states
         self._clock = clock
-        self._offsets: dict[str, float] = {}
 
     def now(self, job: Unstructured) -> datetime:
         wall = self._clock.now()
         offset = wall.timestamp() - self._clock.monotonic()
-        kept = self._offsets.get(job.metadata.uid, offset)
+        state = self._states.find(job.metadata.uid)
+        if state is None:
+            return wall
+        kept = offset if state.clock_offset is None else state.clock_offset
         if abs(offset - kept) < STEP or not is_under_way(job, wall):
-            self._offsets[job.metadata.uid] = offset
+            state.clock_offset = offset
             return wall
         return wall - timedelta(seconds=offset - kept)
-
-    def forget(self, uid: str) -> None:
-        self._offsets.pop(uid, None)

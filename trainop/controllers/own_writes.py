@@ -7,11 +7,11 @@ conflict. And the event that shows nothing but our own write is no reason for an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from trainop.controllers.job_state import JobStates, LastWrite
 from trainop.runtime.cache.store import is_older
 from trainop.runtime.client.client import Client
 from trainop.runtime.clock import Clock
@@ -32,35 +32,19 @@ ended and others not: mostly these follow, and are told of together (kubernetes'
 `syncJobBatchPeriod`)."""
 
 
-@dataclass(slots=True)
-class _Written:
-    at: float
-    """When the last write was sent, monotonic."""
-    version: str = ""
-    """The resourceVersion that the API server answered; what is older does not show the write."""
-    stale: str = ""
-    """A resourceVersion that a conflict told to be too old."""
-    status: Json | None = None
-    """The status that was sent last, also while the answer is outstanding."""
-    news: float | None = None
-    """Since when there is something to tell that was not told yet, monotonic."""
-    awaited: bool = False
-    """A pass was put off until the cache shows the write: the event has to wake it."""
-
-
 class OwnWrites:
-    """Of one controller, by the job's UID."""
+    """Of one controller."""
 
-    def __init__(self, client: Client, resource: Resource, clock: Clock) -> None:
+    def __init__(self, client: Client, resource: Resource, states: JobStates, clock: Clock) -> None:
         self._client = client
         self._resource = resource
+        self._states = states
         self._clock = clock
-        self._written: dict[str, _Written] = {}
 
     def seconds_until_live(self, job: Unstructured) -> float | None:
         """None if the cached `job` shows our last write. Else how long to wait for it at most: 0 if that is over and
         the API server is to be asked, whose answer is told by `confirm`."""
-        written = self._written.get(job.metadata.uid)
+        written = self._last_write(job)
         if written is None:
             return None
         version = job.metadata.resource_version
@@ -72,7 +56,7 @@ class OwnWrites:
 
     def seconds_until_calm(self, job: Unstructured, *, unsettled: bool) -> float:
         """How long a status that can wait should wait, so that what comes at once is written at once."""
-        written = self._written.get(job.metadata.uid)
+        written = self._last_write(job)
         if written is None:
             return 0.0
         now = self._clock.monotonic()
@@ -83,16 +67,13 @@ class OwnWrites:
 
     def confirm(self, job: Unstructured) -> None:
         """`job` was just read from the API server: whatever the cache shows has to be as new."""
-        written = self._written[job.metadata.uid] = self._written.get(job.metadata.uid) or _Written(0.0)
+        written = self._ensure(job)
         written.version, written.stale = job.metadata.resource_version, ""
-
-    def forget(self, uid: str) -> None:
-        self._written.pop(uid, None)
 
     def shows_only_own_status(self, old: Unstructured, new: Unstructured) -> bool:
         """Whether this update of the cache is nothing but the status that we sent ourselves. An update that leaves the
         status as it was is somebody else's."""
-        written = self._written.get(new.metadata.uid)
+        written = self._last_write(new)
         if written is None or written.awaited or written.status is None:
             return False
         if new.raw.get("status") != written.status or old.raw.get("status") == written.status:
@@ -129,10 +110,20 @@ class OwnWrites:
         written.version = str(answer["metadata"]["resourceVersion"])
         return written.version
 
-    def _remember(self, job: Unstructured) -> _Written:
-        written = self._written.setdefault(job.metadata.uid, _Written(0.0))
+    def _remember(self, job: Unstructured) -> LastWrite:
+        written = self._ensure(job)
         written.at, written.news = self._clock.monotonic(), None
         return written
+
+    def _ensure(self, job: Unstructured) -> LastWrite:
+        state = self._states.ensure(job.metadata.uid)
+        if state.last_write is None:
+            state.last_write = LastWrite(0.0)
+        return state.last_write
+
+    def _last_write(self, job: Unstructured) -> LastWrite | None:
+        state = self._states.find(job.metadata.uid)
+        return state.last_write if state else None
 
 
 def _apart_from_status(job: Unstructured) -> Metadata:

@@ -13,6 +13,7 @@ from structlog.contextvars import bound_contextvars
 from trainop.controllers.api_errors import is_too_large
 from trainop.controllers.apply import Applier
 from trainop.controllers.job_clock import JobClock
+from trainop.controllers.job_state import JobStates
 from trainop.controllers.observe import View, observe_live
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
@@ -26,7 +27,7 @@ from trainop.runtime.client.client import Client
 from trainop.runtime.client.decoding import read_object
 from trainop.runtime.clock import Clock
 from trainop.runtime.controller.expectations import Expectations
-from trainop.runtime.controller.ratelimit import ExponentialLimiter
+from trainop.runtime.controller.ratelimit import exponential_delay
 from trainop.runtime.controller.reconcile import DONE, Result
 from trainop.runtime.errors import ApiError, ConflictError, InvalidError, NotFoundError, ReconcileError
 from trainop.runtime.objects.metadata import Key, Unstructured
@@ -60,6 +61,7 @@ class JobReconciler:
         view: View,
         client: Client,
         expectations: Expectations,
+        states: JobStates,
         writes: OwnWrites,
         owner_check: OwnerCheck,
         report: Reporter,
@@ -72,18 +74,18 @@ class JobReconciler:
         self._kind = view.kind
         self._client = client
         self._expectations = expectations
+        self._states = states
         self._writes = writes
         self._owner_check = owner_check
         self._report = report
         self._applier = applier
         self._options = options
         self._clock = clock
-        self._time = JobClock(clock)
+        self._rng = rng
+        self._time = JobClock(states, clock)
         self._uids: dict[Key, str] = {}
-        self._unfinished: set[str] = set()
-        self._refusals = RefusedChildren(clock, rng)
-        self._statuses = StatusWriter(writes, report, clock, rng)
-        self._quota_delays: ExponentialLimiter[str] = ExponentialLimiter(clock, rng, base=1.0, cap=60.0)
+        self._refusals = RefusedChildren(states, clock, rng)
+        self._statuses = StatusWriter(writes, report, states, clock, rng)
 
     async def reconcile(self, key: Key) -> Result:
         job = self._view.job(key)
@@ -115,21 +117,11 @@ class JobReconciler:
         """Forget what was known of the job that had this name before."""
         uid = self._uids.get(key)
         if uid is not None and (job is None or job.metadata.uid != uid):
-            self._forget(uid)
+            self._states.forget(uid)
             del self._uids[key]
         if job is not None:
             self._uids[key] = job.metadata.uid
-
-    def _forget(self, uid: str) -> None:
-        self._unfinished.discard(uid)
-        self._expectations.forget(uid)
-        self._writes.forget(uid)
-        self._owner_check.forget(uid)
-        self._report.forget(uid)
-        self._quota_delays.forget(uid)
-        self._refusals.forget(uid)
-        self._statuses.forget(uid)
-        self._time.forget(uid)
+            self._states.ensure(job.metadata.uid)
 
     async def _read_live(self, cached: Unstructured) -> Unstructured | None:
         """The job as it is now; None if it is gone. One that has its name now is left until the cache shows it: known
@@ -156,7 +148,7 @@ class JobReconciler:
             if wait is None or wait <= 0:
                 log.warning("own writes never showed, listing children", missing=self._expectations.expire(uid))
             elif due is None or due > 0:
-                wait = min(wait, SHOWN_SOON) if uid in self._unfinished else wait
+                wait = min(wait, SHOWN_SOON) if self._states.ensure(uid).unfinished else wait
                 return Result(requeue_after=_earliest(wait, due))
             seen = await observe_live(self._client, self._kind, job, now, self._options, wall=wall)
         return await self._carry_out(seen, self._kind.plan(seen), job.metadata.resource_version)
@@ -240,14 +232,13 @@ class JobReconciler:
 
     def _result(self, job: Unstructured, plan: Plan, outcome: Outcome) -> Result:
         """Raises the errors of the actions."""
-        if outcome.unfinished:
-            self._unfinished.add(job.metadata.uid)
-        else:
-            self._unfinished.discard(job.metadata.uid)
+        state = self._states.ensure(job.metadata.uid)
+        state.unfinished = outcome.unfinished
         if outcome.over_quota:
-            outcome.wait(self._quota_delays.delay(job.metadata.uid))
+            outcome.wait(exponential_delay(self._rng, state.quota_failures, base=1.0, cap=60.0))
+            state.quota_failures += 1
         else:
-            self._quota_delays.forget(job.metadata.uid)
+            state.quota_failures = 0
         if len(outcome.errors) == 1:
             raise outcome.errors[0]
         if outcome.errors:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainop.controllers.job_state import JobStates, RefusedCreates
 from trainop.engine.actions import Action, Apply, CreatePod, CreateService
 from trainop.engine.restart_history import RESTARTS
 from trainop.runtime.clock import Clock
-from trainop.runtime.controller.ratelimit import ExponentialLimiter
+from trainop.runtime.controller.ratelimit import exponential_delay
 from trainop.runtime.objects.metadata import Metadata
 
 SOONEST, LATEST = 60.0, 900.0
@@ -37,31 +37,22 @@ class RefusedChild(NamedTuple):
     text: str
 
 
-@dataclass(slots=True)
-class _Held:
-    edition: int
-    """Of the job that was refused."""
-    until: float = 0.0
-    names: set[tuple[str, str]] = field(default_factory=set)
-    texts: set[str] = field(default_factory=set)
-
-
 class RefusedChildren:
-    """Of one controller, by the job's UID. Nothing of it outlives the process: then all is tried once more."""
+    """Of one controller. Nothing of it outlives the process: then all is tried once more."""
 
-    def __init__(self, clock: Clock, rng: random.Random) -> None:
+    def __init__(self, states: JobStates, clock: Clock, rng: random.Random) -> None:
+        self._states = states
         self._clock = clock
-        self._delays: ExponentialLimiter[str] = ExponentialLimiter(clock, rng, base=SOONEST, cap=LATEST)
-        self._held: dict[str, _Held] = {}
+        self._rng = rng
 
     def allow(self, job: Metadata, actions: Sequence[Action]) -> tuple[Sequence[Action], float | None]:
         """The actions without those that have to wait, and the seconds until these are due."""
-        held = self._held.get(job.uid)
+        state = self._states.find(job.uid)
+        held = state.refused_creates if state else None
         if held is None:
             return actions, None
         if held.edition != (edition := _edition(job)):
-            held.edition, held.until = edition, 0.0
-            self._delays.forget(job.uid)
+            held.edition, held.until, held.failures = edition, 0.0, 0
         wait = held.until - self._clock.monotonic()
         if wait <= 0:
             held.names.clear()
@@ -71,25 +62,21 @@ class RefusedChildren:
 
     def note(self, job: Metadata, refused: Iterable[RefusedChild]) -> tuple[list[RefusedChild], float | None]:
         """Those whose words are new, and the seconds until all that was refused is due again."""
-        uid = job.uid
+        state = self._states.ensure(job.uid)
         fresh: list[RefusedChild] = []
         wait: float | None = None
         for each in refused:
-            held = self._held.setdefault(uid, _Held(_edition(job)))
+            held = state.refused_creates = state.refused_creates or RefusedCreates(_edition(job))
             if wait is None:
-                wait = self._delays.delay(uid)
-                held.until = self._clock.monotonic() + wait
+                wait = exponential_delay(self._rng, held.failures, base=SOONEST, cap=LATEST)
+                held.until, held.failures = self._clock.monotonic() + wait, held.failures + 1
             held.names.add((each.kind, each.name))
-            if each.text not in held.texts and len(held.texts) < MOST_TEXTS:
-                held.texts.add(each.text)
+            if each.text not in held.messages and len(held.messages) < MOST_TEXTS:
+                held.messages.add(each.text)
                 fresh.append(each)
-        if wait is None and uid in self._held and not self._held[uid].names:
-            self.forget(uid)  # what was due has been made: the next refusal is a new one
+        if wait is None and state.refused_creates and not state.refused_creates.names:
+            state.refused_creates = None  # what was due has been made: the next refusal is a new one
         return fresh, wait
-
-    def forget(self, uid: str) -> None:
-        self._held.pop(uid, None)
-        self._delays.forget(uid)
 
 
 def _edition(job: Metadata) -> int:

@@ -10,6 +10,7 @@ import structlog
 from prometheus_client import Counter
 
 from trainop.controllers.counters import JobMetrics
+from trainop.controllers.job_state import JobStates
 from trainop.engine.actions import Count, Event, Notice
 from trainop.engine.kind import Kind
 from trainop.engine.plan import VALIDATION
@@ -32,9 +33,18 @@ class Reporter:
     """Of one kind. `pod_events` also tells of each pod and service made or deleted and of each pod that
     has ended well, as upstream."""
 
-    def __init__(self, kind: Kind, recorder: EventRecorder, metrics: JobMetrics, *, pod_events: bool = False) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        recorder: EventRecorder,
+        metrics: JobMetrics,
+        states: JobStates,
+        *,
+        pod_events: bool = False,
+    ) -> None:
         self._kind = kind
         self._recorder = recorder
+        self._states = states
         self._pod_events = pod_events
         self.metrics = metrics
         self._job_counters: dict[str, Counter] = {
@@ -44,7 +54,6 @@ class Reporter:
             "failed": metrics.jobs_failed,
             "restarted": metrics.jobs_restarted,
         }
-        self._told: dict[str, OrderedDict[str, str]] = {}
 
     @property
     def framework(self) -> str:
@@ -90,7 +99,8 @@ class Reporter:
         for notice in notices:
             if notice.routine and not self._pod_events:
                 continue
-            told = self._told.setdefault(job.metadata.uid, OrderedDict())
+            state = self._states.ensure(job.metadata.uid)
+            told = state.notices = OrderedDict() if state.notices is None else state.notices
             if told.get(notice.identity) == notice.event.message:
                 told.move_to_end(notice.identity)
                 continue
@@ -105,6 +115,3 @@ class Reporter:
         nameless = Unstructured({}, Metadata(name=key.name, namespace=key.namespace))
         text = f"{self._kind.resource.kind} failed validation because {error.fault}"
         self.notices(nameless, [Notice(str(key), Event("Warning", f"{self._kind.resource.kind}{VALIDATION}", text))])
-
-    def forget(self, uid: str) -> None:
-        self._told.pop(uid, None)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 import structlog
 
 from trainop.controllers.api_errors import is_too_large
+from trainop.controllers.job_state import JobStates, RefusedStatus
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Event, Notice
 from trainop.runtime.clock import Clock
-from trainop.runtime.controller.ratelimit import ExponentialLimiter
+from trainop.runtime.controller.ratelimit import exponential_delay
 from trainop.runtime.errors import ApiError, InvalidError
 from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.texts import cut
@@ -26,44 +26,42 @@ SHORT = 128
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    version: str
-    """The job's resourceVersion: in any other there may be room."""
-    until: float
-
-
 class StatusWriter:
-    """Of one controller, by the job's UID."""
+    """Of one controller."""
 
-    def __init__(self, writes: OwnWrites, report: Reporter, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, writes: OwnWrites, report: Reporter, states: JobStates, clock: Clock, rng: random.Random
+    ) -> None:
         self._writes = writes
         self._report = report
+        self._states = states
         self._clock = clock
-        self._held: dict[str, _Held] = {}
-        self._delays: ExponentialLimiter[str] = ExponentialLimiter(clock, rng, base=SOONEST, cap=LATEST)
+        self._rng = rng
 
     def seconds_held(self, uid: str) -> float | None:
         """Until the status that was refused may be tried again; None if none was."""
-        held = self._held.get(uid)
+        state = self._states.find(uid)
+        held = state.refused_status if state else None
         return None if held is None else max(0.0, held.until - self._clock.monotonic())
 
     async def write(self, job: Unstructured, status: Json, version: str) -> bool:
         """Whether it is written. If the API server refuses it, that is told once and tried again ever later. Raises
         other errors."""
-        uid = job.metadata.uid
-        held = self._held.get(uid)
-        if held is not None and held.version == version and self._clock.monotonic() < held.until:
+        state = self._states.ensure(job.metadata.uid)
+        held, now = state.refused_status, self._clock.monotonic()
+        if held is not None and held.version == version and now < held.until:
             return False
         try:
             await self._write_what_fits(job, status, version)
         except ApiError as error:
             if not _is_refused(error):
                 raise
-            self._held[uid] = _Held(version, self._clock.monotonic() + self._delays.delay(uid))
+            failures = held.failures if held else 0
+            wait = exponential_delay(self._rng, failures, base=SOONEST, cap=LATEST)
+            state.refused_status = RefusedStatus(version, self._clock.monotonic() + wait, failures + 1)
             self._tell(job, status, error)
             return False
-        self.forget(uid)
+        state.refused_status = None
         return True
 
     async def _write_what_fits(self, job: Unstructured, status: Json, version: str) -> None:
@@ -82,10 +80,6 @@ class StatusWriter:
         unsaid = f"it would say {last.get('type')}: {last.get('message')}"
         text = f"The API server refuses the status of {kind} {job.metadata.name}: {cut(str(error), 256)}; {unsaid}"
         self._report.notices(job, [Notice("status", Event("Warning", "FailedStatusUpdate", text))])
-
-    def forget(self, uid: str) -> None:
-        self._held.pop(uid, None)
-        self._delays.forget(uid)
 
 
 def _is_refused(error: ApiError) -> bool:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from trainop.controllers.apply import Applier
 from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.counters import JobMetrics
+from trainop.controllers.job_state import JobStates
 from trainop.controllers.observe import CHILD_INDICES, CHILD_SELECTOR, View, decode_pod, decode_service
 from trainop.controllers.own_writes import NotOwnStatus, OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
@@ -117,13 +118,15 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
     view = open_view(kind, needs.cache)
     expired = needs.metrics.controller(kind.controller).expectations_expired
     expectations = Expectations(needs.clock, expired)
-    writes = OwnWrites(needs.client, kind.resource, needs.clock)
-    owner_check = OwnerCheck(needs.client, kind.resource)
-    report = Reporter(kind, recorder, needs.metrics, pod_events=needs.pod_events)
+    states = JobStates(expectations)
+    writes = OwnWrites(needs.client, kind.resource, states, needs.clock)
+    owner_check = OwnerCheck(needs.client, kind.resource, states)
+    report = Reporter(kind, recorder, needs.metrics, states, pod_events=needs.pod_events)
     reconciler = JobReconciler(
         view=view,
         client=needs.client,
         expectations=expectations,
+        states=states,
         writes=writes,
         owner_check=owner_check,
         report=report,

@@ -31,6 +31,13 @@ class RateLimiter(Protocol[K_contra]):
         ...
 
 
+def exponential_delay(rng: random.Random, failures: int, *, base: float, cap: float, jitter: float = 0.1) -> float:
+    """The seconds to wait after `failures` earlier failures: `base` · 2^failures, at most `cap`, times a random factor
+    in 1 ± `jitter`."""
+    exact = cap if failures >= 64 else min(cap, base * 2.0**failures)  # 2^64 is beyond any cap
+    return exact * rng.uniform(1 - jitter, 1 + jitter)
+
+
 class ExponentialLimiter(Generic[K]):
     """Exponential back-off per key: `base` · 2^(failures - 1) seconds, at most `cap`, times a random factor in
     1 ± `jitter` (client-go `ItemExponentialFailureRateLimiter`, which has no jitter). Keys that have not failed for
@@ -61,8 +68,7 @@ class ExponentialLimiter(Generic[K]):
         # Reinserted at the end, so that the oldest keys are first for the sweep.
         self._failures.pop(key, None)
         self._failures[key] = (failures + 1, self._clock.monotonic())
-        exact = self._cap if failures >= 64 else min(self._cap, self._base * 2.0**failures)  # 2^64 is beyond any cap
-        return exact * self._rng.uniform(1 - self._jitter, 1 + self._jitter)
+        return exponential_delay(self._rng, failures, base=self._base, cap=self._cap, jitter=self._jitter)
 
     def retries(self, key: K) -> int:
         return self._failures.get(key, (0, 0.0))[0]

@@ -1,0 +1,129 @@
+"""What a controller remembers of each job between passes, in one `JobState` per job UID.
+
+Everything here is an optimization or a rate limit that may be lost: a restarted operator works without it. What must
+survive a restart is in the job's status or annotations. The components that use a part keep the logic, and this module
+keeps the lifetime: a job is forgotten in one step. Expectations stay in the runtime, which also keeps them by UID.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from trainop.runtime.controller.expectations import Expectations
+from trainop.runtime.objects.metadata import Json
+
+MAX_OBSERVED = 1000
+"""Limit of states for jobs that this replica has not reconciled."""
+
+
+@dataclass(slots=True)
+class LastWrite:
+    """The operator's last write to the job itself (`OwnWrites`)."""
+
+    at: float
+    """When it was sent, monotonic seconds."""
+    version: str = ""
+    """The resourceVersion in the response; an older object does not include the write."""
+    stale: str = ""
+    """A resourceVersion that a conflict has shown to be outdated."""
+    status: Json | None = None
+    """The last status sent, also while the response is outstanding."""
+    news: float | None = None
+    """Since when a progress-only status update has been pending, monotonic seconds."""
+    awaited: bool = False
+    """A pass was postponed until the cache shows the write, so its event must trigger a reconcile."""
+
+
+@dataclass(slots=True)
+class RefusedCreates:
+    """Children that the API server refused while the job goes on (`RefusedChildren`)."""
+
+    edition: int
+    """Identifies the spec and annotations of the job at the time."""
+    until: float = 0.0
+    """When the children are retried, monotonic seconds."""
+    failures: int = 0
+    """Consecutive passes with refusals."""
+    names: set[tuple[str, str]] = field(default_factory=set)
+    """Kinds and names of the refused children."""
+    messages: set[str] = field(default_factory=set)
+    """Messages that were already reported in an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedStatus:
+    """A status that the API server refused (`StatusWriter`)."""
+
+    version: str
+    """The job's resourceVersion: another version may have room for the status."""
+    until: float
+    """When the write is retried, monotonic seconds."""
+    failures: int
+    """Consecutive refusals."""
+
+
+@dataclass(slots=True)
+class JobState:
+    """The parts default to None or empty, so that an idle job costs little memory."""
+
+    last_write: LastWrite | None = None
+    refused_creates: RefusedCreates | None = None
+    refused_status: RefusedStatus | None = None
+    notices: OrderedDict[str, str] | None = None
+    """The last message per notice identity, least recently used first (`Reporter`)."""
+    deleting: set[str] | None = None
+    """UIDs of children that the operator deletes itself (`OwnerCheck`)."""
+    owner_in_doubt: bool = False
+    """Children disappeared that the operator did not delete: the job may be gone (`OwnerCheck`)."""
+    clock_offset: float | None = None
+    """Wall clock minus monotonic clock, in seconds (`JobClock`)."""
+    quota_failures: int = 0
+    """Consecutive passes that exceeded the namespace's quota."""
+    unfinished: bool = False
+    """The last pass reached its limit of writes."""
+
+
+class JobStates:
+    """The states of one controller, by job UID.
+
+    A state is in use from the first reconcile of its job on, until the job is forgotten. Jobs that are only observed,
+    because this replica is on standby or because they are gone already, may never be reconciled and so never be
+    forgotten; of these at most `MAX_OBSERVED` states are kept, and the oldest is dropped first.
+    """
+
+    def __init__(self, expectations: Expectations) -> None:
+        self._expectations = expectations
+        self._in_use: dict[str, JobState] = {}
+        self._observed: dict[str, JobState] = {}
+        """In order of creation."""
+
+    def find(self, uid: str) -> JobState | None:
+        return self._in_use.get(uid) or self._observed.get(uid)
+
+    def ensure(self, uid: str) -> JobState:
+        """Finds or makes the state, which is in use from now on."""
+        state = self._in_use.get(uid)
+        if state is None:
+            state = self._in_use[uid] = self._observed.get(uid) or JobState()
+            self._observed.pop(uid, None)
+        return state
+
+    def observe(self, uid: str) -> JobState:
+        """Finds the state, or makes one of limited lifetime."""
+        state = self.find(uid)
+        if state is None:
+            state = self._observed[uid] = JobState()
+            if len(self._observed) > MAX_OBSERVED:
+                del self._observed[next(iter(self._observed))]
+        return state
+
+    def forget(self, uid: str) -> None:
+        """Drops all that is known of the job, including its expectations."""
+        self._in_use.pop(uid, None)
+        self._observed.pop(uid, None)
+        self._expectations.forget(uid)
+
+    def __len__(self) -> int:
+        """The number of states, in use or observed."""
+        return len(self._in_use) + len(self._observed)
