@@ -281,7 +281,7 @@ async def test_what_nothing_acts_on_says_so_once(path: str, spec: dict[str, Any]
     api = Api()
     answer = await api("POST", path, {"metadata": {"name": "x"}, "spec": spec})
     assert answer.code == 201, answer.raw
-    assert "nothing in this cluster acts on objects of kind" in answer.headers["warning"]
+    assert "this cluster has no controller for objects of kind" in answer.headers["warning"]
     for label in ("1", "2"):
         assert (await api.patch(f"{path}/x", {"metadata": {"labels": {"changed": label}}})).code == 200
     events = (await api("GET", "/api/v1/namespaces/default/events")).json["items"]
@@ -289,7 +289,7 @@ async def test_what_nothing_acts_on_says_so_once(path: str, spec: dict[str, Any]
         (answer.json["metadata"]["uid"], "NothingActsOnIt", "Warning")
     ]
     assert events[0]["message"] == (
-        f"nothing in this cluster acts on objects of kind {answer.json['kind']}: it runs pods and training jobs"
+        f"this cluster has no controller for objects of kind {answer.json['kind']}: it runs pods and training jobs"
     )
 
 
@@ -310,7 +310,7 @@ async def test_kinds_that_are_left_out_are_named(resource: str):
     shown = ".".join(part for part in (resource.rpartition("/")[2], group) if part)
     answer = await Api()("POST", resource, {"metadata": {"name": "x"}})
     assert (answer.code, answer.json["reason"]) == (404, "NotFound")
-    assert answer.json["message"] == f"this cluster does not serve {shown}: nothing in it would act on them"
+    assert answer.json["message"] == f"this cluster does not serve {shown}: it has no controller for them"
 
 
 async def test_a_token_of_a_service_account_opens_the_server_until_it_expires():

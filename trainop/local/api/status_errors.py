@@ -57,6 +57,7 @@ def _details(resource: Resource, name: str) -> Json:
 
 
 def not_found(resource: Resource, name: str) -> StatusError:
+    """404 for a missing object."""
     return StatusError(404, "NotFound", f'{resource} "{name}" not found', _details(resource, name))
 
 
@@ -87,6 +88,7 @@ def conflict(resource: Resource, name: str, detail: str = "") -> StatusError:
 
 
 def bad_request(message: str) -> StatusError:
+    """400."""
     return StatusError(400, "BadRequest", message)
 
 
@@ -97,14 +99,17 @@ def internal_error(message: str) -> StatusError:
 
 
 def method_not_allowed() -> StatusError:
+    """405 for a verb that the resource does not support."""
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
 
 
 def unsupported_media_type() -> StatusError:
+    """415 for an unknown patch type."""
     return StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
 
 
 def unauthorized() -> StatusError:
+    """401 for a missing or invalid bearer token."""
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
@@ -126,6 +131,7 @@ def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> S
 
 
 def expired(message: str, *, metadata: Json | None = None) -> StatusError:
+    """410: the requested resourceVersion is older than the history; `metadata` may have a new continue token."""
     return StatusError(410, "Expired", message, metadata=metadata)
 
 

@@ -16,6 +16,7 @@ class WorkQueue(Generic[T]):
         self._filled = asyncio.Event()
 
     def add(self, item: T) -> None:
+        """Append an item, unless it is queued already."""
         self._items[item] = None
         self._filled.set()
 

@@ -64,12 +64,15 @@ class ManagedFields:
         return managers
 
     def fields(self, manager: Manager) -> FieldSet | None:
+        """The fields of a manager; None if it has none."""
         return self.entries.get(manager)
 
     def time(self, manager: Manager) -> str | None:
+        """The time of the last write by a manager (RFC 3339)."""
         return self._times.get(manager)
 
     def set_time(self, manager: Manager, time: str) -> None:
+        """Set the time of the last write by a manager."""
         self._times[manager] = time
 
     def set_fields(self, manager: Manager, fields: FieldSet | None) -> None:

@@ -45,6 +45,7 @@ class Backend:
         return known
 
     def new_uid(self) -> str:
+        """A random UID (UUID version 4) from `rng`."""
         return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
 
     def random_suffix(self) -> str:

@@ -62,20 +62,20 @@ class CrdStrategy(Strategy):
     def validate(self, value: Json) -> list[FieldError]:
         spec = value.get("spec") or {}
         names = spec.get("names") or {}
-        found = [required(f"spec.{field}") for field in ("group", "scope") if not spec.get(field)]
-        found += [required(f"spec.names.{field}") for field in ("plural", "kind") if not names.get(field)]
+        errors = [required(f"spec.{field}") for field in ("group", "scope") if not spec.get(field)]
+        errors += [required(f"spec.names.{field}") for field in ("plural", "kind") if not names.get(field)]
         expected = f"{names.get('plural', '')}.{spec.get('group', '')}"
         if value["metadata"].get("name") != expected:
             name = value["metadata"].get("name", "")
-            found.append(invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
+            errors.append(invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
         versions = spec.get("versions") or []
         if sum(bool(version.get("storage")) for version in versions) != 1:
             shown = [version.get("name") for version in versions]
-            found.append(invalid("spec.versions", shown, "must have exactly one version marked as storage version"))
+            errors.append(invalid("spec.versions", shown, "must have exactly one version marked as storage version"))
         for index, version in enumerate(versions):
-            found += _validate_schema(version, f"spec.versions[{index}].schema.openAPIV3Schema")
-            found += _validate_columns(version, f"spec.versions[{index}].additionalPrinterColumns")
-        return found
+            errors += _validate_schema(version, f"spec.versions[{index}].schema.openAPIV3Schema")
+            errors += _validate_columns(version, f"spec.versions[{index}].additionalPrinterColumns")
+        return errors
 
     def warnings(self, value: Json) -> list[str]:
         schemas = ((version.get("schema") or {}).get("openAPIV3Schema") for version in value["spec"]["versions"])
@@ -118,13 +118,13 @@ def _validate_schema(version: Json, path: str) -> list[FieldError]:
 
 
 def _validate_columns(version: Json, path: str) -> list[FieldError]:
-    found = []
+    errors = []
     for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
         try:
             columns_of_crd({"additionalPrinterColumns": [column]})
         except ValueError as error:
-            found.append(invalid(f"{path}[{index}].jsonPath", column.get("jsonPath"), str(error)))
-    return found
+            errors.append(invalid(f"{path}[{index}].jsonPath", column.get("jsonPath"), str(error)))
+    return errors
 
 
 def _storage_version(definition: Json) -> str:

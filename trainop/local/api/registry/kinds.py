@@ -107,6 +107,7 @@ class Kind:
 
     @property
     def list_kind(self) -> str:
+        """The kind of a list of these objects."""
         return f"{self.resource.kind}List"
 
     def read(self, stored: Stored) -> Json:
@@ -136,6 +137,7 @@ class Registry:
         return iter(tuple(self._kinds.values()))
 
     def add(self, kind: Kind) -> None:
+        """Register a kind, or replace the one with the same group, version and plural."""
         resource = kind.resource
         self._kinds[resource.group, resource.version, resource.plural] = kind
         self._versions.clear()
@@ -148,6 +150,7 @@ class Registry:
         self.revision += 1
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
+        """The kind of a resource in one version; None if it is not served."""
         return self._kinds.get((group, version, plural))
 
     def of_table(self, table: str) -> Kind | None:
@@ -156,12 +159,14 @@ class Registry:
         return next((kind for kind in found if kind.from_storage is None), found[0] if found else None)
 
     def versions(self, group: str) -> list[str]:
+        """The served versions of a group, in the order of registration; must not be mutated."""
         if group not in self._versions:
             of_group = (kind.resource.version for kind in self if kind.resource.group == group)
             self._versions[group] = list(dict.fromkeys(of_group))
         return self._versions[group]
 
     def groups(self) -> list[str]:
+        """All served groups, in the order of registration; the core group is the empty string."""
         return list(dict.fromkeys(kind.resource.group for kind in self))
 
 

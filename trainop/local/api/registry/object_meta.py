@@ -54,19 +54,19 @@ def generated_name(base: str, suffix: str) -> str:
 
 def validate(kind: Kind, metadata: Json) -> list[FieldError]:
     """Field errors of the metadata of an object that is to be stored."""
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     name = metadata.get("name", "")
     prefix = metadata.get("generateName", "")
     if prefix:
         probe = prefix[:-1] + "a" if prefix.endswith("-") else prefix
-        found += [invalid("metadata.generateName", prefix, problem) for problem in kind.strategy.check_name(probe)]
+        errors += [invalid("metadata.generateName", prefix, problem) for problem in kind.strategy.check_name(probe)]
     if not name:
-        found.append(required("metadata.name", "name or generateName is required"))
+        errors.append(required("metadata.name", "name or generateName is required"))
     else:
-        found += [invalid("metadata.name", name, problem) for problem in kind.strategy.check_name(name)]
+        errors += [invalid("metadata.name", name, problem) for problem in kind.strategy.check_name(name)]
     if not kind.resource.namespaced and metadata.get("namespace"):
-        found.append(forbidden("metadata.namespace", "not allowed on this type"))
-    return found + _validate_common(metadata)
+        errors.append(forbidden("metadata.namespace", "not allowed on this type"))
+    return errors + _validate_common(metadata)
 
 
 def _validate_common(metadata: Json, path: str = "metadata") -> list[FieldError]:
@@ -81,10 +81,10 @@ def _validate_common(metadata: Json, path: str = "metadata") -> list[FieldError]
 
 def validate_update(metadata: Json, old: Json) -> list[FieldError]:
     """Field errors of changes of immutable fields, and of finalizers added during deletion."""
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     fixed = ("name", "namespace", "uid", "creationTimestamp")
     changed = [field for field in fixed if metadata.get(field) != old.get(field)]
-    found += [immutable(f"metadata.{field}", metadata.get(field, "")) for field in changed]
+    errors += [immutable(f"metadata.{field}", metadata.get(field, "")) for field in changed]
     if old.get("deletionTimestamp"):
         added = sorted(set(metadata.get("finalizers") or ()) - set(old.get("finalizers") or ()))
         if added:
@@ -93,37 +93,38 @@ def validate_update(metadata: Json, old: Json) -> list[FieldError]:
                 "no new finalizers can be added if the object is being deleted, "
                 f"found new finalizers []string{{{shown}}}"
             )
-            found += [forbidden("metadata.finalizers", reason)] * 2  # kube-apiserver returns this error twice
-    return found
+            errors += [forbidden("metadata.finalizers", reason)] * 2  # kube-apiserver returns this error twice
+    return errors
 
 
 def validate_labels(labels: Json, path: str) -> list[FieldError]:
-    found: list[FieldError] = []
+    """Field errors of label keys and values."""
+    errors: list[FieldError] = []
     for key, value in labels.items():
-        found += [invalid(path, key, problem) for problem in qualified_name(key)]
-        found += [invalid(path, value, problem) for problem in label_value(value)]
-    return found
+        errors += [invalid(path, key, problem) for problem in qualified_name(key)]
+        errors += [invalid(path, value, problem) for problem in label_value(value)]
+    return errors
 
 
 def _validate_annotations(annotations: Json, path: str) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     for key in annotations:
-        found += [invalid(path, key, problem) for problem in qualified_name(key.lower())]
+        errors += [invalid(path, key, problem) for problem in qualified_name(key.lower())]
     size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
     if size > _ANNOTATIONS_LIMIT:
         message = f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
-        found.append(FieldError(path, "FieldValueTooLong", message))
-    return found
+        errors.append(FieldError(path, "FieldValueTooLong", message))
+    return errors
 
 
 def _validate_owner_references(owners: Iterable[Json], path: str) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     controllers: list[Json] = []
     for owner in owners:
         if not owner.get("apiVersion"):
-            found.append(invalid(f"{path}.apiVersion", "", "version must not be empty"))
+            errors.append(invalid(f"{path}.apiVersion", "", "version must not be empty"))
         missing = [field for field in ("kind", "name", "uid") if not owner.get(field)]
-        found += [invalid(f"{path}.{field}", "", "must not be empty") for field in missing]
+        errors += [invalid(f"{path}.{field}", "", "must not be empty") for field in missing]
         if owner.get("controller"):
             controllers.append(owner)
     for second in controllers[1:]:
@@ -132,21 +133,21 @@ def _validate_owner_references(owners: Iterable[Json], path: str) -> list[FieldE
             'Only one reference can have Controller set to true. Found "true" in references for '
             f"{first.get('kind')}/{first.get('name')} and {second.get('kind')}/{second.get('name')}"
         )
-        found.append(invalid(path, list(owners), reason))
-    return found
+        errors.append(invalid(path, list(owners), reason))
+    return errors
 
 
 def _validate_finalizers(finalizers: list[str], path: str) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     for finalizer in finalizers:
-        found += [invalid(path, finalizer, problem) for problem in qualified_name(finalizer)]
+        errors += [invalid(path, finalizer, problem) for problem in qualified_name(finalizer)]
     reason = "name is neither a standard finalizer name nor is it fully qualified"
-    found += [
+    errors += [
         invalid(f"{path}[{index}]", finalizer, reason)
         for index, finalizer in enumerate(finalizers)
         if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS
     ]
     if {"orphan", "foregroundDeletion"} <= set(finalizers):
         reason = "finalizer orphan and foregroundDeletion cannot be both set"
-        found.append(invalid(path, finalizers, reason))
-    return found
+        errors.append(invalid(path, finalizers, reason))
+    return errors

@@ -95,72 +95,72 @@ def _default_volume(volume: Json) -> None:
 
 def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
     """All field errors of a PodSpec at `path`, in the order of kube-apiserver."""
-    volumes, found = _validate_volumes(spec.get("volumes") or [], f"{path}.volumes")
+    volumes, errors = _validate_volumes(spec.get("volumes") or [], f"{path}.volumes")
     containers = spec.get("containers") or []
     if not containers:
-        found.append(required(f"{path}.containers"))
+        errors.append(required(f"{path}.containers"))
     names: set[str] = set()
-    found += _validate_containers(containers, f"{path}.containers", volumes, names)
-    found += _validate_containers(spec.get("initContainers") or [], f"{path}.initContainers", volumes, names)
+    errors += _validate_containers(containers, f"{path}.containers", volumes, names)
+    errors += _validate_containers(spec.get("initContainers") or [], f"{path}.initContainers", volumes, names)
     restart = spec.get("restartPolicy")
     if restart not in _RESTART_POLICIES:
-        found.append(not_supported(f"{path}.restartPolicy", restart, _RESTART_POLICIES))
+        errors.append(not_supported(f"{path}.restartPolicy", restart, _RESTART_POLICIES))
     if (dns := spec.get("dnsPolicy")) not in _DNS_POLICIES:
-        found.append(not_supported(f"{path}.dnsPolicy", dns, _DNS_POLICIES))
+        errors.append(not_supported(f"{path}.dnsPolicy", dns, _DNS_POLICIES))
     grace = spec.get("terminationGracePeriodSeconds") or 0
     if grace < 0:
-        found.append(invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"))
+        errors.append(invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"))
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= 2**31 - 1:
-        found.append(invalid(f"{path}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive"))
+        errors.append(invalid(f"{path}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive"))
     for field in ("hostname", "subdomain"):
         if name := spec.get(field):
-            found += [invalid(f"{path}.{field}", name, problem) for problem in dns_label(name)]
-    return found
+            errors += [invalid(f"{path}.{field}", name, problem) for problem in dns_label(name)]
+    return errors
 
 
 def _validate_volumes(volumes: list[Json], path: str) -> tuple[set[str], list[FieldError]]:
     names: set[str] = set()
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     for index, volume in enumerate(volumes):
         name, field = volume.get("name") or "", f"{path}[{index}].name"
         if not name:
-            found.append(required(field))
+            errors.append(required(field))
         elif problems := dns_label(name):
-            found += [invalid(field, name, problem) for problem in problems]
+            errors += [invalid(field, name, problem) for problem in problems]
         elif name in names:
-            found.append(duplicate(field, name))
+            errors.append(duplicate(field, name))
         names.add(name)
-    return names, found
+    return names, errors
 
 
 def _validate_containers(containers: list[Json], path: str, volumes: set[str], names: set[str]) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     for index, container in enumerate(containers):
         place = f"{path}[{index}]"
         name = container.get("name") or ""
-        found += _validate_container(container, place, volumes)
+        errors += _validate_container(container, place, volumes)
         if name and name in names:
-            found.append(duplicate(f"{place}.name", name))
+            errors.append(duplicate(f"{place}.name", name))
         names.add(name)
-    return found
+    return errors
 
 
 def _validate_container(container: Json, path: str, volumes: set[str]) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     name, image = container.get("name") or "", container.get("image") or ""
     if not name:
-        found.append(required(f"{path}.name"))
+        errors.append(required(f"{path}.name"))
     else:
-        found += [invalid(f"{path}.name", name, problem) for problem in dns_label(name)]
+        errors += [invalid(f"{path}.name", name, problem) for problem in dns_label(name)]
     if not image:
-        found.append(required(f"{path}.image"))
+        errors.append(required(f"{path}.image"))
     elif image != image.strip():
-        found.append(invalid(f"{path}.image", image, "must not have leading or trailing whitespace"))
+        errors.append(invalid(f"{path}.image", image, "must not have leading or trailing whitespace"))
     if (policy := container.get("imagePullPolicy")) not in _PULL_POLICIES:
-        found.append(not_supported(f"{path}.imagePullPolicy", policy, _PULL_POLICIES))
+        errors.append(not_supported(f"{path}.imagePullPolicy", policy, _PULL_POLICIES))
     return [
-        *found,
+        *errors,
         *_validate_ports(container.get("ports") or [], f"{path}.ports"),
         *_validate_env(container.get("env") or [], f"{path}.env"),
         *_validate_volume_mounts(container.get("volumeMounts") or [], f"{path}.volumeMounts", volumes),
@@ -169,79 +169,79 @@ def _validate_container(container: Json, path: str, volumes: set[str]) -> list[F
 
 
 def _validate_ports(ports: list[Json], path: str) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     names: set[str] = set()
     for index, port in enumerate(ports):
         place = f"{path}[{index}]"
         if name := port.get("name"):
             problems = port_name(name)
-            found += [invalid(f"{place}.name", name, problem) for problem in problems]
+            errors += [invalid(f"{place}.name", name, problem) for problem in problems]
             if not problems and name in names:
-                found.append(duplicate(f"{place}.name", name))
+                errors.append(duplicate(f"{place}.name", name))
             names.add(name)
         number = port.get("containerPort") or 0
         if not number:
-            found.append(required(f"{place}.containerPort"))
+            errors.append(required(f"{place}.containerPort"))
         elif not 1 <= number <= 65535:
-            found.append(invalid(f"{place}.containerPort", number, _PORT_RANGE))
+            errors.append(invalid(f"{place}.containerPort", number, _PORT_RANGE))
         host = port.get("hostPort") or 0
         if host and not 1 <= host <= 65535:
-            found.append(invalid(f"{place}.hostPort", host, _PORT_RANGE))
+            errors.append(invalid(f"{place}.hostPort", host, _PORT_RANGE))
         if (protocol := port.get("protocol")) not in _PROTOCOLS:
-            found.append(not_supported(f"{place}.protocol", protocol, _PROTOCOLS))
-    return found
+            errors.append(not_supported(f"{place}.protocol", protocol, _PROTOCOLS))
+    return errors
 
 
 def _validate_env(variables: list[Json], path: str) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     for index, variable in enumerate(variables):
         place = f"{path}[{index}]"
         name = variable.get("name") or ""
         if not name:
-            found.append(required(f"{place}.name"))
+            errors.append(required(f"{place}.name"))
         else:
-            found += [invalid(f"{place}.name", name, problem) for problem in environment_name(name)]
+            errors += [invalid(f"{place}.name", name, problem) for problem in environment_name(name)]
         source = variable.get("valueFrom")
         if source is not None and variable.get("value"):
-            found.append(invalid(f"{place}.valueFrom", "", "may not be specified when `value` is not empty"))
+            errors.append(invalid(f"{place}.valueFrom", "", "may not be specified when `value` is not empty"))
         elif source is not None and len(source) != 1:
-            said = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
+            detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
             several = "may not have more than one field specified at a time"
-            found.append(invalid(f"{place}.valueFrom", "", several if source else said))
-    return found
+            errors.append(invalid(f"{place}.valueFrom", "", several if source else detail))
+    return errors
 
 
 def _validate_volume_mounts(mounts: list[Json], path: str, volumes: set[str]) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     paths: set[str] = set()
     for index, mount in enumerate(mounts):
         place = f"{path}[{index}]"
         name, where = mount.get("name") or "", mount.get("mountPath") or ""
         if not name:
-            found.append(required(f"{place}.name"))
+            errors.append(required(f"{place}.name"))
         elif name not in volumes:
-            found.append(not_found(f"{place}.name", name))
+            errors.append(not_found(f"{place}.name", name))
         if not where:
-            found.append(required(f"{place}.mountPath"))
+            errors.append(required(f"{place}.mountPath"))
         if where in paths:
-            found.append(invalid(f"{place}.mountPath", where, "must be unique"))
+            errors.append(invalid(f"{place}.mountPath", where, "must be unique"))
         paths.add(where)
-    return found
+    return errors
 
 
 def _validate_resources(resources: Json, path: str) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     limits: Json = resources.get("limits") or {}
     for field in ("limits", "requests"):
         for name, amount in (resources.get(field) or {}).items():
             if (number := _amount(amount)) is not None and number < 0:
-                found.append(invalid(f"{path}.{field}[{name}]", str(amount), "must be greater than or equal to 0"))
+                errors.append(invalid(f"{path}.{field}[{name}]", str(amount), "must be greater than or equal to 0"))
     for name, amount in (resources.get("requests") or {}).items():
         asked, most = _amount(amount), _amount(limits.get(name))
         if asked is not None and most is not None and asked > most:
             reason = f"must be less than or equal to {name} limit of {limits[name]}"
-            found.append(invalid(f"{path}.requests", str(amount), reason))
-    return found
+            errors.append(invalid(f"{path}.requests", str(amount), reason))
+    return errors
 
 
 def _amount(text: Any) -> Any:

@@ -69,16 +69,16 @@ class ServiceStrategy(Strategy):
     def validate(self, value: Json) -> list[FieldError]:
         spec = value["spec"]
         ports = spec.get("ports") or []
-        found: list[FieldError] = []
+        errors: list[FieldError] = []
         if not ports and spec.get("clusterIP") != "None" and spec["type"] != "ExternalName":
-            found.append(required("spec.ports"))
+            errors.append(required("spec.ports"))
         if spec["type"] == "ExternalName" and not spec.get("externalName"):
-            found.append(required("spec.externalName"))
-        found += _validate_ports(ports)
-        found += validate_labels(spec.get("selector") or {}, "spec.selector")
+            errors.append(required("spec.externalName"))
+        errors += _validate_ports(ports)
+        errors += validate_labels(spec.get("selector") or {}, "spec.selector")
         if spec["type"] not in _TYPES:
-            found.append(not_supported("spec.type", spec["type"], _TYPES))
-        return found + self._validate_cluster_ip(value)
+            errors.append(not_supported("spec.type", spec["type"], _TYPES))
+        return errors + self._validate_cluster_ip(value)
 
     def validate_update(self, value: Json, old: Json) -> list[FieldError]:
         before, after = (old.get("spec") or {}).get("clusterIPs"), value["spec"].get("clusterIPs")
@@ -137,10 +137,10 @@ class ServiceStrategy(Strategy):
 
 
 def _validate_ports(ports: list[Json]) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     names: set[str] = set()
     for index, port in enumerate(ports):
-        found += _validate_port(port, f"spec.ports[{index}]", names, several=len(ports) > 1)
+        errors += _validate_port(port, f"spec.ports[{index}]", names, several=len(ports) > 1)
     seen: set[tuple[str, int]] = set()
     for index, port in enumerate(ports):
         place = (port["protocol"], port.get("port", 0))
@@ -153,29 +153,29 @@ def _validate_ports(ports: list[Json]) -> list[FieldError]:
                 "TargetPort": 0,
                 "NodePort": 0,
             }
-            found.append(duplicate(f"spec.ports[{index}]", shown))
+            errors.append(duplicate(f"spec.ports[{index}]", shown))
         seen.add(place)
-    return found
+    return errors
 
 
 def _validate_port(port: Json, path: str, names: set[str], *, several: bool) -> list[FieldError]:
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     name = port.get("name") or ""
     if not name and several:
-        found.append(required(f"{path}.name"))
+        errors.append(required(f"{path}.name"))
     elif name:
-        found += [invalid(f"{path}.name", name, problem) for problem in dns_label(name)]
+        errors += [invalid(f"{path}.name", name, problem) for problem in dns_label(name)]
         if name in names:
-            found.append(duplicate(f"{path}.name", name))
+            errors.append(duplicate(f"{path}.name", name))
         names.add(name)
     number = port.get("port") or 0
     if not 1 <= number <= 65535:
-        found.append(invalid(f"{path}.port", number, _PORT_RANGE))
+        errors.append(invalid(f"{path}.port", number, _PORT_RANGE))
     if port["protocol"] not in _PROTOCOLS:
-        found.append(not_supported(f"{path}.protocol", port["protocol"], _PROTOCOLS))
+        errors.append(not_supported(f"{path}.protocol", port["protocol"], _PROTOCOLS))
     target = port.get("targetPort")
     if isinstance(target, int) and not 1 <= target <= 65535:
-        found.append(invalid(f"{path}.targetPort", target, _PORT_RANGE))
+        errors.append(invalid(f"{path}.targetPort", target, _PORT_RANGE))
     if isinstance(target, str):
-        found += [invalid(f"{path}.targetPort", target, problem) for problem in port_name(target)]
-    return found
+        errors += [invalid(f"{path}.targetPort", target, problem) for problem in port_name(target)]
+    return errors

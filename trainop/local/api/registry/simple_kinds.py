@@ -83,30 +83,30 @@ class LeaseStrategy(Strategy):
 
     def validate(self, value: Json) -> list[FieldError]:
         spec = value.get("spec") or {}
-        found: list[FieldError] = []
+        errors: list[FieldError] = []
         seconds, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
         if seconds is not None and seconds <= 0:
-            found.append(invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0"))
+            errors.append(invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0"))
         if transitions is not None and transitions < 0:
-            found.append(invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0"))
-        return found
+            errors.append(invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0"))
+        return errors
 
 
 class ConfigMapStrategy(Strategy):
     """ConfigMaps, with at most 1 MiB of data."""
 
     def validate(self, value: Json) -> list[FieldError]:
-        found: list[FieldError] = []
+        errors: list[FieldError] = []
         data, binary = value.get("data") or {}, value.get("binaryData") or {}
         for field, part in (("data", data), ("binaryData", binary)):
             for key in part:
-                found += [invalid(f"{field}[{key}]", key, problem) for problem in config_key(key)]
+                errors += [invalid(f"{field}[{key}]", key, problem) for problem in config_key(key)]
         for key in sorted(data.keys() & binary.keys()):
-            found.append(invalid(f"data[{key}]", key, "duplicate of key present in binaryData"))
+            errors.append(invalid(f"data[{key}]", key, "duplicate of key present in binaryData"))
         size = sum(len(text.encode()) for text in data.values()) + sum(len(text) * 3 // 4 for text in binary.values())
         if size > _SIZE_LIMIT:
-            found.append(FieldError("", "FieldValueTooLong", f"Too long: may not be more than {_SIZE_LIMIT} bytes"))
-        return found
+            errors.append(FieldError("", "FieldValueTooLong", f"Too long: may not be more than {_SIZE_LIMIT} bytes"))
+        return errors
 
     def validate_update(self, value: Json, old: Json) -> list[FieldError]:
         return _check_immutable(value, old, ("data", "binaryData"))
@@ -121,8 +121,8 @@ class SecretStrategy(Strategy):
             try:
                 base64.b64decode(text or "", validate=True)
             except binascii.Error as error:
-                said = "illegal base64 data at input byte 0"
-                raise bad_request(f'Secret in version "v1" cannot be handled as a Secret: {said}') from error
+                detail = "illegal base64 data at input byte 0"
+                raise bad_request(f'Secret in version "v1" cannot be handled as a Secret: {detail}') from error
         plain = value.pop("stringData", None) or {}
         if plain:
             encoded = {key: base64.b64encode(text.encode()).decode() for key, text in plain.items()}
@@ -130,12 +130,12 @@ class SecretStrategy(Strategy):
 
     def validate(self, value: Json) -> list[FieldError]:
         data = value.get("data") or {}
-        found: list[FieldError] = []
+        errors: list[FieldError] = []
         for key in data:
-            found += [invalid(f"data[{key}]", key, problem) for problem in config_key(key)]
+            errors += [invalid(f"data[{key}]", key, problem) for problem in config_key(key)]
         if value["type"] == "kubernetes.io/tls":
-            found += [required(f"data[{key}]") for key in ("tls.crt", "tls.key") if key not in data]
-        return found
+            errors += [required(f"data[{key}]") for key in ("tls.crt", "tls.key") if key not in data]
+        return errors
 
     def validate_update(self, value: Json, old: Json) -> list[FieldError]:
         if value["type"] != old.get("type"):
@@ -146,8 +146,8 @@ class SecretStrategy(Strategy):
 def _check_immutable(value: Json, old: Json, fields: tuple[str, ...]) -> list[FieldError]:
     if not old.get("immutable"):
         return []
-    found = [] if value.get("immutable") else [forbidden("immutable", _IMMUTABLE)]
-    return found + [forbidden(field, _IMMUTABLE) for field in fields if value.get(field) != old.get(field)]
+    errors = [] if value.get("immutable") else [forbidden("immutable", _IMMUTABLE)]
+    return errors + [forbidden(field, _IMMUTABLE) for field in fields if value.get(field) != old.get(field)]
 
 
 class VolumeClaimStrategy(Strategy):
@@ -168,9 +168,9 @@ class VolumeClaimStrategy(Strategy):
 
     def validate(self, value: Json) -> list[FieldError]:
         spec = value["spec"]
-        found: list[FieldError] = []
+        errors: list[FieldError] = []
         if not spec.get("accessModes"):
-            found.append(required("spec.accessModes", "at least 1 access mode is required"))
+            errors.append(required("spec.accessModes", "at least 1 access mode is required"))
         if "storage" not in ((spec.get("resources") or {}).get("requests") or {}):
-            found.append(required("spec.resources[storage]"))
-        return found
+            errors.append(required("spec.resources[storage]"))
+        return errors

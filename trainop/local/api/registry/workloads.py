@@ -49,13 +49,13 @@ class DeploymentStrategy(NoControllerStrategy):
         spec = value["spec"]
         selector, template = spec.get("selector"), spec["template"]
         labels = (template.get("metadata") or {}).get("labels") or {}
-        found: list[FieldError] = []
+        errors: list[FieldError] = []
         if not selector:
-            found.append(required("spec.selector"))
+            errors.append(required("spec.selector"))
         elif not (selector.get("matchLabels") or {}).items() <= labels.items():
-            said = "`selector` does not match template `labels`"
-            found.append(invalid("spec.template.metadata.labels", labels, said))
-        return found + validate_pod_spec(template["spec"], "spec.template.spec")
+            detail = "`selector` does not match template `labels`"
+            errors.append(invalid("spec.template.metadata.labels", labels, detail))
+        return errors + validate_pod_spec(template["spec"], "spec.template.spec")
 
 
 class JobStrategy(NoControllerStrategy):
@@ -88,16 +88,16 @@ class JobStrategy(NoControllerStrategy):
 
     def validate(self, value: Json) -> list[FieldError]:
         spec = value["spec"]["template"]["spec"]
-        found = validate_pod_spec(spec, "spec.template.spec")
+        errors = validate_pod_spec(spec, "spec.template.spec")
         if spec["restartPolicy"] == "Always":
-            said = 'Unsupported value: "Always": supported values: "OnFailure", "Never"'
-            found.append(FieldError("spec.template.spec.restartPolicy", "FieldValueNotSupported", said))
-        return found
+            detail = 'Unsupported value: "Always": supported values: "OnFailure", "Never"'
+            errors.append(FieldError("spec.template.spec.restartPolicy", "FieldValueNotSupported", detail))
+        return errors
 
 
 def no_controller_message(value: Json) -> str:
     """The text of the warning and of the Event for an object without a controller."""
-    return f"nothing in this cluster acts on objects of kind {value['kind']}: it runs pods and training jobs"
+    return f"this cluster has no controller for objects of kind {value['kind']}: it runs pods and training jobs"
 
 
 class NoControllerEvents:

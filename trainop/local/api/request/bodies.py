@@ -57,6 +57,7 @@ class WriteOptions:
 
 
 def user_agent(headers: Mapping[str, str]) -> str:
+    """The User-Agent header; empty if it is missing."""
     return next((value for name, value in headers.items() if name.lower() == "user-agent"), "")
 
 
@@ -96,6 +97,7 @@ def _load_protobuf(body: bytes, expected: str) -> Json:
 
 
 def load_json(body: bytes, expected: str) -> Any:
+    """The value of a JSON body; raises 400 with the message of Go's decoder."""
     if not body:
         raise _unrecognized(expected, "unexpected end of JSON input", body)
     try:

@@ -42,6 +42,7 @@ class DeleteOptions:
 
     @classmethod
     def parse(cls, request: Request) -> DeleteOptions:
+        """The options of a DELETE request; those in the body take precedence. Raises 400 or 422."""
         body = bodies.decode(request, "DeleteOptions") if request.body else {}
         query = request.query
         grace = body.get("gracePeriodSeconds")

@@ -25,6 +25,7 @@ def check_body(body: bytes) -> None:
 
 
 def nested_too_deeply() -> StatusError:
+    """The 400 for a value beyond `DEPTH_LIMIT`."""
     return bad_request(f"the object is nested too deeply: this server takes {DEPTH_LIMIT} levels")
 
 
@@ -52,7 +53,7 @@ def check_value(value: Any) -> None:
         if depth > DEPTH_LIMIT:
             raise nested_too_deeply()
         if size > _NODE_LIMIT:
-            raise bad_request("the object means more than a request may hold: its parts are copied too often")
+            raise bad_request("the object is too large: its expanded size exceeds that of a request")
         measured[id(item)] = (size, depth)
 
 

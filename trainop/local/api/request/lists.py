@@ -45,6 +45,7 @@ class ListOptions:
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> ListOptions:
+        """The options in a query; raises 400 or 422 if they are invalid."""
         initial = query.get("sendInitialEvents")
         timeout = query.get("timeoutSeconds")
         options = cls(
@@ -108,6 +109,7 @@ def parse_bool(text: str | None) -> bool:
 
 
 def parse_int(text: str) -> int:
+    """An integer query parameter; raises 400 with Go's message."""
     try:
         return int(text)
     except ValueError:

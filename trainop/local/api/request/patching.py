@@ -68,10 +68,10 @@ class Patcher:
         try:
             return self._check(info, value, options)
         except StatusError as error:
-            _, found, said = error.message.partition("strict decoding error: ")
+            _, found, detail = error.message.partition("strict decoding error: ")
             if not found:
                 raise
-            problem = invalid("patch", msgspec.json.encode(value).decode(), found + said)
+            problem = invalid("patch", msgspec.json.encode(value).decode(), found + detail)
             message = f' "" is invalid: {problem}'
             raise StatusError(422, "Invalid", message, {"causes": [problem.cause]}) from error
 
@@ -136,8 +136,8 @@ def _decode_applied(body: bytes) -> Json:
     except yaml.YAMLError as error:
         raise bad_request(f"error decoding YAML: error converting YAML to JSON: {error}") from error
     if not isinstance(applied, dict):
-        said = f"while decoding JSON: {_unmarshal_error(applied)} into Go value of type map[string]interface {{}}"
-        raise bad_request(f"error decoding YAML: error unmarshaling JSON: {said}")
+        detail = f"while decoding JSON: {_unmarshal_error(applied)} into Go value of type map[string]interface {{}}"
+        raise bad_request(f"error decoding YAML: error unmarshaling JSON: {detail}")
     return applied
 
 
@@ -148,8 +148,8 @@ def _check_declared(applied: Json, kind: Kind) -> None:
         meta, resource = applied.get("metadata") or {}, kind.resource
         group_version = resource.api_version if resource.group else f"/{resource.version}"
         of = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {group_version}, Kind={resource.kind}"
-        said = f"failed to create typed patch object ({of}): .{unknown[0]}: field not declared in schema"
-        raise StatusError(500, "", said)
+        detail = f"failed to create typed patch object ({of}): .{unknown[0]}: field not declared in schema"
+        raise StatusError(500, "", detail)
 
 
 def apply_patch(kind: Kind, current: Json, media: str, body: bytes) -> Json:
@@ -184,8 +184,8 @@ def apply_patch(kind: Kind, current: Json, media: str, body: bytes) -> Json:
 
 def _apply_json_patch(current: Json, operations: list[Any]) -> Any:
     if len(operations) > _MAX_OPERATIONS:
-        said = f"The allowed maximum operations in a JSON patch is {_MAX_OPERATIONS}, got {len(operations)}"
-        raise StatusError(413, "RequestEntityTooLarge", said, {})
+        detail = f"The allowed maximum operations in a JSON patch is {_MAX_OPERATIONS}, got {len(operations)}"
+        raise StatusError(413, "RequestEntityTooLarge", detail, {})
     value = json_patch(current, operations)
     limits.check_value(value)
     return value

@@ -58,6 +58,7 @@ class LogStream:
         self._limit = limit
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        """The chunks of the log."""
         left = self._limit
         async with aclosing(self._source) as source:  # type: ignore[type-var]  # log sources are generators
             async for chunk in source:
@@ -70,6 +71,7 @@ class LogStream:
                     return
 
     async def close(self) -> None:
+        """Close the source of the log."""
         close = getattr(self._source, "aclose", None)
         if close is not None:
             await close()
@@ -106,7 +108,9 @@ class PodSubresources:
         if not pod["spec"].get("nodeName"):
             return Response(204, {}, b"")
         if self.log_source is None:
-            raise StatusError(500, "InternalError", "Internal error occurred: this server has no node that keeps logs")
+            raise StatusError(
+                500, "InternalError", "Internal error occurred: this server has no node to read logs from"
+            )
         previous = parse_bool(query.get("previous"))
         _check_started(pod, container, info.name, previous=previous)
         tail = query.get("tailLines")
@@ -199,13 +203,13 @@ def _select_container(pod: Json, wanted: str, name: str) -> str:
 
 
 def _validate_log_options(query: Mapping[str, str], name: str) -> None:
-    found = [
+    errors = [
         invalid(field, number, f"must be greater than {'' if least else 'or equal to '}0")
         for field, least in (("tailLines", 0), ("sinceSeconds", 1), ("limitBytes", 1))
         if field in query and (number := parse_int(query[field])) < least
     ]
-    if found:
-        raise status_errors.invalid("", "PodLogOptions", name, found)
+    if errors:
+        raise status_errors.invalid("", "PodLogOptions", name, errors)
 
 
 def _check_started(pod: Json, container: str, name: str, *, previous: bool) -> None:
@@ -219,5 +223,5 @@ def _check_started(pod: Json, container: str, name: str, *, previous: bool) -> N
         raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found')
     if not previous and last is None and (found is None or waiting is not None):
         reason = (waiting or {}).get("reason") or "ContainerCreating"
-        said = "is waiting to start"
-        raise bad_request(f'container "{container}" in pod "{name}" {said}: {reason}')
+        detail = "is waiting to start"
+        raise bad_request(f'container "{container}" in pod "{name}" {detail}: {reason}')

@@ -67,7 +67,7 @@ def decode_protobuf(body: bytes) -> Json:
     Raises `MalformedProtobufError` and `UnknownKindError`.
     """
     if not body.startswith(_MAGIC):
-        raise MalformedProtobufError("the body does not begin with the mark of Kubernetes' protobuf encoding")
+        raise MalformedProtobufError("the body does not begin with the magic number of Kubernetes' protobuf encoding")
     envelope = dict(_wire_fields(body[len(_MAGIC) :]))
     head = {number: _text(value) for number, value in _wire_fields(_bytes(envelope.get(1, b"")))}
     api_version, kind = head.get(1, ""), head.get(2, "")
@@ -154,7 +154,7 @@ def _text(raw: int | bytes) -> str:
 
 def _bytes(raw: int | bytes) -> bytes:
     if isinstance(raw, int):
-        raise MalformedProtobufError("a number stands where text or a message belongs")
+        raise MalformedProtobufError("a varint where a string or message is expected")
     return raw
 
 
@@ -185,13 +185,13 @@ def _varint(body: bytes, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(body):
-            raise MalformedProtobufError("the body ends within a number")
+            raise MalformedProtobufError("the body ends within a varint")
         byte = body[position]
         value |= (byte & 0x7F) << shift
         position += 1
         if byte < 0x80:
             return value, position
-    raise MalformedProtobufError("a number is too long")
+    raise MalformedProtobufError("a varint is too long")
 
 
 _SCALARS: dict[str, Callable[[int | bytes], Any]] = {

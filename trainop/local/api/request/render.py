@@ -68,6 +68,7 @@ def encode(value: Json, wanted: Representation = Representation()) -> bytes:
 
 
 def content_type(wanted: Representation) -> str:
+    """The Content-Type of a response."""
     return "application/yaml" if wanted.yaml else "application/json"
 
 
@@ -85,6 +86,7 @@ class Renderer:
         self._header_sent = False
 
     def one(self, stored: Stored) -> bytes:
+        """The body with a single object."""
         if self._wanted == Representation():
             return self._kind.encode(stored)
         return self.value(self._kind.read(stored))
@@ -94,6 +96,7 @@ class Renderer:
         return encode(self._represent(value), self._wanted)
 
     def many(self, found: Sequence[Stored], metadata: Json) -> bytes:
+        """The body with a list; `metadata` is its ListMeta."""
         resource = self._kind.resource
         if self._wanted.form is Form.TABLE:
             objects = (self._kind.read(stored) for stored in found)
@@ -132,6 +135,7 @@ class Renderer:
         return msgspec.json.encode({"type": kind, "object": value}) + b"\n"
 
     def bookmark(self, version: int, *, initial_events_end: bool = False) -> bytes:
+        """A BOOKMARK event as a line; `initial_events_end` marks the end of the initial events of a watch-list."""
         resource = self._kind.resource
         metadata: Json = {"resourceVersion": str(version)}
         if initial_events_end:

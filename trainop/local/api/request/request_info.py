@@ -57,6 +57,7 @@ class RequestInfo:
 
     @property
     def key(self) -> tuple[str, str]:
+        """The key of the object in its table."""
         return self.namespace or "", self.name
 
     @property
@@ -65,6 +66,7 @@ class RequestInfo:
         return bool(self.namespace) or not self.kind.resource.namespaced
 
     def not_found(self) -> StatusError:
+        """The 404 for the requested object."""
         return status_errors.not_found(self.kind.resource, self.name)
 
 
@@ -73,8 +75,8 @@ def _check_well_known(group: str, version: str, rest: list[str]) -> None:
     plural = rest[2] if rest[0] == NAMESPACES.plural and len(rest) > 2 else rest[0]
     if (f"{group}/{version}" if group else version, plural) in _NOT_SERVED_RESOURCES:
         shown = f"{plural}.{group}" if group else plural
-        said = f"this cluster does not serve {shown}: nothing in it would act on them"
-        raise StatusError(404, "NotFound", said, {"group": group, "kind": plural})
+        detail = f"this cluster does not serve {shown}: it has no controller for them"
+        raise StatusError(404, "NotFound", detail, {"group": group, "kind": plural})
 
 
 def parse_path(registry: Registry, path: str) -> RequestInfo:

@@ -53,10 +53,10 @@ def _lifetime(spec: Any) -> int:
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         raise bad_request('TokenRequest in version "v1" cannot be handled as a TokenRequest: spec is malformed')
     if seconds < _MIN_SECONDS:
-        said = "may not specify a duration less than 10 minutes"
+        detail = "may not specify a duration less than 10 minutes"
     elif seconds > _MAX_SECONDS:
-        said = "may not specify a duration larger than 2^32 seconds"
+        detail = "may not specify a duration larger than 2^32 seconds"
     else:
         return seconds
-    problem = invalid("spec.expirationSeconds", seconds, said)
+    problem = invalid("spec.expirationSeconds", seconds, detail)
     raise status_errors.invalid("authentication.k8s.io", "TokenRequest", "", [problem])

@@ -91,6 +91,7 @@ class Watch:
         self.end()
 
     def end(self) -> None:
+        """End the stream and release its callbacks; idempotent."""
         self._closed = True
         self._on_end(self)
         self._table.wakers.pop(self._wake_up.set, None)

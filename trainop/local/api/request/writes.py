@@ -62,8 +62,8 @@ class Writer:
         """Store a new object and take ownership of `value`; `applied`: it has its managedFields already."""
         kind = info.kind
         if kind.terminating:
-            said = "create not allowed while custom resource definition is terminating"
-            raise StatusError(405, "MethodNotAllowed", said, {})
+            detail = "create not allowed while custom resource definition is terminating"
+            raise StatusError(405, "MethodNotAllowed", detail, {})
         value = with_type_meta(value, kind)
         meta = value["metadata"]
         bodies.match_name(meta, namespace=info.namespace or "", name=info.name, kind=kind)

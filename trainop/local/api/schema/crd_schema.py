@@ -66,9 +66,11 @@ class _ProcessedMembers:
         self._seen: dict[bytes, None] = {}
 
     def known(self, value: Json) -> set[str]:
+        """Names of the members of `value` that were added before."""
         return {name for name, member in _object_members(value) if msgspec.json.encode([name, member]) in self._seen}
 
     def add(self, value: Json) -> None:
+        """Remember all members of a processed object."""
         if len(self._seen) > _PROCESSED_LIMIT:
             self._seen.clear()
         self._seen |= {msgspec.json.encode([name, member]): None for name, member in _object_members(value)}

@@ -37,22 +37,27 @@ def quote(value: Any) -> str:
 
 
 def required(field: str, detail: str = "") -> FieldError:
+    """`field.Required`: a missing value."""
     return FieldError(field, "FieldValueRequired", f"Required value: {detail}" if detail else "Required value")
 
 
 def invalid(field: str, value: Any, detail: str) -> FieldError:
+    """`field.Invalid`: a malformed or disallowed value."""
     return FieldError(field, "FieldValueInvalid", f"Invalid value: {quote(value)}: {detail}")
 
 
 def duplicate(field: str, value: Any) -> FieldError:
+    """`field.Duplicate`: a value that must be unique."""
     return FieldError(field, "FieldValueDuplicate", f"Duplicate value: {quote(value)}")
 
 
 def forbidden(field: str, detail: str) -> FieldError:
+    """`field.Forbidden`: a field that must not be set or changed."""
     return FieldError(field, "FieldValueForbidden", f"Forbidden: {detail}")
 
 
 def not_supported(field: str, value: Any, supported: Iterable[str]) -> FieldError:
+    """`field.NotSupported`: a value outside of an enumeration."""
     choices = ", ".join(quote(choice) for choice in supported)
     return FieldError(
         field, "FieldValueNotSupported", f"Unsupported value: {quote(value)}: supported values: {choices}"
@@ -60,8 +65,10 @@ def not_supported(field: str, value: Any, supported: Iterable[str]) -> FieldErro
 
 
 def not_found(field: str, value: Any) -> FieldError:
+    """`field.NotFound`: a reference to something that does not exist."""
     return FieldError(field, "FieldValueNotFound", f"Not found: {quote(value)}")
 
 
 def immutable(field: str, value: Any) -> FieldError:
+    """The error of `ValidateImmutableField`."""
     return invalid(field, value, "field is immutable")

@@ -42,6 +42,7 @@ class HttpServer:
         return f"{'https' if certificate else 'http'}://{shown}:{bound}"
 
     async def stop(self) -> None:
+        """Stop listening and close all connections; idempotent."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

@@ -60,6 +60,7 @@ class Change:
 
     @property
     def key(self) -> Key:
+        """The key of the changed object."""
         stored = self.new or self.old
         assert stored is not None  # noqa: S101 - one of them exists by construction
         return stored.key
@@ -146,6 +147,7 @@ class Table:
             wake()
 
     def clear_history(self) -> None:
+        """Drop the whole history."""
         self._trim_history(len(self.history))
 
     def _trim_history(self, count: int) -> None:
@@ -173,11 +175,13 @@ class Store:
         self._by_uid: dict[str, tuple[str, Key]] = {}
 
     def table(self, name: str) -> Table:
+        """The table of a resource, created on first use."""
         if name not in self._tables:
             self._tables[name] = Table(name, self._history, compacted_version=self._compacted_version)
         return self._tables[name]
 
     def tables(self) -> Iterator[Table]:
+        """All tables; a snapshot, so that writes are allowed during the iteration."""
         yield from tuple(self._tables.values())
 
     def listen(self, listener: Listener) -> None:
@@ -185,6 +189,7 @@ class Store:
         self._listeners.append(listener)
 
     def get(self, table: str, key: Key) -> Stored | None:
+        """The current revision of an object; None if it does not exist."""
         return self.table(table).objects.get(key)
 
     def find_by_uid(self, uid: str) -> tuple[str, Key] | None:
