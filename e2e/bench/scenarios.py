@@ -23,7 +23,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def cpu_used(before: Cpu, after: Cpu) -> Cpu:
-    return {who: round(after[who] - before[who], 3) for who in before}
+    return {component: round(after[component] - before[component], 3) for component in before}
 
 
 async def burst(harness: Harness, sizes: Sizes) -> Json:

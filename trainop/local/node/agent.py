@@ -123,6 +123,7 @@ class Node:
             await runtime.close()
 
     async def _serve(self, runtime: ContainerRuntime, tasks: asyncio.TaskGroup) -> None:
+        """Registers the Node and starts pod manager, network services, informers and event recorders in `tasks`."""
         kubelet = Recorder(self._client, "kubelet", self._clock)
         scheduler = Recorder(self._client, "default-scheduler", self._clock)
         addresses = AddressAllocator(runtime.network, seed=os.getpid())
@@ -186,6 +187,7 @@ class Node:
         )
 
     def _publish_ready_addresses(self) -> None:
+        """Mode `addresses`: writes the file that the `nslookup` fallback reads (see `registration`)."""
         text = ready_addresses(self._pods.store.list())
         (self._directory / "ready-addresses").write_text(text)
 

@@ -77,6 +77,7 @@ class Gateway:
         await accept_connections(listening, self._forward)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Connects to the original destination and copies data in both directions."""
         address, port = writer.get_extra_info("sockname")[:2]
         if ipaddress.ip_address(address) in self._pod_network:
             return

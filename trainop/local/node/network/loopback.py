@@ -43,6 +43,7 @@ class LoopbackNames:
         return lookup
 
     def _find(self, namespace: str, name: str, siblings: re.Pattern[str]) -> str | None:
+        """The address for a Service (of its first pod, or reserved for a pod of the same name) or for a pod."""
         service = self._objects.service(namespace, name)
         if service is not None:
             pod = next((pod for pod in self._objects.pods(namespace) if selects(service.raw, pod.raw)), None)

@@ -66,12 +66,14 @@ def belongs_to_cluster(name: str, objects: ObjectLookup) -> bool:
 
 
 def selects(service: Json, pod: Json) -> bool:
+    """Whether the Service's selector matches the pod; an empty selector matches no pod."""
     selector = (service.get("spec") or {}).get("selector") or {}
     labels = pod["metadata"].get("labels") or {}
     return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
 
 
 def is_ready(pod: Json) -> bool:
+    """Whether the pod has the condition Ready with status True."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 

@@ -1,1 +1,1 @@
-"""The life of a pod: containers, probes, volumes, environment, logs and status."""
+"""The pod lifecycle: pod manager, pod workers, containers, probes, volumes, environment, logs and status."""

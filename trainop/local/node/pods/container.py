@@ -98,6 +98,7 @@ class Container:
         """Set when the container has started and passed its startup probe, or has permanently ended."""
 
     def update_state(self, **fields: object) -> None:
+        """Replaces fields of `state` and calls `on_change` if the state differs."""
         updated = replace(self.state, **fields)  # type: ignore[arg-type]  # names of ContainerState's fields
         if updated != self.state:
             self.state = updated
@@ -186,6 +187,7 @@ class Container:
             self._context.record_event(self._pod.obj, "Warning", "LogHeldOpen", message, self.spec)
 
     def _set_state(self, state: Running | Terminated, container_id: str, *, ready: bool, started: bool) -> None:
+        """Enters the state of a run; the outcome of the previous run becomes `lastState`."""
         self.update_state(
             state=state,
             last=self.state.outcome or self.state.last,
@@ -196,6 +198,7 @@ class Container:
         )
 
     async def _execute(self, launch: Launch, container_id: str) -> Exit:
+        """Starts the process, and runs its probes and waits for termination requests until it has ended."""
         uid = self._pod.obj["metadata"]["uid"]
         try:
             process = await self._context.runtime.start_container(uid, launch.command, *launch.outputs)
@@ -222,6 +225,7 @@ class Container:
             self._process = None
 
     def _on_started(self, container_id: str) -> None:
+        """Enters Running; the container is ready at once only if it has neither a startup nor a readiness probe."""
         self._context.record_event(
             self._pod.obj, "Normal", "Started", f"Started container {self.spec['name']}", self.spec
         )
@@ -278,6 +282,10 @@ class Container:
         )
 
     def _build_command(self, argv: list[str], environment: dict[str, str], termination_log: Path) -> Command:
+        """The command with environment, working directory and mounts; in mode `addresses` with names replaced.
+
+        Variables from `fieldRef` are not rewritten: they hold the pod's identity.
+        """
         pod, context = self._pod.obj, self._context
         mounts = self._pod.mounts(self.spec, environment)
         mounts.append(Mount(self.spec.get("terminationMessagePath") or TERMINATION_LOG, str(termination_log)))
@@ -334,12 +342,14 @@ class Container:
         )
 
     def _report_unused_image(self) -> None:
+        """Records the event ImageNotUsed, once per container."""
         if not self._unused_image_reported and self.spec.get("image"):
             self._unused_image_reported = True
             message = f'Image "{self.spec["image"]}" is not used: the container runs in the environment of this machine'
             self._context.record_event(self._pod.obj, "Normal", "ImageNotUsed", message, self.spec)
 
     def _container_id(self) -> str:
+        """A unique ID per run, in the API's format `<runtime>://<id>`."""
         run = f"{self._pod.obj['metadata']['uid']}/{self.spec['name']}/{self._runs}"
         return f"host://{hashlib.sha256(run.encode()).hexdigest()}"
 

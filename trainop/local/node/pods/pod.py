@@ -63,6 +63,7 @@ class Pod:
 
     @property
     def state(self) -> PodState:
+        """The current state of the pod and its containers, from which the API status is computed."""
         return PodState(
             inits=[container.state for container in self._inits],
             containers=[container.state for container in self._containers],
@@ -167,6 +168,7 @@ class Pod:
         return False
 
     async def _open_sandbox(self) -> None:
+        """Writes the pod's hosts and resolv.conf files and creates its sandbox. Raises `SandboxError`, `OSError`."""
         spec, meta = self.obj["spec"], self.obj["metadata"]
         hostname = str(spec.get("hostname") or meta["name"])[:63].rstrip("-.")
         self._root.mkdir(parents=True, exist_ok=True)
@@ -195,12 +197,14 @@ class Pod:
                 tasks.create_task(container.run(policy))
 
     async def _enforce_deadline(self) -> None:
+        """Terminates the pod after `activeDeadlineSeconds`."""
         seconds = self.obj["spec"].get("activeDeadlineSeconds")
         if seconds is not None:
             await self._context.clock.sleep(seconds)
             self.stop(self.grace, DEADLINE)
 
     async def _tear_down(self) -> None:
+        """Marks the pod final, then removes its sandbox and volumes; logs are kept until the object is deleted."""
         self._sandbox = False
         self._final = True
         with suppress(SandboxError):  # the container runtime has exited, and the sandbox with it

@@ -97,6 +97,7 @@ class PodManager:
             await worker.ended.wait()
 
     def _sync(self, pod: Json, *, initial: bool) -> None:
+        """Reacts to an added or updated pod: updates its worker, binds it, or starts it."""
         meta, spec = pod["metadata"], pod["spec"]
         finished = (pod.get("status") or {}).get("phase") in _FINISHED
         worker = self._workers.get(meta["uid"])
@@ -112,6 +113,10 @@ class PodManager:
         self.on_change()
 
     def _sync_assigned(self, pod: Json, *, finished: bool, initial: bool) -> None:
+        """Handles a pod of this node that has no worker.
+
+        In the initial list, a pod with a start time was running when an earlier instance of this node stopped.
+        """
         meta = pod["metadata"]
         if meta.get("deletionTimestamp"):
             self._spawn_once(meta["uid"], complete_deletion(self._context, pod))
@@ -126,6 +131,7 @@ class PodManager:
             self._spawn(self._run(worker, pod))
 
     async def _run(self, worker: PodWorker, pod: Json) -> None:
+        """Runs the worker until the pod object is deleted, then releases the address and removes logs and volumes."""
         try:
             await worker.run()
         finally:
@@ -155,6 +161,7 @@ class PodManager:
         await write_status(self._context, pod, lost_status(pod, self._context.now()))
 
     def _remove_data(self, pod: Json) -> None:
+        """Deletes the pod's logs and volumes from disk; persistent volume claims are stored elsewhere and kept."""
         self._context.logs.forget(pod["metadata"])
         shutil.rmtree(self._context.pod_directory(pod["metadata"]), ignore_errors=True)
 

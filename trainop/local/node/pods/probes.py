@@ -54,6 +54,7 @@ class ProbeManager:
         self._process = process
 
     async def run(self) -> None:
+        """Runs the startup probe first, then readiness and liveness probes concurrently."""
         spec = self._container.spec
         if probe := spec.get("startupProbe"):
             await self._initial_delay(probe)
@@ -98,6 +99,7 @@ class ProbeManager:
             await self._wait_period(probe)
 
     async def _run_probe(self, probe: Json, kind: str) -> bool:
+        """One attempt with `timeoutSeconds`; a failure is recorded as the event Unhealthy."""
         timeout = float(probe.get("timeoutSeconds") or 1)
         try:
             async with asyncio.timeout(timeout):
@@ -113,6 +115,7 @@ class ProbeManager:
         return False
 
     async def _stop_container(self, probe: Json, kind: str) -> None:
+        """Stops the container with the probe's termination grace period, else the pod's."""
         grace = probe.get("terminationGracePeriodSeconds")
         if grace is None:
             grace = self._pod.obj["spec"].get("terminationGracePeriodSeconds", _GRACE)
@@ -167,6 +170,7 @@ class ProbeManager:
             raise ProbeError(f"HTTP probe failed with statuscode: {code}")
 
     def _port(self, port: int | str | None) -> int:
+        """The number of a port given by number or by the name of a container port. Raises `ProbeError`."""
         for port_spec in self._container.spec.get("ports") or ():
             if port_spec.get("name") == port:
                 return int(port_spec["containerPort"])

@@ -118,6 +118,7 @@ def phase(state: PodState, restart_policy: str) -> Phase:
 
 
 def _phase_before_start(state: PodState, restart_policy: str) -> Phase:
+    """The phase while no regular container has started: Failed if an init container failed permanently."""
     failed = any(init.outcome and init.outcome.code != 0 for init in state.inits if not init.sidecar)
     return "Failed" if state.final or (failed and restart_policy == "Never") else "Pending"
 
@@ -205,6 +206,10 @@ _OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "Contain
 
 
 def _conditions(pod: Json, state: PodState, pod_phase: Phase, now: datetime) -> list[Json]:
+    """The conditions that kubelet owns, followed by existing conditions of other owners.
+
+    A cause is the reason and message for status False; None means True.
+    """
     existing = {one["type"]: one for one in (pod.get("status") or {}).get("conditions") or ()}
     initialized = _initialized(state, pod_phase)
     containers = _containers_ready(state, pod_phase)

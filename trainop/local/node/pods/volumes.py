@@ -114,6 +114,7 @@ def _downward_files(source: Json, pod: Json, placement: Placement, mode: int) ->
 
 
 def _inside(path: str) -> str:
+    """The normalized relative path. Raises `ConfigError` if it is absolute or contains `..`."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts:
         raise ConfigError(f"path {path!r} is outside the volume")
@@ -157,6 +158,7 @@ class VolumeDirectory:
         shutil.rmtree(self._root, ignore_errors=True)
 
     def _mount(self, volume: Json, mount: Json, pod: Json, environment: Mapping[str, str]) -> Mount:
+        """One `volumeMount`: a tmpfs for a memory-backed emptyDir of a single container, else a bind mount."""
         target = str(PurePosixPath("/", mount["mountPath"]))
         read_only = bool(mount.get("readOnly")) or bool(_written_sources(volume))
         if _is_memory_backed(volume) and _mount_count(volume["name"], pod) == 1 and not mount.get("subPath"):
@@ -175,6 +177,7 @@ class VolumeDirectory:
         return Mount(target, str(source), read_only=read_only)
 
     def _source(self, volume: Json, pod: Json) -> Path:
+        """The directory or file on the host that a volume refers to. Raises `VolumeError` for unsupported types."""
         own = self._root / str(volume["name"])
         if "hostPath" in volume:
             return Path(volume["hostPath"]["path"])
@@ -199,6 +202,7 @@ def _mount_count(name: str, pod: Json) -> int:
 
 
 def _check_host_path(volume: Json) -> None:
+    """Creates or checks a hostPath according to its `type` (kubelet `pkg/volume/hostpath`). Raises `VolumeError`."""
     path, kind = Path(volume["hostPath"]["path"]), volume["hostPath"].get("type") or ""
     try:
         if kind == _CREATE_DIRECTORY or (not kind and not path.exists()):

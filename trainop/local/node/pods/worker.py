@@ -115,9 +115,11 @@ class PodWorker:
         return reference in self._references and self._pod.obj["metadata"].get("namespace") == namespace
 
     async def refresh(self) -> None:
+        """Updates the pod's volumes from the current ConfigMaps and Secrets, with retries."""
         await retry_api_call(self._pod.refresh_volumes, self._context.clock)
 
     async def run(self) -> None:
+        """Runs the pod and writes its statuses; after the final one, waits for the deletion and completes it."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write_statuses())
             await self._pod.run()

@@ -33,6 +33,7 @@ class PodNamespaces:
 
     @classmethod
     def current(cls) -> PodNamespaces:
+        """The namespaces of the calling process."""
         return cls(tuple((os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind) for name, kind in _KINDS))
 
     @property
@@ -40,6 +41,7 @@ class PodNamespaces:
         return self.fds[0][0]
 
     def enter(self) -> None:
+        """Moves the calling process into these namespaces. Raises `OSError`."""
         for fd, kind in self.fds:
             linux.setns(fd, kind)
 
@@ -89,6 +91,7 @@ class Hub:
         return pod
 
     def _connect(self, pod: PodNamespaces) -> None:
+        """Creates a veth pair: one end is a port of the bridge, the other is `eth0` in the pod."""
         self._count += 1
         port = f"pod{self._count}"
         self._links.link("add", ifname=port, kind="veth", peer={"ifname": "eth0", "net_ns_fd": pod.network})
@@ -96,6 +99,7 @@ class Hub:
         self._links.link("set", index=index, master=self._bridge, state="up")
 
     def _configure(self, pod: PodNamespaces, address: str) -> None:
+        """Sets address and default route inside the pod's network namespace."""
         linux.setns(pod.network, linux.CLONE_NEWNET)
         try:
             with self._netlink() as links:

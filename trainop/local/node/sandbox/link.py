@@ -63,6 +63,7 @@ class Link:
             self.close()
 
     def _write(self) -> None:
+        """Sends queued messages until the socket would block; descriptors go with the first part of a message."""
         while self._outbox:
             data, fds = self._outbox[0]
             try:

@@ -71,6 +71,7 @@ class Supervisor:
             processes.kill_tree(list(orphans))
 
     def _known(self) -> set[int]:
+        """PIDs of all inits and their descendants."""
         return self._inits | {pid for init in self._inits for pid in processes.descendants(init)}
 
     def _serve_request(self, message: Message, fds: list[int]) -> None:
@@ -94,6 +95,11 @@ class Supervisor:
             os.close(fd)
 
     def _start(self, message: Message, fds: list[int]) -> None:
+        """Forks an init; in mode `namespaces` it becomes PID 1 of a new PID namespace.
+
+        unshare(CLONE_NEWPID) affects the next child only; setns then restores the supervisor's own namespace for
+        later forks.
+        """
         if self._hub is not None:
             linux.unshare(linux.CLONE_NEWPID)
         supervisor = os.getpid()
@@ -108,6 +114,11 @@ class Supervisor:
             linux.setns(self._pid_namespace, linux.CLONE_NEWPID)
 
     def _become_init(self, message: Message, fds: list[int], supervisor: int) -> None:
+        """In the forked child: enters the pod's namespaces, mounts the file system, and runs the container.
+
+        Without namespaces, the init becomes a subreaper and gets SIGTERM if the supervisor dies. SIGTERM shuts the
+        channel down, which kills the container.
+        """
         channel_fd, output, errors = fds
         self._control.socket.close()
         channel = socket.socket(fileno=channel_fd)
