@@ -158,7 +158,8 @@ def described(path: str, schema: Json) -> Iterator[tuple[str, str, str]]:
 
 def environment(framework: Framework, job: Job) -> str:
     """The injected variables of the example's replicas; variables that all replicas share are listed once."""
-    where = "every container of the pods" if framework.env_everywhere else f"the container `{framework.container}`"
+    everywhere = framework.additions(job, Options()).in_all_containers
+    where = "every container of the pods" if everywhere else f"the container `{framework.container}`"
     manifests = Manifests(framework, job, Options())
     found = {
         f"{role.label}-{index}": variables(framework, manifests, role, index)

@@ -56,4 +56,4 @@ def test_scaled_below_what_has_succeeded_is_success():
 def test_a_job_without_roles_is_led_by_nobody():
     job = Job(Unstructured({"metadata": {}}).metadata, {})
     assert JAX.progress(job, {}) == follow(None, {})
-    assert JAX.companions(job, Options()) == ()
+    assert JAX.companions(job, Options(), {}) == ()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.engine.builders import UID, make_pod, manifest_of, replica, see, stamp, told, written
 from tests.engine.world import World
 from trainop.engine.actions import CreatePod
-from trainop.engine.framework import JOB_ROLE, Framework, Progress, Replicas, Tally, Texts, selector
+from trainop.engine.framework import JOB_ROLE, Framework, PodAdditions, Progress, Replicas, Tally, Texts, selector
 from trainop.engine.job import Job, Role
 from trainop.engine.parse import parse
 from trainop.engine.plan import plan
@@ -24,6 +24,10 @@ def follow_server(_job: Job, tallies: Mapping[str, Tally]) -> Progress:
     return Progress(running=server.active + server.succeeded > 0, succeeded=server.succeeded > 0)
 
 
+def name_replica(role: Role, index: int) -> Sequence[Json]:
+    return [{"name": "ME", "value": f"{role.label}-{index}"}]
+
+
 TOY = Framework(
     resource=Resource("example.com", "v1", "toyjobs", "ToyJob"),
     name="toy",
@@ -36,8 +40,7 @@ TOY = Framework(
     port=1000,
     is_master=lambda _job, role, index: role.type == "Server" and index == 0,
     needs_service=lambda _job, _role, _index: False,
-    environment=lambda _job, _options: lambda role, index: [{"name": "ME", "value": f"{role.label}-{index}"}],
-    env_everywhere=False,
+    additions=lambda _job, _options: PodAdditions(name_replica, in_all_containers=False),
     progress=follow_server,
     tolerates=lambda _job, role: role.type == "Worker",
     texts=lambda _job: Texts(running="{kind} {namespace}/{name} runs.", failed="{count} of {role} failed"),
@@ -85,7 +88,7 @@ def test_variables_may_be_for_the_frameworks_container_alone():
 
 
 def test_a_kind_without_variables_leaves_env_alone():
-    bare = dataclasses.replace(TOY, environment=lambda _job, _options: lambda _role, _index: ())
+    bare = dataclasses.replace(TOY, additions=lambda _job, _options: PodAdditions())
     made = plan(bare, see(toy()))
     _, main = next(manifest_of(a) for a in made.actions if isinstance(a, CreatePod))["spec"]["containers"]
     assert "env" not in main

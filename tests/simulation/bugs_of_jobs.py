@@ -133,7 +133,7 @@ def condition_keeps_its_place():
 
 @bug("Restarting stays when the job has finished.")
 def restarting_stays():
-    return mock.patch.dict(status._OUSTED, {"Succeeded": (), "Failed": ()})
+    return mock.patch.dict(status.TRAINING_OPERATOR.removes, {"Succeeded": (), "Failed": ()})
 
 
 @bug("A suspended job still says that it runs.")

@@ -16,7 +16,8 @@ T = TypeVar("T", bound=HasMetadata)
 
 
 class ChildDispatcher(Generic[T]):
-    """The one handler of an informer. A child is of the kind that controls it; an orphan of the one its label names.
+    """The one handler of an informer. A child is of the kind that controls it, otherwise of the kind that its
+    label names: an orphan, or the pod of a child such as a batch Job.
 
     A handler that raises keeps no other from being told."""
 
@@ -34,7 +35,9 @@ class ChildDispatcher(Generic[T]):
     def _concerned(self, child: T) -> Sequence[Handler[T]]:
         metadata = child.metadata
         owner = metadata.controller
-        return self._handlers.get(owner.kind if owner else metadata.labels.get(OPERATOR_NAME, ""), ())
+        if owner and (handlers := self._handlers.get(owner.kind)):
+            return handlers
+        return self._handlers.get(metadata.labels.get(OPERATOR_NAME, ""), ())
 
     def add(self, obj: T, initial: bool) -> None:
         attempt_each(lambda handler: handler.add(obj, initial), self._concerned(obj))

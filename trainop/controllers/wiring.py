@@ -71,15 +71,16 @@ class ObserveDeleted:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueJob:
-    """The job that controls a child; for an orphan the job that its labels name, which may adopt it."""
+    """The job that controls a child. For an orphan, and for the pod of a child such as a batch Job, the job that its
+    labels name."""
 
     controller: str
     owner: EnqueueOwner
 
     def keys(self, child: HasMetadata, /) -> Iterable[Key]:
         metadata = child.metadata
-        if metadata.controller is not None:
-            return self.owner.keys(child)
+        if metadata.controller is not None and (keys := [*self.owner.keys(child)]):
+            return keys
         if metadata.labels.get(OPERATOR_NAME) != self.controller or JOB_NAME not in metadata.labels:
             return ()
         return (Key(metadata.namespace, metadata.labels[JOB_NAME]),)

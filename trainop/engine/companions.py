@@ -7,34 +7,44 @@ import hashlib
 from trainop.engine.actions import Apply, Delete
 from trainop.engine.builder import PlanBuilder
 from trainop.engine.extensions import ANNOTATION_PREFIX
-from trainop.engine.framework import Companion, selector
+from trainop.engine.framework import Companion, CompanionKind, selector
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
 
 FINGERPRINT = ANNOTATION_PREFIX + "fingerprint"
 """What a companion was made from. Contents are not compared: the API server writes quantities and defaults its way."""
 
 
-def reconcile_companions(builder: PlanBuilder, *, active: bool) -> None:
-    """Apply what the job asks for and what is not so yet. Of a job that is not `active` nothing is asked for."""
-    job, framework = builder.job, builder.framework
-    asked = framework.companions(job, builder.seen.options) if active and framework.companion_kinds else ()
+def reconcile_companions(builder: PlanBuilder, *, active: bool) -> bool:
+    """Apply the companions that the job should have and does not; delete the others that need not stay. A job that is
+    not `active` should have none. Returns whether pods may be created, as every companion that they wait for is ready.
+    """
+    job, framework, seen = builder.job, builder.framework, builder.seen
+    asked = framework.companions(job, seen.options, seen.companions) if active and framework.companion_kinds else ()
     wanted = {(companion.kind.resource, companion.name): companion for companion in asked}
+    ready = True
     for kind in framework.companion_kinds:
-        for found in builder.seen.companions.get(kind.resource, ()):
-            metadata = found.metadata
-            companion = wanted.pop((kind.resource, metadata.name), None)
-            owner = metadata.controller
-            if owner is None or owner.uid != job.metadata.uid:
-                if companion is not None and not metadata.terminating:
-                    builder.warn_name_taken(kind.resource.kind, companion.name)
-            elif metadata.terminating:
-                continue  # its end brings the next pass
-            elif companion is None:
-                if not kind.lasting:
-                    builder.actions.append(Delete(kind.resource, metadata.name, metadata.uid))
-            elif _differs(companion, found):
-                builder.actions.append(_apply(builder, companion, metadata.uid))
+        for found in seen.companions.get(kind.resource, ()):
+            companion = wanted.pop((kind.resource, found.metadata.name), None)
+            _reconcile_one(builder, kind, companion, found)
+            ready &= companion is None or companion.ready is None or companion.ready(found)
     builder.actions += [_apply(builder, companion) for companion in wanted.values()]
+    return ready and all(companion.ready is None for companion in wanted.values())
+
+
+def _reconcile_one(builder: PlanBuilder, kind: CompanionKind, companion: Companion | None, found: Unstructured) -> None:
+    """`companion` is None if the job should not have `found`."""
+    metadata = found.metadata
+    owner = metadata.controller
+    if owner is None or owner.uid != builder.job.metadata.uid:
+        if companion is not None and not metadata.terminating:
+            builder.warn_name_taken(kind.resource.kind, companion.name)
+    elif metadata.terminating:
+        pass  # its deletion triggers the next pass
+    elif companion is None:
+        if not kind.lasting:
+            builder.actions.append(Delete(kind.resource, metadata.name, metadata.uid))
+    elif not companion.once and _differs(companion, found):
+        builder.actions.append(_apply(builder, companion, metadata.uid))
 
 
 def _apply(builder: PlanBuilder, companion: Companion, uid: str = "") -> Apply:
@@ -60,11 +70,10 @@ def _fingerprint(companion: Companion) -> str:
 
 
 def _differs(companion: Companion, found: Unstructured) -> bool:
-    """It was made from other facts, or somebody has changed a plain value of its spec."""
+    """It was made from other facts, or somebody has changed a plain value of a field that we write."""
     if found.metadata.annotations.get(FINGERPRINT) != _fingerprint(companion):
         return True
-    spec = found.raw.get("spec")
-    return spec is not None and _deviates(companion.content().get("spec"), spec)
+    return not companion.kind.metadata_only and _deviates(companion.content(), found.raw)
 
 
 def _deviates(wanted: object, found: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
@@ -9,10 +10,12 @@ from typing import NamedTuple, Protocol, TypeAlias
 from trainop.engine.fields import Fields
 from trainop.engine.job import Job, Role
 from trainop.engine.seen import LABELS, Options
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.objects.resource import Resource
 
 GROUP = "kubeflow.org"
+OURS = "kubeflow.org/training-operator"
+RESTART_POLICIES = ("Always", "OnFailure", "Never", "ExitCode")
 OPERATOR_NAME = LABELS + "operator-name"
 JOB_NAME = LABELS + "job-name"
 REPLICA_TYPE = LABELS + "replica-type"
@@ -56,11 +59,29 @@ QUALIFIED_TEXTS = Texts(
 """What upstream says of jobs that no master leads (training-operator `pkg/controller.v1/pytorch`)."""
 
 
+class Services(enum.Enum):
+    """Which replicas of a role get a headless Service, which gives the pod its stable name."""
+
+    NONE = "none"
+    FIRST = "first"
+    EACH = "each"
+
+
 class Replicas(NamedTuple):
-    """Which replica counts a role may have; `most` None is no limit."""
+    """What a kind allows and assumes of one replica type."""
 
     least: int = 0
     most: int | None = None
+    """None is no limit."""
+    default: int = 1
+    """The count if none is given."""
+    restart_policy: str = ""
+    """The default; empty is that of the kind."""
+    restart_policies: tuple[str, ...] = RESTART_POLICIES
+    """Those that a user may choose."""
+    services: Services = Services.EACH
+    indexed: bool = True
+    """Names of children end in the index (`j-worker-0`). Otherwise the role has at most one replica (`j-launcher`)."""
 
 
 class CompanionKind(NamedTuple):
@@ -83,6 +104,11 @@ class Companion(NamedTuple):
     """Whatever its content depends on: with other facts it is written anew."""
     content: Callable[[], Json]
     """All but apiVersion, kind and metadata."""
+    once: bool = False
+    """Written once and never again, whatever it becomes: content that is random, such as the key in a Secret."""
+    ready: Callable[[Unstructured], bool] | None = None
+    """Pods are created only once this is true of the object as it is seen, such as the phase of a PodGroup. None: they
+    do not wait for it."""
 
 
 class Mount(NamedTuple):
@@ -95,6 +121,48 @@ class Mount(NamedTuple):
 
 Environment: TypeAlias = Callable[[Role, int], Sequence[Json]]
 """The variables of one replica, in order; what all replicas share was computed before."""
+
+Found: TypeAlias = Mapping[Resource, Sequence[Unstructured]]
+"""The companions that exist, by resource."""
+
+
+def no_variables(_role: Role, _index: int) -> Sequence[Json]:
+    """The kind adds none."""
+    return ()
+
+
+class RoleAdditions(NamedTuple):
+    """What a kind adds to the pod template of one role."""
+
+    command: Sequence[str] = ()
+    """Of the framework's container, if the template gives none."""
+    service_account: str = ""
+    """Replaces that of the template."""
+    mounts: Sequence[Mount] = ()
+    init_containers: Sequence[Json] = ()
+    """Appended to those of the template."""
+
+
+def no_additions(_role: Role) -> RoleAdditions:
+    """The template is used as it is."""
+    return RoleAdditions()
+
+
+class PodAdditions(NamedTuple):
+    """What a kind adds to the pods of one job. The parts are computed once; only `variables` differ by replica."""
+
+    variables: Environment = no_variables
+    in_all_containers: bool = True
+    """Variables and mounts go to every container of a pod, otherwise only to the framework's own (TFJob)."""
+    of_role: Callable[[Role], RoleAdditions] = no_additions
+
+
+Additions: TypeAlias = Callable[[Job, Options], PodAdditions]
+
+
+def only_variables(environment: Callable[[Job, Options], Environment]) -> Additions:
+    """For kinds whose pods get variables and nothing else."""
+    return lambda job, options: PodAdditions(environment(job, options))
 
 
 def variable(name: str, value: object) -> Json:
@@ -116,18 +184,8 @@ def no_rules(_job: Job, _fields: Fields) -> None:
     """The kind has no rules beyond the common ones."""
 
 
-def no_init_containers(_job: Job, _role: Role, _options: Options) -> Sequence[Json]:
-    """The kind adds none."""
-    return ()
-
-
-def no_companions(_job: Job, _options: Options) -> Sequence[Companion]:
+def no_companions(_job: Job, _options: Options, _found: Found) -> Sequence[Companion]:
     """The kind has none."""
-    return ()
-
-
-def no_mounts(_job: Job, _options: Options) -> Sequence[Mount]:
-    """The kind needs none."""
     return ()
 
 
@@ -158,21 +216,19 @@ class Framework:
     container_rule: str = "must have at least one container with name {}"
     """What validation says of a template without that container."""
     restart_policy: str = "Never"
-    """The default."""
+    """The default of roles that name none."""
+    manager: str = OURS
+    """The value of `spec.runPolicy.managedBy` that means this operator."""
 
     is_master: Callable[[Job, Role, int], bool]
     """Which replicas carry the label job-role=master."""
     needs_service: Callable[[Job, Role, int], bool] = everywhere
     """Which replicas' services rendezvous needs: with service mode `leader` only these get one."""
-    environment: Callable[[Job, Options], Environment]
-    env_everywhere: bool = True
-    """Variables go to every container of the pod; else only to the framework's own (TFJob)."""
-    init_containers: Callable[[Job, Role, Options], Sequence[Json]] = no_init_containers
-    """Appended to those of the template."""
-    mounts: Callable[[Job, Options], Sequence[Mount]] = no_mounts
+    additions: Additions
+    """What pods have beside their template: variables, command, service account, volumes, init containers."""
     companion_kinds: tuple[CompanionKind, ...] = ()
-    companions: Callable[[Job, Options], Sequence[Companion]] = no_companions
-    """What an active job is to have of them; asked on every pass."""
+    companions: Callable[[Job, Options, Found], Sequence[Companion]] = no_companions
+    """What an active job should have of them, given those that exist; asked on every pass."""
     progress: Callable[[Job, Mapping[str, Tally]], Progress]
     """When the job is running, when it has succeeded; `Mapping` has every role of the job."""
     tolerates: Callable[[Job, Role], bool] = no_failure

@@ -40,6 +40,8 @@ class Role:
     """Ports of the container that the framework names, the default port included."""
     makeable: bool = True
     """Pods can be made from the template."""
+    indexed: bool = True
+    """Names of children end in the index."""
 
     @property
     def label(self) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from trainop.engine.fields import FORBIDDEN, FieldError
-from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, selector
+from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
 from trainop.engine.job import Job, Port, Role
 from trainop.engine.seen import Options
 from trainop.runtime.objects.metadata import Json, owner_reference
@@ -33,7 +33,8 @@ _encode = msgspec.json.Encoder().encode
 
 def child_name(job_name: str, role: Role, index: int) -> str:
     """The name of a replica's pod and service."""
-    return f"{job_name}-{role.label}-{index}".replace("/", "-")
+    name = f"{job_name}-{role.label}-{index}" if role.indexed else f"{job_name}-{role.label}"
+    return name.replace("/", "-")
 
 
 class _Template(NamedTuple):
@@ -63,8 +64,8 @@ class Manifests:
         self._framework = framework
         self._job = job
         self._options = options
-        self._environment = framework.environment(job, options)
-        self._mounts = framework.mounts(job, options)
+        self._additions = framework.additions(job, options)
+        self._environment = self._additions.variables
         self._selector = selector(framework, job.name)
         self._owners = [
             owner_reference(framework.resource.api_version, framework.kind, job.name, job.metadata.uid),
@@ -94,7 +95,7 @@ class Manifests:
     def _size_of_pod(self, role: Role, entries: Sequence[Json]) -> int:
         """At least so many bytes. Of what is much too large the variables alone are counted."""
         variables = _encode(entries)[1:-1]
-        if self._framework.env_everywhere:
+        if self._additions.in_all_containers:
             size = len(variables) * len(role.template["spec"]["containers"])
             if size > LARGEST_BODY:
                 return size
@@ -158,35 +159,36 @@ class Manifests:
         return _Template(to_name, to_labels, b"{" if shared == b"{}" else shared[:-1] + b",", parts)
 
     def _pod_spec(self, role: Role, with_variables: bool) -> Json:
-        template = role.template["spec"]
-        spec = {
-            **template,
-            "containers": [self._container(container, with_variables) for container in template["containers"]],
-            "restartPolicy": POD_RESTART_POLICY.get(role.restart_policy, role.restart_policy),
-        }
-        if self._mounts:
-            volumes = [{"name": mount.name, **mount.source} for mount in self._mounts]
+        template, added = role.template["spec"], self._additions.of_role(role)
+        containers = [self._container(container, added, with_variables) for container in template["containers"]]
+        restart_policy = POD_RESTART_POLICY.get(role.restart_policy, role.restart_policy)
+        spec = {**template, "containers": containers, "restartPolicy": restart_policy}
+        if added.service_account:
+            spec["serviceAccountName"] = added.service_account
+        if added.mounts:
+            volumes = [{"name": mount.name, **mount.source} for mount in added.mounts]
             spec["volumes"] = [*(template.get("volumes") or ()), *volumes]
-        added = self._framework.init_containers(self._job, role, self._options)
-        if added:
-            spec["initContainers"] = [*(template.get("initContainers") or ()), *added]
+        if added.init_containers:
+            spec["initContainers"] = [*(template.get("initContainers") or ()), *added.init_containers]
         return spec
 
-    def _container(self, raw: Json, with_variables: bool) -> Json:
+    def _container(self, raw: Json, added: RoleAdditions, with_variables: bool) -> Json:
         framework = self._framework
         is_main = raw["name"] == framework.container
-        if not is_main and not (with_variables and framework.env_everywhere):
+        if not is_main and not (self._additions.in_all_containers and (with_variables or added.mounts)):
             return raw
         container = dict(raw)
         if is_main:
             ports = container.get("ports") or []
             if not any(port.get("name") == framework.port_name for port in ports):
                 container["ports"] = [*ports, {"name": framework.port_name, "containerPort": framework.port}]
+            if added.command and not container.get("command"):
+                container["command"] = list(added.command)
         if with_variables:
             container["env"] = [*(container.get("env") or ()), _HOLE]
-            if self._mounts:
-                mounts = [{"name": mount.name, "mountPath": mount.path, "readOnly": True} for mount in self._mounts]
-                container["volumeMounts"] = [*(container.get("volumeMounts") or ()), *mounts]
+        if added.mounts:
+            mounts = [{"name": mount.name, "mountPath": mount.path, "readOnly": True} for mount in added.mounts]
+            container["volumeMounts"] = [*(container.get("volumeMounts") or ()), *mounts]
         return container
 
 

@@ -16,15 +16,13 @@ import msgspec
 
 from trainop.engine.extensions import read_extensions
 from trainop.engine.fields import Fields
-from trainop.engine.framework import Framework, Replicas
+from trainop.engine.framework import OURS, Framework, Replicas
 from trainop.engine.job import MOST_REPLICAS, UNKNOWN_REPLICAS, Job, Port, Role, RunPolicy
 from trainop.engine.manifests import child_name
 from trainop.engine.readings import weigh
 from trainop.runtime.objects.metadata import Json, Unstructured
 
-OURS = "kubeflow.org/training-operator"
-MANAGERS = ("kueue.x-k8s.io/multikueue", OURS)
-RESTART_POLICIES = ("Always", "OnFailure", "Never", "ExitCode")
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 CLEAN_POD_POLICIES = ("None", "Running", "All")
 NAME = "metadata.name"
 LONGEST_LABEL = 63
@@ -40,10 +38,10 @@ _NOT_DNS_1035 = (
 _TOO_LONG = f"must be no more than {LONGEST_LABEL} characters"
 
 
-def ignored(job: Unstructured) -> bool:
+def ignored(job: Unstructured, ours: str = OURS) -> bool:
     """Whether `spec.runPolicy.managedBy` leaves the job to another controller: nothing is to be written."""
     manager = _run_policy_of(job.raw).get("managedBy")
-    return isinstance(manager, str) and manager != OURS
+    return isinstance(manager, str) and manager != ours
 
 
 def parse(framework: Framework, raw: Unstructured) -> Job:
@@ -52,7 +50,7 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
     if raw.fault is not None:
         fields.unreadable(raw.fault.path or "job", raw.fault.detail)
     spec = fields.mapping("spec", raw.raw.get("spec"))
-    run_policy = _read_run_policy(fields, spec.get("runPolicy"))
+    run_policy = _read_run_policy(fields, spec.get("runPolicy"), framework.manager)
     roles = tuple(_read_roles(framework, fields, spec))
     extensions = read_extensions(fields, raw.metadata.annotations)
     job = Job(raw.metadata, spec, roles, run_policy, extensions)
@@ -79,11 +77,11 @@ def _run_policy_of(raw: Json) -> Json:
     return policy if isinstance(policy, dict) else {}
 
 
-def _read_run_policy(fields: Fields, raw: object) -> RunPolicy:
+def _read_run_policy(fields: Fields, raw: object, ours: str = OURS) -> RunPolicy:
     at = "spec.runPolicy"
     policy = fields.mapping(at, raw)
     if policy.get("managedBy") is not None:
-        fields.choice(f"{at}.managedBy", policy["managedBy"], MANAGERS, OURS)
+        fields.choice(f"{at}.managedBy", policy["managedBy"], (MULTIKUEUE, ours), ours)
     return RunPolicy(
         clean_pod_policy=_read_clean_pod_policy(fields, f"{at}.cleanPodPolicy", policy.get("cleanPodPolicy")),
         ttl=fields.integer(f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished"), least=0),
@@ -137,26 +135,30 @@ def _match_keys(framework: Framework, fields: Fields, at: str, raw: Json) -> dic
 
 
 def _read_role(framework: Framework, fields: Fields, at: str, type_: str, raw: object) -> Role:
-    entry = fields.mapping(at, raw)
-    replicas = _read_replicas(fields, f"{at}.replicas", entry.get("replicas"), framework.roles[type_])
+    entry, rules = fields.mapping(at, raw), framework.roles[type_]
+    replicas = _read_replicas(fields, f"{at}.replicas", entry.get("replicas"), rules)
     template = fields.mapping(f"{at}.template", entry.get("template"))
     return Role(
         type=type_,
         replicas=replicas if isinstance(raw, dict) else UNKNOWN_REPLICAS,
         restart_policy=fields.choice(
-            f"{at}.restartPolicy", entry.get("restartPolicy"), RESTART_POLICIES, framework.restart_policy
+            f"{at}.restartPolicy",
+            entry.get("restartPolicy"),
+            rules.restart_policies,
+            rules.restart_policy or framework.restart_policy,
         ),
         template=template,
         ports=_read_template(framework, fields, f"{at}.template", template),
+        indexed=rules.indexed,
     )
 
 
 def _read_replicas(fields: Fields, path: str, value: object, limits: Replicas) -> int:
-    """Not given is 1. Beside the kind's limits, the nearest that they allow counts; nobody knows how many are meant by
-    what is no such number at all."""
+    """The default if not given. Of a number outside the kind's limits, the nearest one that they allow. What is no
+    number at all may mean any count."""
     count = fields.integer(path, value, least=None if limits.least else 0, most=MOST_REPLICAS)
     if count is None:
-        return 1 if value is None else UNKNOWN_REPLICAS
+        return limits.default if value is None else UNKNOWN_REPLICAS
     if limits.most is not None and not limits.least <= count <= limits.most:
         fields.forbidden(path, f"must be {limits.most}")
         return limits.most

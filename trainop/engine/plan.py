@@ -37,7 +37,7 @@ VALIDATION = "FailedValidation"
 
 def plan(framework: Framework, seen: Snapshot) -> Plan:
     """What to do about `seen`. Pure, and never raises for what a job contains."""
-    if ignored(seen.job) or seen.job.metadata.terminating:
+    if ignored(seen.job, framework.manager) or seen.job.metadata.terminating:
         return Plan()
     builder = _begin(framework, seen)
     job, status = builder.job, builder.status
@@ -268,10 +268,10 @@ def _advance(builder: PlanBuilder) -> Plan:
     if found.findings.fatalities:
         return _fail_because(builder, found.findings.fatalities[0], found.progress)
     if job.readable:
-        reconcile_companions(builder, active=True)
+        gated = not reconcile_companions(builder, active=True)
         restart(builder, found)
         remove_surplus(builder, found)
-        fill(builder, found)
+        fill(builder, found, gated=gated)
     if found.progress.running and not found.findings.restarts and not _restart_pending(builder, found):
         _set_running(builder)
     _write_history(builder, found.history)

@@ -13,6 +13,7 @@ from trainop.engine.builder import PlanBuilder
 from trainop.engine.claim import Claimed
 from trainop.engine.cleanup import delete_pod
 from trainop.engine.failures import restart_group
+from trainop.engine.framework import Services
 from trainop.engine.job import Role
 from trainop.engine.manifests import child_name
 from trainop.engine.restart_history import RestartHistory
@@ -37,8 +38,9 @@ def remove_surplus(builder: PlanBuilder, found: Assessment) -> None:
         builder.actions.append(delete_pod(pod))
 
 
-def fill(builder: PlanBuilder, found: Assessment) -> None:
-    """Create what is missing, services before pods, leaders before others; delete services that are too many."""
+def fill(builder: PlanBuilder, found: Assessment, *, gated: bool = False) -> None:
+    """Create what is missing, services before pods, leaders before others; delete services that are too many. No pod
+    is created while companions are not ready for it (`gated`)."""
     present = _sort_services(builder, found.role_slots)
     busy = restarting_groups(builder.job, found)
     for slots in found.role_slots:
@@ -46,7 +48,7 @@ def fill(builder: PlanBuilder, found: Assessment) -> None:
         if not role.makeable:
             continue
         services = _free(builder, role, "Service", _lacking_services(builder, role, present[role.label]))
-        pods = _free(builder, role, "Pod", _due(builder, slots, busy, found.history))
+        pods = [] if gated else _free(builder, role, "Pod", _due(builder, slots, busy, found.history))
         if pods and (excess := builder.manifests.excess):  # scaled too far: those that run go on
             builder.warn("overlong", "FailedCreatePod", f"Error creating: {excess.detail}")
             continue
@@ -99,10 +101,11 @@ def _sort_services(builder: PlanBuilder, all_slots: Iterable[RoleSlots]) -> dict
 
 
 def _lacking_services(builder: PlanBuilder, role: Role, present: set[int]) -> Iterator[int]:
-    if len(present) == role.replicas:
+    services = builder.framework.roles[role.type].services
+    if len(present) == role.replicas or services is Services.NONE:
         return
     mode = builder.job.extensions.service_mode or builder.seen.options.service_mode
-    for index in range(role.replicas):
+    for index in range(role.replicas if services is Services.EACH else min(role.replicas, 1)):
         if index not in present and (mode != "leader" or builder.framework.needs_service(builder.job, role, index)):
             yield index
 

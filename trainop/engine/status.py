@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import NamedTuple
 
 from trainop.engine.framework import REPLICA_TYPE, Framework, Tally, selector
 from trainop.engine.job import Job
@@ -22,20 +23,34 @@ SUSPENDED = "Suspended"
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
 
-_OUSTED = {
-    RUNNING: (RESTARTING,),
-    RESTARTING: (RUNNING,),
-    SUSPENDED: (RESTARTING,),
-    SUCCEEDED: (RESTARTING,),
-    FAILED: (RESTARTING,),
-}
-"""Conditions that a new one removes from the list."""
+
+class ConditionRules(NamedTuple):
+    """How conditions exclude each other."""
+
+    removes: Mapping[str, tuple[str, ...]]
+    """Condition -> conditions that it removes from the list when it is set."""
+    terminal: tuple[str, ...] = (SUCCEEDED, FAILED)
+    closes: str = RUNNING
+    """The condition that a terminal one makes False."""
+
+
+TRAINING_OPERATOR = ConditionRules(
+    removes={
+        RUNNING: (RESTARTING,),
+        RESTARTING: (RUNNING,),
+        SUSPENDED: (RESTARTING,),
+        SUCCEEDED: (RESTARTING,),
+        FAILED: (RESTARTING,),
+    }
+)
+"""Those of training-operator `pkg/util/status.go`."""
 
 
 class Status:
     """Starts as a copy of the stored status; `changed()` answers the new one. Fields unknown to us are kept."""
 
-    def __init__(self, raw: object, now: datetime) -> None:
+    def __init__(self, raw: object, now: datetime, rules: ConditionRules = TRAINING_OPERATOR) -> None:
+        self._rules = rules
         self._stored: Json = raw if isinstance(raw, dict) else {}
         self._now = format_time(now)
         self._fields = dict(self._stored)
@@ -69,11 +84,11 @@ class Status:
         if self.is_true(FAILED) or (old is not None and (old.get("status"), old.get("reason")) == (status, reason)):
             return False
         same = old is not None and old.get("status") == status and old.get("lastTransitionTime")
-        removed = (type_, *_OUSTED.get(type_, ()))
+        removed = (type_, *self._rules.removes.get(type_, ()))
         self.conditions = [condition for condition in self.conditions if condition.get("type") not in removed]
-        if type_ in {SUCCEEDED, FAILED}:
+        if type_ in self._rules.terminal:
             self.conditions = [
-                {**condition, "status": "False"} if condition.get("type") == RUNNING else condition
+                {**condition, "status": "False"} if condition.get("type") == self._rules.closes else condition
                 for condition in self.conditions
             ]
         self.conditions.append(

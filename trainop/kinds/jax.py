@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainop.engine.framework import GROUP, QUALIFIED_TEXTS, Environment, Framework, Replicas, variable
+from trainop.engine.framework import GROUP, QUALIFIED_TEXTS, Environment, Framework, Replicas, only_variables, variable
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER, follow_first, master_or_first
 from trainop.engine.seen import Options
@@ -42,7 +42,7 @@ JAX = Framework(
     port=PORT,
     is_master=master_or_first,
     needs_service=master_or_first,
-    environment=environment,
+    additions=only_variables(environment),
     progress=follow_first(WORKER),
     texts=lambda _job: QUALIFIED_TEXTS,
     scale=True,

@@ -6,7 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 
 from trainop.engine.fields import Fields
-from trainop.engine.framework import GROUP, Environment, Framework, Progress, Replicas, Tally, Texts, numbered, variable
+from trainop.engine.framework import (
+    GROUP,
+    Environment,
+    Framework,
+    Progress,
+    Replicas,
+    Tally,
+    Texts,
+    numbered,
+    only_variables,
+    variable,
+)
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER, follow, leader
 from trainop.engine.manifests import child_name
@@ -86,7 +97,7 @@ MXNET = Framework(
     port_name=PORT_NAME,
     port=PORT,
     is_master=is_master,
-    environment=environment,
+    additions=only_variables(environment),
     progress=progress,
     rules=check,
     texts=lambda _job: Texts(failed="mxjob {name} is failed because {count} {role} replica(s) failed."),

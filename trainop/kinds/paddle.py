@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainop.engine.fields import Fields
-from trainop.engine.framework import GROUP, Environment, Framework, Replicas, variable
+from trainop.engine.framework import GROUP, Environment, Framework, Replicas, only_variables, variable
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import MASTER, WORKER, follow_first, leader, only_master, texts_by_master
 from trainop.engine.seen import Options
@@ -65,7 +65,7 @@ PADDLE = Framework(
     restart_policy="OnFailure",
     is_master=only_master,
     needs_service=needs_service,
-    environment=environment,
+    additions=only_variables(environment),
     progress=follow_first(MASTER, WORKER),
     rules=check,
     texts=texts_by_master,

@@ -11,9 +11,12 @@ from trainop.engine.framework import (
     Companion,
     CompanionKind,
     Environment,
+    Found,
     Framework,
+    PodAdditions,
     Progress,
     Replicas,
+    RoleAdditions,
     Tally,
     variable,
 )
@@ -122,6 +125,14 @@ def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
     return follow(role, tallies, enough=1 if elastic else None)
 
 
+def additions(job: Job, options: Options) -> PodAdditions:
+    """Variables for every container, and an init container for workers."""
+    return PodAdditions(
+        environment(job, options),
+        of_role=lambda role: RoleAdditions(init_containers=init_containers(job, role, options)),
+    )
+
+
 def init_containers(job: Job, role: Role, options: Options) -> Sequence[Json]:
     """Workers wait for the master, if there is one. Raises `TemplateError` if the operator's template is bad."""
     if role.type == MASTER or job.role(MASTER) is None:
@@ -130,7 +141,7 @@ def init_containers(job: Job, role: Role, options: Options) -> Sequence[Json]:
     return render(template, f"{job.name}-master-0", options.pytorch_init_image, options.pytorch_init_max_tries)
 
 
-def companions(job: Job, _options: Options) -> Sequence[Companion]:
+def companions(job: Job, _options: Options, _found: Found) -> Sequence[Companion]:
     """The autoscaler of an elastic job that says what to follow."""
     policy = job.spec.get("elasticPolicy")
     if not isinstance(policy, dict) or not policy.get("metrics"):
@@ -153,8 +164,7 @@ PYTORCH = Framework(
     restart_policy="OnFailure",
     is_master=master_or_first,
     needs_service=needs_service,
-    environment=environment,
-    init_containers=init_containers,
+    additions=additions,
     companion_kinds=(AUTOSCALER,),
     companions=companions,
     progress=progress,

@@ -9,7 +9,7 @@ from trainop.engine.framework import GROUP, QUALIFIED_TEXTS, Framework, Progress
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import MASTER, WORKER, follow, leader
 from trainop.engine.schema.openapi import flag, text
-from trainop.kinds.tf_config import PORT, PORT_NAME, PS, SHARED, companions, environment, mounts
+from trainop.kinds.tf_config import PORT, PORT_NAME, PS, SHARED, additions, companions
 from trainop.runtime.objects.resource import Resource
 
 CHIEF = "Chief"
@@ -56,9 +56,7 @@ TENSORFLOW = Framework(
     port_name=PORT_NAME,
     port=PORT,
     is_master=is_master,
-    environment=environment,
-    env_everywhere=False,
-    mounts=mounts,
+    additions=additions,
     companion_kinds=(SHARED,),
     companions=companions,
     progress=progress,

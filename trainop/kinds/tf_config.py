@@ -6,7 +6,17 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from trainop.engine.framework import Companion, CompanionKind, Environment, Mount, numbered, variable
+from trainop.engine.framework import (
+    Companion,
+    CompanionKind,
+    Environment,
+    Found,
+    Mount,
+    PodAdditions,
+    RoleAdditions,
+    numbered,
+    variable,
+)
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER
 from trainop.engine.seen import Options
@@ -103,7 +113,13 @@ def _digits(count: int) -> int:
     return sum(count - least for least in (0, 10, 100, 1_000, 10_000) if count > least)
 
 
-def companions(job: Job, options: Options) -> Sequence[Companion]:
+def additions(job: Job, options: Options) -> PodAdditions:
+    """TF_CONFIG, for the framework's container only, as upstream."""
+    found = RoleAdditions(mounts=mounts(job, options))
+    return PodAdditions(environment(job, options), in_all_containers=False, of_role=lambda _role: found)
+
+
+def companions(job: Job, options: Options, _found: Found) -> Sequence[Companion]:
     """The cluster as a file that all replicas share."""
     if not _is_large(job, options):
         return ()

@@ -13,6 +13,7 @@ from trainop.engine.framework import (
     Replicas,
     Tally,
     numbered,
+    only_variables,
     variable,
 )
 from trainop.engine.job import Job, Role
@@ -65,7 +66,7 @@ XGBOOST = Framework(
     port=PORT,
     is_master=only_master,
     needs_service=only_master,
-    environment=environment,
+    additions=only_variables(environment),
     progress=progress,
     texts=lambda _job: PLAIN_TEXTS,
     deleted_as="Job",
