@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runtime.virtual_time import VirtualClock
+from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.controllers.job_state import MAX_OBSERVED, JobStates
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.objects.metadata import Key
@@ -16,7 +16,8 @@ def states() -> JobStates:
     return JobStates(Expectations(VirtualClock()))
 
 
-def test_a_job_is_forgotten_in_one_step_with_its_expectations() -> None:
+@virtual_time
+async def test_a_job_is_forgotten_in_one_step_with_its_expectations() -> None:
     expectations = Expectations(VirtualClock())
     states = JobStates(expectations)
     for uid in ("gone", "other"):
