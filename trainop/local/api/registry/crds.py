@@ -25,18 +25,18 @@ CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 class CustomResourceStrategy(Strategy):
     """Custom resources: the generation counts changes outside of metadata and of a status subresource."""
 
-    generation = True
+    has_generation = True
 
     def __init__(self, *, status: bool) -> None:
-        self.status = status
+        self.has_status = status
 
 
 class CrdStrategy(Strategy):
     """CustomResourceDefinitions (apiextensions-apiserver `pkg/registry/customresourcedefinition/strategy.go`)."""
 
     finalizer = CLEANUP_FINALIZER
-    generation = True
-    status = True
+    has_generation = True
+    has_status = True
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

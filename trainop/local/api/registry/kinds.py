@@ -26,9 +26,9 @@ class Strategy:
     Methods without result mutate an object that they own. The base class is a kind without special behaviour.
     """
 
-    generation = False
+    has_generation = False
     """Whether `metadata.generation` counts changes outside of metadata and status."""
-    status = False
+    has_status = False
     """Whether `status` is a subresource, so that other writes keep the old status."""
     graceful = False
     """Whether deletion has a grace period (`rest.RESTGracefulDeleteStrategy`)."""

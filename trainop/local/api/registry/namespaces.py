@@ -34,7 +34,7 @@ def admit(backend: Backend, kind: Kind, metadata: Json) -> None:
 class NamespaceStrategy(Strategy):
     """`spec.finalizers` blocks the removal of a namespace until its content is deleted."""
 
-    status = True
+    has_status = True
 
     def check_name(self, name: str) -> list[str]:
         return dns_label(name)

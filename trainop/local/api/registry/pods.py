@@ -23,8 +23,8 @@ _MUTABLE_FIELDS = (
 class PodStrategy(Strategy):
     """The spec is immutable except for a few fields; the status is a subresource that the node writes."""
 
-    generation = True
-    status = True
+    has_generation = True
+    has_status = True
     graceful = True
     returns_deleted = True
 

@@ -21,7 +21,7 @@ _NODE_PORTS = range(30000, 32768)
 class ServiceStrategy(Strategy):
     """Services; cluster IPs are allocated from the CIDR `network`."""
 
-    status = True
+    has_status = True
     returns_deleted = True
 
     def __init__(self, backend: Backend, network: str) -> None:

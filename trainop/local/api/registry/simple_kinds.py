@@ -20,14 +20,14 @@ class StoredOnlyStrategy(Strategy):
     """A kind that is only stored."""
 
     def __init__(self, *, generation: bool = False, status: bool = False) -> None:
-        self.generation = generation
-        self.status = status
+        self.has_generation = generation
+        self.has_status = status
 
 
 class NodeStrategy(Strategy):
     """Nodes. The kubelet sets the status when it registers the node, so the status is not reset at creation."""
 
-    status = False
+    has_status = False
 
     def default(self, value: Json) -> None:
         value.setdefault("spec", {})
@@ -153,7 +153,7 @@ def _check_immutable(value: Json, old: Json, fields: tuple[str, ...]) -> list[Fi
 class VolumeClaimStrategy(Strategy):
     """PersistentVolumeClaims, which stay Pending, because there is no volume provisioner."""
 
-    status = True
+    has_status = True
     returns_deleted = True
 
     def default(self, value: Json) -> None:

@@ -76,7 +76,7 @@ class Deleter:
         self._store = backend.store
 
     def delete(self, info: RequestInfo, request: Request) -> Json:
-        """DELETE of one object; returns the object, or a Status if it was removed at once."""
+        """DELETE of one object; returns the object, or a Status if it was removed and its kind does not return it."""
         options = DeleteOptions.parse(request)
         stored = self._store.get(info.kind.table, info.key)
         if stored is None:

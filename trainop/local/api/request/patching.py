@@ -127,7 +127,7 @@ def _ignored_fields(info: RequestInfo, applied: Json) -> list[str]:
     """Top-level fields that the endpoint does not write, so that the applier does not become their manager."""
     if info.subresource == "status":
         return [name for name in applied if name not in {"apiVersion", "kind", "metadata", "status"}]
-    return ["status"] if info.kind.strategy.status else []
+    return ["status"] if info.kind.strategy.has_status else []
 
 
 def _decode_applied(body: bytes) -> Json:

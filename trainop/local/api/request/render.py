@@ -62,14 +62,14 @@ def negotiate(accept: str) -> Representation:
     raise StatusError(406, "NotAcceptable", message, {})
 
 
-def encode(value: Json, wanted: Representation = Representation()) -> bytes:
+def encode(value: Json, representation: Representation = Representation()) -> bytes:
     """The body of a response."""
-    return yaml.safe_dump(value, sort_keys=False).encode() if wanted.yaml else msgspec.json.encode(value)
+    return yaml.safe_dump(value, sort_keys=False).encode() if representation.yaml else msgspec.json.encode(value)
 
 
-def content_type(wanted: Representation) -> str:
+def content_type(representation: Representation) -> str:
     """The Content-Type of a response."""
-    return "application/yaml" if wanted.yaml else "application/json"
+    return "application/yaml" if representation.yaml else "application/json"
 
 
 _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
@@ -78,27 +78,27 @@ _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 class Renderer:
     """Renders objects, lists and watch events of one kind for one request; reuses stored encodings if possible."""
 
-    def __init__(self, kind: Kind, wanted: Representation, now: datetime, query: Mapping[str, str]) -> None:
+    def __init__(self, kind: Kind, representation: Representation, now: datetime, query: Mapping[str, str]) -> None:
         self._kind = kind
-        self._wanted = wanted
+        self._representation = representation
         self._now = now
         self._include = query.get("includeObject") or "Metadata"
         self._header_sent = False
 
     def one(self, stored: Stored) -> bytes:
         """The body with a single object."""
-        if self._wanted == Representation():
+        if self._representation == Representation():
             return self._kind.encode(stored)
         return self.value(self._kind.read(stored))
 
     def value(self, value: Json) -> bytes:
         """An object that is not stored, such as the result of a dry run; it must be in the version of the kind."""
-        return encode(self._represent(value), self._wanted)
+        return encode(self._represent(value), self._representation)
 
     def many(self, found: Sequence[Stored], metadata: Json) -> bytes:
         """The body with a list; `metadata` is its ListMeta."""
         resource = self._kind.resource
-        if self._wanted.form is Form.TABLE:
+        if self._representation.form is Form.TABLE:
             objects = (self._kind.read(stored) for stored in found)
             return encode(
                 table(
@@ -109,7 +109,7 @@ class Renderer:
                     list_metadata=metadata,
                 )
             )
-        if self._wanted.form is Form.METADATA:
+        if self._representation.form is Form.METADATA:
             items = [self._represent(self._kind.read(stored)) for stored in found]
             return encode(
                 {
@@ -120,17 +120,17 @@ class Renderer:
                 }
             )
         head = {"kind": self._kind.list_kind, "apiVersion": resource.api_version, "metadata": metadata}
-        if self._wanted.yaml:
-            return encode(head | {"items": [self._kind.read(stored) for stored in found]}, self._wanted)
+        if self._representation.yaml:
+            return encode(head | {"items": [self._kind.read(stored) for stored in found]}, self._representation)
         bodies = b",".join(self._list_item(stored) for stored in found)
         return msgspec.json.encode(head)[:-1] + b',"items":[' + bodies + b"]}"
 
     def event(self, kind: str, stored: Stored) -> bytes:
         """One watch event as a line; `kind` is ADDED, MODIFIED or DELETED."""
-        if self._wanted.form is Form.OBJECT:
+        if self._representation.form is Form.OBJECT:
             return b'{"type":"' + kind.encode() + b'","object":' + self._kind.encode(stored) + b"}\n"
         value = self._represent(self._kind.read(stored))
-        if self._wanted.form is Form.TABLE:
+        if self._representation.form is Form.TABLE:
             value = self._with_header_once(value)
         return msgspec.json.encode({"type": kind, "object": value}) + b"\n"
 
@@ -141,9 +141,9 @@ class Renderer:
         if initial_events_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         value: Json = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
-        if self._wanted.form is Form.METADATA:
+        if self._representation.form is Form.METADATA:
             value |= _PARTIAL
-        if self._wanted.form is Form.TABLE:
+        if self._representation.form is Form.TABLE:
             row = {"cells": None, "object": _PARTIAL | {"metadata": metadata}}
             value = {
                 "kind": "Table",
@@ -164,7 +164,7 @@ class Renderer:
         return b"{" + body[len(head) :] if body.startswith(head) else body
 
     def _represent(self, value: Json) -> Json:
-        match self._wanted.form:
+        match self._representation.form:
             case Form.OBJECT:
                 return value
             case Form.METADATA:

@@ -73,9 +73,9 @@ class Writer:
         generated = not meta.get("name") and bool(meta.get("generateName"))
         if generated:
             meta["name"] = object_meta.generated_name(meta["generateName"], self._backend.random_suffix())
-        if kind.strategy.status:
+        if kind.strategy.has_status:
             value.pop("status", None)
-        if kind.strategy.generation:
+        if kind.strategy.has_generation:
             meta["generation"] = 1
         value = self._set_defaults(kind, value)
         admit(self._backend, kind, meta)
@@ -161,16 +161,16 @@ class Writer:
             if "status" in value:
                 kept["status"] = value["status"]
             return deep_copy(kept)
-        if kind.strategy.status:
+        if kind.strategy.has_status:
             value.pop("status", None)
             if "status" in old:
                 value["status"] = old["status"]
         return value
 
     def _set_generation(self, kind: Kind, value: Json, old: Json) -> None:
-        if not kind.strategy.generation:
+        if not kind.strategy.has_generation:
             return
-        ignored = {"metadata", "status"} if kind.strategy.status else {"metadata"}
+        ignored = {"metadata", "status"} if kind.strategy.has_status else {"metadata"}
         before = {name: part for name, part in old.items() if name not in ignored}
         after = {name: part for name, part in value.items() if name not in ignored}
         value["metadata"]["generation"] = old["metadata"].get("generation", 0) + (before != after)

@@ -157,21 +157,21 @@ class Router:
         wanted_version = parse_version(request.query.get("resourceVersion", ""))
         if wanted_version > store.version:
             raise status_errors.too_large(wanted_version, store.version)
-        wanted = negotiate(request.accept)
+        representation = negotiate(request.accept)
         stored = store.get(info.kind.table, info.key)
         if stored is None:
             raise info.not_found()
-        return _bytes_response(self._renderer(info, request, wanted).one(stored), 200, wanted)
+        return _bytes_response(self._renderer(info, request, representation).one(stored), 200, representation)
 
     def _list_or_watch(self, info: RequestInfo, request: Request) -> Response | Stream:
         options = ListOptions.parse(request.query)
-        wanted = negotiate(request.accept)
+        representation = negotiate(request.accept)
         kind, store = info.kind, self._backend.store
         selected = select(kind, info.namespace, info.name or None, options)
-        renderer = self._renderer(info, request, wanted)
+        renderer = self._renderer(info, request, representation)
         if not options.watch:
             page = list_page(store, kind, info.namespace, options, selected)
-            return _bytes_response(renderer.many(page.items, page.metadata), 200, wanted)
+            return _bytes_response(renderer.many(page.items, page.metadata), 200, representation)
         watch = Watch(
             store,
             store.table(kind.table),
@@ -186,18 +186,18 @@ class Router:
         return watch
 
     def _write_response(self, info: RequestInfo, request: Request, result: WriteResult) -> Response:
-        wanted = negotiate(request.accept)
+        representation = negotiate(request.accept)
         headers = dict(_warning_headers(result.warnings))
-        if wanted == Representation() and result.stored is not None:
+        if representation == Representation() and result.stored is not None:
             body = info.kind.encode(result.stored)
-        elif wanted.form is Form.OBJECT:
-            body = encode(result.value, wanted)
+        elif representation.form is Form.OBJECT:
+            body = encode(result.value, representation)
         else:
-            body = self._renderer(info, request, wanted).value(result.value)
-        return Response(result.code, {**_JSON, **headers, "content-type": content_type(wanted)}, body)
+            body = self._renderer(info, request, representation).value(result.value)
+        return Response(result.code, {**_JSON, **headers, "content-type": content_type(representation)}, body)
 
-    def _renderer(self, info: RequestInfo, request: Request, wanted: Representation) -> Renderer:
-        return Renderer(info.kind, wanted, self._backend.clock.now(), request.query)
+    def _renderer(self, info: RequestInfo, request: Request, representation: Representation) -> Renderer:
+        return Renderer(info.kind, representation, self._backend.clock.now(), request.query)
 
 
 def error_response(error: StatusError) -> Response:
@@ -215,5 +215,5 @@ def _json_response(value: Json, code: int = 200) -> Response:
     return Response(code, _JSON, msgspec.json.encode(value))
 
 
-def _bytes_response(body: bytes, code: int, wanted: Representation) -> Response:
-    return Response(code, {**_JSON, "content-type": content_type(wanted)}, body)
+def _bytes_response(body: bytes, code: int, representation: Representation) -> Response:
+    return Response(code, {**_JSON, "content-type": content_type(representation)}, body)
