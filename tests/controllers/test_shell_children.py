@@ -11,7 +11,7 @@ import pytest
 
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.runtime.virtual_time import virtual_time
-from trainop.controllers.api_errors import Refusal, classify
+from trainop.controllers.api_errors import CreateFailure, classify
 from trainop.controllers.observe import decode_pod, decode_service
 from trainop.controllers.reconciler import SHOWN_SOON
 from trainop.engine.actions import CreatePod, DeletePod
@@ -254,41 +254,44 @@ QUOTA = 'pods "j-worker-0" is forbidden: exceeded quota: q, requested: pods=1, u
 
 
 @pytest.mark.parametrize(
-    ("error", "refusal"),
+    ("error", "failure"),
     [
-        (api_error(422, "Invalid", "spec.containers[0].image: Required value"), Refusal.TEMPLATE),
-        (api_error(400, "BadRequest", "unknown field"), Refusal.TEMPLATE),
-        (api_error(413, "RequestEntityTooLarge", "too large"), Refusal.TEMPLATE),
-        (api_error(403, "Forbidden", 'violates PodSecurity "restricted:latest"'), Refusal.TEMPLATE),
-        (api_error(403, "Forbidden", 'admission webhook "x" denied the request: no'), Refusal.TEMPLATE),
-        (api_error(403, "Forbidden", QUOTA), Refusal.QUOTA),
+        (api_error(422, "Invalid", "spec.containers[0].image: Required value"), CreateFailure.REFUSED),
+        (api_error(400, "BadRequest", "unknown field"), CreateFailure.REFUSED),
+        (api_error(413, "RequestEntityTooLarge", "too large"), CreateFailure.REFUSED),
+        (api_error(403, "Forbidden", 'violates PodSecurity "restricted:latest"'), CreateFailure.REFUSED),
+        (api_error(403, "Forbidden", 'admission webhook "x" denied the request: no'), CreateFailure.REFUSED),
+        (api_error(403, "Forbidden", QUOTA), CreateFailure.QUOTA),
         (
             api_error(403, "Forbidden", 'pods is forbidden: User "x" cannot create resource "pods" in API group ""'),
-            Refusal.FAILURE,
+            CreateFailure.RETRIABLE,
         ),
         (
             api_error(403, "Forbidden", "error looking up service account ns/default: not found"),
-            Refusal.FAILURE,
+            CreateFailure.RETRIABLE,
         ),
-        (api_error(403, "Forbidden", "terminating", [{"reason": "NamespaceTerminating"}]), Refusal.ENDING),
-        (api_error(401, "Unauthorized"), Refusal.FAILURE),
-        (api_error(404, "NotFound", 'namespaces "ns" not found'), Refusal.FAILURE),
-        (api_error(409, "Conflict"), Refusal.FAILURE),
-        (api_error(429, "TooManyRequests"), Refusal.FAILURE),
-        (api_error(500, "InternalError", "failed calling webhook"), Refusal.FAILURE),
-        (api_error(500, "", "etcdserver: request is too large"), Refusal.TEMPLATE),
+        (
+            api_error(403, "Forbidden", "terminating", [{"reason": "NamespaceTerminating"}]),
+            CreateFailure.NAMESPACE_TERMINATING,
+        ),
+        (api_error(401, "Unauthorized"), CreateFailure.RETRIABLE),
+        (api_error(404, "NotFound", 'namespaces "ns" not found'), CreateFailure.RETRIABLE),
+        (api_error(409, "Conflict"), CreateFailure.RETRIABLE),
+        (api_error(429, "TooManyRequests"), CreateFailure.RETRIABLE),
+        (api_error(500, "InternalError", "failed calling webhook"), CreateFailure.RETRIABLE),
+        (api_error(500, "", "etcdserver: request is too large"), CreateFailure.REFUSED),
         (
             api_error(
                 500, "", "rpc error: code = ResourceExhausted desc = trying to send message larger than max (3 vs. 2)"
             ),
-            Refusal.TEMPLATE,
+            CreateFailure.REFUSED,
         ),
-        (ConnectionError("reset"), Refusal.FAILURE),
-        (TimeoutError(), Refusal.FAILURE),
+        (ConnectionError("reset"), CreateFailure.RETRIABLE),
+        (TimeoutError(), CreateFailure.RETRIABLE),
     ],
 )
-def test_an_error_of_a_post_tells_what_becomes_of_the_job(error: Exception, refusal: Refusal) -> None:
-    assert classify(error) is refusal
+def test_an_error_of_a_post_tells_what_becomes_of_the_job(error: Exception, failure: CreateFailure) -> None:
+    assert classify(error) is failure
 
 
 @virtual_time

@@ -8,14 +8,14 @@ from http import HTTPStatus
 from trainop.runtime.errors import ApiError
 
 
-class Refusal(enum.Enum):
-    TEMPLATE = "template"
+class CreateFailure(enum.Enum):
+    REFUSED = "refused"
     """The manifest itself is refused, and will be the next time."""
     QUOTA = "quota"
     """The namespace's quota is used up; others may free it."""
-    ENDING = "ending"
+    NAMESPACE_TERMINATING = "namespace terminating"
     """The namespace is being deleted, and the job with it."""
-    FAILURE = "failure"
+    RETRIABLE = "retriable"
     """Something that may pass: worth a retry with back-off."""
 
 
@@ -34,15 +34,15 @@ _PASSING_FORBIDDEN = (
 `plugin/pkg/admission/serviceaccount`, `staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota`)."""
 
 
-def classify(error: Exception) -> Refusal:
+def classify(error: Exception) -> CreateFailure:
     """What an error of a POST means."""
     if not isinstance(error, ApiError):
-        return Refusal.FAILURE
+        return CreateFailure.RETRIABLE
     if error.namespace_terminating:
-        return Refusal.ENDING
+        return CreateFailure.NAMESPACE_TERMINATING
     if error.code == 403 and "exceeded quota" in error.message:
-        return Refusal.QUOTA
-    return Refusal.FAILURE if _may_pass(error) else Refusal.TEMPLATE
+        return CreateFailure.QUOTA
+    return CreateFailure.RETRIABLE if _may_pass(error) else CreateFailure.REFUSED
 
 
 def is_too_large(error: ApiError) -> bool:

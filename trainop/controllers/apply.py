@@ -10,7 +10,7 @@ from typing import NamedTuple
 import structlog
 from prometheus_client import Counter
 
-from trainop.controllers.api_errors import Refusal, classify
+from trainop.controllers.api_errors import CreateFailure, classify
 from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.companions import CompanionWriter
 from trainop.controllers.outcome import Outcome
@@ -207,7 +207,7 @@ class Applier:
             outcome.streak = 0
             self._count_created(child)
             log.debug("child created", resource=str(child.resource), child=key.name)
-            self._report.tell_child(job, f"SuccessfulCreate{child.kind}", f"Created {child.word}: {key.name}")
+            self._report.child_event(job, f"SuccessfulCreate{child.kind}", f"Created {child.word}: {key.name}")
         except AlreadyExistsError as error:
             created_uid = await self._uid_if_ours(job, child, error, outcome)
         except _FAULTS as error:
@@ -249,20 +249,20 @@ class Applier:
 
     def _judge(self, job: Unstructured, child: _Child, error: Exception, outcome: Outcome) -> None:
         """What an error of a POST means for the job."""
-        refusal = classify(error)
-        if refusal is Refusal.ENDING:
+        failure = classify(error)
+        if failure is CreateFailure.NAMESPACE_TERMINATING:
             outcome.wait(LOOK_AGAIN_AFTER)
             return
         if child.resource == SERVICES:
             self._report.metrics.services_failed.inc()
-        if refusal is Refusal.TEMPLATE and (outcome.begun or child.resource == SERVICES):
+        if failure is CreateFailure.REFUSED and (outcome.begun or child.resource == SERVICES):
             # A job can do without a service, whose name may be too long; and one that has begun goes on with its pods.
             outcome.hold(RefusedChild(child.kind, child.key.name, str(error).replace(child.key.name, "*")))
             return
-        self._report.tell(job, _failed_to_create(child, error))
-        if refusal is Refusal.QUOTA:
+        self._report.event(job, _failed_to_create(child, error))
+        if failure is CreateFailure.QUOTA:
             outcome.over_quota = True
-        elif refusal is Refusal.TEMPLATE:
+        elif failure is CreateFailure.REFUSED:
             outcome.refused = outcome.refused or str(error)
         else:
             outcome.errors.append(error)
@@ -284,11 +284,11 @@ class Applier:
             log.debug("child deleted", resource=str(child.resource), child=key.name)
             if child.resource == PODS:
                 self._report.metrics.pods_deleted.inc()
-            self._report.tell_child(job, f"SuccessfulDelete{child.kind}", f"Deleted {child.word}: {key.name}")
+            self._report.child_event(job, f"SuccessfulDelete{child.kind}", f"Deleted {child.word}: {key.name}")
         except (NotFoundError, ConflictError):  # gone, or its name belongs to a successor: the caches will show it
             sent = True
         except _FAULTS as error:
-            self._report.tell(job, Event("Warning", f"FailedDelete{child.kind}", f"Error deleting: {error}"))
+            self._report.event(job, Event("Warning", f"FailedDelete{child.kind}", f"Error deleting: {error}"))
             outcome.errors.append(error)
         finally:
             if not sent:
@@ -345,10 +345,10 @@ class Applier:
             return
         except _FAULTS as error:
             reason = f"FailedDelete{kind.deleted_as}"
-            self._report.tell(job, Event("Warning", reason, f"Error deleting: {error}"))
+            self._report.event(job, Event("Warning", reason, f"Error deleting: {error}"))
             outcome.errors.append(error)
             return
-        self._report.tell(job, Event("Normal", f"SuccessfulDelete{kind.deleted_as}", f"Deleted job: {key.name}"))
+        self._report.event(job, Event("Normal", f"SuccessfulDelete{kind.deleted_as}", f"Deleted job: {key.name}"))
         self._report.count(job, Count("deleted"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trainop.controllers.api_errors import Refusal, classify
+from trainop.controllers.api_errors import CreateFailure, classify
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Apply, Event, Notice
 from trainop.engine.kind import Kind
@@ -23,7 +23,7 @@ class ForeignObjectError(ReconcileError):
     """The name of a companion is taken by an object of somebody else."""
 
 
-class Verdict(NamedTuple):
+class CompanionResult(NamedTuple):
     """What has become of one write."""
 
     requeue_after: float | None = None
@@ -42,20 +42,20 @@ class CompanionWriter:
         self._expectations = expectations
         self._report = report
 
-    async def apply(self, job: Unstructured, action: Apply) -> Verdict:
+    async def apply(self, job: Unstructured, action: Apply) -> CompanionResult:
         key = Key(job.metadata.namespace, action.manifest["metadata"]["name"])
         try:
             uid = action.uid or await self._find(job, action, key)
             await self._write(job, action, key, uid)
         except ForeignObjectError as error:
             self._tell(job, action, key, error)
-            return Verdict(requeue_after=TAKEN_AGAIN_AFTER)
+            return CompanionResult(requeue_after=TAKEN_AGAIN_AFTER)
         except ConflictError:  # it is not the object that was seen any more
-            return Verdict(requeue_after=1.0)
+            return CompanionResult(requeue_after=1.0)
         except (ApiError, ConnectionError, TimeoutError) as error:
             self._tell(job, action, key, error)
             return self._judge(action, error)
-        return Verdict()
+        return CompanionResult()
 
     async def _find(self, job: Unstructured, action: Apply, key: Key) -> str:
         """The UID of the object of that name, which the cache need not show; empty if there is none. Raises
@@ -83,14 +83,14 @@ class CompanionWriter:
             self._expectations.expect_create(job.metadata.uid, action.resource, key)
             self._expectations.created(job.metadata.uid, action.resource, key, uid_now)
 
-    def _judge(self, action: Apply, error: Exception) -> Verdict:
+    def _judge(self, action: Apply, error: Exception) -> CompanionResult:
         """What pods can do without is tried again later; what they need fails the job."""
-        refused = classify(error) is Refusal.TEMPLATE
+        refused = classify(error) is CreateFailure.REFUSED
         if refused and action.essential:
-            return Verdict(refused=str(error))
+            return CompanionResult(refused=str(error))
         if refused or isinstance(error, NotFoundError):
-            return Verdict(requeue_after=REFUSED_AGAIN_AFTER)
-        return Verdict(error=error)
+            return CompanionResult(requeue_after=REFUSED_AGAIN_AFTER)
+        return CompanionResult(error=error)
 
     def _tell(self, job: Unstructured, action: Apply, key: Key, error: Exception) -> None:
         """Once, however often it is tried."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainop.controllers.companions import Verdict
+from trainop.controllers.companions import CompanionResult
 from trainop.controllers.refused_children import OTHERS_AFTER, RefusedChild
 from trainop.engine.actions import Apply
 
@@ -38,16 +38,16 @@ class Outcome:
     def wait(self, seconds: float) -> None:
         self.requeue_after = seconds if self.requeue_after is None else min(self.requeue_after, seconds)
 
-    def note(self, action: Apply, verdict: Verdict) -> None:
+    def note(self, action: Apply, result: CompanionResult) -> None:
         """What has become of a companion."""
-        if verdict.refused and self.begun:
-            self.hold(RefusedChild(action.resource.kind, action.manifest["metadata"]["name"], verdict.refused))
+        if result.refused and self.begun:
+            self.hold(RefusedChild(action.resource.kind, action.manifest["metadata"]["name"], result.refused))
         else:
-            self.refused = self.refused or verdict.refused
-        if verdict.error is not None:
-            self.errors.append(verdict.error)
-        if verdict.requeue_after is not None:
-            self.wait(verdict.requeue_after)
+            self.refused = self.refused or result.refused
+        if result.error is not None:
+            self.errors.append(result.error)
+        if result.requeue_after is not None:
+            self.wait(result.requeue_after)
 
     def hold(self, refused: RefusedChild) -> None:
         self.held.append(refused)

@@ -186,7 +186,7 @@ class JobReconciler:
         fresh, wait = self._refusals.note(job.metadata, outcome.held)
         for each in fresh:
             text = f"Error creating: {each.text.replace('*', each.name)}"
-            self._report.tell(job, Event("Warning", f"FailedCreate{each.kind}", text))
+            self._report.event(job, Event("Warning", f"FailedCreate{each.kind}", text))
         if wait is not None:
             outcome.wait(wait)
 

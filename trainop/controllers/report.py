@@ -1,4 +1,4 @@
-"""What the world is told of a job: events and counters, after the writes that they speak of."""
+"""What the world is reported of a job: events and counters, after the writes that they speak of."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainop.runtime.errors import DecodeError
 from trainop.runtime.objects.metadata import Key, Metadata, ObjectReference, Unstructured
 
 MOST_NOTICES = 512
-"""Identities remembered per job; with more, the oldest may be told again."""
+"""Identities remembered per job; with more, the oldest may be reported again."""
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ class Reporter:
     def framework(self) -> str:
         return self._kind.name
 
-    def tell(self, job: Unstructured, event: Event) -> None:
+    def event(self, job: Unstructured, event: Event) -> None:
         log.info("event", type=event.type, reason=event.reason, message=event.message)
         resource, metadata = self._kind.resource, job.metadata
         about = ObjectReference(
@@ -72,10 +72,10 @@ class Reporter:
         )
         self._recorder.event(about, event.type, event.reason, event.message)
 
-    def tell_child(self, job: Unstructured, reason: str, message: str) -> None:
+    def child_event(self, job: Unstructured, reason: str, message: str) -> None:
         """That a pod or service was made or deleted: only if asked for."""
         if self._pod_events:
-            self.tell(job, Event("Normal", reason, message))
+            self.event(job, Event("Normal", reason, message))
 
     def count(self, job: Unstructured, count: Count) -> None:
         counter = self._job_counters.get(count.counter)
@@ -90,7 +90,7 @@ class Reporter:
         """To be called once the status that they speak of is written."""
         for transition in transitions:
             if isinstance(transition, Event):
-                self.tell(job, transition)
+                self.event(job, transition)
             else:
                 self.count(job, transition)
 
@@ -100,15 +100,15 @@ class Reporter:
             if notice.routine and not self._pod_events:
                 continue
             state = self._states.ensure(job.metadata.uid)
-            told = state.notices = OrderedDict() if state.notices is None else state.notices
-            if told.get(notice.identity) == notice.event.message:
-                told.move_to_end(notice.identity)
+            reported = state.notices = OrderedDict() if state.notices is None else state.notices
+            if reported.get(notice.identity) == notice.event.message:
+                reported.move_to_end(notice.identity)
                 continue
-            told[notice.identity] = notice.event.message
-            told.move_to_end(notice.identity)
-            if len(told) > MOST_NOTICES:
-                told.popitem(last=False)
-            self.tell(job, notice.event)
+            reported[notice.identity] = notice.event.message
+            reported.move_to_end(notice.identity)
+            if len(reported) > MOST_NOTICES:
+                reported.popitem(last=False)
+            self.event(job, notice.event)
 
     def unreadable(self, key: Key, error: DecodeError) -> None:
         """Tells that a job cannot be read, not even its UID and version, once for each fault."""

@@ -72,14 +72,14 @@ class KindChildren(Generic[T]):
         return self._children.current
 
 
-class Registry:
-    """The families of all informers of a process."""
+class ChildDispatchers:
+    """The dispatchers of a process, one per informer of children."""
 
     def __init__(self) -> None:
-        self._families: dict[Informer[Any], ChildDispatcher[Any]] = {}
+        self._dispatchers: dict[Informer[Any], ChildDispatcher[Any]] = {}
 
-    def family(self, kind: Kind, children: Informer[T]) -> KindChildren[T]:
-        families = self._families.get(children)
-        if families is None:
-            families = self._families[children] = ChildDispatcher(children)
-        return families.of(kind)
+    def children_of(self, kind: Kind, children: Informer[T]) -> KindChildren[T]:
+        dispatcher = self._dispatchers.get(children)
+        if dispatcher is None:
+            dispatcher = self._dispatchers[children] = ChildDispatcher(children)
+        return dispatcher.of(kind)

@@ -17,7 +17,7 @@ from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.priorities import ChildPace, JobPace
 from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.report import EventRecorder, Reporter
-from trainop.controllers.routing import Registry
+from trainop.controllers.routing import ChildDispatchers
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, CompanionKind
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Options
@@ -46,7 +46,7 @@ class ControllerDependencies:
     options: Options
     workers: int = 1
     pod_events: bool = False
-    families: Registry = field(default_factory=Registry)
+    dispatchers: ChildDispatchers = field(default_factory=ChildDispatchers)
     bodies: BodyBudget = field(default_factory=BodyBudget)
 
 
@@ -160,9 +160,9 @@ def _watch_children(
     owner = EnqueueJob(kind.controller, EnqueueOwner(kind.resource))
 
     def watch(children: Informer[T], pace: Pace | None = None) -> None:
-        family = needs.families.family(kind, children)
-        family.add_handler(observer)  # before the handler that wakes the job: what wakes it has been seen
-        controller.watch(family, owner, pace=pace)
+        of_kind = needs.dispatchers.children_of(kind, children)
+        of_kind.add_handler(observer)  # before the handler that wakes the job: what wakes it has been seen
+        controller.watch(of_kind, owner, pace=pace)
 
     watch(view.pods, ChildPace())
     watch(view.services, ChildPace())

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from tests.controllers.shell import DictClient
-from trainop.controllers.routing import Registry
+from trainop.controllers.routing import ChildDispatchers
 from trainop.engine.framework import OPERATOR_NAME, Framework
 from trainop.engine.kind import kind_of
 from trainop.kinds.pytorch import PYTORCH
@@ -47,9 +47,9 @@ def pods() -> Informer[PartialObject]:
 
 
 def listen(pods: Informer[PartialObject]) -> dict[str, Heard]:
-    registry, heard = Registry(), {framework.kind: Heard() for framework in FRAMEWORKS}
+    dispatchers, heard = ChildDispatchers(), {framework.kind: Heard() for framework in FRAMEWORKS}
     for framework in FRAMEWORKS:
-        registry.family(kind_of(framework), pods).add_handler(heard[framework.kind])
+        dispatchers.children_of(kind_of(framework), pods).add_handler(heard[framework.kind])
     return heard
 
 
@@ -83,9 +83,9 @@ def test_a_handler_that_raises_keeps_no_other_from_being_told(pods: Informer[Par
             if call == fails:
                 raise KeyError("a mistake")
 
-    registry, heard = Registry(), [Faulty(), Heard(), Faulty(), Heard()]
+    dispatchers, heard = ChildDispatchers(), [Faulty(), Heard(), Faulty(), Heard()]
     for framework, handler in zip((PYTORCH, PYTORCH, TENSORFLOW, TENSORFLOW), heard, strict=True):
-        registry.family(kind_of(framework), pods).add_handler(handler)
+        dispatchers.children_of(kind_of(framework), pods).add_handler(handler)
     before, moved = child(1, PYTORCH), child(2, TENSORFLOW)
     with structlog.testing.capture_logs() as logs:
         pods.put(before, listing=False, initial=False)
