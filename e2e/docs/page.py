@@ -91,9 +91,9 @@ def replica_types(framework: Framework) -> Iterator[tuple[str, str, str]]:
 
 
 def how_many(limits: Replicas) -> str:
-    if limits.most is not None:
-        return f"{limits.most}" if limits.least == limits.most else f"{limits.least} to {limits.most}"
-    return f"{limits.least} or more" if limits.least else "any number"
+    if limits.maximum is not None:
+        return f"{limits.maximum}" if limits.minimum == limits.maximum else f"{limits.minimum} to {limits.maximum}"
+    return f"{limits.minimum} or more" if limits.minimum else "any number"
 
 
 def leaders(framework: Framework, type_: str) -> str:

@@ -29,7 +29,7 @@ def example(framework: Framework) -> tuple[Path, Json]:
 
 def plain_job(framework: Framework, types: Iterable[str], **spec: Any) -> Job:
     """A minimal job with three replicas of each of these types, or fewer if the type's limit is lower."""
-    counts = {type_: framework.roles[type_].most or 3 for type_ in types}
+    counts = {type_: framework.roles[type_].maximum or 3 for type_ in types}
     return parse(framework, Unstructured(plain(framework, counts, **spec)))
 
 

@@ -214,7 +214,7 @@ def test_a_drained_pod_fails_the_job_only_under_never(kind: str, policy: str):
 @pytest.mark.case("frameworks-v1-40", "d")
 def test_a_type_of_zero_replicas_has_nothing_ever_and_is_no_success(kind: str):
     framework = FRAMEWORKS[kind]
-    free = [role for role, replicas in framework.roles.items() if replicas.least == 0]
+    free = [role for role, replicas in framework.roles.items() if replicas.minimum == 0]
     needed = dict.fromkeys(framework.required_roles, 1)
     world = world_of(kind, {**dict.fromkeys(free, 0), **needed} if kind != "TFJob" else {"PS": 0, "Worker": 1})
     for _ in range(3):

@@ -132,7 +132,7 @@ async def test_an_autoscaler_comes_and_goes_with_the_job() -> None:
 
 @virtual_time
 async def test_a_large_tf_config_is_shared_and_goes_with_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tf_config, "MOST_IN_ENVIRONMENT", 60)
+    monkeypatch.setattr(tf_config, "MAX_CLUSTER_IN_ENVIRONMENT", 60)
     async with stage(crds=False) as here:
         await submit(here, "TFJob", {"Worker": 3})
         (shared,) = (await here.client.list(CONFIG_MAPS, "ns")).items

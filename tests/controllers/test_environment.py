@@ -10,7 +10,7 @@ import pytest
 
 from tests.controllers.kinds import make, world_of
 from tests.engine.world import World
-from trainop.engine.manifests import LONGEST_VARIABLE
+from trainop.engine.manifests import MAX_VARIABLE_SIZE
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json
 
@@ -37,7 +37,7 @@ def refusal(kind: str, workers: int) -> str:
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_the_limit_is_that_of_linux():
     name = "TRAINOP_TEST"
-    longest = "x" * (LONGEST_VARIABLE - len(name) - 1)
+    longest = "x" * (MAX_VARIABLE_SIZE - len(name) - 1)
     subprocess.run(["/bin/true"], env={name: longest}, check=True)
     with pytest.raises(OSError, match="Argument list too long"):
         subprocess.run(["/bin/true"], env={name: longest + "x"}, check=True)
@@ -54,13 +54,13 @@ def test_a_job_whose_variables_no_program_could_be_given_is_refused(kind: str, f
     at = f"spec.{FRAMEWORKS[kind].replica_specs}"
     assert text.startswith(f"{kind} failed validation because {at}[")
     assert f"]: Forbidden: the variable {variable} of " in text
-    assert text.endswith(f" bytes, and Linux starts no program with more than {LONGEST_VARIABLE}")
+    assert text.endswith(f" bytes, and Linux starts no program with more than {MAX_VARIABLE_SIZE}")
     assert (world.pods, world.services, world.counts) == ({}, {}, {"created": 1, "failed": 1})
 
 
 @pytest.mark.parametrize(("excess", "ends"), [(0, "Created"), (1, "Failed")])
 def test_the_limit_is_met_to_the_byte(excess: int, ends: str):
-    pair = {"key": "k", "value": "x" * (LONGEST_VARIABLE + excess - len("PET_RDZV_CONF=k="))}
+    pair = {"key": "k", "value": "x" * (MAX_VARIABLE_SIZE + excess - len("PET_RDZV_CONF=k="))}
     world = world_of("PyTorchJob", {"Worker": 1}, elasticPolicy={"rdzvConf": [pair]})
     assert world.conditions[-1][0] == ends
 

@@ -180,7 +180,7 @@ def test_elastic_replica_defaults(policy: Json, expected: tuple[int, int]):
     job = parse(PYTORCH, Unstructured(make_job(None, 4, spec={"elasticPolicy": policy})))
     elastic = read_elastic(job, Fields())
     assert elastic is not None
-    assert (elastic.least, elastic.most) == expected
+    assert (elastic.min_replicas, elastic.max_replicas) == expected
 
 
 def test_variables_go_to_every_container_after_the_users_own_and_not_to_init_containers():

@@ -14,7 +14,7 @@ from trainop.engine.framework import JOB_ROLE
 from trainop.engine.parse import parse
 from trainop.kinds import tf_config
 from trainop.kinds.tensorflow import TENSORFLOW
-from trainop.kinds.tf_config import CLUSTER_FILE, MOST_IN_ENVIRONMENT
+from trainop.kinds.tf_config import CLUSTER_FILE, MAX_CLUSTER_IN_ENVIRONMENT
 from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.objects.resource import CONFIG_MAPS
 
@@ -157,7 +157,7 @@ def test_from_100_kib_the_cluster_is_a_file_that_all_share():
 
 
 def test_the_file_follows_the_scale_and_stays_until_the_job_goes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tf_config, "MOST_IN_ENVIRONMENT", 1024)
+    monkeypatch.setattr(tf_config, "MAX_CLUSTER_IN_ENVIRONMENT", 1024)
     world = world_of("TFJob", {"Worker": 40}, name="big")
     (before,) = world.companions[CONFIG_MAPS].values()
     world.spec["tfReplicaSpecs"]["Worker"]["replicas"] = 41
@@ -176,7 +176,7 @@ def test_the_border_is_the_length_of_the_cluster():
     def size(workers: int) -> int:
         return len(",".join(f'"big-worker-{i}.ns.svc:2222"' for i in range(workers)))
 
-    border = next(count for count in range(3000, 6000) if size(count) + 1 > MOST_IN_ENVIRONMENT)
+    border = next(count for count in range(3000, 6000) if size(count) + 1 > MAX_CLUSTER_IN_ENVIRONMENT)
     below = json.loads(env(pods_of(tf({"Worker": border - 1}, name="big"))["big-worker-0"])["TF_CONFIG"])
     above = json.loads(env(pods_of(tf({"Worker": border}, name="big"))["big-worker-0"])["TF_CONFIG"])
     assert len(below["cluster"]["worker"]) == border - 1
@@ -184,7 +184,7 @@ def test_the_border_is_the_length_of_the_cluster():
 
 
 def test_dynamic_workers_need_no_file(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tf_config, "MOST_IN_ENVIRONMENT", 1024)
+    monkeypatch.setattr(tf_config, "MAX_CLUSTER_IN_ENVIRONMENT", 1024)
     world = world_of("TFJob", {"Worker": 40}, name="big", enableDynamicWorker=True)
     assert world.companions[CONFIG_MAPS] == {}
     assert "volumes" not in world.pods["big-worker-0"]["spec"]
@@ -420,7 +420,7 @@ def test_the_chief_is_called_master_and_nobody_else():
 def test_the_length_is_known_before_the_cluster_is_written(workers: int, monkeypatch: pytest.MonkeyPatch):
     """As long as the addresses with their quotes and commas, to the byte."""
     addresses = json.dumps([f"a-worker-{i}.ns.svc:2222" for i in range(workers)], separators=(",", ":"))
-    monkeypatch.setattr(tf_config, "MOST_IN_ENVIRONMENT", len(addresses) - 1)
+    monkeypatch.setattr(tf_config, "MAX_CLUSTER_IN_ENVIRONMENT", len(addresses) - 1)
     assert "/etc/" not in configs(tf({"Worker": workers}))["a-worker-0"]
-    monkeypatch.setattr(tf_config, "MOST_IN_ENVIRONMENT", len(addresses) - 2)
+    monkeypatch.setattr(tf_config, "MAX_CLUSTER_IN_ENVIRONMENT", len(addresses) - 2)
     assert "/etc/" in configs(tf({"Worker": workers}))["a-worker-0"]

@@ -61,7 +61,7 @@ PAIR = Kind(
 
 # A batch Job, which owns the pods --------------------------------------------------------------------------------
 
-BATCH_JOBS = CompanionKind(Resource("batch", "v1", "jobs", "Job"), lasting=True)
+BATCH_JOBS = CompanionKind(Resource("batch", "v1", "jobs", "Job"), needed_by_pods=True)
 
 
 def plan_batch(seen: Snapshot) -> Plan:

@@ -62,9 +62,9 @@ def test_own_with_changed_labels_is_released_and_its_name_not_used_in_this_pass(
     ("fields", "where"),
     [
         ({"ownerReferences": STRANGER}, "foreign"),
-        ({"owner": "older"}, "leaving"),
-        ({"ownerReferences": STRANGER, "dying": True}, "leaving"),
-        ({"owner": None, "dying": True}, "leaving"),
+        ({"owner": "older"}, "being_removed"),
+        ({"ownerReferences": STRANGER, "dying": True}, "being_removed"),
+        ({"owner": None, "dying": True}, "being_removed"),
     ],
 )
 def test_what_others_own_and_what_terminates_alone_is_not_ours(fields: Json, where: str):
@@ -185,7 +185,7 @@ def test_only_what_the_job_may_have_made_is_adopted(phase: str, fields: Json, ad
 
 
 def test_what_others_own_and_does_not_bear_our_labels_is_not_named():
-    assert claimed(make_pod(ownerReferences=STRANGER, labels=OTHER_LABELS)).strangers == []
+    assert claimed(make_pod(ownerReferences=STRANGER, labels=OTHER_LABELS)).unexpected == []
 
 
 @pytest.mark.parametrize("name", ["j-master-0", "planted"])

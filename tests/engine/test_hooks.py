@@ -128,8 +128,8 @@ def test_the_users_command_is_kept():
 
 # Companions -----------------------------------------------------------------------------------------------------------
 
-SECRET = CompanionKind(SECRETS, lasting=True)
-SETTINGS = CompanionKind(CONFIG_MAPS, lasting=True)
+SECRET = CompanionKind(SECRETS, needed_by_pods=True)
+SETTINGS = CompanionKind(CONFIG_MAPS, needed_by_pods=True)
 
 
 def having(companions: Callable[[Found], Sequence[Companion]]) -> Framework:
@@ -160,7 +160,7 @@ def applied(made: Plan) -> list[Json]:
 def test_a_companion_that_is_written_once_is_never_rewritten():
     keys = iter("abc")
     framework = having(
-        lambda _: [Companion(SECRET, "j-ssh", key := next(keys), lambda: {"data": {"key": key}}, once=True)]
+        lambda _: [Companion(SECRET, "j-ssh", key := next(keys), lambda: {"data": {"key": key}}, create_only=True)]
     )
     found = stored(seen_with(framework))
     assert found["data"] == {"key": "a"}

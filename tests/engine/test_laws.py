@@ -15,7 +15,7 @@ from tests.engine.world import World
 from trainop.engine.actions import CreatePod, CreateService, Plan
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
 from trainop.engine.plan import ignored, plan, reject
-from trainop.engine.restart_history import LONGEST_WAIT, RESTARTS
+from trainop.engine.restart_history import MAX_BACKOFF, RESTARTS
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json
 
@@ -217,19 +217,19 @@ texts = st.one_of(
 def test_whatever_annotations_say_nobody_waits_long_and_what_is_written_is_ours(
     annotations: dict[str, str], seen_pods: list[Any], policy: str
 ):
-    """`LONGEST_WAIT` is the longest pause that docs/annotations.md knows; the job sets no time itself. A history
+    """`MAX_BACKOFF` is the longest pause that docs/annotations.md knows; the job sets no time itself. A history
     that is written can be read again, and no forged count grows into an annotation that no server takes."""
     status = {"conditions": [{"type": "Created", "status": "True"}], "startTime": "2025-06-01T11:59:00Z"}
     job = make_job(1, 2, policy=policy, status=status, annotations=annotations)
     made = plan(PYTORCH, see(job, seen_pods))
     check_form(made)
-    assert made.requeue_after is None or made.requeue_after <= LONGEST_WAIT + 30, "a dying pod has 30 s"
+    assert made.requeue_after is None or made.requeue_after <= MAX_BACKOFF + 30, "a dying pod has 30 s"
     text = made.annotations.get(RESTARTS)
     if text is not None:
         assert len(text.encode("utf-8", "strict")) < 10_000
         assert json.loads(text)["job"] == "uid-j"
         following = plan(PYTORCH, see(make_job(1, 2, policy=policy, status=status, annotations={RESTARTS: text}), ()))
-        assert following.requeue_after is None or following.requeue_after <= LONGEST_WAIT
+        assert following.requeue_after is None or following.requeue_after <= MAX_BACKOFF
 
 
 # Histories ------------------------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_whatever_happened_a_job_left_alone_comes_to_rest_with_all_its_pods(job:
     for _ in range(3):
         world.settle()
         world.reap()
-        world.pass_time(LONGEST_WAIT)
+        world.pass_time(MAX_BACKOFF)
         world.settle()
         world.run()
     world.settle()

@@ -502,11 +502,11 @@ def test_a_restart_is_counted_once_however_often_its_pass_is_repeated():
 
 
 def test_a_restart_that_was_counted_but_not_told_is_told():
-    annotation = json.dumps({"job": UID, "failures": 1, "settled": sorted(RestartHistory(UID, {})._settled)})
+    annotation = json.dumps({"job": UID, "failures": 1, "settled": sorted(RestartHistory(UID, {})._counted)})
     history = RestartHistory(UID, {RESTARTS: annotation})
     pod = make_pod(phase="Failed", exit_code=137)
     history.count(1, 0)
-    history.settle(pod.metadata.uid)
+    history.mark_counted(pod.metadata.uid)
     text = history.text([pod.metadata.uid])
     job = make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING), annotations={RESTARTS: text})
     made = plan_for(job, [make_pod("master"), pod])
@@ -535,10 +535,10 @@ def test_a_restart_that_was_counted_but_not_told_is_told():
 def test_an_annotation_that_is_not_ours_counts_as_none(text: str):
     history = RestartHistory(UID, {RESTARTS: text})
     assert (history.failures, history.disruptions) == (0, 0)
-    assert not history.settled("x")
+    assert not history.is_counted("x")
     assert history.lost("Worker", []) == 0
     assert [history.wait(role, NOW) for role in "ABCD"] == [0, 0, 0, 0]
-    assert not history.touched
+    assert not history.changed
 
 
 @pytest.mark.parametrize(
@@ -566,7 +566,7 @@ def test_a_forged_ledger_stops_nothing(entries: str):
     text = made.annotations[RESTARTS] or ""
     assert len(text) < 2000
     again = RestartHistory(UID, {RESTARTS: text})
-    assert again.settled("uid-j-worker-0")
+    assert again.is_counted("uid-j-worker-0")
     assert (again.failures, again.disruptions) == (1, 0)
 
 
@@ -574,18 +574,18 @@ def test_entries_of_pods_that_have_gone_are_dropped():
     history = RestartHistory(UID, {})
     for uid in ("a", "b"):
         history.count(1, 0)
-        history.settle(uid)
+        history.mark_counted(uid)
         history.record_lost("Worker", 7 if uid == "a" else 70_000, uid)
     again = RestartHistory(UID, {RESTARTS: history.text(["b"])})
     assert again.failures == 2
-    assert [again.settled(uid) for uid in ("a", "b")] == [False, True]
+    assert [again.is_counted(uid) for uid in ("a", "b")] == [False, True]
     assert again.lost("Worker", ["b"]) == 0
     assert again.lost("Worker", []) == 1
     again.record_lost("Worker", 70_000, "b")
-    again.settle("b")
+    again.mark_counted("b")
     again.clear_lost("Worker", 7)
     again.clear_lost_beyond({"Worker": 70_001})
-    assert not again.touched
+    assert not again.changed
 
 
 def test_losses_count_only_in_slots_that_are_left():
@@ -593,7 +593,7 @@ def test_losses_count_only_in_slots_that_are_left():
     history.record_lost("Worker", 70_000, "b")
     again = RestartHistory(UID, {RESTARTS: history.text(["b"])})
     again.clear_lost_beyond({"Worker": 70_000})
-    assert again.touched
+    assert again.changed
     assert again.lost("Worker", []) == 0
 
 
@@ -605,14 +605,14 @@ def test_thirty_thousand_entries_fit_an_annotation():
     history = RestartHistory(UID, {})
     uids = [f"01234567-89ab-cdef-0123-{number:012}" for number in range(30_000)]
     for uid in uids[:20_000]:
-        history.settle(uid)
+        history.mark_counted(uid)
     for index, uid in enumerate(uids[20_000:]):
         history.record_lost("Worker", index, uid)
     text = history.text(uids)
     assert len(text) < MOST_OF_ALL_ANNOTATIONS - 10_000
     again = RestartHistory(UID, {RESTARTS: text})
-    assert all(again.settled(uid) for uid in uids[:20_000])
-    assert not any(again.settled(uid) for uid in uids[20_000:])
+    assert all(again.is_counted(uid) for uid in uids[:20_000])
+    assert not any(again.is_counted(uid) for uid in uids[20_000:])
     assert again.lost("Worker", []) == 10_000
 
 

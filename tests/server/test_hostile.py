@@ -24,7 +24,7 @@ from tests.server.kinds import KindWorld
 from tests.server.process import Operator
 from tests.server.world import MERGE, Json
 from trainop.engine.framework import Framework
-from trainop.engine.job import MOST_REPLICAS
+from trainop.engine.job import MAX_REPLICAS
 from trainop.operator import FRAMEWORKS
 
 Spoil: TypeAlias = Callable[[Json, str], None]
@@ -307,7 +307,7 @@ def is_large(spec: Any, field: str) -> bool:
     asked = (
         [role.get("replicas") for role in roles.values() if isinstance(role, dict)] if isinstance(roles, dict) else []
     )
-    return any(isinstance(count, int) and MOST_PODS < count <= MOST_REPLICAS for count in asked)
+    return any(isinstance(count, int) and MOST_PODS < count <= MAX_REPLICAS for count in asked)
 
 
 def test_no_drawn_job_can_harm_the_operator(stage: KindWorld, operator: Operator):

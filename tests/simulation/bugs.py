@@ -220,13 +220,13 @@ def restart_counted_after_deletion():
 
 @bug("A restart is counted in each pass that sees the failed pod.")
 def restart_counted_again():
-    return patch(RestartHistory, "settled", lambda *_: False)
+    return patch(RestartHistory, "is_counted", lambda *_: False)
 
 
 @bug("A pod that terminates leaves its slot vacant, although it still has the name.")
 def name_of_a_dying_pod_taken():
     def vacancies(self: RoleSlots) -> Iterator[int]:
-        return iter(index for index in range(self.role.replicas) if index not in self.holders)
+        return iter(index for index in range(self.role.replicas) if index not in self.pods)
 
     @contextmanager
     def plant() -> Iterator[None]:
@@ -238,7 +238,7 @@ def name_of_a_dying_pod_taken():
 
 def own_names_free() -> Any:
     """The names of own children count as free."""
-    free = replicas._free
+    free = replicas._available
 
     def without_own(builder: PlanBuilder, role: Any, kind: str, indices: Any) -> list[int]:
         claimed: Any = builder.children.pods if kind == "Pod" else builder.children.services
@@ -248,7 +248,7 @@ def own_names_free() -> Any:
         finally:
             claimed.ours = ours
 
-    return patch(replicas, "_free", without_own)
+    return patch(replicas, "_available", without_own)
 
 
 @bug("A resumed job does not wait until the pods from before have gone.")

@@ -95,7 +95,7 @@ def dying_pods_counted():
 
     def with_dying(self: RoleSlots, container: str) -> Tally:
         found = tally(self, container)
-        found.active += sum(pod.status.phase == "Running" for pod in self.dying.values())
+        found.active += sum(pod.status.phase == "Running" for pod in self.terminating.values())
         return found
 
     return patch(RoleSlots, "tally", with_dying)

@@ -118,7 +118,7 @@ def _try_job(rng: random.Random, theme: Theme, name: str, orderly: bool) -> JobP
     roles = rng.sample(list(framework.roles), min(rng.choice((1, 1, 2, 2, 3)), len(framework.roles)))
     most = rng.choice((1, 2, 2, 3))
     counts = {
-        role: max(1, bounds.least, rng.randint(1, min(most, bounds.most or most)))
+        role: max(1, bounds.minimum, rng.randint(1, min(most, bounds.maximum or most)))
         for role, bounds in framework.roles.items()
         if role in roles or role in framework.required_roles
     }
@@ -228,7 +228,7 @@ def _draw_step(rng: random.Random, job: JobPlan, at: float, act: str, until: flo
         if not orderly:
             yield Step(at, "edit", job.name, rng.choice(EDITS))
     elif act == "scale":
-        free = [role for role in job.spec[job.framework.replica_specs] if job.framework.roles[role].most is None]
+        free = [role for role in job.spec[job.framework.replica_specs] if job.framework.roles[role].maximum is None]
         if free:
             yield Step(at, "scale", job.name, (rng.choice(free), rng.randint(1, 3)))
     elif act == "delete":

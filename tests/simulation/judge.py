@@ -268,7 +268,7 @@ class Judge:
         place, history = slot_of(pod), RestartHistory(owner, job["metadata"].get("annotations") or {})
         known = [facts_of(self._world.framework_of(job["kind"]), job), *self._knew(process, owner)]
         for stored in self._world.store.table("pods").objects.values():
-            if (owner_of(stored.value) or {}).get("uid") != owner or not history.settled(stored.uid):
+            if (owner_of(stored.value) or {}).get("uid") != owner or not history.is_counted(stored.uid):
                 continue
             other = slot_of(stored.value)
             if other is None or any(other[1] >= facts.replicas.get(other[0], 0) for facts in known):
@@ -307,12 +307,13 @@ class Judge:
                 return
         if now.finished or is_misplaced(pod, owner) or self._is_double(pod, owner["uid"]):
             return
-        settled = RestartHistory(owner["uid"], job["metadata"].get("annotations") or {}).settled(pod["metadata"]["uid"])
-        if phase(pod) != "Failed" and not (settled and _scope(job) != "pod"):
+        history = RestartHistory(owner["uid"], job["metadata"].get("annotations") or {})
+        counted = history.is_counted(pod["metadata"]["uid"])
+        if phase(pod) != "Failed" and not (counted and _scope(job) != "pod"):
             self.accuse(
                 "clean up after the end", f"{process} deletes {name}, {phase(pod)}, of a job that is not finished"
             )
-        elif not settled:
+        elif not counted:
             self.accuse("restarts once", f"{process} deletes {name}, which failed, before that is counted")
 
     def _is_double(self, pod: Json, owner: str) -> bool:

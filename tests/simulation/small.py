@@ -37,7 +37,7 @@ def scenarios(kind: str) -> Iterator[Script]:
     yield _script("pause", _plan(framework, roles, SUCCEED, cleanPodPolicy="All"), *pause, hold=10.0)
     again = (Step(3.0, "delete", NAME, "Background"), Step(3.1, "create", NAME))
     yield _script("recreation", _plan(framework, roles, RUN), *again)
-    scalable = next((role for role in roles if framework.roles[role].most is None), None)
+    scalable = next((role for role in roles if framework.roles[role].maximum is None), None)
     if scalable is not None:
         scale = (Step(3.0, "scale", NAME, (scalable, 2)), Step(8.0, "scale", NAME, (scalable, 1)))
         yield _script("scaling", _plan(framework, roles, RUN), *scale)

@@ -46,7 +46,11 @@ def _scaled_down_after_success(seed: str, rng: random.Random) -> Script:
     """The leading replica succeeds, the others run on and the policy leaves them, until a user scales down."""
     pairs = [(framework, pick_roles(framework)) for framework in FRAMEWORKS.values()]
     framework, (first, others) = rng.choice(
-        [(framework, roles) for framework, roles in pairs if len(roles) == 2 and framework.roles[roles[1]].most is None]
+        [
+            (framework, roles)
+            for framework, roles in pairs
+            if len(roles) == 2 and framework.roles[roles[1]].maximum is None
+        ]
     )
     count = rng.randint(2, 3)
     plan = _prolonged(_plan(framework, {first: 1, others: count}, SUCCEED), others, range(count))

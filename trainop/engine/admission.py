@@ -52,12 +52,12 @@ def find_errors(job: Job, manifests: Callable[[], Manifests]) -> tuple[FieldErro
     """What keeps a job from ever running. `manifests` is only asked for a job whose fields are right."""
     if job.errors:
         return job.errors
-    excess = manifests().excess
-    return () if excess is None else (excess,)
+    size_error = manifests().size_error
+    return () if size_error is None else (size_error,)
 
 
 def _find_warnings(framework: Framework, job: Job) -> Iterator[str]:
     for role in job.roles:
-        if role.makeable and role.template["spec"].get("restartPolicy"):
+        if role.has_valid_template and role.template["spec"].get("restartPolicy"):
             at = f"spec.{framework.replica_specs}[{role.type}]"
             yield f"{at}.template.spec.restartPolicy: overwritten by {at}.restartPolicy"

@@ -96,6 +96,6 @@ def assess_job(
 def _read_progress(framework: Framework, job: Job, arrangement: Arrangement, tallies: Mapping[str, Tally]) -> Progress:
     """Neither running nor succeeded while the pods of a role that an edit removed or misspelt may be those that
     decide."""
-    if job.errors and arrangement.strays:
+    if job.errors and arrangement.pods_of_removed_roles:
         return Progress(running=False, succeeded=False)
     return framework.progress(job, tallies)

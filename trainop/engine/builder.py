@@ -13,10 +13,10 @@ from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Snapshot
 from trainop.engine.status import RESTARTING, RUNNING, Status
 
-FOREIGN_AGAIN_AFTER = 30.0
+NAME_TAKEN_REQUEUE_DELAY = 30.0
 """Seconds until the next look at a name that somebody else's object occupies."""
 
-MOST_UNREADABLE = 20
+MAX_UNREADABLE_WARNINGS = 20
 """Children that a plan calls unreadable; the same is mostly wrong with all of them."""
 
 
@@ -60,11 +60,11 @@ class PlanBuilder:
         """Somebody else's object has the name of a child that is wanted; nothing tells when it goes."""
         text = f"{kind} {name} already exists and does not belong to {self.framework.kind} {self.job.name}"
         self.warn(f"foreign/{kind}/{name}", f"FailedCreate{kind}", f"Error creating: {text}")
-        self.requeue_after(FOREIGN_AGAIN_AFTER)
+        self.requeue_after(NAME_TAKEN_REQUEUE_DELAY)
 
     def warn_unreadable(self, kind: str, name: str, fault: str) -> None:
         """An object that has the name of a wanted child may be that child."""
-        if len(self._unreadable) < MOST_UNREADABLE:
+        if len(self._unreadable) < MAX_UNREADABLE_WARNINGS:
             self._unreadable.add(f"{kind} {name}")
             self.warn(f"unreadable/{kind}/{name}", f"Unreadable{kind}", f"{kind} {name} cannot be read: {fault}")
 

@@ -16,7 +16,7 @@ from trainop.engine.slots import read_place
 from trainop.runtime.clock import read_time
 from trainop.runtime.objects.metadata import Metadata
 
-MOST_NAMED = 10
+MAX_NAMES = 10
 """Objects that an event names."""
 
 ChildT = TypeVar("ChildT", Pod, Service)
@@ -29,19 +29,19 @@ class Claimed(Generic[ChildT]):
     ours: list[ChildT] = field(default_factory=list)
     """Controlled by the job's UID."""
     claims: list[Adopt | Release] = field(default_factory=list)
-    adoptees: dict[str, ChildT] = field(default_factory=dict)
+    orphans: dict[str, ChildT] = field(default_factory=dict)
     """By name: orphans about to be adopted. They keep their names, and count only in a later pass, once they are ours:
     the API server may refuse the adoption."""
-    leaving: dict[str, ChildT] = field(default_factory=dict)
+    being_removed: dict[str, ChildT] = field(default_factory=dict)
     """By name: not ours, but terminating or a predecessor's, so that the name will be free in a while."""
     foreign: dict[str, ChildT] = field(default_factory=dict)
     """By name: not ours, and here to stay."""
-    strangers: list[Metadata] = field(default_factory=list)
+    unexpected: list[Metadata] = field(default_factory=list)
     """Those of them that have the job's labels nevertheless."""
 
     def uids(self) -> Iterator[str]:
         """Of those that are ours, or were and may be again."""
-        return (child.metadata.uid for child in (*self.ours, *self.adoptees.values()))
+        return (child.metadata.uid for child in (*self.ours, *self.orphans.values()))
 
 
 @dataclass(slots=True)
@@ -77,13 +77,13 @@ def _claim(
                 claimed.foreign[metadata.name] = child
         elif owner is None and matches and not metadata.terminating and _may_adopt(job, metadata):
             claimed.claims.append(Adopt(kind, metadata.name, metadata.uid))
-            claimed.adoptees[metadata.name] = child
-        elif metadata.terminating or _is_predecessors(framework, job, metadata):
-            claimed.leaving[metadata.name] = child
+            claimed.orphans[metadata.name] = child
+        elif metadata.terminating or _belongs_to_previous_job(framework, job, metadata):
+            claimed.being_removed[metadata.name] = child
         else:
             claimed.foreign[metadata.name] = child
             if matches:
-                claimed.strangers.append(metadata)
+                claimed.unexpected.append(metadata)
     return claimed
 
 
@@ -99,18 +99,18 @@ def _may_adopt(job: Job, orphan: Metadata) -> bool:
     role = next((role for role in job.roles if role.label == label), None)
     if role is None or index is None or orphan.name != child_name(job.name, role, index):
         return False
-    born, job_born = read_time(orphan.creation_timestamp), read_time(job.metadata.creation_timestamp)
-    return job_born is None or (born is not None and born >= job_born)
+    created, job_created = read_time(orphan.creation_timestamp), read_time(job.metadata.creation_timestamp)
+    return job_created is None or (created is not None and created >= job_created)
 
 
-def name_some(objects: Iterable[Metadata]) -> str:
+def join_names(objects: Iterable[Metadata]) -> str:
     """The names of the oldest of them: a text that stays the same while more come."""
-    oldest = nsmallest(MOST_NAMED + 1, ((each.creation_timestamp or "", each.name) for each in objects))
-    names = ", ".join(name for _, name in oldest[:MOST_NAMED])
-    return f"{names} and others" if len(oldest) > MOST_NAMED else names
+    oldest = nsmallest(MAX_NAMES + 1, ((each.creation_timestamp or "", each.name) for each in objects))
+    names = ", ".join(name for _, name in oldest[:MAX_NAMES])
+    return f"{names} and others" if len(oldest) > MAX_NAMES else names
 
 
-def _is_predecessors(framework: Framework, job: Job, metadata: Metadata) -> bool:
+def _belongs_to_previous_job(framework: Framework, job: Job, metadata: Metadata) -> bool:
     """Its owner was an earlier job of the same kind and name, so that garbage collection is about to remove it."""
     owner = metadata.controller
     return owner is not None and owner.kind == framework.kind and owner.name == job.name

@@ -17,7 +17,7 @@ def sweep(
 
     No policy keeps what still runs of the `surplus`, the names of slots that the spec does not have any more. What is
     to be adopted is left to the pass that finds it adopted."""
-    kept = set(children.pods.adoptees)
+    kept = set(children.pods.orphans)
     for pod in children.pods.ours:
         name = pod.metadata.name
         if policy == "All" or (pod.status.phase in _UNFINISHED and (policy == "Running" or name in surplus)):

@@ -41,9 +41,9 @@ def _reconcile_one(builder: PlanBuilder, kind: CompanionKind, companion: Compani
     elif metadata.terminating:
         pass  # its deletion triggers the next pass
     elif companion is None:
-        if not kind.lasting:
+        if not kind.needed_by_pods:
             builder.actions.append(Delete(kind.resource, metadata.name, metadata.uid))
-    elif not companion.once and _differs(companion, found):
+    elif not companion.create_only and _differs(companion, found):
         builder.actions.append(_apply(builder, companion, metadata.uid))
 
 
@@ -62,11 +62,11 @@ def _apply(builder: PlanBuilder, companion: Companion, uid: str = "") -> Apply:
         },
         **companion.content(),
     }
-    return Apply(resource, manifest, uid, essential=companion.kind.lasting)
+    return Apply(resource, manifest, uid, essential=companion.kind.needed_by_pods)
 
 
 def _fingerprint(companion: Companion) -> str:
-    return hashlib.blake2s(companion.facts.encode("utf-8", "replace"), digest_size=16).hexdigest()
+    return hashlib.blake2s(companion.inputs.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _differs(companion: Companion, found: Unstructured) -> bool:

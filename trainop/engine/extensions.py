@@ -21,7 +21,7 @@ INFRA_RESTART_LIMIT = ANNOTATION_PREFIX + "infra-restart-limit"
 
 SCOPES = ("pod", "role", "job")
 MODES = ("replica", "leader")
-MOST_RESTARTS = 2**31 - 1
+MAX_RESTART_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ def _read_limit(fields: Fields, annotations: Mapping[str, str], name: str) -> in
     value = annotations.get(name)
     if value is None:
         return None
-    if re.fullmatch("[0-9]{1,10}", value) and int(value) <= MOST_RESTARTS:
+    if re.fullmatch("[0-9]{1,10}", value) and int(value) <= MAX_RESTART_LIMIT:
         return int(value)
-    fields.invalid(_path(name), value, f"must be a whole number from 0 to {MOST_RESTARTS}")
+    fields.invalid(_path(name), value, f"must be a whole number from 0 to {MAX_RESTART_LIMIT}")
     return None
 
 

@@ -33,7 +33,7 @@ class Restart(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fatality:
+class FatalFailure:
     """Pods of a role that end the job."""
 
     role: Role
@@ -45,7 +45,7 @@ class Fatality:
 @dataclass(slots=True)
 class Findings:
     restarts: list[Restart] = field(default_factory=list)
-    fatalities: list[Fatality] = field(default_factory=list)
+    fatal_failures: list[FatalFailure] = field(default_factory=list)
 
 
 def examine(
@@ -60,26 +60,26 @@ def examine(
     for slots in all_slots:
         role = slots.role
         final = 0
-        for pod in slots.holders.values():
+        for pod in slots.pods.values():
             uid = pod.metadata.uid
-            if pod.status.phase != "Failed" and not (wide and history.settled(uid)):
+            if pod.status.phase != "Failed" and not (wide and history.is_counted(uid)):
                 continue
-            if history.settled(uid) or may_restart(framework, role, pod):
+            if history.is_counted(uid) or may_restart(framework, role, pod):
                 findings.restarts.append(Restart(role, pod, disrupted(pod)))
             else:
                 final += 1
-        for index, pod in slots.dying.items():
-            if not history.settled(pod.metadata.uid):
-                final += _look_at_dying(findings, role, index, pod, history)
+        for index, pod in slots.terminating.items():
+            if not history.is_counted(pod.metadata.uid):
+                final += _examine_terminating(findings, role, index, pod, history)
         if role.restart_policy == "Never":
             final += history.lost(role.type, (pod.metadata.uid for pod in pods))
         by_code = role.restart_policy == "ExitCode"
         if final and (by_code or not framework.tolerates(job, role)):
-            findings.fatalities.append(Fatality(role, final, by_code))
+            findings.fatal_failures.append(FatalFailure(role, final, by_code))
     return findings
 
 
-def _look_at_dying(findings: Findings, role: Role, index: int, pod: Pod, history: RestartHistory) -> int:
+def _examine_terminating(findings: Findings, role: Role, index: int, pod: Pod, history: RestartHistory) -> int:
     """A pod that somebody else is deleting; answers 1 if that ends the job now. Never begun, it is just replaced."""
     match pod.status.phase:
         case "Pending":
@@ -120,7 +120,7 @@ def disrupted(pod: Pod) -> bool:
 
 def restartable(job: Job, restarts: Sequence[Restart]) -> list[Restart]:
     """Those that can be followed by new pods: a failed pod stays as long as its successor cannot be made."""
-    held = {restart_group(job, role.type) for role in job.roles if not (role.makeable and job.readable)}
+    held = {restart_group(job, role.type) for role in job.roles if not (role.has_valid_template and job.readable)}
     return [restart for restart in restarts if restart_group(job, restart.role.type) not in held]
 
 
@@ -139,10 +139,10 @@ def restart_group(job: Job, role: str) -> str:
 def count_new_restarts(job: Job, findings: Findings, history: RestartHistory) -> NewRestarts:
     """Each pod is a restart, or each circle of pods, which is a disruption if any pod of it was disrupted: its peers
     fail because of that one."""
-    fresh = [restart for restart in findings.restarts if not history.settled(restart.pod.metadata.uid)]
+    fresh = [restart for restart in findings.restarts if not history.is_counted(restart.pod.metadata.uid)]
     if job.extensions.restart_scope == "pod":
         disruptions = sum(restart.disrupted for restart in fresh)
         return NewRestarts(len(fresh) - disruptions, disruptions)
-    circles = {restart_group(job, restart.role.type) for restart in fresh}
+    groups = {restart_group(job, restart.role.type) for restart in fresh}
     disrupted = {restart_group(job, restart.role.type) for restart in fresh if restart.disrupted}
-    return NewRestarts(len(circles - disrupted), len(disrupted))
+    return NewRestarts(len(groups - disrupted), len(disrupted))

@@ -21,14 +21,14 @@ DUPLICATE = "Duplicate value"
 TOO_MANY = "Too many"
 
 
-LONGEST_SENTENCE = LONGEST - 128
+MAX_SENTENCE_LENGTH = LONGEST - 128
 """Bytes, so that there is room for what comes before it."""
 
-MOST_WRONG = 100
+MAX_INVALID_ENTRIES = 100
 """Entries of one list."""
 
-LONGEST_PATH = 256
-LONGEST_VALUE = 100
+MAX_PATH_LENGTH = 256
+MAX_VALUE_LENGTH = 100
 
 
 class FieldError(NamedTuple):
@@ -50,8 +50,8 @@ def sentence(errors: Sequence[FieldError], more: int = 0) -> str:
     `more` counts those that are not among `errors`."""
     total = len(errors) + more
     if total == 1:
-        return cut(str(errors[0]), LONGEST_SENTENCE)
-    return f"[{join_some(map(str, errors), total, limit=LONGEST_SENTENCE)}]"
+        return cut(str(errors[0]), MAX_SENTENCE_LENGTH)
+    return f"[{join_some(map(str, errors), total, limit=MAX_SENTENCE_LENGTH)}]"
 
 
 class Fields:
@@ -69,7 +69,7 @@ class Fields:
         return tuple(self._errors)
 
     def _add(self, path: str, type_: str, detail: str, value: str = "") -> None:
-        self._errors.append(FieldError(cut(path, LONGEST_PATH), type_, cut(detail, LONGEST_SENTENCE), value))
+        self._errors.append(FieldError(cut(path, MAX_PATH_LENGTH), type_, cut(detail, MAX_SENTENCE_LENGTH), value))
 
     def required(self, path: str, detail: str) -> None:
         self._add(path, REQUIRED, detail)
@@ -119,7 +119,7 @@ class Fields:
             try:
                 found.append(value if isinstance(value, kind) else msgspec.convert(value, kind))
             except msgspec.ValidationError:
-                if wrong == MOST_WRONG:
+                if wrong == MAX_INVALID_ENTRIES:
                     rest = f"after {place:,} entries, of which {wrong} are wrong, {len(values) - place:,} are not read"
                     self._add(path, TOO_MANY, rest)
                     break
@@ -145,16 +145,16 @@ class Fields:
         self.invalid(path, value, "must be true or false")
         return False
 
-    def integer(self, path: str, value: object, *, least: int | None = None, most: int = 2**31 - 1) -> int | None:
+    def integer(self, path: str, value: object, *, minimum: int | None = None, maximum: int = 2**31 - 1) -> int | None:
         """A whole number from `least` to `most`; anything else, absence included, is None."""
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool):
             self.invalid(path, value, "must be a whole number")
-        elif value > most:
-            self.invalid(path, value, f"must be less than or equal to {most}")
-        elif least is not None and value < least:
-            self.invalid(path, value, f"must be greater than or equal to {least}")
+        elif value > maximum:
+            self.invalid(path, value, f"must be less than or equal to {maximum}")
+        elif minimum is not None and value < minimum:
+            self.invalid(path, value, f"must be greater than or equal to {minimum}")
         else:
             return value
         return None
@@ -184,11 +184,11 @@ def _quote(value: object) -> str:
     """JSON, cut short: messages land in conditions and events. No more of the value is looked at than is shown."""
     pieces: list[str] = []
     size = 0
-    for piece in _WRITER.iterencode(value[: LONGEST_VALUE + 1] if isinstance(value, str) else value):
-        pieces.append(piece[: LONGEST_VALUE + 1])
+    for piece in _WRITER.iterencode(value[: MAX_VALUE_LENGTH + 1] if isinstance(value, str) else value):
+        pieces.append(piece[: MAX_VALUE_LENGTH + 1])
         size += len(piece)
-        if size > LONGEST_VALUE:
-            return f"{''.join(pieces)[: LONGEST_VALUE - 3]}..."
+        if size > MAX_VALUE_LENGTH:
+            return f"{''.join(pieces)[: MAX_VALUE_LENGTH - 3]}..."
     return "".join(pieces)
 
 

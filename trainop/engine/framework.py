@@ -70,8 +70,8 @@ class Services(enum.Enum):
 class Replicas(NamedTuple):
     """What a kind allows and assumes of one replica type."""
 
-    least: int = 0
-    most: int | None = None
+    minimum: int = 0
+    maximum: int | None = None
     """None is no limit."""
     default: int = 1
     """The count if none is given."""
@@ -88,7 +88,7 @@ class CompanionKind(NamedTuple):
     """A kind of object that jobs may have beside pods and services."""
 
     resource: Resource
-    lasting: bool
+    needed_by_pods: bool
     """Pods refer to it: it stays until the job itself goes, and a job whose companion is refused fails. Otherwise it
     goes as soon as the job does not ask for it, is suspended or has finished."""
     metadata_only: bool = False
@@ -100,11 +100,11 @@ class Companion(NamedTuple):
 
     kind: CompanionKind
     name: str
-    facts: str
+    inputs: str
     """Whatever its content depends on: with other facts it is written anew."""
     content: Callable[[], Json]
     """All but apiVersion, kind and metadata."""
-    once: bool = False
+    create_only: bool = False
     """Written once and never again, whatever it becomes: content that is random, such as the key in a Secret."""
     ready: Callable[[Unstructured], bool] | None = None
     """Pods are created only once this is true of the object as it is seen, such as the phase of a PodGroup. None: they

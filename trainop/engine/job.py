@@ -11,9 +11,9 @@ from trainop.engine.extensions import Extensions
 from trainop.engine.fields import FieldError
 from trainop.runtime.objects.metadata import Json, Metadata
 
-MOST_REPLICAS = 100_000
+MAX_REPLICAS = 100_000
 """Of a job: about what the largest clusters hold; beyond it a typing error must not cost the operator its memory."""
-UNKNOWN_REPLICAS = MOST_REPLICAS + 1
+UNKNOWN_REPLICAS = MAX_REPLICAS + 1
 """Of a role whose number cannot be read: no pod is beyond it, and no number of pods is all of them."""
 
 
@@ -38,7 +38,7 @@ class Role:
     """The raw pod template, never mutated."""
     ports: tuple[Port, ...] = ()
     """Ports of the container that the framework names, the default port included."""
-    makeable: bool = True
+    has_valid_template: bool = True
     """Pods can be made from the template."""
     indexed: bool = True
     """Names of children end in the index."""

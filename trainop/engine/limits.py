@@ -57,7 +57,7 @@ def _past_backoff(
         return False
     if fresh and history.failures + fresh > limit:
         return True
-    if limit == 0 and findings.fatalities:
+    if limit == 0 and findings.fatal_failures:
         return True
     in_place = _container_restarts(all_slots)
     return in_place > 0 and in_place >= limit
@@ -69,7 +69,7 @@ def _container_restarts(all_slots: Iterable[RoleSlots]) -> int:
         container.restart_count
         for slots in all_slots
         if slots.role.restart_policy != "Never"
-        for pod in slots.holders.values()
+        for pod in slots.pods.values()
         if pod.status.phase == "Running"
         for container in (*pod.status.init_container_statuses, *pod.status.container_statuses)
     )

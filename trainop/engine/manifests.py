@@ -18,14 +18,14 @@ from trainop.runtime.objects.metadata import Json, owner_reference
 POD_RESTART_POLICY = {"ExitCode": "Never"}
 """Where the policy of a role differs from that of its pods: whether to restart is ours to say then."""
 
-LONGEST_VARIABLE = 128 * 1024 - 1
+MAX_VARIABLE_SIZE = 128 * 1024 - 1
 """Bytes of `NAME=value`; with a longer one Linux starts no program (`MAX_ARG_STRLEN`, less the byte at the end)."""
 
-LARGEST_BODY = 3 * 1024 * 1024
+MAX_BODY_SIZE = 3 * 1024 * 1024
 """Bytes of a request that the API server takes (kubernetes `staging/src/k8s.io/apiserver/pkg/server/config.go`,
 `MaxRequestBodyBytes`)."""
 
-_HOLE = msgspec.Raw(b"\0")
+_PLACEHOLDER = msgspec.Raw(b"\0")
 """Where something of one replica goes: JSON has this byte nowhere, in strings it is escaped."""
 
 _encode = msgspec.json.Encoder().encode
@@ -74,21 +74,21 @@ class Manifests:
         self._ports: dict[str, msgspec.Raw] = {}
 
     @cached_property
-    def excess(self) -> FieldError | None:
+    def size_error(self) -> FieldError | None:
         """Why no program could start in the pods: a variable is too long for Linux, or a pod for a request."""
-        for role in filter(attrgetter("makeable"), self._job.roles):
+        for role in filter(attrgetter("has_valid_template"), self._job.roles):
             at = f"spec.{self._framework.replica_specs}[{role.type}]"
             entries = self._environment(role, max(role.replicas, 1) - 1)
             for entry in entries:
                 size = len(entry["name"]) + len("=") + _size(entry.get("value", ""))
-                if size > LONGEST_VARIABLE:
+                if size > MAX_VARIABLE_SIZE:
                     found = f"the variable {entry['name']} of {role.type} replicas would have {size} bytes"
-                    limit = f"Linux starts no program with more than {LONGEST_VARIABLE}"
+                    limit = f"Linux starts no program with more than {MAX_VARIABLE_SIZE}"
                     return FieldError(at, FORBIDDEN, f"{found}, and {limit}")
             size = self._size_of_pod(role, entries)
-            if size > LARGEST_BODY:
+            if size > MAX_BODY_SIZE:
                 found = f"a pod of {role.type} replicas would have at least {size} bytes"
-                limit = f"the API server takes no request with more than {LARGEST_BODY}"
+                limit = f"the API server takes no request with more than {MAX_BODY_SIZE}"
                 return FieldError(at, FORBIDDEN, f"{found}, and {limit}")
         return None
 
@@ -97,7 +97,7 @@ class Manifests:
         variables = _encode(entries)[1:-1]
         if self._additions.in_all_containers:
             size = len(variables) * len(role.template["spec"]["containers"])
-            if size > LARGEST_BODY:
+            if size > MAX_BODY_SIZE:
                 return size
         return self._template(role, bool(entries)).size(variables)
 
@@ -150,10 +150,10 @@ class Manifests:
         manifest = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {**self._metadata(_HOLE, _HOLE), **kept},
+            "metadata": {**self._metadata(_PLACEHOLDER, _PLACEHOLDER), **kept},
             "spec": self._pod_spec(role, with_variables),
         }
-        to_name, to_labels, *parts = _encode(manifest).split(bytes(_HOLE))
+        to_name, to_labels, *parts = _encode(manifest).split(bytes(_PLACEHOLDER))
         own = {*self._labels(role, 0), JOB_ROLE}
         shared = _encode({name: value for name, value in _labels_of(role).items() if name not in own})
         return _Template(to_name, to_labels, b"{" if shared == b"{}" else shared[:-1] + b",", parts)
@@ -185,7 +185,7 @@ class Manifests:
             if added.command and not container.get("command"):
                 container["command"] = list(added.command)
         if with_variables:
-            container["env"] = [*(container.get("env") or ()), _HOLE]
+            container["env"] = [*(container.get("env") or ()), _PLACEHOLDER]
         if added.mounts:
             mounts = [{"name": mount.name, "mountPath": mount.path, "readOnly": True} for mount in added.mounts]
             container["volumeMounts"] = [*(container.get("volumeMounts") or ()), *mounts]

@@ -17,16 +17,16 @@ import msgspec
 from trainop.engine.extensions import read_extensions
 from trainop.engine.fields import Fields
 from trainop.engine.framework import OURS, Framework, Replicas
-from trainop.engine.job import MOST_REPLICAS, UNKNOWN_REPLICAS, Job, Port, Role, RunPolicy
+from trainop.engine.job import MAX_REPLICAS, UNKNOWN_REPLICAS, Job, Port, Role, RunPolicy
 from trainop.engine.manifests import child_name
-from trainop.engine.readings import weigh
+from trainop.engine.readings import apply_readings
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 CLEAN_POD_POLICIES = ("None", "Running", "All")
 NAME = "metadata.name"
-LONGEST_LABEL = 63
-MOST_UNKNOWN = 20
+MAX_LABEL_LENGTH = 63
+MAX_UNKNOWN_ROLES = 20
 """Roles that the kind does not have; more of them are only counted."""
 
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -35,7 +35,7 @@ _NOT_DNS_1035 = (
     "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
     "'[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
-_TOO_LONG = f"must be no more than {LONGEST_LABEL} characters"
+_TOO_LONG = f"must be no more than {MAX_LABEL_LENGTH} characters"
 
 
 def ignored(job: Unstructured, ours: str = OURS) -> bool:
@@ -55,13 +55,13 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
     extensions = read_extensions(fields, raw.metadata.annotations)
     job = Job(raw.metadata, spec, roles, run_policy, extensions)
     _check_name(fields, job)
-    if job.replicas > MOST_REPLICAS and all(role.replicas != UNKNOWN_REPLICAS for role in roles):
+    if job.replicas > MAX_REPLICAS and all(role.replicas != UNKNOWN_REPLICAS for role in roles):
         at = f"spec.{framework.replica_specs}"
-        fields.forbidden(at, f"all roles together must have no more than {MOST_REPLICAS} replicas, not {job.replicas}")
+        fields.forbidden(at, f"all roles together must have no more than {MAX_REPLICAS} replicas, not {job.replicas}")
     framework.rules(job, fields)
     if not fields.errors:
         return job
-    weighed = weigh(framework.replica_specs, job, fields.errors, fields.more)
+    weighed = apply_readings(framework.replica_specs, job, fields.errors, fields.more)
     # What could not be read may be anywhere: the fault names one place, and there may be others.
     return replace(weighed, readable=False) if raw.fault is not None else weighed
 
@@ -84,11 +84,11 @@ def _read_run_policy(fields: Fields, raw: object, ours: str = OURS) -> RunPolicy
         fields.choice(f"{at}.managedBy", policy["managedBy"], (MULTIKUEUE, ours), ours)
     return RunPolicy(
         clean_pod_policy=_read_clean_pod_policy(fields, f"{at}.cleanPodPolicy", policy.get("cleanPodPolicy")),
-        ttl=fields.integer(f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished"), least=0),
+        ttl=fields.integer(f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished"), minimum=0),
         active_deadline=fields.integer(
-            f"{at}.activeDeadlineSeconds", policy.get("activeDeadlineSeconds"), least=0, most=2**63 - 1
+            f"{at}.activeDeadlineSeconds", policy.get("activeDeadlineSeconds"), minimum=0, maximum=2**63 - 1
         ),
-        backoff_limit=fields.integer(f"{at}.backoffLimit", policy.get("backoffLimit"), least=0),
+        backoff_limit=fields.integer(f"{at}.backoffLimit", policy.get("backoffLimit"), minimum=0),
         suspend=fields.flag(f"{at}.suspend", policy.get("suspend")),
     )
 
@@ -128,9 +128,9 @@ def _match_keys(framework: Framework, fields: Fields, at: str, raw: Json) -> dic
             fields.duplicate(f"{at}[{key}]", key, f"give {type_} once")
         else:
             spelled[type_] = (key, value)
-    for key in unknown[:MOST_UNKNOWN]:
+    for key in unknown[:MAX_UNKNOWN_ROLES]:
         fields.unsupported(f"{at}[{key}]", key, tuple(framework.roles))
-    fields.more += max(0, len(unknown) - MOST_UNKNOWN)
+    fields.more += max(0, len(unknown) - MAX_UNKNOWN_ROLES)
     return spelled
 
 
@@ -156,15 +156,15 @@ def _read_role(framework: Framework, fields: Fields, at: str, type_: str, raw: o
 def _read_replicas(fields: Fields, path: str, value: object, limits: Replicas) -> int:
     """The default if not given. Of a number outside the kind's limits, the nearest one that they allow. What is no
     number at all may mean any count."""
-    count = fields.integer(path, value, least=None if limits.least else 0, most=MOST_REPLICAS)
+    count = fields.integer(path, value, minimum=None if limits.minimum else 0, maximum=MAX_REPLICAS)
     if count is None:
         return limits.default if value is None else UNKNOWN_REPLICAS
-    if limits.most is not None and not limits.least <= count <= limits.most:
-        fields.forbidden(path, f"must be {limits.most}")
-        return limits.most
-    if count < limits.least:
-        fields.forbidden(path, f"must be at least {limits.least}")
-    return max(count, limits.least)
+    if limits.maximum is not None and not limits.minimum <= count <= limits.maximum:
+        fields.forbidden(path, f"must be {limits.maximum}")
+        return limits.maximum
+    if count < limits.minimum:
+        fields.forbidden(path, f"must be at least {limits.minimum}")
+    return max(count, limits.minimum)
 
 
 def _read_template(framework: Framework, fields: Fields, at: str, template: Json) -> tuple[Port, ...]:
@@ -218,7 +218,7 @@ def _read_port(fields: Fields, at: str, raw: object) -> Port:
     number = port.get("containerPort")
     if number is None:
         fields.required(f"{at}.containerPort", "must be required")
-    number = fields.integer(f"{at}.containerPort", number, least=1, most=65535)
+    number = fields.integer(f"{at}.containerPort", number, minimum=1, maximum=65535)
     name, protocol = (fields.text(f"{at}.{field}", port.get(field)) for field in ("name", "protocol"))
     return Port(number or 0, name, protocol)
 
@@ -227,15 +227,15 @@ def _check_name(fields: Fields, job: Job) -> None:
     """A service bears the name of each replica, and a service's name is a DNS label."""
     name, at = job.name, NAME
     wrong = [] if _DNS_1035.fullmatch(name) else [_NOT_DNS_1035]
-    if len(name) > LONGEST_LABEL:
+    if len(name) > MAX_LABEL_LENGTH:
         wrong.append(_TOO_LONG)
     if wrong:
         fields.invalid(at, name, f"should match: {','.join(wrong)}")
         return
     known = [role for role in job.roles if role.replicas != UNKNOWN_REPLICAS]
     longest = max((child_name(name, role, max(role.replicas, 1) - 1) for role in known), key=len, default="")
-    if len(longest) > LONGEST_LABEL:
-        excess = len(longest) - LONGEST_LABEL
+    if len(longest) > MAX_LABEL_LENGTH:
+        excess = len(longest) - MAX_LABEL_LENGTH
         fields.invalid(
             at, name, f'the service "{longest}" {_TOO_LONG}: shorten the job\'s name by {excess} or lower its replicas'
         )

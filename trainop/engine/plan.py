@@ -13,15 +13,15 @@ from trainop.engine.actions import DeleteJob, Plan
 from trainop.engine.admission import find_errors
 from trainop.engine.assess import Assessment, assess_job
 from trainop.engine.builder import PlanBuilder
-from trainop.engine.claim import claim, name_some
+from trainop.engine.claim import claim, join_names
 from trainop.engine.cleanup import sweep
 from trainop.engine.companions import reconcile_companions
-from trainop.engine.failures import Fatality
+from trainop.engine.failures import FatalFailure
 from trainop.engine.fields import sentence
 from trainop.engine.framework import Framework, Progress
 from trainop.engine.limits import Limit, seconds_to_live
 from trainop.engine.parse import ignored, parse
-from trainop.engine.replicas import fill, remove_surplus
+from trainop.engine.replicas import create_missing, remove_surplus
 from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.restarts import restart
 from trainop.engine.seen import Snapshot, UnreadablePod
@@ -45,9 +45,9 @@ def plan(framework: Framework, seen: Snapshot) -> Plan:
         return _tidy_up(builder)
     _note_creation(builder)
     begun = status.start_time is not None or builder.has_pods
-    if not begun and (problem := _why_never(builder)):
+    if not begun and (problem := _find_fatal_errors(builder)):
         return _refuse(builder, problem)
-    _look_at_dying(builder)
+    _check_terminating_pods(builder)
     return _suspend(builder) if job.run_policy.suspend else _proceed(builder)
 
 
@@ -65,13 +65,13 @@ def _begin(framework: Framework, seen: Snapshot) -> PlanBuilder:
     return PlanBuilder(framework, job, seen, claim(framework, job, seen))
 
 
-def _why_never(builder: PlanBuilder) -> str:
+def _find_fatal_errors(builder: PlanBuilder) -> str:
     """What keeps the job from ever running; empty if nothing does."""
     errors = find_errors(builder.job, lambda: builder.manifests)
     return sentence(errors, builder.job.more_errors) if errors else ""
 
 
-def _why_wrong(builder: PlanBuilder) -> str:
+def _describe_errors(builder: PlanBuilder) -> str:
     """What validation says of the job; empty if nothing."""
     return sentence(builder.job.errors, builder.job.more_errors) if builder.job.errors else ""
 
@@ -158,15 +158,15 @@ def _fail_at_limit(builder: PlanBuilder, limit: Limit, history: RestartHistory) 
     return _fail(builder, limit.message.format(builder.job.name), abrupt=True)
 
 
-def _fail_because(builder: PlanBuilder, fatality: Fatality, progress: Progress) -> Plan:
-    type_ = fatality.role.type
-    if fatality.exit_code:
+def _fail_because(builder: PlanBuilder, fatal_failure: FatalFailure, progress: Progress) -> Plan:
+    type_ = fatal_failure.role.type
+    if fatal_failure.exit_code:
         text = f'job "{builder.job.name}" is failing because "{type_}" replica(s) failed.'
         return _fail(builder, text, event_type="Warning")
     if progress.running:
         _set_running(builder)
     return _fail(
-        builder, _fill_text(builder, builder.framework.texts(builder.job).failed, count=fatality.count, role=type_)
+        builder, _fill_text(builder, builder.framework.texts(builder.job).failed, count=fatal_failure.count, role=type_)
     )
 
 
@@ -206,7 +206,7 @@ def _suspend(builder: PlanBuilder) -> Plan:
     return builder.plan(status_first=fresh)
 
 
-def _await_departure(builder: PlanBuilder) -> Plan:
+def _wait_for_old_pods(builder: PlanBuilder) -> Plan:
     """Resumed while pods from before are still there: the job stays suspended until they have gone, so that their end
     is not taken for a failure of the new ones."""
     builder.actions += sweep(builder.children, "All")
@@ -222,13 +222,13 @@ def _resume(builder: PlanBuilder) -> None:
         builder.annotations[RESTARTS] = None
 
 
-def _look_at_dying(builder: PlanBuilder) -> None:
+def _check_terminating_pods(builder: PlanBuilder) -> None:
     stuck = StuckPods(builder.seen.wall or builder.seen.now, builder.seen.options)
     for pod in builder.children.pods.ours:
         if pod.metadata.deletion_timestamp is not None:
-            stuck.look_at(pod, ours=True)
-    for pod in builder.children.pods.leaving.values():
-        stuck.look_at(pod, ours=False)
+            stuck.check(pod, ours=True)
+    for pod in builder.children.pods.being_removed.values():
+        stuck.check(pod, ours=False)
     builder.actions += stuck.actions
     builder.notices += stuck.notices
     builder.requeue_after(stuck.requeue_after)
@@ -241,12 +241,12 @@ def _proceed(builder: PlanBuilder) -> Plan:
     """The status of a resumed job goes first: as long as it says Suspended, pods are taken for those from before."""
     resumed = builder.status.is_true(SUSPENDED)
     if resumed:
-        if builder.children.pods.ours or builder.children.pods.adoptees:
-            return _await_departure(builder)
+        if builder.children.pods.ours or builder.children.pods.orphans:
+            return _wait_for_old_pods(builder)
         _resume(builder)
     if builder.job.errors:
         identity = f"validation/{builder.job.metadata.generation}"
-        builder.warn(identity, builder.reason(VALIDATION), _validation_text(builder, _why_wrong(builder)))
+        builder.warn(identity, builder.reason(VALIDATION), _validation_text(builder, _describe_errors(builder)))
     following = _advance(builder)
     return replace(following, status_first=True) if resumed else following
 
@@ -265,13 +265,13 @@ def _advance(builder: PlanBuilder) -> Plan:
     _count_failed_pods(builder, found)
     if found.limit is not None:
         return _fail_at_limit(builder, found.limit, found.history)
-    if found.findings.fatalities:
-        return _fail_because(builder, found.findings.fatalities[0], found.progress)
+    if found.findings.fatal_failures:
+        return _fail_because(builder, found.findings.fatal_failures[0], found.progress)
     if job.readable:
         gated = not reconcile_companions(builder, active=True)
         restart(builder, found)
         remove_surplus(builder, found)
-        fill(builder, found, gated=gated)
+        create_missing(builder, found, gated=gated)
     if found.progress.running and not found.findings.restarts and not _restart_pending(builder, found):
         _set_running(builder)
     _write_history(builder, found.history)
@@ -282,7 +282,7 @@ def _advance(builder: PlanBuilder) -> Plan:
 def _write_history(builder: PlanBuilder, history: RestartHistory) -> None:
     """The job goes on: a limit that an earlier pass noted, without being able to write the condition, does not count
     any more."""
-    if history.touched or history.stopped:
+    if history.changed or history.stopped:
         history.stopped = ""
         builder.annotations[RESTARTS] = history.text(builder.children.pods.uids())
 
@@ -290,8 +290,8 @@ def _write_history(builder: PlanBuilder, history: RestartHistory) -> None:
 def _count_failed_pods(builder: PlanBuilder, found: Assessment) -> None:
     """Once each: a pod to be restarted is settled thereafter, a fatality is the job's end."""
     restarts = (pod for _, pod, _ in found.findings.restarts if pod.status.phase == "Failed")
-    count = sum(not found.history.settled(pod.metadata.uid) for pod in restarts)
-    count += sum(fatality.count for fatality in found.findings.fatalities)
+    count = sum(not found.history.is_counted(pod.metadata.uid) for pod in restarts)
+    count += sum(fatal_failure.count for fatal_failure in found.findings.fatal_failures)
     if count:
         builder.count("failed_pods", count)
 
@@ -312,10 +312,10 @@ def _notice(builder: PlanBuilder, arrangement: Arrangement) -> None:
         if isinstance(pod, UnreadablePod):
             builder.warn_unreadable("Pod", pod.metadata.name, pod.fault)
     if unreadable := arrangement.unreadable:
-        named = name_some(pod.metadata for pod in unreadable)
+        named = join_names(pod.metadata for pod in unreadable)
         text = "Not counted and not replaced, as their labels replica-type and replica-index name no replica"
         builder.warn("labels", "InvalidReplicaLabels", f"{text}: {named}")
     for claimed, kind in ((builder.children.pods, "Pod"), (builder.children.services, "Service")):
-        if claimed.strangers:
+        if claimed.unexpected:
             text = f"Not made for {builder.framework.kind} {builder.job.name}, so ignored although they have its labels"
-            builder.warn(f"strangers/{kind}", f"Unexpected{kind}s", f"{text}: {name_some(claimed.strangers)}")
+            builder.warn(f"strangers/{kind}", f"Unexpected{kind}s", f"{text}: {join_names(claimed.unexpected)}")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from trainop.engine.fields import DUPLICATE, FORBIDDEN, INVALID, NOT_SUPPORTED, REQUIRED, FieldError
-from trainop.engine.job import MOST_REPLICAS, Job, Role
+from trainop.engine.job import MAX_REPLICAS, Job, Role
 
 
 class Effect(enum.Enum):
@@ -79,18 +79,18 @@ def _covers(row: str, path: str) -> bool:
     return path == row or (row != "spec" and path.startswith((f"{row}.", f"{row}[")))
 
 
-def weigh(replica_specs: str, job: Job, errors: Sequence[FieldError], more: int) -> Job:
+def apply_readings(replica_specs: str, job: Job, errors: Sequence[FieldError], more: int) -> Job:
     """The job with its errors, and what they hold up. `more` errors, of roles that the kind does not have, hold up
     nothing."""
     effects = [(error, find_reading(replica_specs, error).effect) for error in errors]
     broken = {
         error.path.partition("[")[2].partition("]")[0].lower() for error, effect in effects if effect is Effect.ROLE
     }
-    roles = tuple(_break(role) if role.label in broken else role for role in job.roles)
-    readable = job.replicas <= MOST_REPLICAS and all(effect is not Effect.JOB for _, effect in effects)
+    roles = tuple(_drop_template(role) if role.label in broken else role for role in job.roles)
+    readable = job.replicas <= MAX_REPLICAS and all(effect is not Effect.JOB for _, effect in effects)
     return replace(job, roles=roles, errors=tuple(errors), more_errors=more, readable=readable)
 
 
-def _break(role: Role) -> Role:
+def _drop_template(role: Role) -> Role:
     """Nothing reads the template any more, which may have any shape."""
-    return replace(role, template={}, makeable=False)
+    return replace(role, template={}, has_valid_template=False)

@@ -21,36 +21,36 @@ from trainop.engine.restarts import restarting_groups
 from trainop.engine.seen import Pod, Service
 from trainop.engine.slots import RoleSlots, read_place
 
-MOST_PER_PLAN = 500
+MAX_PER_PLAN = 500
 """Pods, and services, that one plan creates at most, and pods that it takes away as too many: each of them brings the
 next pass, and the history has room for them."""
-LEFT_AGAIN_AFTER = 30.0
+NAME_OCCUPIED_REQUEUE_DELAY = 30.0
 """Seconds until the next look at a name whose holder is going; its end wakes the job before that."""
 
 
 def remove_surplus(builder: PlanBuilder, found: Assessment) -> None:
     """Delete what the spec does not ask for (any more): higher indices, whole roles, and what has no slot's name. Roles
     stay while the spec has errors: one that is missing may be misspelt."""
-    strays = () if builder.job.errors else found.arrangement.strays
-    surplus = (*(pod for slots in found.role_slots for pod in slots.surplus), *strays)
-    for pod in surplus[:MOST_PER_PLAN]:
-        found.history.settle(pod.metadata.uid)
+    removed = () if builder.job.errors else found.arrangement.pods_of_removed_roles
+    surplus = (*(pod for slots in found.role_slots for pod in slots.surplus), *removed)
+    for pod in surplus[:MAX_PER_PLAN]:
+        found.history.mark_counted(pod.metadata.uid)
         builder.actions.append(delete_pod(pod))
 
 
-def fill(builder: PlanBuilder, found: Assessment, *, gated: bool = False) -> None:
+def create_missing(builder: PlanBuilder, found: Assessment, *, gated: bool = False) -> None:
     """Create what is missing, services before pods, leaders before others; delete services that are too many. No pod
     is created while companions are not ready for it (`gated`)."""
     present = _sort_services(builder, found.role_slots)
     busy = restarting_groups(builder.job, found)
     for slots in found.role_slots:
         role = slots.role
-        if not role.makeable:
+        if not role.has_valid_template:
             continue
-        services = _free(builder, role, "Service", _lacking_services(builder, role, present[role.label]))
-        pods = [] if gated else _free(builder, role, "Pod", _due(builder, slots, busy, found.history))
-        if pods and (excess := builder.manifests.excess):  # scaled too far: those that run go on
-            builder.warn("overlong", "FailedCreatePod", f"Error creating: {excess.detail}")
+        services = _available(builder, role, "Service", _lacking_services(builder, role, present[role.label]))
+        pods = [] if gated else _available(builder, role, "Pod", _vacant(builder, slots, busy, found.history))
+        if pods and (size_error := builder.manifests.size_error):  # scaled too far: those that run go on
+            builder.warn("overlong", "FailedCreatePod", f"Error creating: {size_error.detail}")
             continue
         builder.actions += _create(builder, role, services, pods)
         if pods and role.template["spec"].get("restartPolicy"):
@@ -71,7 +71,7 @@ def _create(
         yield action(child_name(job, role, index), partial(encode, role, index))
 
 
-def _due(builder: PlanBuilder, slots: RoleSlots, busy: set[str], history: RestartHistory) -> Iterator[int]:
+def _vacant(builder: PlanBuilder, slots: RoleSlots, busy: set[str], history: RestartHistory) -> Iterator[int]:
     """The vacancies of the role, unless it is to wait for pods to go, or after restarts in a row."""
     group = restart_group(builder.job, slots.role.type)
     if group in busy:
@@ -110,25 +110,25 @@ def _lacking_services(builder: PlanBuilder, role: Role, present: set[int]) -> It
             yield index
 
 
-def _free(builder: PlanBuilder, role: Role, kind: str, indices: Iterator[int]) -> list[int]:
+def _available(builder: PlanBuilder, role: Role, kind: str, indices: Iterator[int]) -> list[int]:
     """Those of the `indices` whose names nobody occupies, as many as one plan creates. An own child that somebody has
     labelled as another replica, or as none, keeps its name until it has gone."""
     claimed: Claimed[Pod] | Claimed[Service] = builder.children.pods if kind == "Pod" else builder.children.services
-    wanted = list(islice(indices, MOST_PER_PLAN))
+    wanted = list(islice(indices, MAX_PER_PLAN))
     if not wanted:
         return wanted
-    going = {child.metadata.name for child in claimed.ours} | claimed.leaving.keys() | claimed.adoptees.keys()
+    going = {child.metadata.name for child in claimed.ours} | claimed.being_removed.keys() | claimed.orphans.keys()
     unreadable = builder.seen.unreadable.get(kind, {})
     free: list[int] = []
     for index in wanted:
         name = child_name(builder.job.name, role, index)
         if name in unreadable:
             builder.warn_unreadable(kind, name, unreadable[name])
-            builder.requeue_after(LEFT_AGAIN_AFTER)  # its end wakes nobody, as nobody knows whose it was
+            builder.requeue_after(NAME_OCCUPIED_REQUEUE_DELAY)  # its end wakes nobody, as nobody knows whose it was
         elif name in claimed.foreign:
             builder.warn_name_taken(kind, name)
         elif name in going:
-            builder.requeue_after(LEFT_AGAIN_AFTER)
+            builder.requeue_after(NAME_OCCUPIED_REQUEUE_DELAY)
         else:
             free.append(index)
     return free

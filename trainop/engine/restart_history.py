@@ -22,11 +22,11 @@ from trainop.engine.status import format_time
 from trainop.runtime.clock import read_time
 
 RESTARTS = ANNOTATION_PREFIX + "restarts"
-LONGEST_WAIT = 300.0
+MAX_BACKOFF = 300.0
 """Seconds."""
-CALM = 600.0
+BACKOFF_RESET_AFTER = 600.0
 """Seconds without a restart after which the next one counts as the first."""
-MOST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 """A stored count above it was not written by us."""
 MAX_ROUNDS = 32
 """Entries of rounds that are read: far more than any kind has roles."""
@@ -60,43 +60,43 @@ class RestartHistory:
         self._job_uid = job_uid
         self.failures = _natural(stored.get("failures"))
         self.disruptions = _natural(stored.get("disruptions"))
-        self._settled = _unpack(stored.get("settled"))
+        self._counted = _unpack(stored.get("settled"))
         self._lost = dict(_read_lost(stored.get("lost")))
         self._rounds = dict(_read_rounds(stored.get("rounds")))
         stopped = stored.get("stopped")
         self.stopped = stopped if isinstance(stopped, str) else ""
         """The limit that ended the job (`limits.Limit`): its pods are deleted whatever `cleanPodPolicy` says. Empty
         unless a limit was reached."""
-        self.touched = False
+        self.changed = False
 
     @property
     def used(self) -> bool:
         """Whether any pod of the job has been restarted or lost."""
-        return bool(self.failures or self.disruptions or self._settled or self._lost or self._rounds)
+        return bool(self.failures or self.disruptions or self._counted or self._lost or self._rounds)
 
-    def settled(self, pod_uid: str) -> bool:
+    def is_counted(self, pod_uid: str) -> bool:
         """The pod is counted already, or deleted by ourselves: its end means nothing new."""
-        return bool(self._settled) and _digest(pod_uid) in self._settled
+        return bool(self._counted) and _digest(pod_uid) in self._counted
 
-    def settle(self, pod_uid: str) -> None:
+    def mark_counted(self, pod_uid: str) -> None:
         """We are about to delete the pod."""
-        if not self.settled(pod_uid):
-            self._settled.add(_digest(pod_uid))
-            self.touched = True
+        if not self.is_counted(pod_uid):
+            self._counted.add(_digest(pod_uid))
+            self.changed = True
 
     def count(self, failures: int, disruptions: int) -> None:
         """So many restarts more of each budget; their pods are to be settled."""
         self.failures += failures
         self.disruptions += disruptions
 
-    def begin_round(self, role: str, born: datetime | None, now: datetime) -> None:
+    def begin_round(self, role: str, created: datetime | None, now: datetime) -> None:
         """A pod of the role, created at `born`, is restarted: a new round unless it is of the generation that failed
         before. As `born` is of the API server's clock, which may be ahead of ours, `wait` has to agree: while the role
         waits, no newer pod of it is made, and pods that fail together remain one round."""
         number, last = self._rounds.get(role, Rounds(0, now))
-        if number and (now - last).total_seconds() > CALM:
+        if number and (now - last).total_seconds() > BACKOFF_RESET_AFTER:
             number = 0
-        if not number or (born is not None and born >= last and not self.wait(role, now)):
+        if not number or (created is not None and created >= last and not self.wait(role, now)):
             self._rounds[role] = Rounds(number + 1, now.replace(microsecond=0))
 
     def wait(self, role: str, now: datetime) -> float:
@@ -105,7 +105,7 @@ class RestartHistory:
         number, last = self._rounds.get(role, Rounds(0, now))
         if number < 2:
             return 0.0
-        pause = min(2.0 ** min(number - 2, 10), LONGEST_WAIT)
+        pause = min(2.0 ** min(number - 2, 10), MAX_BACKOFF)
         passed = (now - last).total_seconds()
         return max(0.0, pause - passed) if passed >= 0 else 0.0
 
@@ -115,12 +115,12 @@ class RestartHistory:
         digest = _digest(pod_uid)[:SHORT]
         if self._lost.get((role, index)) != digest:
             self._lost[role, index] = digest
-            self.touched = True
+            self.changed = True
 
     def clear_lost(self, role: str, index: int) -> None:
         """The mourned pod has succeeded after all."""
         if self._lost.pop((role, index), None) is not None:
-            self.touched = True
+            self.changed = True
 
     def clear_lost_beyond(self, replicas: Mapping[str, int]) -> None:
         """Losses count only in slots that the job still has, given the replicas of each role: what was lost and then
@@ -146,7 +146,7 @@ class RestartHistory:
             "job": self._job_uid,
             "failures": self.failures,
             "disruptions": self.disruptions,
-            "settled": _pack(self._settled & left),
+            "settled": _pack(self._counted & left),
             "rounds": {role: [number, format_time(last)] for role, (number, last) in sorted(self._rounds.items())},
             "lost": {role: "".join(entries) for role, entries in lost.items()},
             "stopped": self.stopped,
@@ -187,7 +187,7 @@ def _read_index(text: str) -> int:
 
 def _natural(value: object) -> int:
     """What no count of ours can be is none: Python writes no number of more than 4,300 digits."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT else 0
 
 
 def _digest(uid: str) -> str:

@@ -28,16 +28,16 @@ def restart(builder: PlanBuilder, found: Assessment) -> None:
     for each in findings.restarts:
         role = each.role.type
         new.setdefault(role, 0)
-        if not history.settled(each.pod.metadata.uid):
+        if not history.is_counted(each.pod.metadata.uid):
             new[role] += 1
-            history.settle(each.pod.metadata.uid)
-            born = read_time(each.pod.metadata.creation_timestamp)
-            history.begin_round(restart_group(builder.job, role), born, builder.seen.now)
+            history.mark_counted(each.pod.metadata.uid)
+            created = read_time(each.pod.metadata.creation_timestamp)
+            history.begin_round(restart_group(builder.job, role), created, builder.seen.now)
     for pod in (*(each.pod for each in findings.restarts), *_peers(builder.job, found.role_slots, new, history)):
-        history.settle(pod.metadata.uid)
+        history.mark_counted(pod.metadata.uid)
         if not pod.metadata.terminating:
             builder.actions.append(delete_pod(pod))
-    _tell(builder, new)
+    _report(builder, new)
 
 
 def _peers(job: Job, all_slots: Iterable[RoleSlots], new: dict[str, int], history: RestartHistory) -> Iterator[Pod]:
@@ -47,10 +47,10 @@ def _peers(job: Job, all_slots: Iterable[RoleSlots], new: dict[str, int], histor
     doomed = {restart_group(job, role) for role, count in new.items() if count}
     for slots in all_slots:
         if restart_group(job, slots.role.type) in doomed:
-            yield from (pod for pod in slots.holders.values() if not history.settled(pod.metadata.uid))
+            yield from (pod for pod in slots.pods.values() if not history.is_counted(pod.metadata.uid))
 
 
-def _tell(builder: PlanBuilder, new: dict[str, int]) -> None:
+def _report(builder: PlanBuilder, new: dict[str, int]) -> None:
     """One event for each role, or for the whole job if that restarts; `new` has the fresh restarts of each role."""
     scope = builder.job.extensions.restart_scope
     if scope == "job" and new:
@@ -69,5 +69,5 @@ def restarting_groups(job: Job, found: Assessment) -> set[str]:
     if job.extensions.restart_scope == "pod":
         return set()
     roles = [each.role.type for each in found.findings.restarts]
-    roles += [slots.role.type for slots in found.role_slots if slots.dying]
+    roles += [slots.role.type for slots in found.role_slots if slots.terminating]
     return {restart_group(job, role) for role in roles}

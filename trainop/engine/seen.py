@@ -24,7 +24,7 @@ ROUTINE_CONDITIONS = frozenset({"PodScheduled", "PodReadyToStartContainers", "In
 # What is read of a pod ------------------------------------------------------------------------------------------------
 
 
-LONGEST_MESSAGE = 768
+MAX_STATUS_MESSAGE_LENGTH = 768
 """Bytes of a container's or a condition's message that are kept: an event has room for so much, and the names."""
 
 MANY_CONTAINERS = 16
@@ -59,7 +59,7 @@ class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     state: ContainerState = ContainerState()
 
     @property
-    def telling(self) -> bool:
+    def is_significant(self) -> bool:
         """It says more than that the container runs, or is to start."""
         state = self.state
         return bool(self.restart_count or state.terminated or (state.waiting and state.waiting.message))
@@ -87,8 +87,8 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
         """Forget what every pod has and nobody reads: it would be a third of a pod's memory."""
         set_field = msgspec.structs.force_setattr
         if self.container_statuses and self.conditions:
-            telling = tuple(condition for condition in self.conditions if condition.type not in ROUTINE_CONDITIONS)
-            set_field(self, "conditions", telling)
+            kept = tuple(condition for condition in self.conditions if condition.type not in ROUTINE_CONDITIONS)
+            set_field(self, "conditions", kept)
         for condition in self.conditions:
             _cut_words(condition)
         if len(self.container_statuses) > MANY_CONTAINERS:
@@ -99,14 +99,14 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 def _cut_words(said: Terminated | Waiting | PodCondition) -> None:
     """Long texts are cut when they are decoded: thousands of pods may have hundreds of containers each."""
-    if len(said.message) > LONGEST_MESSAGE // 4:  # characters, each of at most four bytes
-        msgspec.structs.force_setattr(said, "message", cut(said.message, LONGEST_MESSAGE))
+    if len(said.message) > MAX_STATUS_MESSAGE_LENGTH // 4:  # characters, each of at most four bytes
+        msgspec.structs.force_setattr(said, "message", cut(said.message, MAX_STATUS_MESSAGE_LENGTH))
     if len(said.reason) > LONGEST_REASON // 4:
         msgspec.structs.force_setattr(said, "reason", cut(said.reason, LONGEST_REASON))
 
 
 def _some_of(statuses: tuple[ContainerStatus, ...]) -> tuple[ContainerStatus, ...]:
-    return (statuses[0], *(status for status in statuses[1:] if status.telling))
+    return (statuses[0], *(status for status in statuses[1:] if status.is_significant))
 
 
 class ChildMetadata(Metadata, frozen=True, rename="camel", omit_defaults=True, gc=False):

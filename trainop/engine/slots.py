@@ -18,30 +18,30 @@ class RoleSlots:
     """The slots of one role."""
 
     role: Role
-    holders: dict[int, Pod] = field(default_factory=dict)
+    pods: dict[int, Pod] = field(default_factory=dict)
     """Index -> the living pod of the slot; only indices below `replicas`."""
-    dying: dict[int, Pod] = field(default_factory=dict)
+    terminating: dict[int, Pod] = field(default_factory=dict)
     """Index -> a terminating pod that still has the slot's name."""
     surplus: list[Pod] = field(default_factory=list)
     """Living pods beyond `replicas`, and those that have another name than their slot: they never count."""
 
     def vacancies(self) -> Iterator[int]:
         """Indices that no pod occupies, not even a terminating one."""
-        if len(self.holders) < self.role.replicas:
+        if len(self.pods) < self.role.replicas:
             for index in range(self.role.replicas):
-                if index not in self.holders and index not in self.dying:
+                if index not in self.pods and index not in self.terminating:
                     yield index
 
     @property
     def full(self) -> bool:
         """Every slot has its living pod."""
-        return len(self.holders) == self.role.replicas
+        return len(self.pods) == self.role.replicas
 
     def tally(self, container: str) -> Tally:
         """Count the pods as replicaStatuses do: by phase, terminating ones only if they have succeeded. `container` is
         the one whose exit code counts."""
         tally = Tally()
-        for pod in self.holders.values():
+        for pod in self.pods.values():
             match pod.status.phase:
                 case "Running":
                     tally.active += 1
@@ -49,9 +49,9 @@ class RoleSlots:
                     tally.succeeded += 1
                 case "Failed":
                     tally.failed += 1
-        gone = [index for index, pod in self.dying.items() if pod.status.phase == "Succeeded"]
-        tally.succeeded += sum(index not in self.holders for index in gone)
-        first = self.holders.get(0) or self.dying.get(0)
+        gone = [index for index, pod in self.terminating.items() if pod.status.phase == "Succeeded"]
+        tally.succeeded += sum(index not in self.pods for index in gone)
+        first = self.pods.get(0) or self.terminating.get(0)
         tally.first_completed = first is not None and _has_completed(first, container)
         return tally
 
@@ -68,7 +68,7 @@ class Arrangement:
 
     all_slots: list[RoleSlots]
     """In the framework's order of roles."""
-    strays: list[Pod] = field(default_factory=list)
+    pods_of_removed_roles: list[Pod] = field(default_factory=list)
     """Living pods of roles that the spec does not have any more."""
     unreadable: list[Pod] = field(default_factory=list)
     """Pods whose labels tell no slot."""
@@ -84,7 +84,7 @@ def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
             arrangement.unreadable.append(pod)
         elif (slots := all_slots.get(role)) is None:
             if not pod.metadata.terminating:
-                arrangement.strays.append(pod)
+                arrangement.pods_of_removed_roles.append(pod)
         else:
             _place(slots, index, pod, child_name(job.name, slots.role, index))
     return arrangement
@@ -115,8 +115,8 @@ def _place(slots: RoleSlots, index: int, pod: Pod, name: str) -> None:
     is_in_slot = index < slots.role.replicas and pod.metadata.name == name
     if not pod.metadata.terminating:
         if is_in_slot:
-            slots.holders[index] = pod
+            slots.pods[index] = pod
         else:
             slots.surplus.append(pod)
     elif is_in_slot:
-        slots.dying[index] = pod
+        slots.terminating[index] = pod

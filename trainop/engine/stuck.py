@@ -10,7 +10,7 @@ from trainop.runtime.clock import read_time
 
 STUCK_AFTER = 300.0
 """Seconds beyond its grace period after which a terminating pod is called stuck."""
-FORCE_AGAIN_AFTER = 60.0
+FORCE_DELETE_REQUEUE_DELAY = 60.0
 
 
 class StuckPods:
@@ -23,7 +23,7 @@ class StuckPods:
         self.actions: list[DeletePod] = []
         self.requeue_after: float | None = None
 
-    def look_at(self, pod: Pod, *, ours: bool) -> None:
+    def check(self, pod: Pod, *, ours: bool) -> None:
         """`deletionTimestamp` is when the grace period is over. Only our own pods are ever removed by force."""
         due = read_time(pod.metadata.deletion_timestamp)
         if due is None:
@@ -39,7 +39,7 @@ class StuckPods:
                 self._requeue_after(self._force_after - late)
             else:
                 self.actions.append(DeletePod(pod.metadata.name, pod.metadata.uid, force=True))
-                self._requeue_after(FORCE_AGAIN_AFTER)
+                self._requeue_after(FORCE_DELETE_REQUEUE_DELAY)
 
     def _requeue_after(self, seconds: float) -> None:
         self.requeue_after = seconds if self.requeue_after is None else min(self.requeue_after, seconds)

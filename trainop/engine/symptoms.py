@@ -9,14 +9,14 @@ from trainop.engine.actions import Event, Notice
 from trainop.engine.framework import Framework
 from trainop.engine.seen import ContainerStatus, Pod
 
-MOST_NOTICES = 20
+MAX_NOTICES = 20
 """What twenty pods tell speaks for the rest of them: a job of a thousand pods is not a thousand events."""
 
 
 def notice_symptoms(framework: Framework, pods: Iterable[Pod]) -> list[Notice]:
     """Events about pods (training-operator `pkg/controller.v1/common/{job,pod}.go`), in a plan's own form: a notice
     is reported once, not on every pass."""
-    return list(islice(_symptoms(framework, pods), MOST_NOTICES))
+    return list(islice(_symptoms(framework, pods), MAX_NOTICES))
 
 
 def _symptoms(framework: Framework, pods: Iterable[Pod]) -> Iterator[Notice]:

@@ -19,8 +19,8 @@ from trainop.runtime.objects.resource import Resource
 class Elastic:
     """`spec.elasticPolicy` with its defaults; None is not given."""
 
-    least: int
-    most: int
+    min_replicas: int
+    max_replicas: int
     backend: str
     host: str
     port: int | None
@@ -41,23 +41,25 @@ def read_elastic(job: Job, fields: Fields) -> Elastic | None:
         return None
     at = "spec.elasticPolicy"
     raw = fields.mapping(at, job.spec["elasticPolicy"])
-    least = fields.integer(f"{at}.minReplicas", raw.get("minReplicas"), least=1)
-    most = fields.integer(f"{at}.maxReplicas", raw.get("maxReplicas"), least=1)
-    if least is not None and most is not None and least > most:
-        fields.invalid(f"{at}.minReplicas", least, f"must be less than or equal to maxReplicas, which is {most}")
+    min_replicas = fields.integer(f"{at}.minReplicas", raw.get("minReplicas"), minimum=1)
+    max_replicas = fields.integer(f"{at}.maxReplicas", raw.get("maxReplicas"), minimum=1)
+    if min_replicas is not None and max_replicas is not None and min_replicas > max_replicas:
+        fields.invalid(
+            f"{at}.minReplicas", min_replicas, f"must be less than or equal to maxReplicas, which is {max_replicas}"
+        )
     worker = job.role(WORKER)
     default = worker.replicas if worker else 0
     return Elastic(
-        least=next(count for count in (least, most, default) if count is not None),
-        most=next(count for count in (most, least, default) if count is not None),
+        min_replicas=next(count for count in (min_replicas, max_replicas, default) if count is not None),
+        max_replicas=next(count for count in (max_replicas, min_replicas, default) if count is not None),
         backend=fields.text(f"{at}.rdzvBackend", raw.get("rdzvBackend")) or "c10d",
         host=fields.text(f"{at}.rdzvHost", raw.get("rdzvHost")),
-        port=fields.integer(f"{at}.rdzvPort", raw.get("rdzvPort"), least=1, most=65535),
+        port=fields.integer(f"{at}.rdzvPort", raw.get("rdzvPort"), minimum=1, maximum=65535),
         id=fields.text(f"{at}.rdzvId", raw.get("rdzvId")),
         configuration=",".join(_read_pairs(fields, f"{at}.rdzvConf", raw.get("rdzvConf"))),
         standalone=fields.flag(f"{at}.standalone", raw.get("standalone")),
-        processes=fields.integer(f"{at}.nProcPerNode", raw.get("nProcPerNode"), least=1),
-        max_restarts=fields.integer(f"{at}.maxRestarts", raw.get("maxRestarts"), least=0),
+        processes=fields.integer(f"{at}.nProcPerNode", raw.get("nProcPerNode"), minimum=1),
+        max_restarts=fields.integer(f"{at}.maxRestarts", raw.get("maxRestarts"), minimum=0),
         metrics=_read_metrics(fields, f"{at}.metrics", raw.get("metrics")),
     )
 
@@ -66,8 +68,8 @@ def autoscaler(kind: CompanionKind, target: Resource, job: Job, elastic: Elastic
     """What scales the workers of the job between the bounds of its policy (`pytorch/hpa.go`)."""
     spec = {
         "scaleTargetRef": {"apiVersion": target.api_version, "kind": target.kind, "name": job.name},
-        "minReplicas": elastic.least,
-        "maxReplicas": elastic.most,
+        "minReplicas": elastic.min_replicas,
+        "maxReplicas": elastic.max_replicas,
         "metrics": list(elastic.metrics),
     }
     return Companion(kind, job.name, _encode_sorted(spec).decode(), lambda: {"spec": spec})

@@ -10,7 +10,7 @@ import yaml
 
 from trainop.runtime.objects.metadata import Json
 
-BUILT_IN = """\
+DEFAULT_TEMPLATE = """\
 - name: init-pytorch
   image: {{.InitContainerImage}}
   imagePullPolicy: IfNotPresent
@@ -49,7 +49,7 @@ class TemplateError(ValueError):
     """The operator's init-container template cannot be used; the text says why."""
 
 
-_STAND_IN = "stand-in-of-ours-master-0"
+_MASTER_PLACEHOLDER = "stand-in-of-ours-master-0"
 """For the master's address, whatever the job: YAML reads both as the same kind of word."""
 
 
@@ -63,7 +63,7 @@ def _fill(value: Any, master: str) -> Any:
     """The same with the master's address."""
     match value:
         case str():
-            return value.replace(_STAND_IN, master)
+            return value.replace(_MASTER_PLACEHOLDER, master)
         case list():
             return [_fill(each, master) for each in value]
         case dict():
@@ -74,7 +74,7 @@ def _fill(value: Any, master: str) -> Any:
 @lru_cache(maxsize=4)  # one operator has one template, and reading YAML takes half a millisecond
 def _parse(template: str, image: str, tries: int) -> tuple[Json, ...]:
     """The containers with a stand-in for the master's address."""
-    values = {"MasterAddr": _STAND_IN, "InitContainerImage": image, "MaxTries": str(tries)}
+    values = {"MasterAddr": _MASTER_PLACEHOLDER, "InitContainerImage": image, "MaxTries": str(tries)}
     unknown = {name for name in _PLACEHOLDER.findall(template) if name not in values}
     if unknown:
         raise TemplateError(f"init container template: unknown placeholder {', '.join(sorted(unknown))}")

@@ -26,14 +26,14 @@ from trainop.engine.schema.openapi import text
 from trainop.engine.seen import Options
 from trainop.kinds.elastic import Elastic, autoscaler, check_elastic, read_elastic
 from trainop.kinds.elastic_schema import TORCH_ELASTIC_POLICY
-from trainop.kinds.init_container import BUILT_IN, render
+from trainop.kinds.init_container import DEFAULT_TEMPLATE, render
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import HORIZONTAL_POD_AUTOSCALERS, Resource
 
 PORT_NAME = "pytorchjob-port"
 PORT = 23456
 RESOURCE = Resource(GROUP, "v1", "pytorchjobs", "PyTorchJob")
-AUTOSCALER = CompanionKind(HORIZONTAL_POD_AUTOSCALERS, lasting=False)
+AUTOSCALER = CompanionKind(HORIZONTAL_POD_AUTOSCALERS, needed_by_pods=False)
 
 
 def check(job: Job, fields: Fields) -> None:
@@ -94,7 +94,7 @@ def _rendezvous(job: Job, elastic: Elastic) -> list[Json]:
     return [
         variable("PET_RDZV_ENDPOINT", f"{elastic.host or f'{job.name}-worker-0'}:{port}"),
         variable("PET_RDZV_BACKEND", elastic.backend),
-        variable("PET_NNODES", f"{elastic.least}:{elastic.most}"),
+        variable("PET_NNODES", f"{elastic.min_replicas}:{elastic.max_replicas}"),
         *(variable(name, value) for name, value in optional.items() if value is not None),
     ]
 
@@ -137,7 +137,7 @@ def init_containers(job: Job, role: Role, options: Options) -> Sequence[Json]:
     """Workers wait for the master, if there is one. Raises `TemplateError` if the operator's template is bad."""
     if role.type == MASTER or job.role(MASTER) is None:
         return ()
-    template = BUILT_IN if options.pytorch_init_template is None else options.pytorch_init_template
+    template = DEFAULT_TEMPLATE if options.pytorch_init_template is None else options.pytorch_init_template
     return render(template, f"{job.name}-master-0", options.pytorch_init_image, options.pytorch_init_max_tries)
 
 

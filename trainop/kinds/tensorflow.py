@@ -9,7 +9,7 @@ from trainop.engine.framework import GROUP, QUALIFIED_TEXTS, Framework, Progress
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import MASTER, WORKER, follow, leader
 from trainop.engine.schema.openapi import flag, text
-from trainop.kinds.tf_config import PORT, PORT_NAME, PS, SHARED, additions, companions
+from trainop.kinds.tf_config import CLUSTER_CONFIG_MAP, PORT, PORT_NAME, PS, additions, companions
 from trainop.runtime.objects.resource import Resource
 
 CHIEF = "Chief"
@@ -57,7 +57,7 @@ TENSORFLOW = Framework(
     port=PORT,
     is_master=is_master,
     additions=additions,
-    companion_kinds=(SHARED,),
+    companion_kinds=(CLUSTER_CONFIG_MAP,),
     companions=companions,
     progress=progress,
     tolerates=tolerates,

@@ -26,11 +26,11 @@ PS = "PS"
 PORT_NAME = "tfjob-port"
 PORT = 2222
 
-MOST_IN_ENVIRONMENT = 100 * 1024
+MAX_CLUSTER_IN_ENVIRONMENT = 100 * 1024
 """Bytes of `cluster`; of a larger one TF_CONFIG has the path of a file in its place."""
 FOLDER, FILE = "/etc/trainop/tf-config", "cluster.json"
 CLUSTER_FILE = f"{FOLDER}/{FILE}"
-SHARED = CompanionKind(CONFIG_MAPS, lasting=True, metadata_only=True)
+CLUSTER_CONFIG_MAP = CompanionKind(CONFIG_MAPS, needed_by_pods=True, metadata_only=True)
 
 Config: TypeAlias = Callable[[Role, int], str]
 """The value of TF_CONFIG for each replica."""
@@ -65,7 +65,7 @@ def _sparse(job: Job, options: Options) -> Config:
     all_servers = _endpoints(job, servers, options) if servers else "[]"
 
     def config(role: Role, index: int) -> str:
-        before, after = _around(job, role, options)
+        before, after = _address_parts(job, role, options)
         own = f"{before}{index}{after}"
         workers = _compact({str(index): own} if role.type == WORKER else {})
         known = {WORKER: all_servers, PS: _compact([own])}.get(role.type, "[]")
@@ -80,11 +80,11 @@ def _task(role: Role, index: int) -> str:
 
 def _endpoints(job: Job, role: Role, options: Options) -> str:
     """A JSON list; names of jobs and namespaces need no escapes."""
-    before, after = _around(job, role, options)
+    before, after = _address_parts(job, role, options)
     return "[" + numbered(f'"{before}', role.replicas, f'{after}"') + "]"
 
 
-def _around(job: Job, role: Role, options: Options) -> tuple[str, str]:
+def _address_parts(job: Job, role: Role, options: Options) -> tuple[str, str]:
     """What the addresses of a role have before the index, and after it."""
     domain = f".{options.cluster_domain}" if options.cluster_domain else ""
     return f"{job.name}-{role.label}-", f".{job.namespace}.svc{domain}:{role.port(PORT_NAME)}"
@@ -103,9 +103,9 @@ def _is_large(job: Job, options: Options) -> bool:
         return False
     size = 0
     for role in job.roles:
-        around = sum(map(len, _around(job, role, options))) + len('"",')
+        around = sum(map(len, _address_parts(job, role, options))) + len('"",')
         size += role.replicas * around + _digits(role.replicas)
-    return size > MOST_IN_ENVIRONMENT
+    return size > MAX_CLUSTER_IN_ENVIRONMENT
 
 
 def _digits(count: int) -> int:
@@ -124,8 +124,8 @@ def companions(job: Job, options: Options, _found: Found) -> Sequence[Companion]
     if not _is_large(job, options):
         return ()
     roles = [(role.label, role.replicas, role.port(PORT_NAME)) for role in job.roles]
-    facts = _compact([job.name, job.namespace, options.cluster_domain, roles])
-    return [Companion(SHARED, _shared_name(job), facts, lambda: {"data": {FILE: _cluster(job, options)}})]
+    inputs = _compact([job.name, job.namespace, options.cluster_domain, roles])
+    return [Companion(CLUSTER_CONFIG_MAP, _shared_name(job), inputs, lambda: {"data": {FILE: _cluster(job, options)}})]
 
 
 def mounts(job: Job, options: Options) -> Sequence[Mount]:
