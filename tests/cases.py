@@ -1,8 +1,8 @@
-"""The acceptance cases: which there are, which tests show which of their clauses, and how those tests ended.
+"""The acceptance cases: the list of cases, the tests that prove their clauses, and the results of those tests.
 
-`cases.toml` lists every case with a title and its clauses a, b, c ...; a test names those that it shows:
-`@pytest.mark.case("job-engine-16", "ab")`. A clause is shown if some test names it and all that do have passed; a case
-is whole if all its clauses are shown. `cases-floor.toml` holds how much has been reached.
+`cases.toml` lists every case with a title and its clauses a, b, c ...; a test names the clauses that it proves:
+`@pytest.mark.case("job-engine-16", "ab")`. A clause is shown if at least one test names it and every test that names it
+has passed; a case is whole if all its clauses are shown. `cases-floor.toml` holds the numbers that a run must reach.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Case:
 
 
 class Tally(NamedTuple):
-    """How much of a specification is shown."""
+    """Numbers of whole cases and of shown clauses of one specification."""
 
     cases: int
-    """Whole ones."""
+    """Cases of which every clause is shown."""
     clauses: int
 
 
@@ -50,7 +50,7 @@ def read_cases(path: Path = LIST) -> dict[str, Case]:
 
 
 def read_floor(path: Path = FLOOR) -> dict[str, Tally]:
-    """Specification -> what was reached before."""
+    """Specification -> the tally recorded in the floor file."""
     return {name: Tally(**counts) for name, counts in tomllib.loads(path.read_text(encoding="utf-8")).items()}
 
 
@@ -63,14 +63,14 @@ def write_floor(tallies: Mapping[str, Tally], path: Path = FLOOR) -> None:
 
 @dataclass
 class Ledger:
-    """What is known of each case after a run. A clause is written as its case and letter: `job-engine-16b`."""
+    """The test results of each clause in one run. A clause is written as its case and letter: `job-engine-16b`."""
 
     cases: Mapping[str, Case]
     results: dict[str, dict[str, str]] = field(default_factory=dict)
     """Clause -> test -> `passed`, `failed`, `skipped` or `not run`."""
 
     def clauses_of(self, case: str, letters: str) -> list[str]:
-        """The clauses that a marker names; raises CaseError if one does not exist."""
+        """The clauses that a marker names; raises CaseError if a case or clause does not exist."""
         if case not in self.cases:
             raise CaseError(f"no such acceptance case: {case} (see cases.toml)")
         if unknown := [letter for letter in letters if letter not in self.cases[case].clauses]:
@@ -78,28 +78,28 @@ class Ledger:
         return [f"{case}{letter}" for letter in letters]
 
     def carry(self, clauses: Iterable[str], test: str) -> None:
-        """Note before a test has run which clauses it shows."""
+        """Register, before a test runs, the clauses that it names."""
         for clause in clauses:
             self.results.setdefault(clause, {}).setdefault(test, NOT_RUN)
 
     def record(self, clauses: Iterable[str], test: str, result: str) -> None:
-        """Note one phase of a test: of set-up, call and teardown the worst counts."""
+        """Record the result of one phase of a test; the worst of set-up, call and teardown counts."""
         for clause in clauses:
             tests = self.results.setdefault(clause, {})
             before = tests.get(test, NOT_RUN)
             tests[test] = result if before in {NOT_RUN, PASSED} else before
 
     def state(self, case: str, letter: str) -> str:
-        """`passed`, `missing` if no test names the clause, or how the worst of those that do has ended."""
+        """`missing` if no test names the clause, else the worst result of the tests that name it."""
         results = set(self.results.get(f"{case}{letter}", {"": "missing"}).values())
         return next((result for result in ("failed", "skipped", NOT_RUN) if result in results), results.pop())
 
     def shown(self, case: str) -> int:
-        """The number of clauses that are shown."""
+        """The number of shown clauses of a case."""
         return sum(self.state(case, letter) == PASSED for letter in self.cases[case].clauses)
 
     def tallies(self) -> dict[str, Tally]:
-        """Specification -> whole cases and clauses that are shown."""
+        """Specification -> numbers of whole cases and of shown clauses."""
         found: dict[str, Tally] = {}
         for name, case in self.cases.items():
             specification = name.rpartition("-")[0]
@@ -109,9 +109,9 @@ class Ledger:
         return found
 
     def lines(self) -> Iterator[str]:
-        """The report: case -> clause -> tests, the clauses that are not shown, a line per specification.
+        """The lines of the report: case -> clause -> tests, the clauses that are not shown, a line per specification.
 
-        The clauses of a specification of which no test shows anything are not listed.
+        A specification without any test contributes only its summary line.
         """
         for name, case in self.cases.items():
             if any(f"{name}{letter}" in self.results for letter in case.clauses):
@@ -129,12 +129,12 @@ class Ledger:
             yield f"{specification}: {tally.cases} of {cases} cases whole, {tally.clauses} of {clauses} clauses"
 
     def above(self, floor: Mapping[str, Tally]) -> bool:
-        """Whether any number is higher than it was."""
+        """Whether any number is higher than the floor."""
         pairs = [(tally, floor.get(name, Tally(0, 0))) for name, tally in self.tallies().items()]
         return any(now > before for pair in pairs for now, before in zip(*pair, strict=True))
 
     def below(self, floor: Mapping[str, Tally]) -> list[str]:
-        """A line for each number that is lower than it was."""
+        """A line for each number that is lower than the floor."""
         return [
             f"{name}: {now} {what} are shown, {before} were before"
             for name, tally in self.tallies().items()

@@ -1,4 +1,5 @@
-"""What all tests share: acceptance cases are checked at collection, and reported by `pytest --cases`."""
+"""Fixtures and hooks for all tests: shared control planes, CRDs, and the acceptance cases, which are checked at
+collection and reported by `pytest --cases`."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from e2e.cluster.places import default_data
 from tests.cases import CaseError, Ledger, read_cases, read_floor, write_floor
 from tests.needs import find_kubectl, need_built
 
-# a busy machine is no failure, and CI is to say the same about the same commit
+# No deadline, because the machine may be busy; derandomized in CI, so that one commit always has one result.
 hypothesis.settings.register_profile(
     "house",
     deadline=None,
@@ -44,13 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEDGER] = Ledger(read_cases())
     config.pluginmanager.register(Recorder(config.stash[LEDGER]))
     config.option.cases |= config.option.cases_floor
-    # programs that tests start are to hear Ctrl-C, also where who started the tests in the background ignores it
+    # A shell that starts the tests in the background makes them ignore SIGINT; child processes would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def carried(item: pytest.Item) -> list[str]:
-    """The clauses of acceptance cases that a test shows, of all its `case` markers."""
+    """The clauses of acceptance cases named by all `case` markers of a test."""
     ledger = item.config.stash[LEDGER]
     try:
         return [clause for mark in item.iter_markers("case") for clause in ledger.clauses_of(*mark.args, **mark.kwargs)]
@@ -72,26 +73,26 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """The report says which clauses it is about, as it may be counted in another process."""
+    """Attach the clauses to the report, because pytest-xdist counts it in another process."""
     report = yield
     vars(report)["clauses"] = carried(item)
     return report
 
 
 class Recorder:
-    """Notes in the ledger how tests end, in the process that hears of all of them."""
+    """Records test results in the ledger, in the process that receives the reports of all workers."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or not report.passed:  # set-up and teardown say something only when they go wrong
+        if report.when == "call" or not report.passed:  # the results of set-up and teardown matter only when they fail
             outcome = "failed" if hasattr(report, "wasxfail") else report.outcome
             self._ledger.record(vars(report)["clauses"], report.nodeid, outcome)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What benchmarks have recorded, before the last line of the summary."""
+    """Print the properties that benchmarks have recorded before the last line of the summary."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if name == "benchmark":
@@ -100,7 +101,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
-    """Print the report after pytest's own summary, so that it ends with one line for each specification."""
+    """Print the report after pytest's summary, so that the output ends with one line for each specification."""
     config = session.config
     asked = config.option.cases and not config.option.collectonly and not hasattr(config, "workerinput")
     ledger = config.stash[LEDGER]
@@ -118,7 +119,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
 
 @pytest.fixture(autouse=True)
 def restored_logs() -> Iterator[None]:
-    """A test that configures logs leaves none that write to what was captured of it."""
+    """Restore the log configuration after each test, because handlers would write to a closed capture stream."""
     root = logging.getLogger()
     before = root.handlers, root.level
     yield
@@ -127,7 +128,7 @@ def restored_logs() -> Iterator[None]:
 
 
 def read_crds() -> list[dict[str, Any]]:
-    """The CRDs that we ship."""
+    """The CRDs in `manifests/crds`."""
     folder = Path(__file__).parent.parent / "manifests" / "crds"
     documents = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
     return [document for document in documents if document["kind"] == "CustomResourceDefinition"]
@@ -140,20 +141,20 @@ def crds() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """A kube-apiserver and its etcd with our CRDs, for the whole run; they die with it."""
-    # pages come from etcd, where a test can make the server forget them, and not from snapshots of its cache
+    """A kube-apiserver and its etcd with our CRDs, shared by the whole run and stopped at its end."""
+    # Pages of a list come from etcd, where a test can compact them, instead of snapshots of the watch cache.
     flag = "kube-apiserver=--feature-gates=ListFromCacheSnapshot=false"
     yield from start_control_plane("minimal", ClusterOptions(flags=(flag,)))
 
 
 @pytest.fixture(scope="session")
 def control_plane_with_controllers() -> Iterator[ControlPlane]:
-    """The same with kube-controller-manager, which collects garbage and empties namespaces."""
+    """A control plane with kube-controller-manager, which runs garbage collection and namespace deletion."""
     yield from start_control_plane("controllers", ClusterOptions(extras=("controller-manager",)))
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Data of runs that were killed: their processes died with them, their files did not (Linux, as the cluster)."""
+    """Remove the data of killed runs, whose processes are gone but whose files remain (reads /proc: Linux only)."""
     for left in folder.glob("pytest-*-*"):
         if not Path("/proc", left.name.split("-")[1]).exists():
             shutil.rmtree(left, ignore_errors=True)
@@ -161,13 +162,13 @@ def remove_leftovers(folder: Path) -> None:
 
 @pytest.fixture
 def built() -> None:
-    """For tests that start a control plane themselves."""
+    """Requires the binaries of a control plane, for tests that start one themselves."""
     need_built(ClusterOptions())
 
 
 @pytest.fixture
 def kubectl() -> str:
-    """The path of a kubectl."""
+    """The path of a kubectl binary."""
     return find_kubectl()
 
 

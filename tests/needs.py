@@ -1,4 +1,4 @@
-"""What tests need of a machine. Where it is missing a test is skipped, but fails where everything can be had."""
+"""What tests require of the machine. A missing requirement skips the test, but fails it in CI."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from e2e.cluster.places import ClusterError, binary
 
 
 def is_complete() -> bool:
-    """Whether this machine should lack nothing: CI on Linux, as root. A skip would hide that something broke."""
+    """Whether nothing may be missing: in CI, on Linux, as root. There, a skip would hide a failure."""
     return os.environ.get("CI", "") not in {"", "0", "false"} and sys.platform == "linux" and os.geteuid() == 0
 
 
 def lack(reason: str) -> NoReturn:
-    """Skip the test that runs, or fail it in CI; the reason says what is missing and how to get it."""
+    """Skip the running test, or fail it in CI. The reason says what is missing and how to install it."""
     if is_complete():
         pytest.fail(f"CI should have this: {reason}", pytrace=False)
     pytest.skip(reason)
 
 
 def need_built(options: ClusterOptions) -> None:
-    """The programs of a control plane, built from Go modules."""
+    """Require the binaries of a control plane, built from Go modules."""
     try:
         for program in options.programs():
             binary(program)
@@ -35,7 +35,7 @@ def need_built(options: ClusterOptions) -> None:
 
 
 def find_kubectl() -> str:
-    """The kubectl of the machine, else the one that is built with the control plane."""
+    """The path of the installed kubectl, else of the one that is built with the control plane."""
     if found := shutil.which("kubectl"):
         return found
     try:
@@ -53,11 +53,11 @@ def _kubectls() -> tuple[str, ...]:
 
 
 KUBECTLS = _kubectls()
-"""The versions of kubectl that the README promises; the older one only where `make test-kubectl` has built it."""
+"""The versions of kubectl that the README promises; the older one only if `make test-kubectl` has built it."""
 
 
 def need_program(name: str) -> str:
-    """The path of a program of the test cluster."""
+    """The path of a binary of the test cluster."""
     try:
         return str(binary(name))
     except ClusterError as error:

@@ -1,7 +1,7 @@
-"""How long tests wait: until what they wait for is there, and no longer."""
+"""The timeout of tests that wait for a condition. They poll it, and never sleep for a fixed time instead."""
 
 from __future__ import annotations
 
 PATIENCE = 120.0
-"""Seconds after which a test that waits has failed. Nothing takes so long but on a machine that is busy with other
-things; a promise about time is tested in virtual time."""
+"""Seconds after which a waiting test fails. It is generous, because the machine may be busy; promises about durations
+are tested in virtual time."""

@@ -1,4 +1,4 @@
-"""What the benchmark makes of its results: targets, and which runs count."""
+"""The evaluation of benchmark results (`e2e/bench`): targets, disturbed runs, the report and its charts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def test_a_target_is_a_ratio_of_medians(ours: tuple[float, ...], met: bool):
     assert found == {"S2: until all workers of one job are counted running, s": (ours[1] / 10, met)}
 
 
-def test_what_was_not_measured_is_not_judged():
+def test_a_target_without_a_measurement_has_no_verdict():
     assert verdicts(run(OURS, "s4", p99=1.0), run(BASE, "s3", rss=1.0)) == {}
 
 
-def test_what_is_limited_is_compared_by_the_job():
+def test_limited_resources_are_compared_per_job():
     found = verdicts(run(OURS, all_running=6.0), run(STOCK, jobs=20, all_running=30.0))
     assert found == {"S1: ms per job until all run, over the stock flags'": (0.02, True)}
 
@@ -49,12 +49,12 @@ def test_disturbed_runs_count_only_where_there_are_no_others():
     assert group([disturbed]) == {("s4", OURS): [disturbed]}
 
 
-def test_the_report_tells_what_was_missed_and_by_how_much():
+def test_the_report_names_each_missed_target_and_by_how_much():
     text = markdown([run(OURS, "s4", p50=0.01, p99=0.03), run(BASE, "s4", p50=0.01, p99=0.02)])
     assert "| 20.0 (training-operator-tuned) | 30.0 | 1.50 | 1 | **missed by 50 %** |" in text
 
 
-async def test_a_run_that_fails_is_told_and_left_out(
+async def test_a_failed_run_is_reported_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     outcomes: list[Any] = [ExceptionGroup("two posts", [ConnectionResetError("gone")]), run(OURS, "s4", p99=1.0)]
@@ -84,6 +84,6 @@ def test_a_session_becomes_a_report_with_a_chart_for_each_scenario(tmp_path: Pat
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
-def test_growth_is_told_as_an_exponent(power: float):
+def test_growth_is_reported_as_an_exponent(power: float):
     sizes = [1000.0, 5000.0, 50000.0]
     assert exponent(sizes, [3 * size**power for size in sizes]) == pytest.approx(power)

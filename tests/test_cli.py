@@ -1,4 +1,4 @@
-"""The command line as a process: exit codes, one clear line, no traceback, and nothing imported that is not needed."""
+"""The command line as a process: exit codes, one-line errors without a traceback, and no import without need."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ NO_PORTS = ("--metrics-bind-address=0", "--health-probe-bind-address=0")
 
 
 def trainop(*args: str, program: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A run of the command to its end."""
+    """Run the command to its end."""
     start = [program] if program else [sys.executable, "-m", "trainop"]
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd()), "HOME": "/nonexistent"} | environ
     return subprocess.run([*start, *args], capture_output=True, text=True, env=env, timeout=PATIENCE, check=False)
 
 
 def kubeconfig(path: Path) -> str:
-    """Of an API server that is not there."""
+    """A kubeconfig whose API server does not exist."""
     path.write_text(json.dumps(KUBECONFIG))
     return f"--kubeconfig={path}"
 
@@ -70,7 +70,7 @@ def test_a_bad_value_gives_usage_and_exit_2(args: list[str], capsys: pytest.Capt
     assert "Usage of /manager:" in capsys.readouterr().err
 
 
-def test_help_shows_the_flags_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_flags_and_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_operator(["--help"], "trainop operator") == 0
     assert "--gang-scheduler-name" in capsys.readouterr().err
 
@@ -121,7 +121,7 @@ def test_a_scheme_that_is_not_built_yet_says_so(kind: str) -> None:
         (json.dumps(KUBECONFIG | {"current-context": "other"}), "other"),
     ],
 )
-def test_a_wrong_kubeconfig_is_told_in_one_line(tmp_path: Path, text: str | None, words: str) -> None:
+def test_a_wrong_kubeconfig_is_reported_in_one_line(tmp_path: Path, text: str | None, words: str) -> None:
     path = tmp_path / ("no-such-file" if text is None else "config")
     if text is not None:
         path.write_text(text)
@@ -131,14 +131,14 @@ def test_a_wrong_kubeconfig_is_told_in_one_line(tmp_path: Path, text: str | None
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_wrong_is_told_by_the_process_without_a_traceback(tmp_path: Path) -> None:
+def test_the_process_reports_errors_without_a_traceback(tmp_path: Path) -> None:
     done = trainop("operator", f"--kubeconfig={tmp_path}/no-such-file", *NO_PORTS)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.startswith("trainop: ")
 
 
-def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = trainop("operator", kubeconfig(tmp_path / "config"), f"--metrics-bind-address={address}", NO_PORTS[1])
@@ -157,13 +157,13 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
         (Settings(schemes=("nope",)), "scheme nope is not supported yet"),
     ],
 )
-async def test_what_cannot_start_is_told(settings: Settings, words: str) -> None:
+async def test_a_failure_to_start_is_reported(settings: Settings, words: str) -> None:
     with pytest.raises(StartError, match=words):
         build(settings, Away(), signals=False)
 
 
 class Away:
-    """A server that nobody can reach."""
+    """The transport of an API server that cannot be reached."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -179,7 +179,7 @@ class Away:
     async def close(self) -> None: ...
 
 
-async def test_a_server_that_is_away_is_waited_for() -> None:
+async def test_an_unreachable_server_is_waited_for() -> None:
     away = Away()
     manager = build(Settings(metrics_bind_address="0", health_probe_bind_address="0"), away, signals=False)
     running = asyncio.create_task(manager.run())

@@ -1,4 +1,5 @@
-"""`docs/`: the pages of the kinds are what would be written, and what they and other pages name is there."""
+"""`docs/`: generated pages are up to date, and every file, target, link, module and heading that a page names
+exists."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ PAGES = pytest.mark.parametrize(
     sorted(path for path in reached_files() if path.suffix == ".md" and path.name != "CHANGELOG.md"),
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
-"""All but the changelog, which may name what is gone."""
+"""All pages except the changelog, which may name files and modules that were removed."""
 
 
 def test_the_pages_of_the_kinds_are_up_to_date():
@@ -54,13 +55,15 @@ def test_the_pages_of_the_kinds_are_up_to_date():
         ("JAXJob", ("Worker",), {}, ("`Worker`", "all of `Worker`")),
     ],
 )
-def test_what_decides_is_found_by_trying(kind: str, roles: tuple[str, ...], spec: dict[str, object], told: object):
+def test_the_deciding_replicas_are_found_by_trying(
+    kind: str, roles: tuple[str, ...], spec: dict[str, object], told: object
+):
     framework = FRAMEWORKS[kind]
     assert probe(framework, plain_job(framework, roles, **spec)) == told
 
 
-def test_the_file_of_a_new_kind_is_all_that_it_takes():
-    """The program in `docs/new-kind.md`, as it stands there."""
+def test_a_new_kind_needs_only_its_file():
+    """Runs the program in `docs/new-kind.md` unchanged."""
     text = (ROOT / "docs" / "new-kind.md").read_text(encoding="utf-8")
     program = text.split("```python\n")[1].split("```")[0]
     scope: dict[str, Any] = {}
@@ -80,8 +83,8 @@ def test_the_file_of_a_new_kind_is_all_that_it_takes():
 
 @PAGES
 def test_files_that_a_page_names_are_there(page: Path):
-    """In backticks: paths from the top such as `trainop/operator.py` (`<kind>` stands for any), names of Python files
-    such as `store.py`, and modules such as `trainop.operator`, with or without what they contain."""
+    """Names in backticks: paths from the top such as `trainop/operator.py` (`<kind>` stands for any), names of Python
+    files such as `store.py`, and modules such as `trainop.operator`, with or without a name that they define."""
     text = page.read_text(encoding="utf-8")
     for name in re.findall(r"`((?:trainop|tests|docs|examples|manifests|e2e)/[\w./<>*-]+)`", text):
         assert list(ROOT.glob(re.sub(r"<\w+>", "*", name).rstrip("/"))), f"{page.name} names {name}"
@@ -92,7 +95,7 @@ def test_files_that_a_page_names_are_there(page: Path):
 
 
 def is_there(name: str) -> bool:
-    """Whether a dotted name is a module or something in one; modules of scripts are not imported for that."""
+    """Whether a dotted name is a module or a name defined in one. Modules that are scripts are not imported."""
     if (ROOT / (path := name.replace(".", "/"))).is_dir() or f"{path}.py" in PYTHON_FILES:
         return True
     module, _, member = name.rpartition(".")
@@ -117,8 +120,8 @@ def test_targets_that_a_page_names_are_there(page: Path):
 
 
 @PAGES
-def test_links_of_a_page_lead_somewhere(page: Path):
-    """To a file, not a folder, which the website could not show; and to a heading, by GitHub's rules for its name."""
+def test_links_of_a_page_have_a_target(page: Path):
+    """A link leads to a file (the website cannot show a folder), and to a heading by GitHub's rules for anchors."""
     prose = re.sub(r"^ *```.*?^ *```|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):
         if re.match(r"https?://|mailto:", target):
@@ -133,7 +136,7 @@ def test_links_of_a_page_lead_somewhere(page: Path):
 
 
 @PAGES
-def test_lists_of_a_page_stand_apart(page: Path):
+def test_lists_of_a_page_follow_an_empty_line(page: Path):
     """Without an empty line before its first item, the website shows a list as a paragraph."""
     prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     paragraphs = [block for block in prose.split("\n\n") if not re.match(r"\s*(- |\d+\. |\||#+ )", block)]

@@ -1,4 +1,4 @@
-"""Every example is run as its first lines say, all of them in one cluster, and each really trains together."""
+"""Every example runs as its first lines say, all in one cluster, and the replicas of each train together."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FILES = sorted((ROOT / "examples").glob("*/*.yaml"))
 LINE = re.compile(r"(?P<job>[-\w]+)/(?P<replica>[-\w]+)\s+(?P<text>.*)")
 LOSS = re.compile(r"step +(\d+) loss ([\d.]+)")
 SERVERS = {"PS", "Scheduler", "Server"}
-"""Roles that see no data, hence tell no loss."""
+"""Roles that process no data and therefore print no loss."""
 
 
 @dataclass
 class Run:
-    """What `trainop run` printed: all of it, and the lines of each replica of each job."""
+    """The output of `trainop run`: the whole text, and the lines of each replica of each job."""
 
     code: int
     text: str
@@ -40,7 +40,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    """All examples at once."""
+    """Run all examples at once."""
     command = [sys.executable, "-m", "trainop", "run", *(str(path.relative_to(ROOT)) for path in FILES)]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False

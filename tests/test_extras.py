@@ -1,4 +1,4 @@
-"""What `pip install trainop` alone can do, and what is said where an extra is missing.
+"""The commands that work after `pip install trainop` alone, and the error that names a missing extra.
 
 A hook on `sys.meta_path` hides every module that the base dependencies of `pyproject.toml` do not bring.
 """
@@ -49,7 +49,7 @@ main()
 
 
 def closure(requirements: list[str]) -> set[str]:
-    """The distributions that these requirements install here, as their own metadata says."""
+    """The distributions that these requirements install in this environment, according to their metadata."""
     found: set[str] = set()
     queue = [Requirement(text) for text in requirements]
     while queue:
@@ -81,7 +81,7 @@ def environment(**added: str) -> dict[str, str]:
 
 
 def bare(*args: str) -> subprocess.CompletedProcess[str]:
-    """A run of `trainop` to its end, without any extra."""
+    """Run `trainop` to its end without any extra."""
     return subprocess.run(
         command(*args), capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False
     )
@@ -173,7 +173,7 @@ async def test_the_operator_runs_without_any_extra(tmp_path: Path) -> None:
 
 
 async def pods_of(client: Client, operator: asyncio.subprocess.Process, count: int) -> dict[str, dict[str, Any]]:
-    """The specs of all pods by name, once there are so many."""
+    """The specs of all pods by name, once `count` of them exist."""
     async with asyncio.timeout(PATIENCE):
         while operator.returncode is None:
             items = (await client.list(PODS, "default")).items

@@ -59,7 +59,7 @@ IGNORED = [
     ("webhook-secret-name", "other"),
     ("monitoring-port", "9443"),
 ]
-"""Accepted so that old command lines start; what they are about comes later, or never (`--monitoring-port`)."""
+"""Accepted so that old command lines start; without effect so far, or for ever (`--monitoring-port`)."""
 
 BOOLEANS = [
     ("leader-elect", lambda settings: settings.leader_elect),
@@ -99,7 +99,7 @@ def test_a_zap_flag_sets_its_field_in_every_go_form(name: str, text: str, field:
 
 
 @pytest.mark.parametrize(("name", "text"), IGNORED)
-def test_a_flag_of_what_is_not_there_yet_is_accepted(name: str, text: str):
+def test_a_flag_without_effect_is_accepted(name: str, text: str):
     for form in forms(name, text):
         assert read(*form) == read()
 
@@ -176,7 +176,7 @@ def test_the_init_container_template_is_read_from_its_file(tmp_path: Path):
         (["--leader-elect-lease-duration=5s"], "must hold"),
     ],
 )
-def test_what_makes_no_sense_is_told_in_go_words(args: list[str], message: str):
+def test_errors_use_the_words_of_go(args: list[str], message: str):
     with pytest.raises(UsageError) as caught:
         read_settings(args, {})
     assert message in str(caught.value)

@@ -62,7 +62,7 @@ def test_only_the_boundaries_catch_every_exception():
 
 
 def test_the_runtime_names_no_program():
-    """It is a library: what says who writes is an argument. Its own module names, in imports and docstrings, may."""
+    """The runtime is a library: the field manager and user agent are arguments. Only module paths may say `trainop`."""
     named = [
         f"{path.name}:{node.lineno}: {text}"
         for path in sorted((ROOT / "trainop" / "runtime").rglob("*.py"))
@@ -99,7 +99,7 @@ LETTERS = Case("first", {"a": "its a", "b": "its b"})
 
 
 def ledger(*results: tuple[str, str, str]) -> Ledger:
-    """Of two cases; each result is a clause, a test and how it ended."""
+    """A ledger of two cases; each result is a clause, a test and its outcome."""
     found = Ledger({"a-1": LETTERS, "a-2": Case("second", {"a": "all of it"}), "b-1": Case("other", {"a": "all"})})
     for clause, test, result in results:
         found.carry([clause], test)
@@ -138,7 +138,7 @@ def test_a_failure_in_any_phase_outweighs_a_pass():
     assert found.tallies()["a"] == Tally(0, 0)
 
 
-def test_what_is_shown_must_not_become_less(tmp_path: Path):
+def test_the_number_of_shown_clauses_must_not_decrease(tmp_path: Path):
     floor = tmp_path / "floor.toml"
     before = ledger(("a-1a", "t1", "passed"), ("a-1b", "t1", "passed"))
     write_floor(before.tallies(), floor)
@@ -231,7 +231,7 @@ def test_lacks(): lack("no such program")
     ("ci", "outcome"),
     [("", "1 skipped"), ("true", "1 skipped" if os.geteuid() or sys.platform != "linux" else "1 failed")],
 )
-def test_what_is_missing_is_a_skip_but_in_ci_a_failure(
+def test_a_missing_requirement_is_a_skip_but_in_ci_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ci: str, outcome: str
 ):
     monkeypatch.setenv("CI", ci)

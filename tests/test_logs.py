@@ -1,4 +1,4 @@
-"""What a line of the log looks like, by the flags of zap."""
+"""The format of log lines for each combination of the zap flags."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fixed:
 
 
 def lines(settings: LogSettings) -> list[str]:
-    """Of one entry of each level, one from the standard library, and one about an exception."""
+    """The lines of one entry of each level, one from the standard library, and one with an exception."""
     out = io.StringIO()
     configure_logs(settings, out, Fixed())
     log = structlog.get_logger()
@@ -41,7 +41,7 @@ def lines(settings: LogSettings) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_by_default_lines_are_for_people_and_tell_all() -> None:
+def test_the_default_is_a_console_format_with_all_fields() -> None:
     told = lines(LogSettings())
     assert told[0].startswith("2026-01-02T03:04:05Z [debug    ] looked")
     assert told[0].endswith("pods=3")

@@ -1,4 +1,4 @@
-"""`trainop manifests`: the files in the tree are what this version writes, and ask for no more than is used."""
+"""`trainop manifests`: the files in the tree are up to date, and request no rights beyond those that are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What VERSIONING.md calls stable: `public.toml` records its names, and SECURITY.md the rights of the operator."""
+"""The public interface by VERSIONING.md: its names are recorded in `public.toml`, the rights in SECURITY.md."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_commands_and_flags() -> None:
 
 def test_metrics_with_their_types_and_labels() -> None:
     metrics = JobMetrics()
-    metrics.queue_depth.declare("any")  # the one family without labels before there is a queue
+    metrics.queue_depth.declare("any")  # the only family without labels until a queue exists
     declared = {
         wrapper._name: sorted(wrapper._labelnames)
         for wrapper in metrics.registry._collector_to_names
@@ -57,7 +57,7 @@ def test_names_of_the_runtime() -> None:
 
 
 def test_annotations() -> None:
-    """Every name with the prefix in the code is recorded, and the page of annotations has each."""
+    """Every annotation name in the code is recorded and documented."""
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "trainop" / "engine").rglob("*.py"))
     named = set(re.findall(r'ANNOTATION_PREFIX \+ "([\w-]+)"', code))
     assert named == set(recorded("annotations")["names"]), CHANGED
@@ -82,7 +82,7 @@ def test_the_page_on_security_has_the_rights_that_are_shipped() -> None:
 
 
 def test_templates_of_issues_are_forms() -> None:
-    """As GitHub's schema of issue forms asks: a name, a description, and fields with unique identifiers."""
+    """GitHub's schema of issue forms requires a name, a description, and fields with unique identifiers."""
     folder = ROOT / ".github" / "ISSUE_TEMPLATE"
     forms = [path for path in sorted(folder.glob("*.yml")) if path.name != "config.yml"]
     assert len(forms) == 2

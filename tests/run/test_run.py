@@ -258,7 +258,7 @@ def test_a_cluster_continues_where_it_was(tmp_path: Path):
     assert (tmp_path / "data" / "objects.sqlite").exists()
 
 
-def test_a_port_in_use_is_told_in_one_line():
+def test_a_port_in_use_is_reported_in_one_line():
     first = start("cluster", "--no-operator")
     assert first.stdout is not None
     url = next(line for line in first.stdout if "API server" in line)

@@ -1,4 +1,5 @@
-"""The operator as a process on a real kube-apiserver; the tests play the kubelet."""
+"""Fixtures that run the operator as a process against a real kube-apiserver. No kubelet runs: the tests write the
+statuses of pods."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def shared_operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def operator(shared_operator: Operator) -> Operator:
-    """One operator for all tests and namespaces, running when a test begins."""
+    """One operator for all tests and namespaces, started if it does not run."""
     if not shared_operator.running:
         shared_operator.start()
     return shared_operator
@@ -41,26 +42,26 @@ def operator(shared_operator: Operator) -> Operator:
 
 @pytest.fixture
 def quiet_world(control_plane: ControlPlane) -> World:
-    """A namespace of its own, whether or not an operator runs."""
+    """A new namespace; an operator may or may not run."""
     return World(control_plane.api, f"ns{next(NUMBERS)}")
 
 
 @pytest.fixture
 def world(operator: Operator, quiet_world: World) -> World:
-    """A namespace of its own, and the operator runs."""
+    """A new namespace, with the shared operator running."""
     return quiet_world
 
 
 @pytest.fixture
 def alone(shared_operator: Operator) -> None:
-    """No other operator runs during the test."""
+    """Stops the shared operator, so that only operators of the test run."""
     if shared_operator.running:
         shared_operator.end()
 
 
 @pytest.fixture
 def make_operator(tmp_path: Path) -> Iterator[Callable[..., Operator]]:
-    """Makes operators that end with the test: `make_operator(kubeconfig or None, *flags)`."""
+    """Factory of operators that are stopped with the test: `make_operator(kubeconfig or None, *flags)`."""
     made: list[Operator] = []
 
     def make(kubeconfig: Path | None, *flags: str, **surroundings: Any) -> Operator:

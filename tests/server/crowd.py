@@ -1,4 +1,4 @@
-"""Several jobs at once, and the proof that none of their pods was made twice."""
+"""Several jobs at once, and a check by watch history that none of their pods was created twice."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def uids(pods: dict[str, Json]) -> dict[str, str]:
 
 
 def version(world: World) -> int:
-    """The revision that the server is at."""
+    """The current resourceVersion of the server."""
     return int(world.ask("GET", f"{CORE}/pods")["metadata"]["resourceVersion"])
 
 
 def pods_made(world: World, since: int) -> Counter[str]:
-    """How many pods of each name the server has seen come since a version, also those that are gone by now.
+    """The number of pods created under each name since a resourceVersion, deleted ones included.
 
-    The server must have run since then: one that has started anew does not remember.
+    The server must not have restarted since then, because its watch cache would have lost the history.
     """
     body = world.ask("GET", f"{CORE}/pods?watch=1&timeoutSeconds=1&resourceVersion={since}")
-    # one line alone is a JSON document, and comes decoded
+    # a single line is a JSON document, which `ask` has already decoded
     events = [body] if isinstance(body, dict) else [json.loads(line) for line in str(body).splitlines()]
     assert all(event["type"] != "ERROR" for event in events), events
     return Counter(event["object"]["metadata"]["name"] for event in events if event["type"] == "ADDED")

@@ -1,4 +1,4 @@
-"""Jobs of every kind on the real API server: a world that knows its kind, and what each kind is expected to do."""
+"""Jobs of every kind on the real API server: a namespace for jobs of one kind, and a table of expectations per kind."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NUMBERS = itertools.count(1)
 
 
 class KindWorld(World):
-    """A namespace for jobs of one kind."""
+    """A namespace for jobs of one kind, with requests in terms of that kind."""
 
     def __init__(self, api: Api, framework: Framework, namespace: str | None = None) -> None:
-        """In a namespace of its own unless one is given that is there."""
+        """Create a new namespace unless an existing one is given."""
         if namespace is None:
             super().__init__(api, f"{framework.name}{next(NUMBERS)}")
         else:
@@ -42,7 +42,7 @@ class KindWorld(World):
         return {"replicas": count, **policy, "template": {"spec": {"containers": [one]}}}
 
     def create(self, name: str, counts: Mapping[str, int], restart: str | None = None, **spec: Any) -> Json:
-        """A job with so many replicas of each type."""
+        """Create a job with `counts` replicas per role."""
         roles = {type_: self.role(count, restart) for type_, count in counts.items()}
         created: Json = self.ask("POST", self.jobs, self.body(name, roles, **spec))
         return created
@@ -60,7 +60,7 @@ class KindWorld(World):
         return f"pods {sorted(self.pods())}, jobs {states}"
 
     def pods_of(self, name: str) -> dict[str, Json]:
-        """Of one job, but for those on their way out."""
+        """The pods of one job, without terminating ones."""
         selector = f"training.kubeflow.org/job-name={name}"
         found = self.ask("GET", f"{CORE}/pods?labelSelector={selector}")["items"]
         return {pod["metadata"]["name"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
@@ -71,41 +71,41 @@ class KindWorld(World):
         return events
 
     def set_pod(self, name: str, status: Json) -> None:
-        """As the kubelet does, of the container that the kind names."""
+        """Write a pod status as the kubelet would, for the kind's main container."""
         for container in status.get("containerStatuses") or ():
             container["name"] = self.framework.container
         super().set_pod(name, status)
 
 
 REQUIRED: dict[str, Json] = {"MXJob": {"jobMode": "MXTrain"}}
-"""Fields that a job of the kind must have beside its replicas."""
+"""Required fields of a kind's spec other than the replicas."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind, told in the namespace `{ns}` with jobs `j` (healthy) and `f` (failing)."""
+    """Expectations of one kind, in the namespace `{ns}` with jobs `j` (succeeds) and `f` (fails)."""
 
     counts: dict[str, int]
     pod: str
-    """The replica whose variables are shown: `worker-1`."""
+    """The replica whose environment is compared, such as `worker-1`."""
     variables: dict[str, str]
-    """All that the operator puts into its environment."""
+    """All environment variables that the operator adds to it."""
     leaders: tuple[str, ...]
-    """Those with the label job-role=master."""
+    """The replicas with the label job-role=master."""
     ends: tuple[str, ...]
-    """Those whose success is the job's."""
+    """The replicas whose success makes the job succeed."""
     running: str
     succeeded: str
     fails: str
-    """The replica that fails."""
+    """The replica whose failure fails the job."""
     failed: str
     port: tuple[str, int]
     scale: bool = False
     ended: str = "Pod"
-    """Ends the reason of the event about a job deleted after its time to live."""
+    """Suffix of the reason of the event about a job deleted after its time to live."""
 
     def names(self, job: str) -> list[str]:
-        """The pods of a job of these counts."""
+        """The names of the pods of a job with these counts."""
         return [f"{job}-{role.lower()}-{index}" for role, count in self.counts.items() for index in range(count)]
 
 

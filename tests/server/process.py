@@ -1,4 +1,4 @@
-"""The operator as users run it: a process of its own with a kubeconfig."""
+"""The operator as users run it: a separate process with a kubeconfig."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Operator:
-    """`python -m trainop operator`, with ports and a log of its own; may be stopped and started again.
+    """`python -m trainop operator` with free ports and a separate log; can be stopped and started again.
 
-    `inside` is a command that starts it in surroundings of its own, `environment` is added to ours.
+    `inside` is a command prefix, such as `unshare` with a mount namespace; `environment` is added to that of the tests.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Operator:
         return self.process is not None and self.process.poll() is None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it, and with `wait` until /readyz is green."""
+        """Start the process; with `wait`, return once /readyz answers 200."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log, cwd=ROOT, env=self.environment)
         if wait:
@@ -72,7 +72,7 @@ class Operator:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """It stands still meanwhile, and then sees all that has happened at once."""
+        """Stop the process (SIGSTOP) for the duration of the context."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         try:
@@ -81,20 +81,20 @@ class Operator:
             self.process.send_signal(signal.SIGCONT)
 
     def wait_text(self, wanted: str) -> None:
-        """Wait until the log has it."""
+        """Wait until the log contains `wanted`."""
         assert wait_until(lambda: wanted in self.text(), PATIENCE), self.text()
 
     def probe(self, path: str) -> tuple[int, str]:
-        """Status and text; status 0 while nobody listens."""
+        """HTTP status and body of a probe; status 0 while the port is closed."""
         return fetch(self.probe_url + path)
 
     def metric(self, series: str) -> float | None:
-        """The value of one series as it is written in the exposition, such as `name{label="x"}`."""
+        """The value of one series, named as in the exposition format: `name{label="x"}`."""
         found = re.search(rf"^{re.escape(series)} (\S+)$", fetch(self.metrics_url)[1], re.MULTILINE)
         return float(found.group(1)) if found else None
 
     def resident_mib(self) -> float:
-        """Memory as the kernel counts it."""
+        """Resident memory in MiB as the kernel counts it."""
         assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) / 1024

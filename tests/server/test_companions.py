@@ -1,4 +1,4 @@
-"""Autoscalers and shared files on the real API server: server-side apply by UID, and what others have written."""
+"""Autoscalers and shared ConfigMaps on the real API server: server-side apply by UID; objects of others stay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_autoscaler_follows_the_job(control_plane: ControlPlane, operator: Op
     target = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "j"}
     assert made["spec"]["scaleTargetRef"] == target
     assert (made["spec"]["minReplicas"], made["spec"]["maxReplicas"]) == (1, 3)
-    # The API server writes quantities its own way, which is no reason to write again.
+    # The API server normalizes quantities; the difference must not cause another write.
     assert made["spec"]["metrics"][0]["resource"]["target"]["averageValue"] == "500m"
     owner = made["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["uid"], owner["controller"]) == ("PyTorchJob", job["metadata"]["uid"], True)

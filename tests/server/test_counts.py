@@ -1,4 +1,4 @@
-"""What a job costs: API requests by verb and resource, reconciles, and what the operator holds of it. Never time."""
+"""The cost of a job: API requests by verb and resource, reconciles, and cached objects. Time is not measured."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.server.world import World, replicas
 JOBS = 3
 PODS = 8
 MOST_RECONCILES = 12
-"""Of one job from its creation to its success. Measured: 5."""
+"""Reconciles of one job from its creation to its success. Measured: 5."""
 
 
 @pytest.fixture
 def counting(alone: None, make_operator: Callable[..., Operator], control_plane: Any) -> Callable[..., Operator]:
-    """Starts an operator that nobody else uses."""
+    """Starts an operator for this test alone, so that its counters are exact."""
 
     def start(*flags: str) -> Operator:
         operator = make_operator(control_plane.kubeconfig, *flags)
@@ -40,7 +40,7 @@ def requests(operator: Operator) -> Counter[str]:
 
 
 def live(world: World, operator: Operator, name: str) -> list[str]:
-    """A job from its creation to its success, its pods starting and ending together; returns their names."""
+    """Take a job from creation to success, its pods starting and ending together; returns their names."""
     pods = [f"{name}-master-0", *(f"{name}-worker-{index}" for index in range(PODS - 1))]
     world.create_job(name, {"Master": replicas(1), "Worker": replicas(PODS - 1)})
     world.wait(lambda: set(pods) <= set(world.pods()), "all pods")
@@ -60,8 +60,8 @@ def active(world: World, name: str) -> int:
 
 
 def measure(world: World, operator: Operator) -> Counter[str]:
-    """Requests of `JOBS` jobs one after another, and under `reconciles` their reconciles."""
-    live(world, operator, "first")  # what is done once is done now
+    """Requests of `JOBS` consecutive jobs, and under `reconciles` the number of their reconciles."""
+    live(world, operator, "first")  # warm up, so that one-time requests are not counted
     world.settle(1.0)
     before = requests(operator) + Counter({"reconciles": reconciles(operator)})
     for number in range(JOBS):
@@ -91,7 +91,7 @@ def test_a_job_costs_so_many_requests(
     assert spent["POST"] == JOBS * (PODS + services + 1)
     assert spent["PATCH"] == 3 * JOBS
     assert spent["DELETE"] == spent["PUT"] == 0
-    assert spent["GET"] <= JOBS, "the caches tell all; a watch may have been started anew"
+    assert spent["GET"] <= JOBS, "all reads come from the caches; only a watch may have restarted"
     assert spent["reconciles"] <= MOST_RECONCILES * JOBS
 
 
@@ -99,8 +99,8 @@ def more(held: dict[str, float], by: dict[str, int]) -> dict[str, float]:
     return {kind: count + by[kind] for kind, count in held.items()}
 
 
-def test_nothing_is_held_but_what_exists(quiet_world: World, counting: Callable[..., Operator]):
-    """One object in the cache for each pod, service and job of ours, and none for those that are gone."""
+def test_the_cache_holds_only_objects_that_exist(quiet_world: World, counting: Callable[..., Operator]):
+    """The cache holds one object for each existing pod, service and job, and none for deleted ones."""
     operator = counting()
 
     def held(resource: str) -> float | None:

@@ -1,4 +1,4 @@
-"""What a PyTorchJob is made of on a real API server: pods, services, environment, first conditions."""
+"""The children of a PyTorchJob on a real API server: pods, services, environment, and the first conditions."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_an_index_out_of_range_goes_and_is_not_filled(world: World):
     world.wait_pods(*names)
     world.patch_job({"pytorchReplicaSpecs": {"Worker": {"replicas": 3}}})
     world.wait(lambda: all("deletionTimestamp" in world.pods()[n]["metadata"] for n in names[3:]), "two leaving")
-    world.reap_pod("j-worker-3")  # index 4 still terminates: this was what made upstream fill the gap
+    world.reap_pod("j-worker-3")  # index 4 is still terminating; upstream refilled the gap in this state
     world.settle()
     assert "j-worker-3" not in world.pods()
     world.reap_pod("j-worker-4")

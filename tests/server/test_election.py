@@ -23,7 +23,8 @@ def holder(world: World) -> str:
 
 
 def start_two(control_plane: ControlPlane, world: World, make_operator: MakeOperator) -> tuple[Operator, Operator, str]:
-    """The leader, its standby, and the leader's name. With the default times: shorter ones end on a busy machine."""
+    """The leader, its standby, and the leader's identity. Default timings: on a busy machine a shorter lease
+    expires."""
     flags = ("--leader-elect", f"--leader-election-namespace={world.namespace}", f"--namespace={world.namespace}")
     first, second = (make_operator(control_plane.kubeconfig, *flags) for _ in range(2))
     first.start()
@@ -47,13 +48,13 @@ def test_a_standby_takes_over(
     world.wait_pods("j-worker-0", "k-worker-0")
     assert second.metric(f'leader_election_master_status{{name="{LEASE}"}}') == 1
     assert second.end() == 0
-    assert holder(world) == ""  # given back, so that the next one need not wait
+    assert holder(world) == ""  # the lease is released, so that the next leader need not wait for its expiry
 
 
-def test_a_leader_that_stood_still_writes_nothing_and_leaves(
+def test_a_leader_that_was_stopped_writes_nothing_and_exits(
     control_plane: ControlPlane, quiet_world: World, alone: None, make_operator: MakeOperator
 ):
-    """It wakes up and takes itself for the leader, with work to do; the standby leads by then."""
+    """It resumes in the belief that it leads, with work to do, while the standby leads already."""
     world = quiet_world
     since = version(world)
     first, second, leader = start_two(control_plane, world, make_operator)
@@ -67,7 +68,7 @@ def test_a_leader_that_stood_still_writes_nothing_and_leaves(
     successor = holder(world)
     first.process.send_signal(signal.SIGCONT)
     assert first.exit_code() == 1
-    assert holder(world) == successor, "what another holds is left alone"
+    assert holder(world) == successor, "a lease held by another replica is left alone"
     assert pods_made(world, since) == dict.fromkeys(("j-worker-0", *names(4, 2)), 1)
     assert second.running
     assert "Traceback" not in first.text()

@@ -1,4 +1,4 @@
-"""How jobs end or go on: failures, restarts, limits, clean-up, time to live."""
+"""Failures, restarts, limits, clean-up and time to live of jobs on a real API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def seconds_between(first: str, second: str) -> float:
 
 
 def test_exit_code_restart(world: World, operator: Operator):
-    """job-engine-6 as PyTorchJob shows it."""
+    """job-engine-6 with a PyTorchJob."""
     world.create_job("j", {"Worker": replicas(1, "ExitCode")})
     uid = world.wait_pods("j-worker-0")["j-worker-0"]["metadata"]["uid"]
     world.run_pod("j-worker-0")
@@ -43,7 +43,7 @@ def test_exit_code_restart(world: World, operator: Operator):
 
 @pytest.mark.case("job-engine-7", "d")
 def test_permanent_exit_code(world: World):
-    """job-engine-7 as PyTorchJob shows it."""
+    """job-engine-7 with a PyTorchJob."""
     world.create_job("j", {"Worker": replicas(1, "ExitCode")})
     world.wait_pods("j-worker-0")
     world.end_pod("j-worker-0", 1)
@@ -115,7 +115,7 @@ def test_clean_up_after_success(world: World, policy: str, left: set[str] | None
 
 
 def test_container_restarts_over_the_limit(world: World):
-    """job-engine-21 and 22 as PyTorchJob shows them."""
+    """job-engine-21 and 22 with a PyTorchJob."""
     names = ("j-worker-0", "j-worker-1")
     world.create_job("j", {"Worker": replicas(2, "OnFailure")}, backoffLimit=3, cleanPodPolicy="All")
     world.wait_pods(*names)
@@ -150,7 +150,7 @@ def test_exit_code_restarts_are_limited_across_restarts_of_the_operator(world: W
 
 
 def test_restarts_that_have_no_room_in_the_annotations(world: World, operator: Operator):
-    """Here for what is there already; a restart of some 30,000 pods fills them by itself."""
+    """Other annotations take the room here; restarts of about 30,000 pods would fill the annotations as well."""
     before = len(operator.text())
     world.create_job("j", {"Worker": replicas(2, "ExitCode")})
     world.wait_pods("j-worker-0", "j-worker-1")
@@ -165,7 +165,7 @@ def test_restarts_that_have_no_room_in_the_annotations(world: World, operator: O
 
 
 def test_deadline(world: World):
-    """On the wall clock: not before its time. That it is in time is shown in virtual time."""
+    """The deadline does not fire early by the wall clock. A test in virtual time shows that it fires in time."""
     world.create_job("j", {"Worker": replicas(2)}, activeDeadlineSeconds=2, cleanPodPolicy="Running")
     world.wait_pods("j-worker-0", "j-worker-1")
     world.run_pod("j-worker-0", "j-worker-1")
@@ -207,7 +207,7 @@ def test_time_to_live_that_passed_while_no_operator_ran(world: World, operator: 
 
 @pytest.mark.case("job-engine-25", "i")
 def test_a_user_deletes_a_job(world: World, operator: Operator):
-    """Without a garbage collector the children stay; the operator must neither make new ones nor count."""
+    """No garbage collector runs, so the children stay; the operator must neither create new ones nor count failures."""
     world.create_job("j", {"Worker": replicas(1)})
     world.wait_pods("j-worker-0")
     world.ask("DELETE", f"{JOBS}/j?propagationPolicy=Background")

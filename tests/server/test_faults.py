@@ -1,5 +1,5 @@
-"""An API server that dies or comes back from a backup: the operator recovers by itself, nothing is lost, and nothing is
-done twice."""
+"""An API server that is killed or restored from a backup: the operator recovers without help, and no pod is lost or
+created twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakeOperator = Callable[..., Operator]
 
 
 def finish(world: World, jobs: int, workers: int) -> None:
-    """All pods run and succeed, hence all jobs; no pod was replaced on the way."""
+    """Let all pods run and succeed, so that all jobs succeed; checks that no pod was replaced."""
     pods = world.wait_pods(*names(jobs, workers))
     for name in pods:
         world.run_pod(name)
@@ -46,12 +46,12 @@ def test_killed_in_the_middle_of_things(world: World, operator: Operator, contro
     world.wait_pod("new-worker-0")
     text = operator.text()
     assert "Traceback" not in text
-    assert "object at 0x" not in text, "log lines are for people"
+    assert "object at 0x" not in text, "the log shows no Python representations"
 
 
 @pytest.fixture
 def own_plane(control_plane: ControlPlane, crds: list[Json]) -> Iterator[ControlPlane]:
-    """A control plane whose past may be changed."""
+    """A control plane for this test alone, whose etcd may be restored to an older revision."""
     plane = ControlPlane(default_data(f"pytest-{os.getpid()}-restored"), die_with_parent=True)
     plane.up()
     for crd in crds:
@@ -94,7 +94,7 @@ def test_restored_to_an_older_revision(
     back_up(own_plane, tmp_path / "backup")
     backed_up = version(world)
 
-    # what will not have happened: a job goes, one ends, one is new, and the revision runs away
+    # changes that the restore undoes: one job is deleted, one ends, one is created, and the revision advances
     world.ask("DELETE", "/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs/deleted")
     for name in ("deleted-worker-0", "deleted-worker-1"):
         world.reap_pod(name)
@@ -125,5 +125,5 @@ def test_restored_to_an_older_revision(
     for job in ("kept", "deleted"):
         world.wait_condition("Succeeded", job)
     assert set(uids(world.pods())) == {*ours, "new-worker-0"}
-    assert not {*pods_made(world, restored)} - {"new-worker-0"}, "none was made again"
+    assert not {*pods_made(world, restored)} - {"new-worker-0"}, "no pod was created again"
     assert "Traceback" not in operator.text()

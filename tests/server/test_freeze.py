@@ -1,4 +1,4 @@
-"""An API server that stands still for a minute; in a file of its own, so that other tests run meanwhile."""
+"""An API server that is stopped for a minute. In a separate file, so that other tests run in parallel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FREEZE = 60.0
 
 
 def test_frozen_for_a_minute(world: World, operator: Operator, control_plane: ControlPlane):
-    """A process that is stopped still acknowledges on the network: only deadlines notice."""
+    """The kernel still acknowledges packets for a stopped process, so only timeouts detect it."""
     since = version(world)
     world.create_job("before", {"Worker": replicas(2)})
     world.wait_pods("before-worker-0", "before-worker-1")
@@ -43,7 +43,9 @@ def test_frozen_for_a_minute(world: World, operator: Operator, control_plane: Co
     for job in jobs:
         world.wait_condition("Succeeded", job)
     assert uids(world.pods()) == before
-    assert pods_made(world, since) == dict.fromkeys(before, 1), "none twice, also none that went again"
-    assert operator.process is process, "by itself"
+    assert pods_made(world, since) == dict.fromkeys(before, 1), (
+        "no pod was created twice, not even one that was deleted again"
+    )
+    assert operator.process is process, "the operator recovered without a restart"
     assert operator.running
     assert "Traceback" not in operator.text()

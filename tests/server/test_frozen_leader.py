@@ -1,4 +1,4 @@
-"""What a leader that is stopped writes after its successor leads, counted in the audit log of a real API server."""
+"""Writes of a stopped leader after its successor has taken over, counted in the audit log of a real API server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def audited(audit: Path) -> Iterator[ControlPlane]:
-    """Writes a line into `audit` for each write before the write is answered."""
+    """A control plane that appends a line to `audit` for each write before answering it."""
     policy = audit.with_name("policy.json")
     policy.write_text(json.dumps(POLICY))
     flags = (f"kube-apiserver=--audit-policy-file={policy}", f"kube-apiserver=--audit-log-path={audit}")
@@ -49,7 +49,7 @@ def audited(audit: Path) -> Iterator[ControlPlane]:
 
 
 def config_as(plane: ControlPlane, name: str, path: Path) -> Path:
-    """A kubeconfig of an administrator whom the audit log calls `name`."""
+    """A kubeconfig of an administrator that impersonates `name`, which the audit log then shows."""
     content = json.loads(plane.kubeconfig.read_text())
     content["users"][0]["user"] |= {"as": name, "as-groups": ["system:masters"]}
     path.write_text(json.dumps(content))
@@ -57,8 +57,8 @@ def config_as(plane: ControlPlane, name: str, path: Path) -> Path:
 
 
 def writes(audit: Path, name: str, since: datetime | None = None) -> list[str]:
-    """Verb and kind of what `name` asked the server to write, except for the events by which replicas announce that
-    they lead or stop to lead: those do not need the lead."""
+    """Verb and kind of each write requested by `name`, without the LeaderElection events, which replicas may write
+    without the lease."""
     found = []
     for line in audit.read_text().splitlines():
         entry: Json = json.loads(line)
@@ -74,7 +74,7 @@ def writes(audit: Path, name: str, since: datetime | None = None) -> list[str]:
 
 
 def acquired_at(world: World) -> datetime:
-    """When the holder of the lease became that, by its own clock, which is also the API server's."""
+    """The acquire time of the lease, by the clock that operator and API server share."""
     lease = world.ask("GET", f"/apis/coordination.k8s.io/v1/namespaces/{world.namespace}/leases/{LEASE}")
     return datetime.fromisoformat(lease["spec"]["acquireTime"])
 
@@ -88,8 +88,8 @@ def made(world: World) -> int:
 def test_what_a_frozen_leader_writes(
     audited: ControlPlane, audit: Path, make_operator: MakeOperator, tmp_path: Path, moment: str
 ):
-    """What it had not handed to the kernel before it was stopped does not reach the server once another leads; the rest
-    reached it long before that, as loopback loses nothing."""
+    """A request that was not handed to the kernel before the stop never reaches the server after the takeover. Requests
+    handed over earlier arrived long before, because loopback loses nothing."""
     working = moment.startswith("while")
     world = World(audited.api, "working" if working else "idle")
     since = version(world)
@@ -113,7 +113,7 @@ def test_what_a_frozen_leader_writes(
         world.wait(lambda: holder(world) not in {"", leader}, "another leader")
         led = acquired_at(world)
         world.wait(lambda: made(world) == WORKERS + before, "the pods of the large job")
-    assert at_stop < WORKERS, "it had work left"
+    assert at_stop < WORKERS, "the stopped leader had work left"
     assert first.exit_code() == 1
     assert holder(world) != leader
     world.settle()
@@ -121,5 +121,5 @@ def test_what_a_frozen_leader_writes(
     assert "create pods" in writes(audit, names[0])
     assert writes(audit, names[1], led).count("create pods") >= WORKERS - at_stop
     everything = ["small-worker-0", "small-worker-1", *(f"large-worker-{index}" for index in range(WORKERS))]
-    assert pods_made(world, since) == Counter(everything), "none twice"
+    assert pods_made(world, since) == Counter(everything), "no pod was created twice"
     assert second.end() == 0

@@ -1,5 +1,5 @@
-"""Jobs that leave almost no room in etcd for what the operator has to write on them, on a real kube-apiserver: they end
-or wait with words that a user understands, and neither their neighbours nor the API server notice."""
+"""Jobs so large that etcd has almost no room for their status and annotations, on a real kube-apiserver: they end or
+wait with a message that a user understands, without an effect on other jobs or a burst of writes."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ ANNOTATIONS_LIMIT = 256 * 1024
 """Bytes of all names and values (apimachinery `pkg/api/validation/objectmeta.go`, `TotalAnnotationSizeLimitB`)."""
 
 CAPACITY = 1536 * 1024 - 200
-"""Bytes of a job: of a request of 1.5 MiB to etcd some are for the key and the condition."""
+"""Bytes available to a job: a request to etcd is limited to 1.5 MiB, including its key and its precondition."""
 
 TOO_LARGE = "etcdserver: request is too large"
 REFUSED_STATUSES = 'trainop_statuses_refused_total{framework="pytorch"}'
 
 MANY = 48
-"""Pods that restart together: to note them takes more room than to end the job."""
+"""Pods that restart together: recording their restarts takes more room than failing the job."""
 
 HELD = 30.0
-"""Seconds for which a refused status is left at least: a minute, less the jitter."""
+"""Minimum seconds before a refused status is tried again: a minute, less the jitter."""
 
 CALM = 2.0
-"""Seconds in which a loop without pauses shows."""
+"""Seconds of observation, enough to detect a hot loop."""
 
 MOST_WRITES = 3
-"""In these seconds; a single status or event may be late."""
+"""Writes allowed during `CALM`, because a single status or event may be late."""
 
 
 def size_of(job: Json) -> int:
-    """Bytes as etcd holds the job. Its version is kept beside it; `managedFields` the API server leaves out of what is
-    too large otherwise (apiserver `pkg/endpoints/handlers/patch.go`, `isTooLargeError`)."""
+    """Bytes of the job as stored in etcd. resourceVersion is not part of the value, and the API server drops
+    `managedFields` when an object would be too large (apiserver
+    `pkg/endpoints/handlers/patch.go`, `isTooLargeError`)."""
     metadata = {
         name: value for name, value in job["metadata"].items() if name not in ("resourceVersion", "managedFields")
     }
@@ -46,20 +47,20 @@ def size_of(job: Json) -> int:
 
 
 def ballast(size: int) -> Json:
-    """Of a spec: text that the operator does not read without gang scheduling, and that no pod contains."""
+    """Spec fields of `size` bytes that the operator ignores without gang scheduling and that no pod contains."""
     return {"runPolicy": {"schedulingPolicy": {"priorityClass": "x" * size}}}
 
 
 @pytest.fixture
 def stage(world: World) -> Iterator[World]:
-    """The job does not keep the API server busy beside the next tests."""
+    """Deletes job `j` after the test, so that it does not slow down the next ones."""
     yield world
     world.try_to("DELETE", f"{JOBS}/j")
     world.wait(lambda: world.try_to("GET", f"{JOBS}/j").status == 404, "the end of the large job")
 
 
 def fill(world: World, room: int) -> None:
-    """Leaves so many bytes of room in job j."""
+    """Fill job j up to `room` bytes below the limit."""
     light = world.ask("PATCH", f"{JOBS}/j?dryRun=All", {"spec": ballast(1)}, MERGE)
     world.patch_job(ballast(CAPACITY - size_of(light) - room + 1))
 
@@ -69,7 +70,7 @@ def empty(world: World) -> None:
 
 
 def writes(operator: Operator) -> float:
-    """Requests of the operator that create, change or delete, whatever their answer."""
+    """The operator's PATCH, POST and DELETE requests so far, whatever the response."""
     text = fetch(operator.metrics_url)[1]
     found = re.findall(r'^rest_client_requests_total\{.*method="(?:PATCH|POST|DELETE)".*\} (\S+)$', text, re.MULTILINE)
     assert found, text
@@ -77,7 +78,7 @@ def writes(operator: Operator) -> float:
 
 
 def assert_calm(world: World, operator: Operator) -> None:
-    """A job beside it gets its pods, and then the operator writes next to nothing."""
+    """Check that another job gets its pods, and that afterwards the operator sends hardly any writes."""
     world.create_job("small", {"Worker": replicas(1)})
     world.wait_pod("small-worker-0")
     world.run_pod("small-worker-0")
@@ -90,7 +91,7 @@ def assert_calm(world: World, operator: Operator) -> None:
 
 @pytest.fixture
 def bounded_refusals(operator: Operator) -> Iterator[None]:
-    """The test sees one refused status, and one more for each time that it is due again."""
+    """Checks that a status is refused once, and at most once more per retry interval."""
     before, begin = operator.metric(REFUSED_STATUSES) or 0, time.monotonic()
     yield
     refused = (operator.metric(REFUSED_STATUSES) or 0) - before
@@ -98,14 +99,14 @@ def bounded_refusals(operator: Operator) -> Iterator[None]:
 
 
 def invalid_job() -> Json:
-    """One whose condition has a long message."""
+    """A job whose failed validation has a long message."""
     roles = {"Worker": replicas(1)} | {f"Role{number}": replicas(1) for number in range(100)}
     spec = {"pytorchReplicaSpecs": roles}
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "j"}, "spec": spec}
 
 
 def fail_unfilled(world: World) -> tuple[str, int]:
-    """The message of the invalid job's end where there is room, and the bytes that its status takes."""
+    """The failure message of the invalid job when there is room, and the size of its status in bytes."""
     made = world.ask("POST", JOBS, invalid_job())
     message = world.wait_condition("Failed")["message"]
     grown = size_of(world.job()) - size_of(made)
@@ -115,13 +116,13 @@ def fail_unfilled(world: World) -> tuple[str, int]:
 
 
 def post_full(world: World, job: Json, room: int) -> None:
-    """The job has that much room from the beginning."""
+    """Create a job that is `room` bytes below the limit from the start."""
     light = job | {"spec": job["spec"] | ballast(1)}
     size = CAPACITY - room - size_of(world.ask("POST", f"{JOBS}?dryRun=All", light)) + 1
     world.ask("POST", JOBS, job | {"spec": job["spec"] | ballast(size)})
 
 
-def test_a_status_that_does_not_fit_is_written_in_short(stage: World, operator: Operator):
+def test_a_status_that_does_not_fit_is_written_shortened(stage: World, operator: Operator):
     message, grown = fail_unfilled(stage)
     assert len(message) > 500
     refused = operator.metric(REFUSED_STATUSES)
@@ -138,7 +139,7 @@ def test_a_status_that_does_not_fit_is_written_in_short(stage: World, operator: 
 
 
 @pytest.mark.usefixtures("bounded_refusals")
-def test_a_status_without_any_room_is_told_in_one_event(stage: World, operator: Operator):
+def test_a_status_without_any_room_is_reported_in_one_event(stage: World, operator: Operator):
     message, _ = fail_unfilled(stage)
     post_full(stage, invalid_job(), 100)
     (event,) = stage.wait(lambda: stage.events("FailedStatusUpdate"), "the event")
@@ -148,7 +149,7 @@ def test_a_status_without_any_room_is_told_in_one_event(stage: World, operator: 
     assert stage.conditions() == []
     assert len(stage.events("FailedStatusUpdate")) == 1
     empty(stage)
-    assert stage.wait_condition("Failed")["message"] == message, "as soon as there is room"
+    assert stage.wait_condition("Failed")["message"] == message, "written as soon as there is room"
 
 
 def run_workers(world: World, count: int) -> list[str]:
@@ -161,7 +162,7 @@ def run_workers(world: World, count: int) -> list[str]:
     return names
 
 
-def test_a_restart_that_etcd_has_no_room_to_note_fails_the_job(stage: World, operator: Operator):
+def test_a_restart_that_etcd_has_no_room_to_record_fails_the_job(stage: World, operator: Operator):
     names = [f"j-worker-{number}" for number in range(MANY)]
     stage.create_job("j", {"Worker": replicas(MANY, "ExitCode")}, cleanPodPolicy="All")
     annotations = {"trainop.kubeflow.org/restart-scope": "job"}
@@ -191,7 +192,9 @@ def test_a_restart_waits_where_not_even_its_refusal_can_be_written(stage: World,
     assert_calm(stage, operator)
     assert len(stage.events("FailedStatusUpdate")) == 1
     kept = {name: stage.pods()[name]["metadata"]["uid"] for name in names}
-    assert kept == {name: pod["metadata"]["uid"] for name, pod in before.items()}, "what is not noted is not restarted"
+    assert kept == {name: pod["metadata"]["uid"] for name, pod in before.items()}, (
+        "a restart that could not be recorded does not happen"
+    )
     empty(stage)
     stage.wait_successor(names[0], kept[names[0]])
     assert json.loads(stage.job()["metadata"]["annotations"][RESTARTS])["failures"] == 1

@@ -1,4 +1,4 @@
-"""The operator as the shipped manifests install it: in a pod's surroundings, with no more rights than it is given."""
+"""The operator as the shipped manifests install it: in the environment of a pod, with the rights of its roles."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PLURALS = {
     "Deployment": "deployments",
     "Service": "services",
 }
-# A pod's service account where the operator looks for it, in a mount namespace that nobody else sees.
+# Mounts the service account files where in-cluster configuration reads them, in a private mount namespace.
 AS_IN_A_POD = """
 mount -t tmpfs none /var/run && mkdir -p /var/run/secrets/kubernetes.io/serviceaccount &&
 cp "$1"/* /var/run/secrets/kubernetes.io/serviceaccount/ && shift && exec "$@"
@@ -58,7 +58,7 @@ def apply(api: Api, document: Json, namespace: str | None = None, *, dry_run: bo
 
 
 def write_service_account(api: Api, namespace: str, folder: Path, authority: Path) -> None:
-    """What a kubelet mounts into a pod."""
+    """Write the service account files that a kubelet mounts into a pod."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{NAME}/token"
     answer = api("POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
     assert answer.status == 201, answer
@@ -69,7 +69,7 @@ def write_service_account(api: Api, namespace: str, folder: Path, authority: Pat
 
 
 def flags_of(deployment: Json) -> list[str]:
-    """The arguments that the Deployment gives, but for the addresses, which are ours to choose."""
+    """The arguments of the Deployment, without the listen addresses, which the test chooses."""
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     given = [*container.get("command", [])[1:], *container.get("args", [])]
     return [flag for flag in given if "bind-address" not in flag]
@@ -77,7 +77,7 @@ def flags_of(deployment: Json) -> list[str]:
 
 @pytest.fixture
 def in_a_pod(control_plane: ControlPlane, tmp_path: Path, make_operator: MakeOperator) -> Callable[..., Operator]:
-    """Starts the operator as a pod of the shipped service account would run it."""
+    """Starts the operator as a pod with the shipped service account would run it."""
     possible = shutil.which("unshare") and subprocess.run(
         [*UNSHARE, "mount", "-t", "tmpfs", "none", "/var/run"], capture_output=True, check=False
     )
@@ -97,7 +97,7 @@ def in_a_pod(control_plane: ControlPlane, tmp_path: Path, make_operator: MakeOpe
 
 
 def live(world: World) -> None:
-    """A job's whole life: everything that the operator may have to do."""
+    """Run a job through its whole life, to use every right that the operator may need."""
     world.create_job("j", {"Master": replicas(1), "Worker": replicas(2, "ExitCode")}, ttlSecondsAfterFinished=1)
     pods = world.wait_pods("j-master-0", "j-worker-0", "j-worker-1")
     world.run_pod(*pods)
@@ -117,7 +117,7 @@ def live(world: World) -> None:
 
 
 def live_as_any_kind(api: Api, namespace: str) -> None:
-    """A job of each kind lives and ends, and asks for what only its kind asks for."""
+    """Run a job of each kind to its end, including the requests that only that kind makes."""
     for framework in FRAMEWORKS.values():
         live_as(KindWorld(api, framework, namespace), framework.name)
     scale_an_elastic_job(KindWorld(api, FRAMEWORKS["PyTorchJob"], namespace))
@@ -136,7 +136,7 @@ def live_as(stage: KindWorld, name: str) -> None:
 
 
 def scale_an_elastic_job(stage: KindWorld) -> None:
-    """Its autoscaler is made, updated and deleted."""
+    """The autoscaler of the job is created, updated and deleted."""
 
     def scalers() -> list[Json]:
         path = "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers"
@@ -155,7 +155,8 @@ def scale_an_elastic_job(stage: KindWorld) -> None:
 
 
 def begin_a_large_job(stage: KindWorld) -> None:
-    """Its cluster is too large for an environment: all pods share a ConfigMap. Deleted as soon as that is seen."""
+    """Create a job whose cluster exceeds an environment variable, so that all pods share a ConfigMap; delete it once
+    that exists."""
     name = "l" * 40
     stage.create(name, {"Worker": 2000})
     pod = stage.wait(lambda: stage.pods_of(name).get(f"{name}-worker-0"), "the first pod")
@@ -196,7 +197,7 @@ def test_as_installed(control_plane: ControlPlane, quiet_world: World, alone: No
         if document["kind"] != "CustomResourceDefinition":
             apply(control_plane.api, document)
     deployment = next(document for document in documents if document["kind"] == "Deployment")
-    # what other tests left behind is not to be weighed
+    # the memory for objects of other tests is not to be measured
     resting = in_a_pod(home, *flags_of(deployment), f"--namespace={home}")
     memory = resting.resident_mib()
     resting.end()

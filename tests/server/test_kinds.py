@@ -1,4 +1,4 @@
-"""What every kind does on a real API server: its pods and their variables, its success, its failures, its CRD."""
+"""One contract for every kind on a real API server: pods and their environment, success, failures, CRD rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREFIX = "training.kubeflow.org/"
 
 @pytest.fixture(params=FRAMEWORKS, ids=str)
 def stage(request: pytest.FixtureRequest, control_plane: ControlPlane, operator: Operator) -> KindWorld:
-    """A namespace for one kind after the other; the operator runs."""
+    """A namespace for each kind in turn, with the operator running."""
     del operator
     return KindWorld(control_plane.api, FRAMEWORKS[request.param])
 
@@ -26,7 +26,7 @@ def row(stage: KindWorld) -> Row:
 
 
 def environment(stage: KindWorld, pod: Json) -> dict[str, str]:
-    """The variables of the framework's container; a reference to a field of the pod is told by the field."""
+    """The variables of the framework's container; a fieldRef is represented by its field path."""
     one = next(c for c in pod["spec"]["containers"] if c["name"] == stage.framework.container)
     return {v["name"]: v["value"] if "value" in v else v["valueFrom"]["fieldRef"]["fieldPath"] for v in one["env"]}
 
@@ -119,7 +119,7 @@ def test_suspended_and_resumed(stage: KindWorld, row: Row):
 @pytest.mark.case("frameworks-v1-23", "c")
 @pytest.mark.case("job-engine-37", "eh")
 def test_rules_of_the_definition(stage: KindWorld, row: Row):
-    """Queue and manager cannot be changed; fields that are required are; the rest is the operator's to judge."""
+    """Queue and manager are immutable and required fields are required; the operator validates the rest."""
     policy = {"schedulingPolicy": {"queue": "a"}, "managedBy": "kueue.x-k8s.io/multikueue"}
     stage.create("j", row.counts, runPolicy=policy)
     for change, words in (
@@ -136,7 +136,7 @@ def test_rules_of_the_definition(stage: KindWorld, row: Row):
 
 
 def test_scaling(stage: KindWorld, row: Row):
-    """By the scale subresource, where the kind has one."""
+    """Through the scale subresource, for kinds that have one."""
     stage.create("j", row.counts)
     stage.wait_pods(*row.names("j"))
     answer = stage.try_to("GET", f"{stage.jobs}/j/scale")
@@ -157,7 +157,7 @@ def test_scaling(stage: KindWorld, row: Row):
 
 
 def test_columns(stage: KindWorld, row: Row):
-    """What `kubectl get` shows."""
+    """The columns of `kubectl get`."""
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     crd = stage.ask("GET", f"{definitions}/{stage.framework.resource}")
     version = crd["spec"]["versions"][0]

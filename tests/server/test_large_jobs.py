@@ -1,5 +1,5 @@
-"""Jobs as large as etcd holds, on a real kube-apiserver: what becomes of them, and that a small job beside them and the
-operator's health do not notice."""
+"""Jobs of the maximum size that etcd stores, on a real kube-apiserver: their outcome, and that neither a small job
+nor the operator's health is affected."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.server.process import Operator
 from tests.server.world import JOBS, World, replicas
 
 FEW = 8
-"""Replicas: an API server of two processors takes seconds for each pod or service of a megabyte."""
+"""Number of replicas. It is small because an API server takes seconds for each pod or service of a megabyte."""
 
 
 @pytest.fixture
 def stage(world: World) -> Iterator[World]:
-    """What is left of a large job does not keep the API server busy beside the next tests."""
+    """Deletes the large job and its children after the test, so that they do not slow down the next ones."""
     yield world
     world.try_to("DELETE", f"{JOBS}/hostile")
     world.wait(lambda: world.try_to("GET", f"{JOBS}/hostile").status == 404, "the end of the large job")
@@ -32,7 +32,7 @@ def post(world: World, shape: Shape, count: int) -> None:
 
 
 def watch_neighbour(world: World, operator: Operator) -> None:
-    """A job that is posted after the large one gets its pods while that is being made, and /healthz answers."""
+    """A small job posted after the large one gets its pods while the large one is created, and /healthz answers."""
     world.create_job("small", {"Worker": replicas(2)})
     world.wait(lambda: {"small-worker-0", "small-worker-1"} <= names_of(world, "small"), "the pods of the small job")
     assert operator.probe("/healthz")[0] == 200
@@ -46,7 +46,7 @@ def names_of(world: World, job: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("shape", "size"), [("many ports", 20_000), ("huge variable", 1_000_000)])
-def test_a_large_template_is_made_beside_a_small_job(stage: World, operator: Operator, shape: str, size: int):
+def test_a_large_template_does_not_delay_a_small_job(stage: World, operator: Operator, shape: str, size: int):
     post(stage, SHAPES[shape]._replace(size=size), FEW)
     watch_neighbour(stage, operator)
     stage.wait(lambda: "hostile-worker-0" in names_of(stage, "hostile") or stage.is_now("Failed", "hostile"), "a pod")
@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[Callable[[], Shape], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_can_never_run_fails_in_few_words(stage: World, operator: Operator, case: str):
+def test_a_job_that_can_never_run_fails_with_a_short_message(stage: World, operator: Operator, case: str):
     make, words = REFUSED[case]
     post(stage, make(), FEW)
     watch_neighbour(stage, operator)

@@ -1,4 +1,4 @@
-"""The runtime as a library on a real kube-apiserver: the example, and an admission webhook that keeps its own
+"""The runtime as a library on a real kube-apiserver: the example operator, and an admission webhook that manages its
 certificates."""
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ async def test_a_webhook_with_its_own_certificates(control_plane: ControlPlane, 
         for which in (VALIDATING, MUTATING):
             seen = await client.get(which.resource, which.name)
             assert [each["clientConfig"]["caBundle"] for each in seen["webhooks"]] == [secret["data"]["ca.crt"]]
-        # taken away by somebody, and there again: also where nothing was to test
+        # another client removes the bundle; the operator restores it without a change to test against
         drop = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
         await client.patch(MUTATING.resource, MUTATING.name, None, drop, kind=PatchKind.JSON)
         while not (await client.get(MUTATING.resource, MUTATING.name))["webhooks"][0]["clientConfig"].get("caBundle"):  # noqa: ASYNC110
@@ -159,7 +159,7 @@ async def test_a_webhook_with_its_own_certificates(control_plane: ControlPlane, 
 
 
 async def is_answered(client: Client, namespace: str) -> bool:
-    """The API server calls the webhooks, and trusts them."""
+    """Whether the API server calls the webhooks and trusts their certificate."""
     try:
         await client.create(CONFIG_MAPS, config_map("probe", namespace))
     except ApiError:

@@ -1,4 +1,4 @@
-"""A small benchmark on a kube-apiserver of its own: counts are judged; what it took is recorded and never judged."""
+"""A small benchmark on a separate kube-apiserver: counts are compared with limits; durations are only recorded."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trainop.runtime.objects.metadata import Json
 
 JOBS, PODS = 10, 8
 RECORD = HERE / "report" / "results" / "small" / "record.jsonl"
-"""A line for each run, not kept in Git."""
+"""The file with a line for each run, not in Git."""
 TOLD = ("all_running", "running_p50", "running_p99", "end_to_succeeded", "operator_ms_per_job", "rss_peak")
 MOST_RECONCILES = 12
-"""Of one job from its creation to its success. Measured: 5 to 7."""
+"""Reconciles of one job from its creation to its success. Measured: 5 to 7."""
 
 
 def requests(result: Json) -> Counter[str]:
-    """By verb and resource, from the audit log, of all jobs."""
+    """Requests for all jobs by verb and resource, from the audit log."""
     counted: Counter[str] = Counter()
     for phase in result["requests"]:
         assert phase["refused"] == {}
@@ -31,7 +31,7 @@ def requests(result: Json) -> Counter[str]:
 
 
 def total(result: Json, series: str) -> float:
-    """The sum of all series of the operator that begin so."""
+    """The sum of all series of the operator with this prefix."""
     return float(sum(value for name, value in result["counts"].items() if name.startswith(series)))
 
 
@@ -39,7 +39,7 @@ def total(result: Json, series: str) -> float:
 async def test_a_burst_of_jobs_costs_no_more_requests_passes_and_objects(
     built: None, record_property: Callable[[str, object], None], operator: str, services: int
 ):
-    """The pods and services of each job, one event, and three statuses, or four where its pods start apart."""
+    """Each job costs its pods and services, one event, and three status writes, or four if its pods start apart."""
     record = await run_one(Plan((operator,), COUNT_PREFIX + "s1", sizes={"jobs": JOBS, "workers": PODS - 1}), operator)
     result = record["result"]
     append_record(record, RECORD)
@@ -51,7 +51,7 @@ async def test_a_burst_of_jobs_costs_no_more_requests_passes_and_objects(
     assert spent.pop("create services") == JOBS * services
     assert spent.pop("create events") <= JOBS
     assert 3 * JOBS <= spent.pop("patch pytorchjobs/status") <= 4 * JOBS
-    assert not spent, "the caches tell all else"
+    assert not spent, "everything else is read from the caches"
     warm_up = 1
     passes = total(result, 'controller_runtime_reconcile_total{controller="pytorchjob-controller"')
     assert passes <= MOST_RECONCILES * (JOBS + warm_up)

@@ -1,4 +1,4 @@
-"""The operator as a process: endpoints, restarts, signals, an API server that goes away, bad beginnings."""
+"""The operator as a process: endpoints, restarts, signals, an API server outage, failures at the start."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_one_namespace_only(control_plane: ControlPlane, quiet_world: World, alo
 
 
 def one_line(operator: Operator, *wanted: str) -> None:
-    """The operator has said what is wrong in a line, and shown no traceback."""
+    """Check that the log has one error line and no traceback."""
     text = operator.text()
     assert "Traceback" not in text
     assert any(all(want in line for want in wanted) for line in text.splitlines()), text
@@ -153,7 +153,7 @@ def test_an_api_server_that_is_away_at_the_start(
         operator.start(wait=False)
         assert wait_until(lambda: operator.probe("/healthz")[0] == 200, PATIENCE), operator.text()
         assert wait_until(lambda: operator.probe("/readyz")[0] == 500, PATIENCE), operator.text()
-        time.sleep(3)  # it does not give up
+        time.sleep(3)  # it keeps retrying
         assert operator.running, operator.text()
         assert operator.probe("/readyz")[0] == 500
         assert "Traceback" not in operator.text()

@@ -1,4 +1,4 @@
-"""What a job was promised is kept, whoever edits the job, plants pods or takes them away."""
+"""A running job keeps its guarantees when its spec is edited, or pods are planted or deleted by others."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_edit_into_something_wrong_does_not_stop_a_job(world: World, edit: st
 
 @pytest.fixture
 def tf(control_plane: ControlPlane, operator: Operator) -> Iterator[KindWorld]:
-    """A namespace for TFJobs whose operator does not run until the test starts it."""
+    """A namespace for TFJobs. The operator is stopped until the test starts it."""
     operator.end()
     yield KindWorld(control_plane.api, FRAMEWORKS["TFJob"])
     if not operator.running:
@@ -66,7 +66,7 @@ def tf(control_plane: ControlPlane, operator: Operator) -> Iterator[KindWorld]:
 
 
 def make_child(tf: KindWorld, job: Json, role: str, index: int) -> str:
-    """A pod as training-operator made it."""
+    """Create a pod as training-operator made it."""
     name = f"j-{role}-{index}"
     labels = {"operator-name": "tfjob-controller", "job-name": "j", "replica-type": role, "replica-index": str(index)}
     owner = {
@@ -87,8 +87,8 @@ def make_child(tf: KindWorld, job: Json, role: str, index: int) -> str:
     return name
 
 
-def test_a_job_of_an_old_operator_with_words_of_its_own_ends_well(tf: KindWorld, operator: Operator):
-    """training-operator's CRDs have plain strings, and it ignores roles that it does not know."""
+def test_a_job_of_the_old_operator_with_unknown_values_succeeds(tf: KindWorld, operator: Operator):
+    """training-operator's CRDs accept any string, and it ignores unknown roles."""
     roles = {"Chief": tf.role(1, "Never"), "Worker": tf.role(2, "Never"), "Boss": tf.role(1, "Never")}
     policy = {"cleanPodPolicy": "Succeeded"}
     job = tf.ask("POST", tf.jobs, tf.body("j", roles, runPolicy=policy, successPolicy="ChiefWorker"))
@@ -115,7 +115,7 @@ def test_a_job_of_an_old_operator_with_words_of_its_own_ends_well(tf: KindWorld,
 
 
 def plant(world: World, name: str, role: str, index: str = "0") -> str:
-    """A pod with all labels of a job `j`, made a second before anything that is made from now on; its UID."""
+    """Create a pod with all labels of a job `j`, at least a second older than all later objects; returns its UID."""
     labels = {"operator-name": "pytorchjob-controller", "job-name": "j", "replica-type": role, "replica-index": index}
     metadata = {"name": name, "labels": {LABELS + key: value for key, value in labels.items()}}
     spec = {"containers": [{"name": "pytorch", "image": "none"}], "restartPolicy": "Never"}
@@ -153,7 +153,7 @@ def test_a_planted_pod_is_neither_adopted_nor_counted(world: World, name: str):
 # Scaled down ----------------------------------------------------------------------------------------------------------
 
 
-def test_scaled_down_to_success_the_surplus_goes(world: World):
+def test_surplus_pods_are_deleted_when_scaling_down_completes_the_job(world: World):
     world.create_job("j", {"Worker": replicas(3)}, cleanPodPolicy="None")
     names = [f"j-worker-{index}" for index in range(3)]
     world.wait_pods(*names)
@@ -185,7 +185,8 @@ def test_a_lost_replica_that_was_scaled_away_is_no_failure(world: World):
     assert not world.condition("Failed")
 
 
-# Pods that go ---------------------------------------------------------------------------------------------------------
+# Pods that are deleted
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_pod_that_vanishes_while_the_jobs_owners_are_written_comes_back(world: World, operator: Operator):
@@ -210,8 +211,8 @@ def test_a_pod_that_vanishes_while_the_jobs_owners_are_written_comes_back(world:
 
 
 @pytest.mark.parametrize("code", [0, 1, 143])
-def test_an_evicted_pod_of_policy_exit_code_is_made_anew(world: World, code: int):
-    """Whatever the user's code makes of SIGTERM."""
+def test_an_evicted_pod_of_policy_exit_code_is_recreated(world: World, code: int):
+    """Whatever exit code the user's code has after SIGTERM."""
     world.create_job("j", {"Master": replicas(1, **NODE), "Worker": replicas(1, "ExitCode", **NODE)})
     before = world.wait_pods("j-master-0", "j-worker-0")
     world.run_pod(*before)
@@ -237,7 +238,7 @@ DISRUPTED: dict[str, Json] = {
 
 @pytest.mark.parametrize("sign", DISRUPTED)
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_pod_that_its_node_disrupted_is_made_anew_whatever_it_ended_with(world: World, code: int, sign: str):
+def test_a_disrupted_pod_is_recreated_whatever_its_exit_code(world: World, code: int, sign: str):
     world.create_job("j", {"Master": replicas(1), "Worker": replicas(1, "ExitCode")})
     before = world.wait_pods("j-master-0", "j-worker-0")
     world.run_pod(*before)

@@ -1,4 +1,4 @@
-"""The recordings that the embedded API server is judged by are what a real one answers."""
+"""The recorded responses, with which the embedded API server is compared, still match a real kube-apiserver."""
 
 from __future__ import annotations
 

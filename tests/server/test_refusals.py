@@ -1,4 +1,4 @@
-"""What the API server's own admission refuses: it ends a job that has never had a pod, and no other."""
+"""Pods refused by admission in the API server: a job that never had a pod fails, and a running job continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cause(NamedTuple):
     forbid: Switch
     allow: Switch
     prepare: Switch = lambda _: None
-    """What has to be there before pods can be made at all."""
+    """Creates the objects without which no pod could be created."""
     template: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -92,7 +92,7 @@ CAUSES = {
 
 
 def try_pod(world: World, cause: Cause) -> tuple[int, str]:
-    """Whether the API server would take a pod of the template now: its status and its words."""
+    """Status and message of the API server for a dry run of a pod of the template."""
     template = replicas(1, **cause.template)["template"]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": template["spec"]}
     answer = world.try_to("POST", f"{CORE}/pods?dryRun=All", pod)
@@ -101,7 +101,7 @@ def try_pod(world: World, cause: Cause) -> tuple[int, str]:
 
 @contextmanager
 def forbidden(world: World, cause: Cause) -> Iterator[None]:
-    """No pod of the template is taken meanwhile, and from the end on it is."""
+    """Admission refuses pods of the template within the context, and accepts them after it."""
     cause.forbid(world)
     try:
         world.wait(lambda: cause.words in try_pod(world, cause)[1], f"refusal by {cause.words}")
@@ -148,7 +148,7 @@ def test_a_refused_replacement_leaves_the_others_running(world: World, cause: Ca
     world.wait_condition("Succeeded")
 
 
-def test_a_job_that_never_had_a_pod_fails_in_the_servers_words(world: World, cause: Cause):
+def test_a_job_that_never_had_a_pod_fails_with_the_servers_message(world: World, cause: Cause):
     with forbidden(world, cause):
         world.create_job("j", {"Worker": replicas(2, **cause.template)})
         failed = world.wait_condition("Failed")

@@ -1,4 +1,4 @@
-"""Users that edit, delete and scale at the wrong moment: in the end each job is what its spec says, and only that."""
+"""Edits, deletions and scaling at unfortunate moments: each job converges to exactly what its spec says."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_a_status_written_by_hand_moves_no_pod(world: World, nonsense: str):
     assert world.status()["completionTime"] > "2026"
 
 
-def test_a_job_that_is_deleted_and_made_anew_many_times_gets_its_own_pods(world: World):
-    """The test plays the garbage collector, which comes late."""
+def test_a_job_that_is_recreated_many_times_gets_new_pods_each_time(world: World):
+    """The test acts as the garbage collector, with a delay."""
     for number in range(12):
         job = world.create_job("j", {"Master": replicas(1), "Worker": replicas(2)})
         if number < 11:
@@ -99,7 +99,7 @@ def test_a_job_that_is_deleted_and_made_anew_many_times_gets_its_own_pods(world:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_job_scaled_up_and_down_while_its_pods_restart_has_what_it_was_told_last(world: World, seed: int):
+def test_a_job_scaled_while_its_pods_restart_reaches_its_last_spec(world: World, seed: int):
     rng = random.Random(seed)
     world.create_job("j", {"Worker": replicas(3, "ExitCode")})
     world.wait_pod("j-worker-0")
@@ -163,7 +163,7 @@ def test_a_pod_that_a_finalizer_holds_is_replaced_once_it_has_gone(world: World)
 
 
 def test_pods_that_an_orphaning_deletion_left_belong_to_no_later_job(world: World):
-    """The test plays the garbage collector: it takes the owners away, then the finalizer `orphan`."""
+    """The test acts as the garbage collector: it removes the owner references, then the finalizer `orphan`."""
     world.create_job("j", {"Worker": replicas(2)})
     before = uids(world.wait_pods("j-worker-0", "j-worker-1"))
     world.run_pod(*before)
@@ -172,7 +172,7 @@ def test_pods_that_an_orphaning_deletion_left_belong_to_no_later_job(world: Worl
         edit_pod(world, name, ownerReferences=None)
         world.ask("PATCH", f"{CORE}/services/{name}", {"metadata": {"ownerReferences": None}}, MERGE)
     world.settle()
-    assert all("ownerReferences" not in pod["metadata"] for pod in world.pods().values()), "nobody takes them back"
+    assert all("ownerReferences" not in pod["metadata"] for pod in world.pods().values()), "they are not adopted again"
     edit_job(world, finalizers=None)
     world.wait(lambda: world.try_to("GET", f"{JOBS}/j").status == 404, "the end of the job")
     world.settle(1.1)
@@ -233,7 +233,7 @@ def test_a_pod_that_loses_its_labels_for_a_while_comes_back_to_its_job(world: Wo
     world.wait_condition("Succeeded")
 
 
-def test_jobs_of_two_kinds_with_one_name_take_nothing_from_each_other(world: World, operator: Operator):
+def test_jobs_of_two_kinds_with_one_name_do_not_interfere(world: World, operator: Operator):
     del operator
     other = KindWorld(world.api, FRAMEWORKS["TFJob"], world.namespace)
     first = world.create_job("j", {"Worker": replicas(2)})

@@ -1,4 +1,4 @@
-"""Metrics over TLS, for those whom the API server lets read them."""
+"""Metrics over TLS, with access decided by TokenReview and SubjectAccessReview."""
 
 from __future__ import annotations
 
@@ -66,11 +66,13 @@ def test_readiness_fails_while_the_server_answers_401(
     operator.start(wait=False)
     check = "/readyz/credentials"
     assert wait_until(lambda: operator.probe(check)[0] == 500, PATIENCE), operator.text()
-    token.write_text(token_of(control_plane.api, quiet_world.namespace, "operator"))  # it may do nothing: 403
+    token.write_text(token_of(control_plane.api, quiet_world.namespace, "operator"))  # it has no rights: 403
     assert wait_until(lambda: operator.probe(check)[0] == 200, PATIENCE), operator.text()
 
 
-def test_metrics_are_for_who_may_get_them(control_plane: ControlPlane, quiet_world: World, make_operator: MakeOperator):
+def test_metrics_require_the_right_to_get_them(
+    control_plane: ControlPlane, quiet_world: World, make_operator: MakeOperator
+):
     api, namespace = control_plane.api, quiet_world.namespace
     operator = make_operator(control_plane.kubeconfig, f"--namespace={namespace}", "--metrics-secure")
     operator.start()

@@ -1,4 +1,4 @@
-"""Suspend and resume, other managers, adoption, namesakes, immutable fields."""
+"""Suspend and resume, `managedBy`, adoption, recreated jobs and immutable fields."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_suspended_and_resumed(world: World):
     world.run_pod(*PAIR)
     world.wait_condition("Running")
     started = world.status()["startTime"]
-    world.settle(1.1)  # so that a startTime of now would differ
+    world.settle(1.1)  # so that a new startTime would differ
     world.patch_run_policy(suspend=True)
     world.wait_condition("Suspended")
     world.wait_pods()
@@ -146,7 +146,7 @@ def orphan(name: str, index: int) -> Json:
 
 
 def test_orphans_are_adopted_and_strays_released(world: World):
-    """The parts of job-engine-35 that a live cluster shows."""
+    """The parts of job-engine-35 that need a live cluster."""
     made = world.ask("POST", f"{CORE}/pods", orphan("j-worker-0", 0))
     job = world.create_job("j", {"Worker": replicas(2)})
     pods = world.wait_pods("j-worker-0", "j-worker-1")
@@ -178,7 +178,7 @@ def test_a_namesake_still_terminating(world: World):
     world.reap_pod("j-worker-0")
     new = world.wait_successor("j-worker-0", old["metadata"]["uid"])
     assert world.events("FailedCreatePod") == []
-    # a running pod that is being deleted is no failure: its place is filled when it is gone
+    # a running pod that is being deleted is no failure; its slot is filled once it is gone
     world.run_pod("j-worker-0")
     world.wait_condition("Running")
     world.ask("DELETE", f"{CORE}/pods/j-worker-0")
@@ -190,6 +190,6 @@ def test_a_namesake_still_terminating(world: World):
 
 
 def release(world: World) -> bool:
-    """No garbage collector runs here, so that the finalizer of an orphaning deletion is taken off by hand."""
+    """Remove the finalizer of an orphaning deletion, because no garbage collector runs here."""
     answer = world.try_to("PATCH", f"{JOBS}/j", {"metadata": {"finalizers": None}}, MERGE)
     return answer.status == 404

@@ -1,5 +1,5 @@
-"""What the runtime offers for operators on a real kube-apiserver: the races of `create_or_patch` and `finalizing`, and
-an operator of the tutorial. The same on the embedded API server is in `tests/runtime`."""
+"""Helpers of the runtime on a real kube-apiserver: races of `create_or_patch` and `finalizing`, and an operator of the
+tutorial. The tests on the embedded API server are in `tests/runtime`."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_races_of_finalizing(control_plane: ControlPlane, quiet_world: Wor
 
 
 async def seen(client: Client, name: str, namespace: str, phase: str) -> Json:
-    """The user once it is in this phase."""
+    """Wait until the DatabaseUser is in this phase; returns it."""
     while True:
         found = await client.get(USERS, name, namespace)
         if found.get("status") == {"phase": phase}:

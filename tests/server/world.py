@@ -1,4 +1,5 @@
-"""A namespace on the real API server: jobs are put into it, and the test plays the kubelet for their pods."""
+"""A namespace on the real API server, with requests for jobs and children, and pod statuses as a kubelet writes
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ MERGE = "application/merge-patch+json"
 
 
 def replicas(count: int | None, restart: str | None = None, **template: Any) -> Json:
-    """One replica spec; `template` is merged into the pod's spec, `metadata` beside it."""
+    """A replica spec; `template` is merged into the pod's spec, and its `metadata` becomes the template's."""
     metadata = template.pop("metadata", {})
     container = {"name": "pytorch", "image": "none", **template.pop("container", {})}
     spec: Json = {"template": {"metadata": metadata, "spec": {"containers": [container], **template}}}
@@ -30,7 +31,7 @@ def replicas(count: int | None, restart: str | None = None, **template: Any) -> 
 
 
 class World:
-    """All that a test does with the API server, in one namespace."""
+    """The requests of a test to the API server, in one namespace."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self.api = api
@@ -39,7 +40,7 @@ class World:
         self.ask("POST", "/api/v1/namespaces", body)
 
     def ask(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
-        """The decoded body of an answer that must be 2xx; `{namespace}` in the path is ours."""
+        """The decoded body of a response that must be 2xx; `{namespace}` in the path is replaced."""
         answer = self.try_to(method, path, body, content_type)
         assert 200 <= answer.status < 300, (method, path, answer)
         return answer.body
@@ -75,7 +76,7 @@ class World:
         return status
 
     def conditions(self, name: str = "j") -> list[tuple[str, str, str]]:
-        """Type, status and reason, in order."""
+        """Type, status and reason of the job's conditions, in order."""
         return [(c["type"], c["status"], c["reason"]) for c in self.status(name).get("conditions", ())]
 
     def condition(self, kind: str, name: str = "j") -> Json:
@@ -85,7 +86,7 @@ class World:
         return bool(self.condition(kind, name).get("status") == "True")
 
     def history(self, since: Json) -> list[list[tuple[str, str, str]]]:
-        """The conditions of every version of a job after this one: type, status, message."""
+        """The conditions (type, status, message) of each version of a job after `since`, from a watch."""
         metadata = since["metadata"]
         query = f"watch=1&timeoutSeconds=1&resourceVersion={metadata['resourceVersion']}"
         path = f"{JOBS}?{query}&fieldSelector=metadata.name={metadata['name']}"
@@ -109,15 +110,15 @@ class World:
     # waiting
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
-        """The first true value of `condition`; fails with the state of the world."""
+        """Poll until `condition` is true and return its value; on timeout, fail with the state of the namespace."""
         end = time.monotonic() + PATIENCE
         while not (value := condition()):
-            assert time.monotonic() < end, f"{what} did not come about: {self.describe()}"
+            assert time.monotonic() < end, f"timeout while waiting for {what}: {self.describe()}"
             time.sleep(0.03)
         return value
 
     def wait_pods(self, *names: str) -> dict[str, Json]:
-        """Wait until these pods and no others are there, none of them on its way out."""
+        """Wait until exactly these pods exist, none of them terminating."""
 
         def settled() -> dict[str, Json] | None:
             pods = self.pods()
@@ -131,7 +132,7 @@ class World:
         return pods
 
     def wait_services(self, *names: str) -> dict[str, Json]:
-        """Wait until these services and no others are there."""
+        """Wait until exactly these services exist."""
         self.wait(lambda: set(self.services()) == set(names), f"exactly the services {', '.join(names)}")
         return self.services()
 
@@ -140,7 +141,7 @@ class World:
         return pod
 
     def wait_successor(self, name: str, uid: str) -> Json:
-        """Wait for another pod of the same name."""
+        """Wait for a pod of the same name with another UID."""
 
         def successor() -> Json | None:
             pod = self.pods().get(name)
@@ -154,7 +155,7 @@ class World:
         return self.condition(kind, name)
 
     def settle(self, seconds: float = 0.5) -> None:
-        """Give the operator the time to do what it must not do."""
+        """Wait for `seconds`, to prove that the operator does not do something."""
         time.sleep(seconds)
 
     def describe(self) -> str:
@@ -171,13 +172,13 @@ class World:
         self.ask("PATCH", f"{CORE}/pods/{name}/status", {"status": status}, MERGE)
 
     def run_pod(self, *names: str, restarts: int = 0) -> None:
-        """These pods run; containers have restarted in place that often."""
+        """Set these pods to Running; `restarts` is the restart count of the container."""
         for name in names:
             running = {"running": {"startedAt": "2024-01-01T00:00:00Z"}}
             self.set_pod(name, {"phase": "Running", "containerStatuses": [container(running, restarts)]})
 
     def end_pod(self, name: str, exit_code: int = 0) -> None:
-        """The pod's container has ended, hence the pod."""
+        """Terminate the pod's container with `exit_code`, and set the pod's phase accordingly."""
         terminated = {"terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed"}}
         phase = "Failed" if exit_code else "Succeeded"
         self.set_pod(name, {"phase": phase, "containerStatuses": [container(terminated)]})
@@ -186,11 +187,11 @@ class World:
         self.set_pod(name, {"phase": "Failed", "reason": "Evicted", "message": "no disk", "containerStatuses": None})
 
     def reap_pod(self, name: str) -> None:
-        """The node has stopped a pod that was being deleted."""
+        """Remove a terminating pod, as the kubelet does after the containers have stopped."""
         self.ask("DELETE", f"{CORE}/pods/{name}", {"gracePeriodSeconds": 0})
 
 
 def container(state: Json, restarts: int = 0) -> Json:
-    """One entry of containerStatuses."""
+    """An entry of containerStatuses."""
     ready = "running" in state
     return {"name": "pytorch", "image": "none", "imageID": "", "ready": ready, "restartCount": restarts, "state": state}
