@@ -14,11 +14,11 @@ from tests.controllers.kinds import KINDS, SHAPES, make, running
 from tests.engine.world import World
 from trainop.engine.actions import CreatePod, CreateService, Plan
 from trainop.engine.extensions import ANNOTATION_PREFIX
-from trainop.engine.fields import FieldError
 from trainop.engine.parse import parse
 from trainop.engine.plan import plan
 from trainop.engine.readings import READINGS, Effect, find_reading
 from trainop.operator import FRAMEWORKS
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 

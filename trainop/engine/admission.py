@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from trainop.engine.fields import FieldError
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job
 from trainop.engine.manifests import Manifests
 from trainop.engine.parse import parse
 from trainop.engine.seen import Options
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Unstructured
 
 PLAIN = Options()

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from trainop.runtime.objects.field_error import (
+    DUPLICATE,
+    FORBIDDEN,
+    INVALID,
+    NOT_SUPPORTED,
+    REQUIRED,
+    TOO_MANY,
+    FieldError,
+)
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.texts import LONGEST, cut, join_some
 
 T = TypeVar("T")
-
-INVALID = "Invalid value"
-REQUIRED = "Required value"
-FORBIDDEN = "Forbidden"
-NOT_SUPPORTED = "Unsupported value"
-DUPLICATE = "Duplicate value"
-TOO_MANY = "Too many"
-
 
 MAX_SENTENCE_LENGTH = LONGEST - 128
 """Bytes, so that there is room for what comes before it."""
@@ -29,20 +30,6 @@ MAX_INVALID_ENTRIES = 100
 
 MAX_PATH_LENGTH = 256
 MAX_VALUE_LENGTH = 100
-
-
-class FieldError(NamedTuple):
-    """One thing wrong with an object, as `k8s.io/apimachinery/pkg/util/validation/field` words it."""
-
-    path: str
-    type: str
-    detail: str
-    value: str = ""
-    """The offending value as JSON; empty for Required and Forbidden."""
-
-    def __str__(self) -> str:
-        value = f"{self.value}: " if self.value else ""
-        return f"{self.path}: {self.type}: {value}{self.detail}"
 
 
 def sentence(errors: Sequence[FieldError], more: int = 0) -> str:

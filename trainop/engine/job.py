@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from trainop.engine.extensions import Extensions
-from trainop.engine.fields import FieldError
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json, Metadata
 
 MAX_REPLICAS = 100_000

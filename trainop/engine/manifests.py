@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from trainop.engine.fields import FORBIDDEN, FieldError
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
 from trainop.engine.job import Job, Port, Role
 from trainop.engine.seen import Options
+from trainop.runtime.objects.field_error import FORBIDDEN, FieldError
 from trainop.runtime.objects.metadata import Json, owner_reference
 
 POD_RESTART_POLICY = {"ExitCode": "Never"}

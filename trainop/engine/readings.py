@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from trainop.engine.fields import DUPLICATE, FORBIDDEN, INVALID, NOT_SUPPORTED, REQUIRED, FieldError
 from trainop.engine.job import MAX_REPLICAS, Job, Role
+from trainop.runtime.objects.field_error import DUPLICATE, FORBIDDEN, INVALID, NOT_SUPPORTED, REQUIRED, FieldError
 
 
 class Effect(enum.Enum):

@@ -49,14 +49,15 @@ LATEST = datetime.max.replace(tzinfo=UTC)
 _RFC_3339 = re.compile(r"(\d{4})(-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?)(Z|[+-]\d\d:\d\d)?", re.ASCII)
 
 
-def read_time(text: object) -> datetime | None:
-    """Parses an RFC 3339 text to an aware time in UTC; None if it is invalid. A missing time zone means UTC.
+def read_time(text: object, *, strict: bool = False) -> datetime | None:
+    """Parses an RFC 3339 text to an aware time in UTC; None if it is invalid. A missing time zone means UTC; with
+    `strict`, as in the API server, it makes the text invalid.
 
     Go can write times outside the range of `datetime`: year 0000, and years 0001 or 9999 with an offset that exceeds
     the range. These are clamped to EARLIEST and LATEST.
     """
     found = _RFC_3339.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    if found is None or (strict and not found[3]):
         return None
     year, rest, zone = found.groups()
     try:
@@ -71,7 +72,7 @@ def read_time(text: object) -> datetime | None:
 
 def parse_timestamp(text: str) -> datetime:
     """Like `read_time`, but strict as the API server: raises `ValueError` if it is invalid or has no time zone."""
-    at = read_time(text)
-    if at is None or (not text.endswith("Z") and text[-6] not in "+-"):
+    at = read_time(text, strict=True)
+    if at is None:
         raise ValueError(f"{text!r} is not a time such as 2025-06-01T12:00:00Z")
     return at

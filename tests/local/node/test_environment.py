@@ -19,7 +19,7 @@ from trainop.local.node.pods.environment import (
     references,
     resource_field,
 )
-from trainop.local.node.pods.quantity import parse_quantity
+from trainop.local.quantity import exact_amount
 
 HERE = Placement("local", "10.244.0.1", "10.244.0.7", {"cpu": "4", "memory": "1Gi"})
 SETTINGS = Reference("configmap", "settings")
@@ -229,10 +229,10 @@ def test_unknown_resources_and_containers_are_refused() -> None:
     [("1", 1), ("1500m", 1.5), ("2k", 2000), ("1Ki", 1024), ("1.5Gi", 1.5 * 1024**3), ("1e3", 1000), ("3E", 3e18)],
 )
 def test_quantities_are_exact_numbers(text: str, number: float) -> None:
-    assert parse_quantity(text) == number
+    assert exact_amount(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "many", "1Q", "1 2", "--1"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
-        parse_quantity(text)
+        exact_amount(text)

@@ -32,7 +32,7 @@ def answer(body: dict[str, Any]) -> tuple[int, Any]:
     value = SCHEMA.default(pruned)
     errors = SCHEMA.validate(value)
     if errors:
-        causes = [[error.reason, error.message, error.field] for error in errors]
+        causes = [[error.reason, error.message, error.path] for error in errors]
         return 422, {"message": invalid_message("Thing.test.trainop", "x", errors), "causes": causes}
     return 201, value.get("spec")
 
@@ -89,8 +89,8 @@ STORED = thing(s="abcde", lm=[{"name": "a", "v": "x"}, {"name": "b", "v": 9}], l
 )
 def test_what_an_update_leaves_alone_is_not_complained_about(change: dict[str, Any], fields: list[str]):
     new = {**STORED, "spec": {**STORED["spec"], **change}}
-    assert [error.field for error in SCHEMA.validate(new, STORED) if error.field != "<nil>"] == fields
-    assert {error.field for error in SCHEMA.validate(STORED)} == {
+    assert [error.path for error in SCHEMA.validate(new, STORED) if error.path != "<nil>"] == fields
+    assert {error.path for error in SCHEMA.validate(STORED)} == {
         *("spec.s", "spec.lm[0].v", "spec.l[0]", "spec.l[1]", "spec.m.a", "<nil>")
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trainop.local.api.schema.crd_schema import invalid_message
-from trainop.local.api.schema.field_errors import FieldError
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import Resource
 

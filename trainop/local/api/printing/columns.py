@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from trainop.local.api.printing.pod_status import pod_ready, pod_restarts, pod_status, readiness_gates
-from trainop.local.api.schema.durations import age, human_duration, parse_time
+from trainop.local.api.schema.durations import age, human_duration
+from trainop.runtime.clock import read_time
 from trainop.runtime.objects.metadata import Json
 
 
@@ -207,7 +208,7 @@ _CLAIM: Columns = (
 
 
 def _since(text: Any, now: datetime) -> str:
-    moment = parse_time(text)
+    moment = read_time(text, strict=True)
     return human_duration((now - moment).total_seconds()) if moment else "<unknown>"
 
 

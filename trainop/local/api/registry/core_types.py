@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from trainop.local.api.registry import quantity
+from trainop.local import quantity
 from trainop.runtime.clock import micro_timestamp, parse_timestamp, timestamp
 from trainop.runtime.objects.metadata import Json
 

@@ -12,8 +12,9 @@ from trainop.local.api.printing.table import columns_of_crd
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind, Strategy
 from trainop.local.api.schema.crd_schema import Schema, SchemaError
-from trainop.local.api.schema.field_errors import FieldError, invalid, required
+from trainop.local.api.schema.field_errors import invalid, required
 from trainop.local.api.storage.versioned_store import Change, Table
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, Resource
 

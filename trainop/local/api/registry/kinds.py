@@ -11,9 +11,9 @@ from trainop.local.api.printing.table import Columns, columns_of_kind
 from trainop.local.api.registry.core_types import definition_of
 from trainop.local.api.registry.names import dns_subdomain
 from trainop.local.api.schema.crd_schema import Schema
-from trainop.local.api.schema.field_errors import FieldError
 from trainop.local.api.schema.shapes import Shape, shape_of_kind
 from trainop.local.api.storage.versioned_store import Stored
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import Resource
 

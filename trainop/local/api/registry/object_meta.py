@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.registry.names import label_value, qualified_name
-from trainop.local.api.schema.field_errors import FieldError, forbidden, immutable, invalid, required
+from trainop.local.api.schema.field_errors import forbidden, from_message, immutable, invalid, required
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 
 _STANDARD_FINALIZERS = {"kubernetes", "orphan", "foregroundDeletion", "customresourcecleanup.apiextensions.k8s.io"}
@@ -113,7 +114,7 @@ def _validate_annotations(annotations: Json, path: str) -> list[FieldError]:
     size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
     if size > _ANNOTATIONS_LIMIT:
         message = f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
-        errors.append(FieldError(path, "FieldValueTooLong", message))
+        errors.append(from_message(path, "FieldValueTooLong", message))
     return errors
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Strategy
 from trainop.local.api.registry.podspec import default_pod_spec, validate_pod_spec
-from trainop.local.api.registry.quantity import canonical
-from trainop.local.api.schema.field_errors import FieldError, forbidden
+from trainop.local.api.schema.field_errors import forbidden
+from trainop.local.quantity import canonical
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 
 _NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

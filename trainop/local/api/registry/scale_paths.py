@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from trainop.local.api.registry.kinds import Kind
-from trainop.local.api.schema.field_errors import FieldError, invalid
+from trainop.local.api.schema.field_errors import invalid
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 
 

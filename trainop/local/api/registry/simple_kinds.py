@@ -7,9 +7,10 @@ import binascii
 
 from trainop.local.api.registry.kinds import Strategy
 from trainop.local.api.registry.names import config_key, path_segment
-from trainop.local.api.registry.quantity import canonical
-from trainop.local.api.schema.field_errors import FieldError, forbidden, immutable, invalid, required
+from trainop.local.api.schema.field_errors import forbidden, from_message, immutable, invalid, required
 from trainop.local.api.status_errors import bad_request
+from trainop.local.quantity import canonical
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 
 _IMMUTABLE = "field is immutable when `immutable` is set"
@@ -105,7 +106,7 @@ class ConfigMapStrategy(Strategy):
             errors.append(invalid(f"data[{key}]", key, "duplicate of key present in binaryData"))
         size = sum(len(text.encode()) for text in data.values()) + sum(len(text) * 3 // 4 for text in binary.values())
         if size > _SIZE_LIMIT:
-            errors.append(FieldError("", "FieldValueTooLong", f"Too long: may not be more than {_SIZE_LIMIT} bytes"))
+            errors.append(from_message("", "FieldValueTooLong", f"Too long: may not be more than {_SIZE_LIMIT} bytes"))
         return errors
 
     def validate_update(self, value: Json, old: Json) -> list[FieldError]:

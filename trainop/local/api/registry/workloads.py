@@ -9,8 +9,9 @@ from __future__ import annotations
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.podspec import default_pod_spec, validate_pod_spec
 from trainop.local.api.registry.simple_kinds import StoredOnlyStrategy
-from trainop.local.api.schema.field_errors import FieldError, invalid, required
+from trainop.local.api.schema.field_errors import from_message, invalid, required
 from trainop.local.api.storage.versioned_store import Change, Table
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import EVENTS
 
@@ -91,7 +92,7 @@ class JobStrategy(NoControllerStrategy):
         errors = validate_pod_spec(spec, "spec.template.spec")
         if spec["restartPolicy"] == "Always":
             detail = 'Unsupported value: "Always": supported values: "OnFailure", "Never"'
-            errors.append(FieldError("spec.template.spec.restartPolicy", "FieldValueNotSupported", detail))
+            errors.append(from_message("spec.template.spec.restartPolicy", "FieldValueNotSupported", detail))
         return errors
 
 

@@ -14,9 +14,10 @@ from trainop.local.api import status_errors
 from trainop.local.api.registry import core_types
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request import limits, protobuf
-from trainop.local.api.schema.field_errors import FieldError, forbidden, invalid, not_supported
+from trainop.local.api.schema.field_errors import forbidden, invalid, not_supported
 from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.runtime.client.transport import Request
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 
 APPLY = "application/apply-patch"

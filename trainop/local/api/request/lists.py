@@ -13,9 +13,10 @@ import msgspec
 from trainop.local.api import status_errors
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request.selectors import SelectorError, field_selector, label_selector
-from trainop.local.api.schema.field_errors import FieldError, forbidden, not_supported
+from trainop.local.api.schema.field_errors import forbidden, not_supported
 from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.local.api.storage.versioned_store import Key, Store, Stored
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 
 Filter = Callable[[Stored], bool]

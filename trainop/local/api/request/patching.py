@@ -25,7 +25,7 @@ from trainop.local.api.request import bodies, limits
 from trainop.local.api.request.bodies import WriteOptions
 from trainop.local.api.request.request_info import RequestInfo
 from trainop.local.api.request.writes import Writer, WriteResult, deep_copy, with_type_meta
-from trainop.local.api.schema.field_errors import FieldError, invalid
+from trainop.local.api.schema.field_errors import from_message, invalid
 from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.runtime.client.transport import Request
 from trainop.runtime.objects.metadata import Json
@@ -83,7 +83,7 @@ class Patcher:
     def _apply(self, info: RequestInfo, request: Request, options: WriteOptions) -> WriteResult:
         kind = info.kind
         if not request.query.get("fieldManager"):
-            error = FieldError("fieldManager", "FieldValueRequired", "Required value: is required for apply patch")
+            error = from_message("fieldManager", "FieldValueRequired", "Required value: is required for apply patch")
             raise status_errors.invalid("meta.k8s.io", "PatchOptions", "", [error])
         applied = _decode_applied(request.body)
         group_version, given = applied.get("apiVersion") or "/", applied.get("kind") or ""

@@ -5,26 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from trainop.runtime.clock import parse_timestamp
+from trainop.runtime.clock import read_time
 
 _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 86400 * 365
-
-
-def parse_time(text: Any) -> datetime | None:
-    """The time of an RFC 3339 string; None for anything else."""
-    if not isinstance(text, str):
-        return None
-    try:
-        return parse_timestamp(text)
-    except ValueError:
-        return None
 
 
 def age(text: Any, now: datetime) -> str:
     """The time since the RFC 3339 timestamp `text`; `<unknown>` if missing, `<invalid>` if it cannot be parsed."""
     if text in {None, ""}:
         return "<unknown>"
-    moment = parse_time(text)
+    moment = read_time(text, strict=True)
     return human_duration((now - moment).total_seconds()) if moment else "<invalid>"
 
 

@@ -6,29 +6,19 @@ Every function returns one `FieldError`; validation collects them and `status_er
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from trainop.runtime.objects.metadata import Json
-
-
-@dataclass(frozen=True, slots=True)
-class FieldError:
-    """One entry of `Status.details.causes[]`; `reason` is such as FieldValueInvalid, `message` excludes the field."""
-
-    field: str
-    reason: str
-    message: str
-
-    @property
-    def cause(self) -> Json:
-        """The `metav1.StatusCause`."""
-        return {"reason": self.reason, "message": self.message, "field": self.field}
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.message}"
+from trainop.runtime.objects.field_error import (
+    DUPLICATE,
+    FORBIDDEN,
+    INVALID,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    REQUIRED,
+    FieldError,
+)
 
 
 def quote(value: Any) -> str:
@@ -36,39 +26,43 @@ def quote(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def required(field: str, detail: str = "") -> FieldError:
+def required(path: str, detail: str = "") -> FieldError:
     """`field.Required`: a missing value."""
-    return FieldError(field, "FieldValueRequired", f"Required value: {detail}" if detail else "Required value")
+    return FieldError(path, REQUIRED, detail)
 
 
-def invalid(field: str, value: Any, detail: str) -> FieldError:
+def invalid(path: str, value: Any, detail: str) -> FieldError:
     """`field.Invalid`: a malformed or disallowed value."""
-    return FieldError(field, "FieldValueInvalid", f"Invalid value: {quote(value)}: {detail}")
+    return FieldError(path, INVALID, detail, quote(value))
 
 
-def duplicate(field: str, value: Any) -> FieldError:
+def duplicate(path: str, value: Any) -> FieldError:
     """`field.Duplicate`: a value that must be unique."""
-    return FieldError(field, "FieldValueDuplicate", f"Duplicate value: {quote(value)}")
+    return FieldError(path, DUPLICATE, "", quote(value))
 
 
-def forbidden(field: str, detail: str) -> FieldError:
+def forbidden(path: str, detail: str) -> FieldError:
     """`field.Forbidden`: a field that must not be set or changed."""
-    return FieldError(field, "FieldValueForbidden", f"Forbidden: {detail}")
+    return FieldError(path, FORBIDDEN, detail)
 
 
-def not_supported(field: str, value: Any, supported: Iterable[str]) -> FieldError:
+def not_supported(path: str, value: Any, supported: Iterable[str]) -> FieldError:
     """`field.NotSupported`: a value outside of an enumeration."""
     choices = ", ".join(quote(choice) for choice in supported)
-    return FieldError(
-        field, "FieldValueNotSupported", f"Unsupported value: {quote(value)}: supported values: {choices}"
-    )
+    return FieldError(path, NOT_SUPPORTED, f"supported values: {choices}", quote(value))
 
 
-def not_found(field: str, value: Any) -> FieldError:
+def not_found(path: str, value: Any) -> FieldError:
     """`field.NotFound`: a reference to something that does not exist."""
-    return FieldError(field, "FieldValueNotFound", f"Not found: {quote(value)}")
+    return FieldError(path, NOT_FOUND, "", quote(value))
 
 
-def immutable(field: str, value: Any) -> FieldError:
+def from_message(path: str, reason: str, message: str) -> FieldError:
+    """An error whose whole message, beginning with the type, is worded by the caller as upstream words it."""
+    type_, _, detail = message.partition(": ")
+    return FieldError(path, type_, detail, cause_reason=reason)
+
+
+def immutable(path: str, value: Any) -> FieldError:
     """The error of `ValidateImmutableField`."""
-    return invalid(field, value, "field is immutable")
+    return invalid(path, value, "field is immutable")

@@ -15,16 +15,17 @@ from typing import Any
 import msgspec
 
 from trainop.local.api.schema.cel import Rule, RuleError
-from trainop.local.api.schema.durations import parse_time
-from trainop.local.api.schema.field_errors import FieldError
+from trainop.local.api.schema.field_errors import from_message
 from trainop.local.api.schema.structural import ABSENT, Structural
+from trainop.runtime.clock import read_time
+from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 
 _SKIPS_RULES = frozenset(
     {"FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany", "FieldValueNotSupported"}
 )
 """Errors after which CEL rules are not evaluated, because the values may not have the types of the schema."""
-_RULES_NOT_CHECKED = FieldError(
+_RULES_NOT_CHECKED = from_message(
     "<nil>",
     "FieldValueInvalid",
     "Invalid value: null: some validation rules were not checked because the object was invalid; "
@@ -74,7 +75,7 @@ def _check_value(keywords: Json, value: Any, path: str) -> Iterator[FieldError]:
 
 def _invalid(path: str, value: Any, detail: str) -> FieldError:
     shown = msgspec.json.encode(value).decode()
-    return FieldError(path or "<nil>", "FieldValueInvalid", f"Invalid value: {shown}: {path} in body {detail}")
+    return from_message(path or "<nil>", "FieldValueInvalid", f"Invalid value: {shown}: {path} in body {detail}")
 
 
 def type_of(value: Any) -> str:
@@ -103,7 +104,7 @@ def _check_type(node: Structural, value: Any, path: str) -> Iterator[FieldError]
         return
     shown = msgspec.json.encode(found).decode()
     message = f"Invalid value: {shown}: {path} in body must be of type {','.join(wanted)}: {shown}"
-    yield FieldError(path or "<nil>", "FieldValueTypeInvalid", message)
+    yield from_message(path or "<nil>", "FieldValueTypeInvalid", message)
 
 
 def _is_base64(text: str) -> bool:
@@ -115,7 +116,7 @@ def _is_base64(text: str) -> bool:
 
 
 _FORMATS: dict[str, Callable[[str], bool]] = {
-    "date-time": lambda text: parse_time(text) is not None,
+    "date-time": lambda text: read_time(text, strict=True) is not None,
     "date": lambda text: re.fullmatch(r"\d{4}-\d\d-\d\d", text) is not None,
     "byte": _is_base64,
 }
@@ -130,7 +131,7 @@ def _check_enum(keywords: Json, value: Any, path: str) -> Iterator[FieldError]:
         msgspec.json.encode(choice if isinstance(choice, str) else str(choice)).decode() for choice in choices
     )
     message = f"Unsupported value: {shown}: supported values: {supported}"
-    yield FieldError(path or "<nil>", "FieldValueNotSupported", message)
+    yield from_message(path or "<nil>", "FieldValueNotSupported", message)
 
 
 def _check_map(node: Structural, value: Json, old: Any, path: str) -> Iterator[FieldError]:
@@ -139,7 +140,7 @@ def _check_map(node: Structural, value: Json, old: Any, path: str) -> Iterator[F
     required = node.keywords.get("required") or ()
     for name in dict.fromkeys([*required, *(("apiVersion", "kind") if node.embedded_resource else ())]):
         if name not in value:
-            yield FieldError(_join(path, name), "FieldValueRequired", "Required value")
+            yield from_message(_join(path, name), "FieldValueRequired", "Required value")
     for name, member in value.items():
         inner = node.member(name)
         if inner:
@@ -166,13 +167,13 @@ def _check_list(node: Structural, value: list[Any], old: Any, path: str) -> Iter
 
 
 def _too_many(path: str, count: int, most: int) -> FieldError:
-    return FieldError(path, "FieldValueTooMany", f"Too many: {count}: must have at most {most} items")
+    return from_message(path, "FieldValueTooMany", f"Too many: {count}: must have at most {most} items")
 
 
 def _check_text(keywords: Json, value: str, path: str) -> Iterator[FieldError]:
     least, most, pattern = keywords.get("minLength"), keywords.get("maxLength"), keywords.get("pattern")
     if most is not None and len(value) > most:
-        yield FieldError(path, "FieldValueTooLong", f"Too long: may not be more than {most} bytes")
+        yield from_message(path, "FieldValueTooLong", f"Too long: may not be more than {most} bytes")
     if least is not None and len(value) < least:
         yield _invalid(path, value, f"should be at least {least} chars long")
     if pattern and not re.search(pattern, value):
@@ -217,7 +218,7 @@ def _check_logical_junctors(keywords: Json, value: Any, path: str) -> Iterator[F
 
 
 def _combination_error(path: str, detail: str) -> FieldError:
-    return FieldError("<nil>", "FieldValueInvalid", f'Invalid value: "": "{path}" {detail}')
+    return from_message("<nil>", "FieldValueInvalid", f'Invalid value: "": "{path}" {detail}')
 
 
 def _value_schema(schema: Json) -> Structural:
@@ -260,13 +261,13 @@ def _list_duplicates(node: Structural, value: list[Any], path: str) -> Iterator[
             if not isinstance(item, dict):
                 shown = msgspec.json.encode(item).decode()
                 detail = f"Invalid value: {shown}: must be an object for an array of list-type map"
-                yield FieldError(f"{path}[{index}]", "FieldValueInvalid", detail)
+                yield from_message(f"{path}[{index}]", "FieldValueInvalid", detail)
                 return
             key = {name: item[name] for name in node.map_keys if name in item}
         text = msgspec.json.encode(key, order="sorted")
         seen[text] = seen.get(text, 0) + 1
         if seen[text] == 2:
-            yield FieldError(f"{path}[{index}]", "FieldValueDuplicate", f"Duplicate value: {text.decode()}")
+            yield from_message(f"{path}[{index}]", "FieldValueDuplicate", f"Duplicate value: {text.decode()}")
 
 
 # Rules ----------------------------------------------------------------------------------------------------------------
@@ -298,7 +299,7 @@ def _evaluate_rule(rule: Rule, value: Any, old: Any, path: str) -> Iterator[Fiel
             return
     except RuleError as error:
         message = f'Invalid value: "{kind}": {error} evaluating rule: {rule.message}'
-        yield FieldError(path, "FieldValueInvalid", message)
+        yield from_message(path, "FieldValueInvalid", message)
         return
     messages = {
         "FieldValueForbidden": f"Forbidden: {rule.message}",
@@ -306,7 +307,7 @@ def _evaluate_rule(rule: Rule, value: Any, old: Any, path: str) -> Iterator[Fiel
         "FieldValueDuplicate": f'Duplicate value: "{kind}"',
     }
     message = messages.get(rule.reason, f'Invalid value: "{kind}": {rule.message}')
-    yield FieldError(f"{path}{rule.field_path}", rule.reason, message)
+    yield from_message(f"{path}{rule.field_path}", rule.reason, message)
 
 
 # Old values for ratcheting and transition rules -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from trainop.local.node.pods.quantity import parse_quantity
+from trainop.local.quantity import exact_amount
 from trainop.runtime.objects.metadata import Json
 
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -206,5 +206,5 @@ def resource_field(pod: Json, ref: Json, placement: Placement, default: Json | N
         quantity = (resources.get("limits") or {}).get(resource)
     if quantity is None:
         quantity = placement.allocatable.get(resource, "0") if kind == "limits" else "0"
-    divisor = parse_quantity(str(ref.get("divisor") or "1")) or 1
-    return str(math.ceil(parse_quantity(quantity) / divisor))
+    divisor = exact_amount(str(ref.get("divisor") or "1")) or 1
+    return str(math.ceil(exact_amount(quantity) / divisor))

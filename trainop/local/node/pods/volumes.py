@@ -22,8 +22,8 @@ from trainop.local.node.pods.environment import (
     pod_field,
     resource_field,
 )
-from trainop.local.node.pods.quantity import parse_quantity
 from trainop.local.node.sandbox.filesystem import Mount
+from trainop.local.quantity import exact_amount
 from trainop.runtime.objects.metadata import Json
 
 _MODE = 0o644
@@ -163,7 +163,7 @@ class VolumeDirectory:
         read_only = bool(mount.get("readOnly")) or bool(_written_sources(volume))
         if _is_memory_backed(volume) and _mount_count(volume["name"], pod) == 1 and not mount.get("subPath"):
             limit = (volume["emptyDir"] or {}).get("sizeLimit")
-            return Mount(target, size=int(parse_quantity(limit)) if limit else 0)
+            return Mount(target, size=int(exact_amount(limit)) if limit else 0)
         source = self._source(volume, pod)
         if below := mount.get("subPath") or expand(mount.get("subPathExpr") or "", environment):
             try:

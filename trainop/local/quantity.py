@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from decimal import ROUND_UP, Decimal
+from fractions import Fraction
 
 _BINARY = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -24,6 +25,14 @@ def parse(text: str) -> tuple[Decimal, str]:
     if suffix[:1] in {"e", "E"} and len(suffix) > 1:
         return number.scaleb(int(suffix[1:])), "exponent"
     return number.scaleb(_DECIMAL[suffix]), "decimal"
+
+
+def exact_amount(text: object) -> Fraction:
+    """The value of a quantity, also of one that is written as a number. Raises `ValueError` if it is none."""
+    try:
+        return Fraction(parse(str(text).strip())[0])
+    except ValueError:
+        raise ValueError(f"{text!r} is not a quantity") from None
 
 
 def canonical(text: str) -> str:
