@@ -15,7 +15,7 @@ from trainop.controllers.job_clock import JobClock
 from trainop.controllers.job_state import MAX_OBSERVED
 from trainop.controllers.own_writes import merge_patch_between
 from trainop.controllers.reconciler import GONE_AGAIN_AFTER
-from trainop.controllers.report import MOST_NOTICES
+from trainop.controllers.report import MAX_NOTICES
 from trainop.engine import plan as engine
 from trainop.engine.actions import Count, CreatePod, DeletePod, Event, Notice, Plan
 from trainop.engine.seen import Options, Snapshot
@@ -185,9 +185,9 @@ async def test_memory_of_notices_is_bounded_and_ends_with_the_job() -> None:
     shell = shell_with_job()
     report = shell.reconciler._report
     job = Unstructured(shell.job())
-    notices = [Notice(f"pod {n}", Event("Warning", "Bad", "x")) for n in range(MOST_NOTICES + 5)]
+    notices = [Notice(f"pod {n}", Event("Warning", "Bad", "x")) for n in range(MAX_NOTICES + 5)]
     report.notices(job, notices)
-    assert len(report._states.find("job-uid").notices) == MOST_NOTICES
+    assert len(report._states.find("job-uid").notices) == MAX_NOTICES
     await shell.look()
     del shell.client.objects[JOBS, KEY]
     shell.show()
@@ -562,7 +562,7 @@ def lose_pod(shell: Shell) -> None:
 
 def own_status_not_shown(shell: Shell) -> None:
     reconciler = shell.reconciler
-    reconciler._writes._remember(Unstructured(shell.job())).version = str(shell.client.version + 1)
+    reconciler._writes._record(Unstructured(shell.job())).version = str(shell.client.version + 1)
 
 
 async def job_gone_behind_a_lagging_cache(shell: Shell) -> None:

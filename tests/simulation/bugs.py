@@ -87,7 +87,7 @@ def garbage_made_anew():
 
 @bug("An update that shows the own status passes for its echo, whatever else has changed.")
 def edit_taken_for_an_echo():
-    return patch(own_writes, "_apart_from_status", lambda _: None)
+    return patch(own_writes, "_without_status", lambda _: None)
 
 
 # Passes that stop early -----------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def status_put_off_for_ever():
 
     async def forget(self: JobReconciler, seen: Any, plan: Any, version: str) -> Result:
         unsettled = _is_unsettled(seen)
-        if _can_wait(plan) and self._writes.seconds_until_calm(seen.job, unsettled=unsettled):
+        if _can_wait(plan) and self._writes.progress_delay(seen.job, unsettled=unsettled):
             return DONE
         return await carry_out(self, seen, plan, version)
 

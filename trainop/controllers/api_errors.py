@@ -1,4 +1,8 @@
-"""Why the API server did not create what a plan asked for, and so what becomes of the job."""
+"""Classifies errors of create requests by their consequence for the job.
+
+A refusal of the manifest itself would recur, so it fails a job that has never had pods. Exhausted quota, outages and
+configuration errors of the cluster are retried.
+"""
 
 from __future__ import annotations
 
@@ -9,50 +13,52 @@ from trainop.runtime.errors import ApiError
 
 
 class CreateFailure(enum.Enum):
+    """Why the API server did not create an object."""
+
     REFUSED = "refused"
-    """The manifest itself is refused, and will be the next time."""
+    """The manifest itself is refused, and would be refused again."""
     QUOTA = "quota"
-    """The namespace's quota is used up; others may free it."""
+    """The quota of the namespace is exhausted; retried with back-off until other objects release it."""
     NAMESPACE_TERMINATING = "namespace terminating"
-    """The namespace is being deleted, and the job with it."""
+    """The namespace is being deleted, and the job with it: not an error of the job."""
     RETRIABLE = "retriable"
-    """Something that may pass: worth a retry with back-off."""
+    """A transient failure, retried with back-off."""
 
 
-_PASSING = frozenset({401, 404, 408, 409, 429})
+_RETRIABLE_CODES = frozenset({401, 404, 408, 409, 429})
 
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
-"""What etcd and its client say of objects of more than 1.5 and 2 MiB; the API server passes it on with status 500."""
+"""Messages of etcd (objects above 1.5 MiB) and its client (above 2 MiB); the API server adds status 500."""
 
-_PASSING_FORBIDDEN = (
-    "cannot create resource",  # the operator's own rights: an administrator's mistake, not the job's
-    "error looking up service account",  # made a moment after its namespace
-    "no API token found for service account",  # the same
-    "status unknown for quota",  # the quota controller has not seen the namespace yet
+_RETRIABLE_FORBIDDEN = (
+    "cannot create resource",  # the operator lacks RBAC permission: not an error of the job
+    "error looking up service account",  # created shortly after its namespace
+    "no API token found for service account",  # likewise
+    "status unknown for quota",  # the quota controller has not processed the namespace yet
 )
-"""Parts of messages with status 403 that speak of circumstances, not of the manifest (kubernetes
+"""Parts of messages with status 403 that concern the cluster's state and not the manifest (kubernetes
 `plugin/pkg/admission/serviceaccount`, `staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota`)."""
 
 
 def classify(error: Exception) -> CreateFailure:
-    """What an error of a POST means."""
+    """Classifies an exception raised by a create or apply request."""
     if not isinstance(error, ApiError):
         return CreateFailure.RETRIABLE
     if error.namespace_terminating:
         return CreateFailure.NAMESPACE_TERMINATING
     if error.code == 403 and "exceeded quota" in error.message:
         return CreateFailure.QUOTA
-    return CreateFailure.RETRIABLE if _may_pass(error) else CreateFailure.REFUSED
+    return CreateFailure.RETRIABLE if _is_retriable(error) else CreateFailure.REFUSED
 
 
 def is_too_large(error: ApiError) -> bool:
-    """Whether the object would be larger than the API server, or etcd, takes."""
+    """Whether the object exceeds the size limit of the API server or of etcd."""
     return error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or any(part in error.message for part in _TOO_LARGE)
 
 
-def _may_pass(error: ApiError) -> bool:
+def _is_retriable(error: ApiError) -> bool:
     if not 400 <= error.code < 500:
         return not is_too_large(error)
     if error.code == 403:
-        return any(part in error.message for part in _PASSING_FORBIDDEN)
-    return error.code in _PASSING
+        return any(part in error.message for part in _RETRIABLE_FORBIDDEN)
+    return error.code in _RETRIABLE_CODES

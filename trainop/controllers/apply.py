@@ -161,10 +161,10 @@ class Applier:
         async def work() -> None:
             nonlocal width
             for action in todo:
-                if outcome.troubled:
+                if outcome.should_stop:
                     return
                 await self._carry_out_one(job, action, outcome)
-                if width < MOST_AT_ONCE and not outcome.troubled:
+                if width < MOST_AT_ONCE and not outcome.should_stop:
                     width += 1
                     tasks.create_task(work())
 
@@ -184,7 +184,7 @@ class Applier:
             case DeleteService(name, uid):
                 await self._delete(job, _child(job, SERVICES, name), uid, outcome)
             case Apply():
-                outcome.note(action, await self._companions.apply(job, action))
+                outcome.add_companion(action, await self._companions.apply(job, action))
             case Delete(resource, name, uid):
                 await self._delete(job, _child(job, resource, name), uid, outcome)
             case Adopt():
@@ -201,10 +201,10 @@ class Applier:
         self._expectations.expect_create(uid, child.resource, key)
         created_uid = None
         try:
-            async with self._bodies.made(encode) as body:
+            async with self._bodies.reserve(encode) as body:
                 answer = await self._client.create(child.resource, body, namespace=key.namespace, metadata_only=True)
             created_uid = str(answer["metadata"]["uid"])
-            outcome.streak = 0
+            outcome.consecutive_refusals = 0
             self._count_created(child)
             log.debug("child created", resource=str(child.resource), child=key.name)
             self._report.child_event(job, f"SuccessfulCreate{child.kind}", f"Created {child.word}: {key.name}")
@@ -257,7 +257,7 @@ class Applier:
             self._report.metrics.services_failed.inc()
         if failure is CreateFailure.REFUSED and (outcome.begun or child.resource == SERVICES):
             # A job can do without a service, whose name may be too long; and one that has begun goes on with its pods.
-            outcome.hold(RefusedChild(child.kind, child.key.name, str(error).replace(child.key.name, "*")))
+            outcome.refuse(RefusedChild(child.kind, child.key.name, str(error).replace(child.key.name, "*")))
             return
         self._report.event(job, _failed_to_create(child, error))
         if failure is CreateFailure.QUOTA:

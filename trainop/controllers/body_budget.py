@@ -1,4 +1,8 @@
-"""How many bytes of requests there are at a time: pods may be made from templates of more than a megabyte."""
+"""Limits the memory of request bodies in flight.
+
+A pod template may exceed a megabyte and is encoded once per pod, so that many concurrent creates could use hundreds of
+megabytes. Bodies below `LARGE_BODY` are not limited.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +12,33 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-LARGE = 64 * 1024
-"""Bytes from which on a body needs room; others are sent as they come."""
+LARGE_BODY = 64 * 1024
+"""Bytes from which on a body counts against the budget."""
 
-ROOM = 4 * 1024 * 1024
-"""Bytes of large bodies at a time, of all jobs together. Three of the largest templates that etcd holds keep an API
-server busy, and each body is copied some five times on its way."""
+CAPACITY = 4 * 1024 * 1024
+"""Bytes of large bodies in flight, for all jobs together: about three pods of the largest template that etcd can store,
+which is enough to keep an API server busy. Each body is copied about five times before it is sent."""
 
 
 class BodyBudget:
-    """Of all controllers of a process. Whoever has waited longest for room is the next to have it."""
+    """One per process, shared by all controllers. Waiting requests are admitted in order of arrival. `capacity` is in
+    bytes."""
 
-    def __init__(self, room: int = ROOM) -> None:
-        self._room = room
-        self._free = room
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity = capacity
+        self._free = capacity
         self._turn = asyncio.Lock()
         self._returned = asyncio.Event()
 
     @asynccontextmanager
-    async def made(self, encode: Callable[[], bytes]) -> AsyncIterator[msgspec.Raw]:
-        """What `encode` makes. A large body is made anew once there is room, so that none waits in memory; one that is
-        larger than all the room is alone."""
+    async def reserve(self, encode: Callable[[], bytes]) -> AsyncIterator[msgspec.Raw]:
+        """Yields the result of `encode` for the duration of a request. A large body is encoded again once the budget
+        has room, so that no body is held in memory while it waits. A body above the whole capacity is sent alone."""
         body = encode()
-        if len(body) < LARGE:
+        if len(body) < LARGE_BODY:
             yield msgspec.Raw(body)
             return
-        size = min(len(body), self._room)
+        size = min(len(body), self._capacity)
         del body
         async with self._turn:
             while self._free < size:

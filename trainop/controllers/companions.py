@@ -1,4 +1,7 @@
-"""Writes what a job has beside its pods and services: by server-side apply, and never over what is somebody else's."""
+"""Writes the companions of a job: its children other than pods and services, such as PodGroups and ConfigMaps.
+
+They are written by server-side apply. An object of the same name that the job does not control is never changed.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,28 @@ from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.errors import ApiError, ConflictError, NotFoundError, ReconcileError
 from trainop.runtime.objects.metadata import Key, Unstructured
 
-TAKEN_AGAIN_AFTER = 30.0
-REFUSED_AGAIN_AFTER = 300.0
-"""Seconds until the next try: nothing tells when a name is free, or when what is wrong with an object is mended."""
+NAME_TAKEN_RETRY = 30.0
+REFUSED_RETRY = 300.0
+"""Seconds until the next attempt if the name is taken, or the object refused: no event announces the end of either."""
 
 
 class ForeignObjectError(ReconcileError):
-    """The name of a companion is taken by an object of somebody else."""
+    """The name of a companion is taken by an object that the job does not control."""
 
 
 class CompanionResult(NamedTuple):
-    """What has become of one write."""
+    """The result of one write; all fields are None on success."""
 
     requeue_after: float | None = None
+    """Seconds until the next attempt."""
     refused: str | None = None
-    """Why the job cannot run."""
+    """The API server's message, if the job cannot run without the refused companion."""
     error: Exception | None = None
-    """To be retried with back-off."""
+    """Retried with back-off."""
 
 
 class CompanionWriter:
-    """Of one kind."""
+    """One per kind of job."""
 
     def __init__(self, kind: Kind, client: Client, expectations: Expectations, report: Reporter) -> None:
         self._kind = kind
@@ -43,23 +47,24 @@ class CompanionWriter:
         self._report = report
 
     async def apply(self, job: Unstructured, action: Apply) -> CompanionResult:
+        """Writes one companion. API and connection errors are part of the result and not raised."""
         key = Key(job.metadata.namespace, action.manifest["metadata"]["name"])
         try:
             uid = action.uid or await self._find(job, action, key)
             await self._write(job, action, key, uid)
         except ForeignObjectError as error:
-            self._tell(job, action, key, error)
-            return CompanionResult(requeue_after=TAKEN_AGAIN_AFTER)
-        except ConflictError:  # it is not the object that was seen any more
+            self._report_failure(job, action, key, error)
+            return CompanionResult(requeue_after=NAME_TAKEN_RETRY)
+        except ConflictError:  # the observed object was replaced
             return CompanionResult(requeue_after=1.0)
         except (ApiError, ConnectionError, TimeoutError) as error:
-            self._tell(job, action, key, error)
-            return self._judge(action, error)
+            self._report_failure(job, action, key, error)
+            return self._classify(action, error)
         return CompanionResult()
 
     async def _find(self, job: Unstructured, action: Apply, key: Key) -> str:
-        """The UID of the object of that name, which the cache need not show; empty if there is none. Raises
-        `ForeignObjectError` if it is not the job's."""
+        """Returns the UID of the object of that name, or "" if there is none. Asks the API server, because the cache
+        holds only objects with the labels of a job. Raises `ForeignObjectError` if the job does not control it."""
         try:
             found = await self._client.get(action.resource, key.name, key.namespace)
         except NotFoundError:
@@ -71,7 +76,8 @@ class CompanionWriter:
         return metadata.uid
 
     async def _write(self, job: Unstructured, action: Apply, key: Key, uid: str) -> None:
-        """With a UID nothing but that object is written; without one nothing that others have written is changed."""
+        """With a UID only that object is written. Without one the apply is not forced: a field that another
+        manager owns is a conflict."""
         manifest = action.manifest
         if uid:
             manifest = manifest | {"metadata": manifest["metadata"] | {"uid": uid}}
@@ -83,17 +89,17 @@ class CompanionWriter:
             self._expectations.expect_create(job.metadata.uid, action.resource, key)
             self._expectations.created(job.metadata.uid, action.resource, key, uid_now)
 
-    def _judge(self, action: Apply, error: Exception) -> CompanionResult:
-        """What pods can do without is tried again later; what they need fails the job."""
+    def _classify(self, action: Apply, error: Exception) -> CompanionResult:
+        """A refused companion fails the job if the pods need it; otherwise it is retried later."""
         refused = classify(error) is CreateFailure.REFUSED
         if refused and action.essential:
             return CompanionResult(refused=str(error))
         if refused or isinstance(error, NotFoundError):
-            return CompanionResult(requeue_after=REFUSED_AGAIN_AFTER)
+            return CompanionResult(requeue_after=REFUSED_RETRY)
         return CompanionResult(error=error)
 
-    def _tell(self, job: Unstructured, action: Apply, key: Key, error: Exception) -> None:
-        """Once, however often it is tried."""
+    def _report_failure(self, job: Unstructured, action: Apply, key: Key, error: Exception) -> None:
+        """One event per message, however often the write is retried."""
         kind = action.resource.kind
         event = Event("Warning", f"FailedCreate{kind}", f"Error creating: {error}")
         self._report.notices(job, [Notice(f"create {kind} {key.name}", event)])

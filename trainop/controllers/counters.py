@@ -1,4 +1,4 @@
-"""The series of jobs and their children, beside those of the runtime."""
+"""The metrics of jobs and their children, in addition to those of `trainop.runtime`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from trainop.runtime.metrics.metrics import Metrics
 
 
 class JobMetrics(Metrics):
-    """training-operator `pkg/common/metrics.go`; the unlabelled ones it registers but never serves. Of mpi-operator
-    `cmd/mpi-operator/app/server.go` whether this process leads."""
+    """Names and labels as in training-operator `pkg/common/metrics.go`, which registers the unlabelled ones but never
+    serves them. `mpi_operator_is_leader` is from mpi-operator `cmd/mpi-operator/app/server.go`."""
 
     def __init__(self, clock: Clock | None = None, *, depth_by_priority: bool = False) -> None:
         super().__init__(clock, depth_by_priority=depth_by_priority, prefix="trainop")

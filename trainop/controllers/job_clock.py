@@ -1,4 +1,8 @@
-"""The time by which jobs are judged: a wall clock that nobody sets while a job is under way."""
+"""The current time for the deadlines of a job, immune to steps of the wall clock while the job runs.
+
+The wall clock is stepped by NTP or an administrator. Without this, a step forward would expire deadlines of running
+jobs, and a step backward would delay them.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,22 @@ from trainop.engine.limits import is_under_way
 from trainop.runtime.clock import Clock
 from trainop.runtime.objects.metadata import Unstructured
 
-STEP = 1.0
-"""Seconds. A difference of the clocks that changes by less between two looks is drift, and followed."""
+MAX_DRIFT = 1.0
+"""Seconds. A smaller change of the offset between two passes is drift of the clocks, and is followed."""
 
 
 class JobClock:
-    """Of one controller.
+    """One per controller.
 
-    What counts for a job is how long ago things were: its start, its end, its last restart. They are stored as times of
-    the wall clock, since they must outlive the process. So for each job that is under way this remembers by how much
-    the wall clock and the monotonic one differed when that began, or when this process saw the job first, and goes on
-    with that difference: a wall clock that is set neither delays a deadline nor ends a job early, and all times of one
-    run of a job agree with each other. A job that starts or is resumed later takes the wall clock as it is then.
+    Deadlines and times to live are measured from timestamps in the status: start, completion, last restart. These are
+    wall-clock times, because they must outlive the process. For each running job this remembers the offset between
+    wall clock and monotonic clock, taken when the job started or when this process first reconciled it. `now` applies
+    that offset to the monotonic clock, so that a step of the wall clock moves no deadline, and all timestamps of one
+    run of a job are consistent. A job that starts or is resumed after the step uses the new wall clock.
 
-    What was stamped before this process began, by an earlier one or by others, is compared with the wall clock as it
-    was at first sight: nothing better is known of it. One `now` of the whole process would be simpler, but after a
-    wrong clock is put right, every job would be stamped with the wrong time until the next restart.
+    Timestamps from before the start of this process are compared with the wall clock of the first reconcile, for lack
+    of anything better. One offset for the whole process would be simpler, but after a wrong clock is corrected, new
+    jobs would get wrong timestamps until the next restart.
     """
 
     def __init__(self, states: JobStates, clock: Clock) -> None:
@@ -32,13 +36,14 @@ class JobClock:
         self._clock = clock
 
     def now(self, job: Unstructured) -> datetime:
+        """The current time for this job, in UTC. The wall clock if the job was not reconciled yet."""
         wall = self._clock.now()
         offset = wall.timestamp() - self._clock.monotonic()
         state = self._states.find(job.metadata.uid)
         if state is None:
             return wall
         kept = offset if state.clock_offset is None else state.clock_offset
-        if abs(offset - kept) < STEP or not is_under_way(job, wall):
+        if abs(offset - kept) < MAX_DRIFT or not is_under_way(job, wall):
             state.clock_offset = offset
             return wall
         return wall - timedelta(seconds=offset - kept)

@@ -1,47 +1,56 @@
-"""What has become of the actions of a pass."""
+"""Collects the results of the actions of one pass, from which the reconciler computes when to requeue the job."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from trainop.controllers.companions import CompanionResult
-from trainop.controllers.refused_children import OTHERS_AFTER, RefusedChild
+from trainop.controllers.refused_children import NEXT_BATCH_AFTER, RefusedChild
 from trainop.engine.actions import Apply
 
-MOST_REFUSED = 4
-"""RefusedChildren in a row that one pass accepts of the pods or the services of a job that goes on."""
+MAX_REFUSALS = 4
+"""Consecutive refusals after which a pass creates no more pods or services of a begun job."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a pass has to know of its actions."""
+    """The results of some or all actions of a pass; `merge` combines groups that ran concurrently."""
 
     errors: list[Exception] = field(default_factory=list)
-    """Failures to be retried with back-off."""
+    """Failures that are retried with back-off."""
     refused: str | None = None
-    """Why the API server refuses the pod template, of a job that this ends."""
-    held: list[RefusedChild] = field(default_factory=list)
-    """What it refused of a job that goes on."""
-    streak: int = 0
-    """Of refusals, none made in between."""
+    """The API server's message, if its refusal fails the job."""
+    refused_children: list[RefusedChild] = field(default_factory=list)
+    """Children that the API server refused while the job goes on."""
+    consecutive_refusals: int = 0
+    """Refusals since the last successful create."""
     over_quota: bool = False
+    """The namespace's quota is exhausted."""
     requeue_after: float | None = None
+    """Seconds until the next pass at the latest; None if nothing requires one."""
     begun: bool = False
-    """The job has had pods: no refusal ends it."""
+    """The job has had pods: no refusal fails it."""
     unfinished: bool = False
-    """As much as one pass may do: more is probably left."""
+    """The pass reached its limit of writes, so more actions are probably left."""
 
     @property
-    def troubled(self) -> bool:
-        return bool(self.errors) or self.refused is not None or self.over_quota or self.streak >= MOST_REFUSED
+    def should_stop(self) -> bool:
+        """Whether no further action should be started."""
+        return (
+            bool(self.errors)
+            or self.refused is not None
+            or self.over_quota
+            or self.consecutive_refusals >= MAX_REFUSALS
+        )
 
     def wait(self, seconds: float) -> None:
+        """Requeues the job after `seconds` at the latest."""
         self.requeue_after = seconds if self.requeue_after is None else min(self.requeue_after, seconds)
 
-    def note(self, action: Apply, result: CompanionResult) -> None:
-        """What has become of a companion."""
+    def add_companion(self, action: Apply, result: CompanionResult) -> None:
+        """Adds the result of writing a companion."""
         if result.refused and self.begun:
-            self.hold(RefusedChild(action.resource.kind, action.manifest["metadata"]["name"], result.refused))
+            self.refuse(RefusedChild(action.resource.kind, action.manifest["metadata"]["name"], result.refused))
         else:
             self.refused = self.refused or result.refused
         if result.error is not None:
@@ -49,15 +58,17 @@ class Outcome:
         if result.requeue_after is not None:
             self.wait(result.requeue_after)
 
-    def hold(self, refused: RefusedChild) -> None:
-        self.held.append(refused)
-        self.streak += 1
-        if self.streak >= MOST_REFUSED:
-            self.wait(OTHERS_AFTER)
+    def refuse(self, refused: RefusedChild) -> None:
+        """Adds a child that the API server refused while the job goes on."""
+        self.refused_children.append(refused)
+        self.consecutive_refusals += 1
+        if self.consecutive_refusals >= MAX_REFUSALS:
+            self.wait(NEXT_BATCH_AFTER)
 
     def merge(self, other: Outcome) -> None:
+        """Adds the results of another group of actions."""
         self.errors += other.errors
-        self.held += other.held
+        self.refused_children += other.refused_children
         self.refused = self.refused or other.refused
         self.over_quota |= other.over_quota
         if other.requeue_after is not None:

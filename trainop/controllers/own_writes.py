@@ -1,7 +1,7 @@
-"""What the operator itself writes on a job: annotations and status, and whether the cache shows it yet.
+"""The operator's own writes to a job (annotations and status), and whether the cache shows them yet.
 
-A pass that starts from a job older than the last write would decide on what it has already changed, and write into a
-conflict. And the event that shows nothing but our own write is no reason for another pass.
+A reconcile that starts from a job older than the last write would repeat decisions and run into a conflict, so it waits
+for the cache. The watch event that only returns the operator's own status triggers no reconcile.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from trainop.runtime.objects.metadata import Json, Metadata, Unstructured
 from trainop.runtime.objects.resource import Resource
 
 READ_LIVE_AFTER = 5.0
-"""Seconds to wait for the cache to show a write before the API server is asked."""
+"""Seconds to wait for the cache to show a write before the job is read from the API server."""
 
-SPACING = 0.2
-"""Seconds between two statuses of a job that tell no more than how far it is."""
+PROGRESS_INTERVAL = 0.2
+"""Minimum seconds between a write to the job and a progress-only status update."""
 
-GATHER = 2.0
-"""Seconds from the first news until such a status is written while pods of the job are still to start, or some have
-ended and others not: mostly these follow, and are told of together (kubernetes' job controller has 1 s,
+UNSETTLED_INTERVAL = 2.0
+"""Seconds by which a progress-only status update is delayed while pods are still starting, or some have ended and
+others have not. The others usually follow soon, and one update covers all (kubernetes' job controller waits 1 s,
 `syncJobBatchPeriod`)."""
 
 
 class OwnWrites:
-    """Of one controller."""
+    """One per controller. Remembers the last write of each job in `JobState.last_write`."""
 
     def __init__(self, client: Client, resource: Resource, states: JobStates, clock: Clock) -> None:
         self._client = client
@@ -42,8 +42,8 @@ class OwnWrites:
         self._clock = clock
 
     def seconds_until_live(self, job: Unstructured) -> float | None:
-        """None if the cached `job` shows our last write. Else how long to wait for it at most: 0 if that is over and
-        the API server is to be asked, whose answer is told by `confirm`."""
+        """None if the cached `job` includes the last write. Otherwise the seconds to wait for it; 0 if the wait is
+        over: the caller then reads the job from the API server and passes it to `confirm`."""
         written = self._last_write(job)
         if written is None:
             return None
@@ -54,41 +54,42 @@ class OwnWrites:
         written.awaited = True
         return max(0.0, written.at + READ_LIVE_AFTER - self._clock.monotonic())
 
-    def seconds_until_calm(self, job: Unstructured, *, unsettled: bool) -> float:
-        """How long a status that can wait should wait, so that what comes at once is written at once."""
+    def progress_delay(self, job: Unstructured, *, unsettled: bool) -> float:
+        """Seconds by which a progress-only status update should still be delayed, so that simultaneous changes share
+        one update. `unsettled`: more changes are expected soon."""
         written = self._last_write(job)
         if written is None:
             return 0.0
         now = self._clock.monotonic()
         if written.news is None:
             written.news = now
-        due = written.news + GATHER if unsettled else written.at + SPACING
+        due = written.news + UNSETTLED_INTERVAL if unsettled else written.at + PROGRESS_INTERVAL
         return max(0.0, due - now)
 
     def confirm(self, job: Unstructured) -> None:
-        """`job` was just read from the API server: whatever the cache shows has to be as new."""
+        """Records that `job` was just read from the API server: older cached versions do not count any more."""
         written = self._ensure(job)
         written.version, written.stale = job.metadata.resource_version, ""
 
     def shows_only_own_status(self, old: Unstructured, new: Unstructured) -> bool:
-        """Whether this update of the cache is nothing but the status that we sent ourselves. An update that leaves the
-        status as it was is somebody else's."""
+        """Whether this cache update contains nothing but the status that the operator sent. An update that does not
+        change the status is from another client."""
         written = self._last_write(new)
         if written is None or written.awaited or written.status is None:
             return False
         if new.raw.get("status") != written.status or old.raw.get("status") == written.status:
             return False
-        return _apart_from_status(old) == _apart_from_status(new)
+        return _without_status(old) == _without_status(new)
 
     async def annotate(self, job: Unstructured, changes: Mapping[str, str | None], version: str) -> str:
-        """Merges `changes` into the annotations of the job as it is at `version`; returns its new resourceVersion.
-        Raises `ConflictError` if the job is at another version by now."""
+        """Merges `changes` into the annotations of the job; None deletes one. Returns the new resourceVersion. Raises
+        `ConflictError` if the job is no longer at `version`."""
         return await self._patch(job, {"metadata": {"annotations": dict(changes)}}, version)
 
     async def write_status(self, job: Unstructured, status: Json, version: str) -> str:
-        """Makes `status` the job's status; otherwise as `annotate`."""
+        """Replaces the job's status; otherwise like `annotate`."""
         changes = merge_patch_between(job.raw.get("status") or {}, status)
-        written = self._remember(job)
+        written = self._record(job)
         written.status = status
         try:
             return await self._patch(job, {"status": changes}, version, "status")
@@ -99,7 +100,7 @@ class OwnWrites:
     async def _patch(self, job: Unstructured, body: Json, version: str, subresource: str | None = None) -> str:
         key = job.metadata.key
         body = body | {"metadata": body.get("metadata", {}) | {"resourceVersion": version}}
-        written = self._remember(job)
+        written = self._record(job)
         try:
             answer = await self._client.patch(
                 self._resource, key.name, key.namespace, body, subresource=subresource, metadata_only=True
@@ -110,7 +111,8 @@ class OwnWrites:
         written.version = str(answer["metadata"]["resourceVersion"])
         return written.version
 
-    def _remember(self, job: Unstructured) -> LastWrite:
+    def _record(self, job: Unstructured) -> LastWrite:
+        """Records that a write is being sent."""
         written = self._ensure(job)
         written.at, written.news = self._clock.monotonic(), None
         return written
@@ -126,8 +128,8 @@ class OwnWrites:
         return state.last_write if state else None
 
 
-def _apart_from_status(job: Unstructured) -> Metadata:
-    """All that a write of the status leaves as it is; `generation` stands for the spec."""
+def _without_status(job: Unstructured) -> Metadata:
+    """Everything that a status write does not change; `generation` represents the spec."""
     return msgspec.structs.replace(job.metadata, resource_version="")
 
 
@@ -145,7 +147,7 @@ def merge_patch_between(old: Json, new: Json) -> Json:
 
 
 class NotOwnStatus(Predicate):
-    """Lets pass what is more than the echo of our own status write."""
+    """Drops updates that only return the operator's own status write."""
 
     def __init__(self, writes: OwnWrites) -> None:
         self._writes = writes

@@ -1,8 +1,8 @@
-"""Jobs that may be gone although the cache still shows them.
+"""Checks that a job still exists before children are recreated.
 
-A child that vanishes may be the garbage collector's work: then its job is gone, and the watch of jobs is just behind
-that of pods. Children made anew would vanish again, as fast as the API server answers. So the job itself is looked at
-before they are made.
+When children disappear that the operator did not delete, the garbage collector may have deleted them together with
+their job, and the watch of jobs may lag behind that of pods. Recreated children would be collected again, in a hot
+loop. So the job is read from the API server first.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ log = structlog.get_logger(__name__)
 
 
 class OwnerCheck:
-    """Of one controller, which doubts also while another replica leads: it may lead next."""
+    """One per controller. Also tracks deletions while on standby, because the replica may become leader."""
 
     def __init__(self, client: Client, resource: Resource, states: JobStates) -> None:
         self._client = client
         self._resource = resource
         self._states = states
 
-    def expect(self, job: Unstructured, children: Collection[str]) -> None:
-        """We are about to delete these, so that their end tells nothing of the job."""
+    def expect_deleted(self, job: Unstructured, children: Collection[str]) -> None:
+        """Registers children that the operator is about to delete: their deletion casts no doubt on the job."""
         if children:
             state = self._states.ensure(job.metadata.uid)
             state.deleting = (state.deleting or set()).union(children)
 
     def observe_deleted(self, child: Metadata) -> None:
-        """For the delete handler of each child kind."""
+        """Call from the delete handler of each child kind."""
         owner = child.controller
         if owner is None:
             return
@@ -47,8 +47,8 @@ class OwnerCheck:
             state.owner_in_doubt = True
 
     async def confirm(self, job: Unstructured) -> bool:
-        """Whether the job may have new children, for it is there, and as it was seen. Asks the API server if that is in
-        doubt, and raises its errors."""
+        """Whether children may be created: the job exists, and the cache holds its current version. Reads the job from
+        the API server if that is in doubt, and raises its errors."""
         metadata, state = job.metadata, self._states.find(job.metadata.uid)
         if state is None or not state.owner_in_doubt:
             return True
@@ -58,7 +58,7 @@ class OwnerCheck:
             return False
         live = read_object(self._resource, found).metadata
         if (live.uid, live.resource_version) != (metadata.uid, metadata.resource_version):
-            log.debug("job has changed or is gone, the cache does not show it yet")
+            log.debug("job changed or deleted, cache is stale")
             return False
         state.owner_in_doubt = False
         return True

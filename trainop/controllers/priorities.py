@@ -1,4 +1,8 @@
-"""In which order jobs are looked at, and how soon: those nearest their goal first, and not for every pod anew."""
+"""Priorities and delays of the work queue for events of jobs and their children.
+
+Running jobs come before new ones, and events that need no immediate reaction are delayed, so that one pass covers
+many of them.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +12,27 @@ from trainop.engine.seen import Pod
 from trainop.runtime.controller.enqueue import LOW, NORMAL, Pace, Urgency
 
 CHILD_PRIORITY = 10
-"""Above that of jobs that are new: what has begun is brought to its end first, so that of two hundred jobs the median
-one runs after half the time of the last."""
+"""Above the priority of new jobs. Jobs that have begun are completed first, so that of two hundred new jobs the median
+one runs after half the time of the last, and not all at the end."""
 
-SETTLE = 0.2
-"""Seconds for which what goes well is gathered: the pods of a job come, start and end together, and one look and one
-status are enough for them (kubernetes' job controller has 1 s, `syncJobBatchPeriod`)."""
+BATCH_DELAY = 0.2
+"""Seconds by which events without urgency are delayed. The pods of a job are created, start and end together, so one
+pass and one status update cover them (kubernetes' job controller waits 1 s, `syncJobBatchPeriod`)."""
 
 NOW = Urgency(CHILD_PRIORITY)
-SOON = Urgency(CHILD_PRIORITY, SETTLE)
+SOON = Urgency(CHILD_PRIORITY, BATCH_DELAY)
 
 
 class JobPace(Pace):
-    """Of the jobs that are there when the operator starts, those without a status are waiting for their first pods."""
+    """Low priority for jobs that had a status when the operator started: the others wait for their first pods."""
 
     def add(self, job: Any, initial: bool, /) -> Urgency:
         return LOW if initial and job.raw.get("status") else NORMAL
 
 
 class ChildPace(Pace):
-    """What calls for action is urgent: a pod that failed, is going or gone, is nobody's or changes hands."""
+    """No delay for a child that requires an action: an orphan, a failed or terminating pod, a deletion, or a change of
+    labels or owner. Low priority for the initial list and for resyncs."""
 
     def add(self, child: Any, initial: bool, /) -> Urgency:
         if initial:
@@ -38,8 +43,8 @@ class ChildPace(Pace):
         before, after = old.metadata, new.metadata
         if before.resource_version == after.resource_version:
             return LOW
-        changed_hands = before.labels != after.labels or before.owner_references != after.owner_references
-        if changed_hands or before.terminating != after.terminating or (_failed(new) and not _failed(old)):
+        reassigned = before.labels != after.labels or before.owner_references != after.owner_references
+        if reassigned or before.terminating != after.terminating or (_failed(new) and not _failed(old)):
             return NOW
         return SOON
 

@@ -156,11 +156,11 @@ class JobReconciler:
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
         """`version` is the job's latest resourceVersion known to this pass. Raises `ConflictError` if that is old."""
         job = seen.job
-        if _can_wait(plan) and (wait := self._writes.seconds_until_calm(job, unsettled=_is_unsettled(seen))):
+        if _can_wait(plan) and (wait := self._writes.progress_delay(job, unsettled=_is_unsettled(seen))):
             return Result(requeue_after=_earliest(wait, plan.requeue_after))
         if _creates(plan) and not await self._owner_check.confirm(job):
             return Result(requeue_after=_earliest(GONE_AGAIN_AFTER, plan.requeue_after))
-        self._owner_check.expect(job, [action.uid for action in plan.actions if isinstance(action, DeletePod)])
+        self._owner_check.expect_deleted(job, [action.uid for action in plan.actions if isinstance(action, DeletePod)])
         plan, held_for = self._hold_back(job, plan)
         try:
             refused, version = await self._annotate(job, plan, version)
@@ -171,7 +171,7 @@ class JobReconciler:
             return Result(requeue_after=GONE_AGAIN_AFTER)
         self._report.notices(job, plan.notices)
         self._tell_refusals(job, outcome)
-        for due in (held_for, self._statuses.seconds_held(job.metadata.uid)):
+        for due in (held_for, self._statuses.seconds_to_retry(job.metadata.uid)):
             if due is not None:
                 outcome.wait(due)
         return self._result(job, plan, outcome)
@@ -183,9 +183,9 @@ class JobReconciler:
 
     def _tell_refusals(self, job: Unstructured, outcome: Outcome) -> None:
         """One event for each reason, however many children it keeps from being made and however often."""
-        fresh, wait = self._refusals.note(job.metadata, outcome.held)
+        fresh, wait = self._refusals.record(job.metadata, outcome.refused_children)
         for each in fresh:
-            text = f"Error creating: {each.text.replace('*', each.name)}"
+            text = f"Error creating: {each.message.replace('*', each.name)}"
             self._report.event(job, Event("Warning", f"FailedCreate{each.kind}", text))
         if wait is not None:
             outcome.wait(wait)

@@ -1,8 +1,8 @@
-"""Children that the API server refused while their job goes on: each is tried again ever later, and told of once.
+"""Back-off for children that the API server refused while their job goes on.
 
-What refuses one pod (an admission policy, a LimitRange, PodSecurity, a PriorityClass that is still missing) mostly
-refuses its siblings too, and lasts until somebody changes it: minutes, not milliseconds. Whoever has changed it and
-does not want to wait edits the job: a new spec or annotation of others is tried at once.
+What refuses one pod (an admission policy, a LimitRange, PodSecurity, a missing PriorityClass) usually refuses its
+siblings too, and lasts until an administrator changes it: minutes, not milliseconds. Each message is reported in one
+event. A change of the job's spec or annotations resets the back-off, so that a user need not wait for the next retry.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from trainop.runtime.clock import Clock
 from trainop.runtime.controller.ratelimit import exponential_delay
 from trainop.runtime.objects.metadata import Metadata
 
-SOONEST, LATEST = 60.0, 900.0
-"""Seconds until what was refused is tried again: at first, and at most."""
+FIRST_RETRY, MAX_RETRY = 60.0, 900.0
+"""Seconds until refused children are retried: the first delay, and the limit of the back-off."""
 
-OTHERS_AFTER = 1.0
-"""Seconds until the others are tried, after as many refusals as one pass accepts."""
+NEXT_BATCH_AFTER = 1.0
+"""Seconds until the remaining children are tried, after a pass that stopped at `outcome.MAX_REFUSALS`."""
 
-MOST_TEXTS = 20
-"""Different refusals of one job that are told."""
+MAX_MESSAGES = 20
+"""Distinct messages reported per job."""
 
 
 class RefusedChild(NamedTuple):
-    """One child of the kind that could not be made, and the API server's words without the child's name, as they are
-    the same for its siblings."""
+    """A child that the API server refused. `message` has `*` in place of the child's name, so that it is equal for its
+    siblings."""
 
     kind: str
     name: str
-    text: str
+    message: str
 
 
 class RefusedChildren:
-    """Of one controller. Nothing of it outlives the process: then all is tried once more."""
+    """One per controller. The back-off is kept in `JobState.refused_creates` and restarts with the process."""
 
     def __init__(self, states: JobStates, clock: Clock, rng: random.Random) -> None:
         self._states = states
@@ -46,7 +46,7 @@ class RefusedChildren:
         self._rng = rng
 
     def allow(self, job: Metadata, actions: Sequence[Action]) -> tuple[Sequence[Action], float | None]:
-        """The actions without those that have to wait, and the seconds until these are due."""
+        """Returns the actions without the creates that have to wait, and the seconds until those are due."""
         state = self._states.find(job.uid)
         held = state.refused_creates if state else None
         if held is None:
@@ -57,34 +57,34 @@ class RefusedChildren:
         if wait <= 0:
             held.names.clear()
             return actions, None
-        allowed = [action for action in actions if _place(action) not in held.names]
+        allowed = [action for action in actions if _child_of(action) not in held.names]
         return allowed, wait if len(allowed) < len(actions) else None
 
-    def note(self, job: Metadata, refused: Iterable[RefusedChild]) -> tuple[list[RefusedChild], float | None]:
-        """Those whose words are new, and the seconds until all that was refused is due again."""
+    def record(self, job: Metadata, refused: Iterable[RefusedChild]) -> tuple[list[RefusedChild], float | None]:
+        """Records refusals. Returns those with a message not yet reported, and the seconds until all are retried."""
         state = self._states.ensure(job.uid)
         fresh: list[RefusedChild] = []
         wait: float | None = None
         for each in refused:
             held = state.refused_creates = state.refused_creates or RefusedCreates(_edition(job))
             if wait is None:
-                wait = exponential_delay(self._rng, held.failures, base=SOONEST, cap=LATEST)
+                wait = exponential_delay(self._rng, held.failures, base=FIRST_RETRY, cap=MAX_RETRY)
                 held.until, held.failures = self._clock.monotonic() + wait, held.failures + 1
             held.names.add((each.kind, each.name))
-            if each.text not in held.messages and len(held.messages) < MOST_TEXTS:
-                held.messages.add(each.text)
+            if each.message not in held.messages and len(held.messages) < MAX_MESSAGES:
+                held.messages.add(each.message)
                 fresh.append(each)
         if wait is None and state.refused_creates and not state.refused_creates.names:
-            state.refused_creates = None  # what was due has been made: the next refusal is a new one
+            state.refused_creates = None  # all retries succeeded, so the next refusal starts a new back-off
         return fresh, wait
 
 
 def _edition(job: Metadata) -> int:
-    """Changes with the spec and with annotations that are not our own, and not with the status."""
+    """Changes with the spec and with annotations of other clients, and not with the status."""
     return hash((job.generation, frozenset(item for item in job.annotations.items() if item[0] != RESTARTS)))
 
 
-def _place(action: Action) -> tuple[str, str] | None:
+def _child_of(action: Action) -> tuple[str, str] | None:
     match action:
         case CreatePod(name):
             return "Pod", name

@@ -1,4 +1,4 @@
-"""What the world is reported of a job: events and counters, after the writes that they speak of."""
+"""Reports on jobs: events, and counters of job transitions, emitted after the status that they describe was written."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from trainop.engine.plan import VALIDATION
 from trainop.runtime.errors import DecodeError
 from trainop.runtime.objects.metadata import Key, Metadata, ObjectReference, Unstructured
 
-MOST_NOTICES = 512
-"""Identities remembered per job; with more, the oldest may be reported again."""
+MAX_NOTICES = 512
+"""Limit of remembered notice identities per job; beyond it the oldest may be reported again."""
 
 log = structlog.get_logger(__name__)
 
 
 class EventRecorder(Protocol):
-    """The part of `trainop.runtime.events.recorder.Recorder` that is used; never blocks."""
+    """The part of `trainop.runtime.events.recorder.Recorder` that is used here. Never blocks."""
 
     def event(self, about: ObjectReference, type_: str, reason: str, message: str) -> None: ...
 
 
 class Reporter:
-    """Of one kind. `pod_events` also tells of each pod and service made or deleted and of each pod that
-    has ended well, as upstream."""
+    """One per kind. `pod_events` adds an event for each pod or service created or deleted and for each pod that
+    succeeded, as upstream."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class Reporter:
         return self._kind.name
 
     def event(self, job: Unstructured, event: Event) -> None:
+        """Emits an event about the job."""
         log.info("event", type=event.type, reason=event.reason, message=event.message)
         resource, metadata = self._kind.resource, job.metadata
         about = ObjectReference(
@@ -73,11 +74,12 @@ class Reporter:
         self._recorder.event(about, event.type, event.reason, event.message)
 
     def child_event(self, job: Unstructured, reason: str, message: str) -> None:
-        """That a pod or service was made or deleted: only if asked for."""
+        """Emits the event of a created or deleted child, if `pod_events` is set."""
         if self._pod_events:
             self.event(job, Event("Normal", reason, message))
 
     def count(self, job: Unstructured, count: Count) -> None:
+        """Increments a counter. Raises `KeyError` if none has that name."""
         counter = self._job_counters.get(count.counter)
         if counter is not None:
             counter.labels(job.metadata.namespace, self._kind.name).inc(count.by)
@@ -87,7 +89,7 @@ class Reporter:
             raise KeyError(f"no counter is called {count.counter!r}")
 
     def transitions(self, job: Unstructured, transitions: Iterable[Event | Count]) -> None:
-        """To be called once the status that they speak of is written."""
+        """Emits events and counts of transitions. Call after the status that contains them was written."""
         for transition in transitions:
             if isinstance(transition, Event):
                 self.event(job, transition)
@@ -95,7 +97,7 @@ class Reporter:
                 self.count(job, transition)
 
     def notices(self, job: Unstructured, notices: Iterable[Notice]) -> None:
-        """Tells those whose message is new for their identity."""
+        """Emits those whose message is new for their identity."""
         for notice in notices:
             if notice.routine and not self._pod_events:
                 continue
@@ -106,12 +108,12 @@ class Reporter:
                 continue
             reported[notice.identity] = notice.event.message
             reported.move_to_end(notice.identity)
-            if len(reported) > MOST_NOTICES:
+            if len(reported) > MAX_NOTICES:
                 reported.popitem(last=False)
             self.event(job, notice.event)
 
     def unreadable(self, key: Key, error: DecodeError) -> None:
-        """Tells that a job cannot be read, not even its UID and version, once for each fault."""
+        """Emits one event per fault of a job that cannot be decoded, not even its UID and version."""
         nameless = Unstructured({}, Metadata(name=key.name, namespace=key.namespace))
         text = f"{self._kind.resource.kind} failed validation because {error.fault}"
         self.notices(nameless, [Notice(str(key), Event("Warning", f"{self._kind.resource.kind}{VALIDATION}", text))])
