@@ -1,4 +1,4 @@
-"""Certificates as cert-controller makes them, serial number 0 and all, and TLS handshakes without a socket."""
+"""Certificates as cert-controller makes them, including serial number 0, and TLS handshakes in memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def _pem(key: rsa.RSAPrivateKey) -> bytes:
 
 
 def _with_serial_zero(certificate: x509.Certificate, key: rsa.RSAPrivateKey) -> bytes:
-    """The library refuses to make these, so the number is put in afterwards, and signed anew."""
+    """The certificate with serial number 0. The library refuses to create one, so the encoded number is replaced and
+    the certificate signed again."""
     one, zero = b"\x02\x01\x01", b"\x02\x01\x00"
     signed = certificate.tbs_certificate_bytes.replace(one, zero, 1)
     signature = key.sign(signed, padding.PKCS1v15(), hashes.SHA256())
@@ -56,14 +57,14 @@ def _with_serial_zero(certificate: x509.Certificate, key: rsa.RSAPrivateKey) -> 
 
 @functools.cache
 def _keys() -> tuple[rsa.RSAPrivateKey, rsa.RSAPrivateKey]:
-    """Of the authority and of the server, the same for all: they take a second to make."""
+    """The keys of the authority and of the server, cached because generating them takes a second."""
     return rsa.generate_private_key(65537, 2048), rsa.generate_private_key(65537, 2048)
 
 
 def cert_controller_pairs(
     *, authority_left: int = 3000, server_left: int = 300, name: str = NAME, now: datetime | None = None
 ) -> tuple[Pair, Pair]:
-    """Authority and server certificate with so many days left of their ten years and one year."""
+    """Authority and server certificate (lifetimes ten years and one year) with the given days left."""
     now = now or datetime.now(UTC)
     keys = _keys()
     authority = (
@@ -95,7 +96,7 @@ def secret_data(authority: Pair, server: Pair) -> Json:
 
 
 def shake_hands(server: ssl.SSLContext, trusted: bytes, name: str = NAME) -> bytes:
-    """The server's certificate (DER) as a client sees it that trusts only `trusted` (PEM); raises `ssl.SSLError`."""
+    """The server certificate (DER) received by a client that trusts only `trusted` (PEM). Raises `ssl.SSLError`."""
     client = ssl.create_default_context(cadata=trusted.decode())
     client.verify_flags &= ~ssl.VERIFY_X509_STRICT
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -108,5 +109,5 @@ def shake_hands(server: ssl.SSLContext, trusted: bytes, name: str = NAME) -> byt
             except ssl.SSLWantReadError:
                 continue
     seen = ours.getpeercert(binary_form=True)
-    assert seen, "the handshake is not over"
+    assert seen, "the handshake has not finished"
     return seen

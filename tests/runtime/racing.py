@@ -1,4 +1,4 @@
-"""The embedded API server with somebody else who writes between two requests."""
+"""A client of the embedded API server and a second writer that acts between two of its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from trainop.runtime.client.transport import Request, Response, Stream, Transpor
 
 
 class Racing:
-    """A transport that runs `before[method]` once, right before a request of that method is answered, and counts."""
+    """A transport that runs `before[method]` once, or `always[method]` every time, right before it answers a request of
+    that method, and records the methods."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -33,7 +34,7 @@ class Racing:
 
 
 def race() -> tuple[Client, Racing, Client]:
-    """The client under test, its transport, and the client of somebody else."""
+    """The client under test, its transport, and the client of another writer."""
     api = ApiServer()
     racing = Racing(api.transport())
     return Client(racing), racing, Client(api.transport())

@@ -1,4 +1,4 @@
-"""An API server that answers from a script, one answer per request in order, and remembers what it was asked."""
+"""A fake API server that answers from a script, one response per request in order, and records the requests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.objects.metadata import HasMetadata, Json, Key
 
 Step: TypeAlias = bytes | Json | float | Exception
-"""Of a stream: bytes as they are, an object as a line, seconds to wait, an error of the connection."""
+"""A step of a stream: bytes to send, an object to send as a line, seconds to wait, or a connection error to raise."""
 
 HANG = float("inf")
-"""The last step of a stream that stays open and silent."""
+"""Last step of a stream that stays open and sends nothing."""
 
 
 class Streamed:
@@ -44,7 +44,7 @@ Answer: TypeAlias = Response | Streamed | Exception
 
 
 class ScriptedTransport:
-    """Gives the answers one by one; a request beyond the last one hangs, and lets `exhausted` return."""
+    """Returns the scripted responses in order; a request beyond the last one hangs and makes `exhausted` return."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
@@ -54,7 +54,7 @@ class ScriptedTransport:
         self.before: Callable[[], None] = lambda: None
 
     async def exhausted(self) -> None:
-        """Until all answers were given and something else is asked."""
+        """Wait until all responses were used and one more request has arrived."""
         await self._exhausted.wait()
 
     async def send(self, request: Request) -> Response:
@@ -85,12 +85,12 @@ class ScriptedTransport:
         return answer
 
     def delays(self) -> list[float]:
-        """Seconds between requests."""
+        """Seconds between consecutive requests."""
         return [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
 
     def verbs(self) -> list[str]:
-        """What each request was: `stream`, `list`, `next` (page), `watch@<version>`, `probe` (the version that
-        the server is at), or its method."""
+        """The type of each request: `stream`, `list`, `next` (page), `watch@<version>`, `probe` (of the server's
+        current resourceVersion), or else its method."""
         return [verb_of(request) for request in self.requests]
 
 
@@ -172,8 +172,8 @@ TOO_LARGE = refusal(504, "Timeout", "ResourceVersionTooLarge")
 
 
 class RecordingHandler:
-    """Notes each call as a short line: `+a@1` (`+a@1!` when initial), `~a@2`, `-a` (`-a?`: its end was not seen,
-    `-a??`: only its key is known)."""
+    """Records each call as a short line: add `+a@1` (`+a@1!` when initial), update `~a@2`, delete `-a` (`-a?`: final
+    state unknown, `-a??`: only the key is known)."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -195,7 +195,7 @@ class RecordingHandler:
 
 
 class CountingMetrics:
-    """`InformerMetrics` and `RequestMetrics` as lists."""
+    """`InformerMetrics` and `RequestMetrics` that record their calls in lists and counters."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, str]] = []

@@ -1,4 +1,4 @@
-"""Configuration: which source wins, what each field does, and one clear line for every mistake."""
+"""Client configuration: precedence of the sources, effect of each field, and a one-line error for every mistake."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_service_account(account: Path):
 
 
 def test_service_account_needs_no_heavy_import(account: Path):
-    """The pod's path must not pay for YAML, nor for the 36 MiB of kubernetes_asyncio."""
+    """In-cluster configuration must not import YAML or kubernetes_asyncio (36 MiB)."""
     import subprocess  # noqa: PLC0415  # only here
 
     program = (
@@ -178,7 +178,7 @@ async def test_tokens_and_passwords(tmp_path: Path, user: dict[str, str], author
         (kubeconfig(**{"proxy-url": "socks5://p"}), "only http:// and https:// proxies work"),
     ],
 )
-def test_mistakes_are_told_in_one_line(tmp_path: Path, content: Any, complaint: str):
+def test_mistakes_are_reported_in_one_line(tmp_path: Path, content: Any, complaint: str):
     with pytest.raises(ConfigError, match=complaint) as caught:
         load(tmp_path, content)
     assert "\n" not in str(caught.value)
@@ -212,23 +212,23 @@ async def test_token_file_is_read_again(tmp_path: Path):
     write(path, "two")
     assert await token() == "one"
     clock.jump(3600)
-    assert await token() == "one", "the wall clock means nothing"
+    assert await token() == "one", "a jump of the wall clock has no effect"
     await clock.sleep(50)
     assert await token() == "two"
     await clock.sleep(50)
     write(path, " \n")
-    assert await token() == "two", "an empty file is a rotation under way"
+    assert await token() == "two", "an empty file means that a rotation is in progress"
     path.unlink()
     assert await token() == "two"
     write(path, "three")
     assert await token() == "three"
     write(path, "four")
     assert tokens.refused(await tokens.auth_headers())
-    assert await token() == "four", "a refused token is read again at once"
+    assert await token() == "four", "after a 401 the file is read again at once"
 
 
 @virtual_time
-async def test_token_file_that_never_was_is_an_error(tmp_path: Path):
+async def test_missing_token_file_is_an_error(tmp_path: Path):
     with pytest.raises(NotConnectedError, match="contains no token"):
         await TokenFile(tmp_path / "token", VirtualClock()).auth_headers()
 
@@ -282,7 +282,7 @@ async def test_exec_plugin_is_run_again_shortly_before_expiry(tmp_path: Path):
     assert seen == ["p1", "p1", "p2"]
 
 
-async def test_exec_plugin_is_run_once_for_all_who_wait(tmp_path: Path):
+async def test_exec_plugin_is_run_once_for_all_waiters(tmp_path: Path):
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": plugin(tmp_path)}))), environ={})
     assert config.credentials is not None
     answers = await asyncio.gather(*[config.credentials.auth_headers() for _ in range(5)])
@@ -290,7 +290,7 @@ async def test_exec_plugin_is_run_once_for_all_who_wait(tmp_path: Path):
 
 
 async def refuse_all(credentials: Credentials, shown: list[AuthHeaders]) -> set[str]:
-    """Each request that met a 401 with what it had shown asks for something else."""
+    """Report a 401 for each of the credentials shown; returns the tokens used for the retries."""
 
     async def again(auth: AuthHeaders) -> str:
         if credentials.refused(auth):
@@ -306,12 +306,16 @@ async def test_exec_plugin_is_run_once_for_sixty_requests_that_were_refused(tmp_
     assert credentials is not None
     old = await credentials.auth_headers()
     assert await refuse_all(credentials, [old] * 30) == {"p2"}
-    assert await refuse_all(credentials, [old] * 30) == {"p2"}, "also those whose 401 came later"
-    assert await refuse_all(credentials, [await credentials.auth_headers()] * 60) == {"p2"}, "not at once again"
+    assert await refuse_all(credentials, [old] * 30) == {"p2"}, (
+        "a 401 for the old token that arrives later does not run the plugin again"
+    )
+    assert await refuse_all(credentials, [await credentials.auth_headers()] * 60) == {"p2"}, (
+        "the plugin is not run again at once"
+    )
     assert (tmp_path / "runs").read_text() == "2"
 
 
-async def test_exec_plugin_that_fails_is_not_run_for_each_who_waits(tmp_path: Path):
+async def test_exec_plugin_that_fails_is_not_run_for_each_waiter(tmp_path: Path):
     runs = tmp_path / "runs"
     spec = {"command": "sh", "args": ["-c", f"echo >> {runs}; exit 1"], "interactiveMode": "Never"}
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
@@ -337,10 +341,10 @@ async def test_token_in_the_kubeconfig_is_read_again(tmp_path: Path):
     assert await token() == "two"
     write(path, kubeconfig({"token": "three"}, server="https://other:6443"))
     await asyncio.sleep(50)
-    assert await token() == "two", "what another server accepts is not shown to this one"
+    assert await token() == "two", "a token for another server is not sent to this one"
 
 
-async def test_exec_plugin_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_exec_plugin_that_hangs_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trainop.runtime.client.execplugin.TIMEOUT", 0.05)
     spec = {"command": "sleep", "args": ["60"]}
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
@@ -349,7 +353,7 @@ async def test_exec_plugin_that_hangs_is_given_up(tmp_path: Path, monkeypatch: p
         await config.credentials.auth_headers()
 
 
-async def test_exec_plugin_ends_with_who_asked_and_has_no_terminal(tmp_path: Path):
+async def test_exec_plugin_is_killed_on_cancellation_and_has_no_terminal(tmp_path: Path):
     script = "import os, sys, time; open(sys.argv[1], 'w').write(f'{os.getpid()} {sys.stdin.read()}.'); time.sleep(60)"
     spec = {"command": sys.executable, "args": ["-c", script, str(tmp_path / "pid")], "interactiveMode": "IfAvailable"}
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})
@@ -370,7 +374,7 @@ async def test_exec_plugin_ends_with_who_asked_and_has_no_terminal(tmp_path: Pat
         os.kill(int(pid), 0)
 
 
-async def test_token_file_is_read_once_for_all_who_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_token_file_is_read_once_for_all_waiters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = write(tmp_path / "token", "t")
     reads: list[Path] = []
     read_text = Path.read_text
@@ -386,7 +390,7 @@ async def test_token_file_is_read_once_for_all_who_wait(tmp_path: Path, monkeypa
 
 
 class SteppedClock(VirtualClock):
-    """Stands still beside the real time that a subprocess takes."""
+    """A clock that only the test advances, independent of the real duration of a subprocess."""
 
     seconds = 0.0
 
@@ -458,7 +462,7 @@ def test_proxies_of_the_environment(server: str, environ: dict[str, str], proxy:
     assert proxy_for(server, environ) == proxy
 
 
-# Anything ------------------------------------------------------------------------------------------------------------
+# Fuzzing -------------------------------------------------------------------------------------------------------------
 
 STRANGE = st.recursive(
     st.none()
@@ -491,7 +495,7 @@ def spoil(value: Any, path: tuple[Any, ...], strange: Any) -> Any:
 @pytest.mark.parametrize("path", places(GOOD), ids=lambda path: ".".join(map(str, path)) or "all")
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(strange=STRANGE)
-def test_any_value_of_a_kubeconfig_is_taken_or_a_config_error(tmp_path: Path, path: tuple[Any, ...], strange: Any):
+def test_any_value_of_a_kubeconfig_is_accepted_or_a_config_error(tmp_path: Path, path: tuple[Any, ...], strange: Any):
     try:
         load(tmp_path, spoil(GOOD, path, strange))
     except ConfigError as error:
@@ -549,7 +553,7 @@ def test_any_bytes_of_a_kubeconfig_are_one_line_that_names_the_file(tmp_path: Pa
         b"",
     ],
 )
-async def test_whatever_an_exec_plugin_says_is_a_credential_or_no_connection(tmp_path: Path, said: bytes):
+async def test_any_output_of_an_exec_plugin_is_a_credential_or_a_connection_error(tmp_path: Path, said: bytes):
     (tmp_path / "said").write_bytes(said)
     spec = {"command": "cat", "args": [str(tmp_path / "said")]}
     config = load_config(str(write(tmp_path / "config", kubeconfig({"exec": spec}))), environ={})

@@ -1,4 +1,4 @@
-"""Who may read the metrics: the API server is asked, not too often, and not given up on at once."""
+"""Authorization of metrics requests through the API server: the reviews, their caching, and retries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METRICS = {"nonResourceAttributes": {"path": "/metrics", "verb": "get"}}
 
 
 class Reviewer:
-    """Knows two tokens; only alice may read /metrics."""
+    """Answers TokenReview and SubjectAccessReview: knows two tokens; only alice may read /metrics."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Json]] = []
@@ -48,7 +48,7 @@ def make() -> tuple[Authorizer, Reviewer, VirtualClock]:
 
 
 @virtual_time
-async def test_the_review_carries_all_that_is_known_of_the_user():
+async def test_the_review_contains_all_user_attributes():
     authorizer, reviewer, _ = make()
     user = await authorizer.user_of("alice-token")
     assert user is not None
@@ -63,7 +63,7 @@ async def test_the_review_carries_all_that_is_known_of_the_user():
 
 
 @virtual_time
-async def test_answers_are_kept_for_their_time():
+async def test_answers_are_cached_until_they_expire():
     authorizer, reviewer, clock = make()
 
     async def ask(token: str) -> list[str]:
@@ -86,7 +86,7 @@ async def test_answers_are_kept_for_their_time():
 
 
 @virtual_time
-async def test_an_unknown_token_is_asked_for_each_time():
+async def test_an_unknown_token_is_reviewed_each_time():
     authorizer, reviewer, _ = make()
     assert await authorizer.user_of("nobody") is None
     assert await authorizer.user_of("nobody") is None
@@ -94,7 +94,7 @@ async def test_an_unknown_token_is_asked_for_each_time():
 
 
 @virtual_time
-async def test_trouble_that_passes_is_waited_for_and_a_refusal_is_not():
+async def test_transient_errors_are_retried_and_refusals_are_not():
     authorizer, reviewer, clock = make()
     reviewer.failures = [ApiError(503, "", "", {}), ConnectionResetError(), TimeoutError(), ApiError(429, "", "", {})]
     assert await authorizer.user_of("alice-token") is not None
@@ -110,7 +110,7 @@ async def test_trouble_that_passes_is_waited_for_and_a_refusal_is_not():
 
 
 @virtual_time
-async def test_only_so_many_answers_are_kept():
+async def test_the_cache_of_answers_is_bounded():
     authorizer, _, _ = make()
     user = await authorizer.user_of("alice-token")
     assert user is not None
@@ -131,7 +131,7 @@ async def test_only_so_many_answers_are_kept():
         ("Bearer alice-token", None, 200, None),
     ],
 )
-async def test_metrics_are_shown_to_who_may_see_them(
+async def test_metrics_are_served_to_authorized_users(
     header: str, failure: Exception | None, status: int, text: str | None
 ):
     reviewer = Reviewer()

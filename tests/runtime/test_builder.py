@@ -1,4 +1,4 @@
-"""Operators built by `Operator`, end to end on the embedded API server."""
+"""Operators built with `Operator`, end to end on the embedded API server."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def config_map(name: str, **data: str) -> Json:
 
 
 def copier(**options: Any) -> Operator:
-    """Keeps a Secret `NAME` with the data of each ConfigMap."""
+    """An operator that copies the data of each ConfigMap into a Secret of the same name."""
     operator = Operator("copier", **options)
 
     @operator.for_(MINE).owns(SECRETS).reconcile
@@ -95,7 +95,7 @@ async def test_an_object_and_its_children_trigger_the_function_which_reads_write
         await cluster.wait_gone(SECRETS, "a")
 
 
-async def test_a_function_that_fails_is_called_again_and_disturbs_no_other_object():
+async def test_a_failing_function_is_retried_without_affecting_other_objects():
     calls: list[tuple[str, str]] = []
     operator = Operator("failing")
 
@@ -211,7 +211,7 @@ async def test_two_controllers_of_one_operator_with_a_typed_kind_a_mapped_kind_a
         await cluster.wait_until(lambda: found(("gone", "s")))
 
 
-async def test_a_finalizer_is_there_before_the_function_is_called_and_gone_after_clean_up():
+async def test_a_finalizer_is_added_before_the_function_is_called_and_removed_after_clean_up():
     operator = Operator("buckets")
     outside: dict[str, bool] = {}
     history: list[str] = []
@@ -220,7 +220,7 @@ async def test_a_finalizer_is_there_before_the_function_is_called_and_gone_after
         if obj.metadata.name in outside:
             history.append("delete")
             del outside[obj.metadata.name]
-            return Result(requeue_after=0.01)  # deletion outside takes a while
+            return Result(requeue_after=0.01)  # deleting the external resource takes a while
         history.append("gone")
         return None
 
@@ -244,8 +244,8 @@ async def test_a_finalizer_is_there_before_the_function_is_called_and_gone_after
     assert history[-2:] == ["delete", "gone"]
 
 
-async def test_a_deletion_is_cleaned_up_although_no_predicate_lets_it_pass():
-    """A ConfigMap has no generation, and this one has ceased to match."""
+async def test_a_deletion_is_cleaned_up_although_all_predicates_reject_it():
+    """A ConfigMap has no generation, and this one no longer matches."""
     operator, made, cleaned = Operator("picky"), list[str](), list[str]()
     generation, matches = (
         Changed(lambda obj: obj.metadata.generation),
@@ -266,7 +266,7 @@ async def test_a_deletion_is_cleaned_up_although_no_predicate_lets_it_pass():
         await cluster.client.delete(CONFIG_MAPS, "a", "default")
         await cluster.wait_gone(CONFIG_MAPS, "a")
         other = await cluster.client.get(CONFIG_MAPS, "other", "default")
-        assert "finalizers" not in other["metadata"], "what never matched is left alone"
+        assert "finalizers" not in other["metadata"], "an object that never matched is left alone"
     assert set(cleaned) == {"a"}
     assert set(made) <= {"a"}
 
@@ -291,7 +291,7 @@ async def test_a_function_that_mutates_the_cache_fails_the_test_of_a_user():
     assert "MutationError: default/a was mutated" in str(logs)
 
 
-async def test_a_wait_that_is_in_vain_shows_the_object():
+async def test_a_wait_that_times_out_shows_the_object():
     async with TestCluster(config_map("a", x="1")) as cluster:
         with pytest.raises(AssertionError, match=r'(?s)configmaps a is not as expected: .*"x": "1"') as caught:
             await cluster.wait_for(CONFIG_MAPS, "a", until=lambda obj: obj["data"]["missing"], timeout=0.1)
@@ -381,12 +381,14 @@ async def test_a_program_of_a_dozen_lines_runs_on_a_kubeconfig_until_a_signal(tm
             while not (await client.list(SECRETS)).items:  # noqa: ASYNC110  # the cluster is asked, as a user would
                 await asyncio.sleep(0.02)
         lease = await client.get(LEASES, "short", "kube-system")
-        assert lease["spec"]["holderIdentity"], "elected, in the namespace of the kubeconfig"
+        assert lease["spec"]["holderIdentity"], "it leads, with a lease in the namespace of the kubeconfig"
         process.send_signal(signal.SIGTERM)
         said, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
         assert process.returncode == 0, said.decode()
         assert b"Unclosed" not in said
-        assert not (await client.get(LEASES, "short", "kube-system"))["spec"]["holderIdentity"], "given back"
+        assert not (await client.get(LEASES, "short", "kube-system"))["spec"]["holderIdentity"], (
+            "the lease was released"
+        )
     finally:
         if process.returncode is None:
             process.kill()

@@ -1,4 +1,4 @@
-"""Who shares an informer, and what the cache waits for."""
+"""The informer cache: which callers share an informer, synchronization, namespaces, and mutation detection."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def holding(*names: str) -> Streamed:
 
 
 @virtual_time
-async def test_same_question_same_informer():
+async def test_equal_requests_share_an_informer():
     cache, _ = cache_of()
     pods = cache.informer(PODS, DECODE, label_selector="app=x", indices={"owner": by_controller}, optional=True)
     again = cache.informer(PODS, DECODE, label_selector="app=x", indices={"namespace": by_namespace})
     assert pods is again
     assert pods.store.by_index("owner", "x") == pods.store.by_index("namespace", "x") == []
-    assert not pods.optional, "one of them cannot do without"
+    assert not pods.optional, "required, because one caller requires it"
     others = [
         cache.informer(PODS, DECODE),
         cache.informer(SERVICES, DECODE, label_selector="app=x"),
@@ -151,7 +151,7 @@ async def test_namespaces_of_one_informer_go_before_those_of_the_cache():
 
 
 @virtual_time
-async def test_what_is_asked_of_the_cache_is_asked_of_the_server():
+async def test_the_options_of_the_cache_reach_the_server():
     transport, clock, metrics = ScriptedTransport(refusal(503), holding("a")), VirtualClock(), CountingMetrics()
     client = Client(transport, clock=clock, rng=random.Random(1))
     cache = Cache(client, clock=clock, rng=random.Random(1), metrics=metrics)
@@ -162,16 +162,16 @@ async def test_what_is_asked_of_the_cache_is_asked_of_the_server():
     for request in transport.requests:
         assert (request.query["labelSelector"], request.query["fieldSelector"]) == ("app=x", "spec.x=1")
         assert "PartialObjectMetadata" in request.accept
-    assert 0.8 <= transport.times[1] <= 1.6, "the back-off runs on the clock of the cache"
+    assert 0.8 <= transport.times[1] <= 1.6, "the back-off uses the clock of the cache"
 
 
 @virtual_time
-async def test_optional_only_if_it_is_for_all_who_ask():
+async def test_an_informer_is_optional_only_if_all_callers_say_so():
     cache, _ = cache_of()
     assert cache.informer(JOBS, DECODE, optional=True).optional
     assert cache.informer(JOBS, DECODE, optional=True).optional
     assert not cache.informer(JOBS, DECODE).optional
-    assert not cache.informer(JOBS, DECODE, optional=True).optional, "somebody cannot do without"
+    assert not cache.informer(JOBS, DECODE, optional=True).optional, "required, because one caller requires it"
 
 
 OBJECT = {
@@ -184,7 +184,7 @@ OBJECT = {
 }
 
 
-def test_what_nobody_reads_is_not_kept_unless_asked_for():
+def test_managed_fields_are_dropped_unless_decoded_completely():
     raw = msgspec.json.encode(OBJECT)
     slim = decode_unstructured(raw)
     assert slim.raw == {"metadata": {"name": "a", "annotations": {"kept": "yes"}}, "spec": {"unknown": 1}}
@@ -193,7 +193,7 @@ def test_what_nobody_reads_is_not_kept_unless_asked_for():
 
 
 @virtual_time
-async def test_who_mutates_a_cached_object_is_caught():
+async def test_a_mutation_of_a_cached_object_is_detected():
     script = Streamed([added("a", 1), added("b", 1), bookmark(2, end=True), 5.0, added("a", 3), HANG])
     transport, clock = ScriptedTransport(script), VirtualClock()
     cache = Cache(Client(transport, clock=clock), clock=clock, guarded=True)
@@ -210,8 +210,8 @@ async def test_who_mutates_a_cached_object_is_caught():
     assert caught.group_contains(MutationError)
 
 
-def test_a_guarded_store_lets_go_of_what_it_no_longer_holds():
-    """A key that is used again is compared with what it holds now."""
+def test_a_guarded_store_releases_removed_objects():
+    """An object stored under a reused key is compared with the current object only."""
     store: GuardedStore[PartialObject] = GuardedStore({"namespace": by_namespace})
 
     def version(number: int) -> PartialObject:

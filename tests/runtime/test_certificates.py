@@ -1,4 +1,4 @@
-"""Certificates and the Secret that holds them, as values: what is good, what is due, and what follows."""
+"""Pure functions on webhook certificates and their Secret: validity, renewal times, and the steps of a rotation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def extension(certificate: x509.Certificate, kind: type[x509.ExtensionType]) -> 
     return certificate.extensions.get_extension_for_class(kind).value
 
 
-def test_our_certificates_are_what_strict_clients_ask_for():
+def test_our_certificates_satisfy_strict_clients():
     authority = x509.load_pem_x509_certificate(AUTHORITY.certificate)
     server = x509.load_pem_x509_certificate(SERVER.certificate)
     for certificate in (authority, server):
@@ -68,7 +68,7 @@ def test_a_certificate_ends_with_its_authority():
         (Pair(b"x", b""), 0, "it is not a certificate"),
     ],
 )
-def test_what_is_wrong_with_an_authority(authority: Pair, days: int, fault: str):
+def test_faults_of_an_authority(authority: Pair, days: int, fault: str):
     found = authority_fault(authority, NOW + days * DAY)
     assert found.startswith(fault)
     assert bool(found) == bool(fault)
@@ -88,14 +88,14 @@ def test_what_is_wrong_with_an_authority(authority: Pair, days: int, fault: str)
         (Pair(b"x", b"y"), 0, "it is not a certificate"),
     ],
 )
-def test_what_is_wrong_with_a_server_certificate(server: Pair, days: int, fault: str):
+def test_faults_of_a_server_certificate(server: Pair, days: int, fault: str):
     found = server_fault(server, AUTHORITY.certificate, SUBJECT.names, NOW + days * DAY)
     assert bool(found) == bool(fault)
     assert fault.lower() in found.lower()
 
 
 def test_a_short_life_is_renewed_when_a_third_of_it_is_left():
-    soon = NOW + timedelta(days=3620)  # its authority has thirty days left, so has it
+    soon = NOW + timedelta(days=3620)  # it expires with its authority, which has thirty days left
     server = issue(AUTHORITY, SUBJECT.names, soon)
 
     def fault(days: float) -> str:
@@ -116,7 +116,7 @@ def test_certificates_of_cert_controller_are_good_until_ninety_days_before_their
     assert later.successor is not None
 
 
-def test_a_ring_is_what_its_secret_says():
+def test_a_ring_is_read_from_its_secret():
     full = Keyring(AUTHORITY, SERVER, AUTHORITY, b"previous", NOW)
     assert tuple(full.data()) == FIELDS
     assert Keyring.parse(full.data()) == full
@@ -137,7 +137,9 @@ def test_an_authority_is_followed_in_three_steps():
     assert (second.authority, second.server) == (ring.authority, ring.server)
     assert second.successor is not None
     assert second.bundle == AUTHORITY.certificate + second.successor.certificate
-    assert advance(second, SUBJECT, later, published=False) == (second, ""), "not before all show the bundle"
+    assert advance(second, SUBJECT, later, published=False) == (second, ""), (
+        "not before every configuration has the bundle"
+    )
     third, why = advance(second, SUBJECT, later, published=True)
     assert why == "next CA: it becomes current"
     assert third.authority == second.successor
@@ -164,7 +166,7 @@ def with_a_foreign_certificate() -> tuple[Keyring, datetime]:
 
 
 @pytest.mark.parametrize("begin", [from_nothing, with_an_expired_authority, with_a_foreign_certificate])
-def test_nobody_waits_where_no_client_could_connect_anyway(begin: Callable[[], tuple[Keyring, datetime]]):
+def test_a_rotation_does_not_wait_if_no_client_could_connect_anyway(begin: Callable[[], tuple[Keyring, datetime]]):
     ring, now = begin()
     following, why = advance(ring, SUBJECT, now, published=False)
     assert why
@@ -181,7 +183,7 @@ def test_a_next_authority_takes_over_unseen_when_the_old_certificate_has_ended()
     assert following.authority == waiting.successor
 
 
-def test_a_next_authority_that_is_none_is_made_again():
+def test_an_invalid_next_authority_is_recreated():
     spoiled = replace(RING, successor=Pair(b"x", b"y"))
     following, why = advance(spoiled, SUBJECT, NOW, published=True)
     assert (following, why.split(":")[0]) == (RING, "next CA")

@@ -1,4 +1,4 @@
-"""What the client sends, and what it does when that fails; against a scripted API server in virtual time."""
+"""Requests, retries, errors and limits of the client, against a scripted API server in virtual time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Call: TypeAlias = Callable[[Client], Awaitable[Any]]
 
 
 class FencedError(Exception):
-    """Writes are refused."""
+    """Raised by a write gate that refuses."""
 
 
 def client_of(*answers: Answer, **options: Any) -> tuple[Client, ScriptedTransport]:
@@ -111,7 +111,7 @@ BUSY = refusal(429, "TooManyRequests")
     ],
 )
 @virtual_time
-async def test_only_what_does_no_harm_is_sent_again(call: str, failure: Answer, repeated: bool):
+async def test_only_harmless_requests_are_retried(call: str, failure: Answer, repeated: bool):
     client, transport = client_of(failure, json_response({}))
     if repeated:
         await CALLS[call](client)
@@ -161,7 +161,7 @@ async def test_retries_wait_as_asked_but_not_beyond_the_budget(seconds: int, tri
     ],
 )
 @virtual_time
-async def test_refusals_are_errors_with_all_that_the_server_said(code: int, reason: str, kind: type[ApiError]):
+async def test_refusals_are_errors_with_all_details_of_the_server(code: int, reason: str, kind: type[ApiError]):
     client, _ = client_of(refusal(code, reason, "FieldValueInvalid"))
     with pytest.raises(kind) as caught:
         await CALLS["create"](client)
@@ -260,7 +260,7 @@ async def test_a_whole_collection_is_deleted_by_one_request():
 
 
 @virtual_time
-async def test_a_long_list_lets_others_have_their_turn():
+async def test_decoding_a_long_list_yields_to_other_tasks():
     turns = 0
 
     async def count() -> None:
@@ -276,7 +276,7 @@ async def test_a_long_list_lets_others_have_their_turn():
     turns = 0
     listing = await client.list(PODS)
     assert len(listing.items) == 8
-    assert turns >= 3, "once for each MiB"
+    assert turns >= 3, "the event loop gets a turn per MiB"
     counting.cancel()
 
 
@@ -307,7 +307,7 @@ async def test_an_update_that_changes_nothing_writes_nothing_and_one_that_always
 
 
 async def _label(change: Change) -> Json:
-    """What is written of an object with one label."""
+    """The body that an update of an object with one label sends."""
     given = {"metadata": {"name": "a", "labels": {"old": "1"}}}
     client, transport = client_of(json_response(given), json_response({}))
     await update(client, PODS, "a", "ns", change)
@@ -378,7 +378,7 @@ async def test_gate_is_asked_before_every_attempt_to_write():
     assert asked == 0
     with pytest.raises(FencedError):
         await CALLS["create"](client)
-    assert len(transport.requests) == 3, "the repetition is refused before it is sent"
+    assert len(transport.requests) == 3, "the retry is refused before it is sent"
 
 
 @virtual_time
@@ -420,8 +420,8 @@ async def test_stream_that_is_refused_is_an_error_and_closed():
     ids=["never ends", "endless", "cut", "no text", "nothing"],
 )
 @virtual_time
-async def test_who_refuses_a_stream_cannot_hold_it_up(steps: list[Step], message: str):
-    """Something in front of the API server may answer anything at all."""
+async def test_the_body_of_a_refused_stream_is_bounded_in_time(steps: list[Step], message: str):
+    """A proxy in front of the API server may send any response."""
     refused = Streamed(steps, 502)
     client, _ = client_of(refused)
     with pytest.raises(ApiError) as caught:
@@ -440,13 +440,13 @@ async def test_who_refuses_a_stream_cannot_hold_it_up(steps: list[Step], message
         ({"message": "no", "code": "403"}, "no"),
     ],
 )
-def test_words_of_a_refusal(said: Json, message: str):
+def test_message_of_a_refusal(said: Json, message: str):
     error = api_error(403, msgspec.json.encode(said))
     assert type(error) is ForbiddenError
     assert (str(error), error.code, error.causes) == (message, 403, [])
 
 
-def test_signs_in_a_refusal():
+def test_predicates_of_a_refusal():
     def caused(code: int, why: str, **cause: str) -> ApiError:
         return api_error(code, msgspec.json.encode({"code": code, "reason": why, "details": {"causes": [cause]}}))
 
@@ -482,7 +482,7 @@ def test_the_header_says_how_long_to_wait_and_else_the_body():
         ("", None),
     ],
 )
-def test_no_server_can_ask_to_wait_for_more_than_a_minute(asked: str, seconds: float | None):
+def test_retry_after_is_limited_to_a_minute(asked: str, seconds: float | None):
     assert api_error(429, b"{}", retry_after({"retry-after": asked})).retry_after == seconds
 
 
@@ -499,12 +499,12 @@ def test_no_server_can_ask_to_wait_for_more_than_a_minute(asked: str, seconds: f
         ("1e300", 60),
     ],
 )
-def test_nor_can_the_body(asked: str, seconds: float | None):
+def test_retry_after_in_the_body_is_limited_too(asked: str, seconds: float | None):
     assert api_error(429, b'{"details":{"retryAfterSeconds":%s}}' % asked.encode()).retry_after == seconds
 
 
 @virtual_time
-async def test_a_list_has_its_own_deadline_and_is_told_of_selectors():
+async def test_a_list_has_its_own_deadline_and_selectors():
     client, transport = client_of(page(), page())
     await client.list(PODS, "ns", field_selector="spec.x=1")
     await client.list(PODS)
@@ -514,7 +514,7 @@ async def test_a_list_has_its_own_deadline_and_is_told_of_selectors():
 
 
 @virtual_time
-async def test_what_is_created_goes_where_it_says_or_where_the_caller_says():
+async def test_a_create_uses_the_namespace_of_the_object_or_the_caller():
     client, transport = client_of(json_response({}), json_response({}), json_response({}))
     await client.create(PODS, {"metadata": {"name": "a", "namespace": "ns"}})
     await client.create(PODS, {"metadata": {"name": "a"}}, namespace="other")
@@ -527,7 +527,7 @@ async def test_what_is_created_goes_where_it_says_or_where_the_caller_says():
 
 
 @virtual_time
-async def test_of_an_answer_only_the_metadata_is_asked_for_if_no_more_is_read():
+async def test_only_metadata_is_requested_if_no_more_is_read():
     client, transport = client_of(*[json_response({"metadata": {"uid": "u", "resourceVersion": "1"}})] * 4)
     await client.create(PODS, {"metadata": {"name": "a"}}, namespace="ns")
     await client.create(PODS, {"metadata": {"name": "a"}}, namespace="ns", metadata_only=True)
@@ -539,7 +539,7 @@ async def test_of_an_answer_only_the_metadata_is_asked_for_if_no_more_is_read():
 
 @pytest.mark.parametrize("answer", [{}, {"metadata": {}}, {"metadata": {"uid": "u"}}, {"metadata": 5}, [], None])
 @virtual_time
-async def test_an_answer_without_uid_and_version_is_not_taken_for_an_object(answer: Any):
+async def test_an_answer_without_uid_and_version_is_an_error(answer: Any):
     client, _ = client_of(json_response(answer))
     with pytest.raises(DecodeError):
         await client.patch(PODS, "a", "ns", {}, metadata_only=True)
@@ -596,7 +596,7 @@ async def test_warnings_of_the_server_are_repeated_once(capsys: pytest.CaptureFi
 
 
 @virtual_time
-async def test_warnings_without_end_are_not_remembered_without_end(capsys: pytest.CaptureFixture[str]):
+async def test_the_memory_of_warnings_is_bounded(capsys: pytest.CaptureFixture[str]):
     answers = [Response(200, {"warning": f'299 - "number {number}"'}, b"{}") for number in range(1100)]
     client, _ = client_of(*answers)
     for _ in answers:

@@ -1,4 +1,4 @@
-"""Lines out of chunks."""
+"""Splitting the chunks of a stream into lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a controller makes of each result, in virtual time."""
+"""Controllers in virtual time: the effect of each reconcile result, workers, timeouts, shutdown and outages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A, B = Key("ns", "a"), Key("ns", "b")
 
 
 class Scripted:
-    """Answers each key's reconciles with its outcomes in turn, the last of them for ever."""
+    """A reconciler that returns or raises the outcomes of a key in order, and repeats the last one."""
 
     def __init__(self, **outcomes: list[Result | Exception | Callable[[], Awaitable[Result]]]) -> None:
         self.outcomes = outcomes
@@ -44,7 +44,7 @@ class Scripted:
 
 
 class Running:
-    """A controller that runs within the `async with`."""
+    """A controller that runs for the duration of the `async with`."""
 
     def __init__(self, reconciler: Scripted, **options: Any) -> None:
         self.metrics = Metrics()
@@ -118,7 +118,7 @@ async def test_success_forgets_the_failures():
 
 @pytest.mark.parametrize("again", [Result(requeue_after=1), Result(requeue=True)])
 @virtual_time
-async def test_what_is_to_be_looked_at_again_is_looked_at_before_what_is_new(again: Result):
+async def test_a_requeued_key_is_reconciled_before_new_keys(again: Result):
     async def long() -> Result:
         await asyncio.sleep(2)
         return DONE
@@ -133,7 +133,7 @@ async def test_what_is_to_be_looked_at_again_is_looked_at_before_what_is_new(aga
 
 
 @virtual_time
-async def test_a_requeue_is_quick_quiet_and_does_not_spin():
+async def test_a_requeue_is_fast_and_does_not_log_or_spin():
     reconciler = Scripted(a=[Result(requeue=True)])
     running = Running(reconciler)
     with capture_logs() as logs:
@@ -149,7 +149,7 @@ async def test_a_requeue_is_quick_quiet_and_does_not_spin():
 
 
 @virtual_time
-async def test_trouble_with_the_server_is_one_line_and_a_bug_has_its_traceback():
+async def test_api_errors_are_logged_in_one_line_and_bugs_with_a_traceback():
     refused = ApiError(500, "InternalError", "etcd is away", {})
     group = ExceptionGroup("two", [ConnectionResetError("reset"), refused])
     reconciler = Scripted(a=[refused, group, KeyError("bug"), ExceptionGroup("mixed", [refused, ValueError()]), DONE])
@@ -226,7 +226,7 @@ async def test_a_reconcile_that_swallows_its_cancellation_keeps_the_key_and_is_r
 
 
 @virtual_time
-async def test_a_timeout_of_the_reconcilers_own_is_not_ours():
+async def test_a_timeout_error_of_the_reconciler_is_no_reconcile_timeout():
     reconciler = Scripted(a=[TimeoutError("the API server did not answer"), DONE])
     running = Running(reconciler)
     async with running as controller:
@@ -297,7 +297,7 @@ async def test_a_cancelled_inner_task_does_not_cost_a_worker():
 
 @pytest.mark.case("runtime-20", "bc")
 @virtual_time
-async def test_workers_run_in_parallel_but_one_key_never_does():
+async def test_workers_run_in_parallel_but_never_on_one_key():
     now = most = 0
     busy: set[str] = set()
 
@@ -325,7 +325,7 @@ async def test_workers_run_in_parallel_but_one_key_never_does():
 
 
 @virtual_time
-async def test_shutdown_finishes_what_was_begun_and_begins_nothing():
+async def test_shutdown_finishes_running_reconciles_and_starts_none():
     finished: list[bool] = []
     running: Running
 
@@ -395,7 +395,7 @@ async def test_workers_wait_for_the_sources_while_the_queue_fills():
 
 
 @virtual_time
-async def test_reconciles_wait_until_all_sources_have_found_out_what_an_outage_has_changed():
+async def test_after_an_outage_reconciles_wait_until_all_sources_are_current():
     informer, other = FakeInformer(), FakeInformer()
     informer.ready.set()
     other.ready.set()
@@ -417,11 +417,11 @@ async def test_reconciles_wait_until_all_sources_have_found_out_what_an_outage_h
         await asyncio.sleep(59)
         assert len(reconciler.calls) == 1
         await asyncio.sleep(2)
-        assert len(reconciler.calls) == 2, "one kind may stay away"
+        assert len(reconciler.calls) == 2, "an optional kind may be missing"
 
 
 @virtual_time
-async def test_in_an_outage_a_controller_stops_at_once_and_begins_nothing():
+async def test_during_an_outage_a_controller_stops_at_once_and_starts_no_reconcile():
     informer, reconciler = FakeInformer(), Scripted()
     informer.ready.set()
     running = Running(reconciler)
@@ -465,7 +465,7 @@ async def test_conflicts_are_forgotten_with_the_first_success():
 
 
 @virtual_time
-async def test_only_what_is_stuck_is_called_so():
+async def test_only_stuck_reconciles_are_reported_as_stuck():
     async def slow() -> Result:
         await asyncio.sleep(100)
         return DONE
@@ -479,7 +479,7 @@ async def test_only_what_is_stuck_is_called_so():
 
 
 @virtual_time
-async def test_a_controller_whose_kind_never_comes_can_be_shut_down():
+async def test_a_controller_whose_kind_is_never_served_can_be_shut_down():
     informer = FakeInformer()
     running = Running(Scripted())
     running.controller.watch(informer, EnqueueObject())
@@ -506,6 +506,6 @@ async def test_log_lines_of_a_reconcile_carry_its_keys():
     assert seen[0]["reconcile_id"] != seen[1]["reconcile_id"]
 
 
-def test_no_workers_is_refused():
+def test_zero_workers_are_refused():
     with pytest.raises(ValueError, match="at least one worker"):
         Controller("test", Scripted(), workers=0)

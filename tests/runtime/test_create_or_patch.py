@@ -44,10 +44,10 @@ async def test_an_object_is_created_then_patched_then_left_alone():
     racing.verbs.clear()
     result, same = await create_or_patch(client, CONFIG_MAPS, config_map(x="2"))
     assert (result, same, racing.verbs) == (OperationResult.UNCHANGED, patched, ["GET"])
-    assert wanted == kept, "the argument is not changed"
+    assert wanted == kept, "the argument is not mutated"
 
 
-async def test_fields_of_others_stay_and_none_removes_one():
+async def test_fields_of_others_are_kept_and_none_removes_a_field():
     client, _, other = race()
     theirs = config_map(theirs="1", gone="1")
     theirs["metadata"]["labels"] = {"theirs": "1"}
@@ -57,7 +57,7 @@ async def test_fields_of_others_stay_and_none_removes_one():
     assert after["metadata"]["labels"] == {"theirs": "1"}
 
 
-async def test_a_change_sees_what_is_there_and_what_is_created():
+async def test_a_change_receives_the_existing_or_the_new_object():
     client, _, _ = race()
 
     def count(obj: Json) -> None:
@@ -73,14 +73,15 @@ async def test_a_change_sees_what_is_there_and_what_is_created():
 
 
 async def test_defaults_of_the_api_server_in_a_list_make_no_update():
-    """A list is replaced, so a patch is sent each time; the API server adds the defaults again, and nothing changes."""
+    """A merge patch replaces lists, so one is sent each time; the server adds the defaults again, and nothing
+    changes."""
     client, racing, _ = race()
     pod: Json = {
         "metadata": {"name": "a", "namespace": "default"},
         "spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"},
     }
     _, created = await create_or_patch(client, PODS, pod)
-    assert created["spec"]["containers"][0] != pod["spec"]["containers"][0], "there are defaults"
+    assert created["spec"]["containers"][0] != pod["spec"]["containers"][0], "the server has added defaults"
     racing.verbs.clear()
     assert (await create_or_patch(client, PODS, pod))[0] is OperationResult.UNCHANGED
     assert racing.verbs == ["GET", "PATCH"]
@@ -103,7 +104,7 @@ async def test_an_object_that_changes_between_get_and_patch_is_read_again():
         obj["data"]["n"] = str(int(obj["data"]["n"]) + 1)
 
     result, after = await create_or_patch(client, CONFIG_MAPS, config_map(), add_one)
-    assert (result, after["data"]["n"]) == (OperationResult.UPDATED, "6"), "the other write is not overwritten"
+    assert (result, after["data"]["n"]) == (OperationResult.UPDATED, "6"), "the concurrent write is kept"
     assert racing.verbs == ["GET", "PATCH", "GET", "PATCH"]
 
 
@@ -134,7 +135,7 @@ async def test_an_object_that_is_replaced_between_get_and_patch_is_read_again():
     assert (seen, after["data"]["n"]) == (["1", "7"], "70")
 
 
-async def test_a_writer_that_always_loses_gives_up():
+async def test_a_writer_gives_up_after_repeated_conflicts():
     client, racing, other = race()
     await other.create(CONFIG_MAPS, config_map(n="0"))
     counts = iter(range(100))
@@ -154,7 +155,7 @@ async def test_a_missing_namespace_is_no_race():
         await create_or_patch(client, CONFIG_MAPS, {"metadata": {"generateName": "a-"}})
 
 
-async def test_an_owner_is_added_and_another_controller_is_never_replaced():
+async def test_an_owner_is_added_but_never_replaces_another_controller():
     client, _, other = race()
     plain = {**OURS, "name": "b", "uid": "u2", "controller": False}
     theirs = config_map(n="0")

@@ -1,4 +1,4 @@
-"""The boundary between bytes and objects: an object comes out, or a `DecodeError`, whatever goes in."""
+"""The decode boundary: any bytes become an object or a `DecodeError`, which affects that object alone."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ from trainop.runtime.objects.resource import PODS, Resource
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 DECODE = msgspec.json.Decoder(PartialObject).decode
 DEEP = (980, 2_000, 9_900)
-"""Levels: about where CPython ends, beyond, and as many as API servers take."""
+"""Levels of nesting: about CPython's recursion limit, beyond it, and the maximum of API servers."""
 
 
 def nested(levels: int, inner: bytes = b"1") -> bytes:
-    """Objects and lists in turn."""
+    """JSON of `levels` alternating objects and lists around `inner`."""
     return b'{"a":[' * (levels // 2) + inner + b"]}" * (levels // 2)
 
 
 def deep_job(levels: int, name: str = "deep", version: int = 5) -> bytes:
-    """As an API server writes it: `managedFields` are as deep as the rest."""
+    """A job as an API server writes it, whose `managedFields` are as deep as its spec."""
     metadata = (
         b'{"annotations":{"a":"b"},"managedFields":[{"fieldsV1":%b}],"name":"%b","namespace":"ns",'
         b'"resourceVersion":"%d","uid":"uid-%b"}' % (nested(levels), name.encode(), version, name.encode())
@@ -85,7 +85,7 @@ def deep_job(levels: int, name: str = "deep", version: int = 5) -> bytes:
 
 
 def reject(raw: bytes, decode: Callable[[bytes], Any] = decode_unstructured) -> DecodeError:
-    """What is wrong with it."""
+    """The message of the DecodeError."""
     with pytest.raises(DecodeError) as caught:
         ObjectDecoder(JOBS, decode)(raw)
     return caught.value
@@ -95,7 +95,7 @@ def reject(raw: bytes, decode: Callable[[bytes], Any] = decode_unstructured) -> 
 
 
 def crowded_job(entry: str, number: int, text: str = "") -> bytes:
-    """As deep as a pod template is, with so many entries in one list."""
+    """A job with `number` entries in one list, at the depth of a pod template."""
     spec = {"runPolicy": {"suspend": True}, "pytorchReplicaSpecs": {"Master": {"template": {"spec": {"a": "HERE"}}}}}
     body = job(annotations={"text": text}, managedFields=[{"fieldsV1": {}}]) | {"spec": spec, "status": {"a": [1]}}
     return json.dumps(body).replace('"HERE"', f"[{','.join([entry] * number)}]").encode()
@@ -156,19 +156,19 @@ def test_an_object_that_is_too_deep_is_named_and_the_rest_of_it_read(levels: int
 
 
 @pytest.mark.parametrize("levels", DEEP)
-def test_what_is_not_read_of_an_object_may_be_as_deep_as_it_likes(levels: int):
+def test_unread_fields_may_have_any_depth(levels: int):
     assert ObjectDecoder(PODS, DECODE)(deep_job(levels)).metadata.key == Key("ns", "deep")
 
 
 def test_the_limit_is_exact_and_what_is_below_it_can_be_walked():
     metadata = {"name": "a", "uid": "u"}
-    for levels, fits in ((MAX_DEPTH, True), (MAX_DEPTH + 1, False)):  # the object itself is the first of them
+    for levels, fits in ((MAX_DEPTH, True), (MAX_DEPTH + 1, False)):  # the object itself is the first level
         value: Any = 1
         for _ in range(levels):
             value = {"a": value}
         raw = msgspec.json.encode({"metadata": metadata, **value})
         if not fits:
-            assert reject(raw).remains is None, "there is no version"
+            assert reject(raw).remains is None, "the object has no resourceVersion"
             continue
         obj = ObjectDecoder(JOBS, decode_unstructured)(raw)
         assert msgspec.json.decode(msgspec.json.encode(copy.deepcopy(obj.raw))) == obj.raw
@@ -231,7 +231,7 @@ def test_what_is_not_an_object_with_name_and_uid_is_refused(raw: bytes, key: Key
 
 
 @pytest.mark.parametrize("error", [KeyError("nodeName"), ZeroDivisionError(), OSError("disk"), DecodeError("", "x")])
-def test_whatever_a_decoder_raises_concerns_its_object_alone(error: Exception):
+def test_any_exception_of_a_decoder_affects_only_its_object(error: Exception):
     def decode(raw: bytes) -> PartialObject:
         raise error
 
@@ -247,7 +247,7 @@ def test_long_texts_do_not_get_into_the_message():
     assert len(str(reject(msgspec.json.encode(deep)))) < 2_000
 
 
-def test_what_a_client_answered_is_read_or_refused():
+def test_a_response_is_decoded_or_refused():
     assert read_object(JOBS, job()).metadata.uid == "u"
     wrong: list[Any] = [
         {},
@@ -264,7 +264,7 @@ def test_what_a_client_answered_is_read_or_refused():
             read_object(JOBS, value)
 
 
-# Without recursion ---------------------------------------------------------------------------------------------------
+# Iterative pruning ---------------------------------------------------------------------------------------------------
 
 
 json_values = st.recursive(
@@ -280,7 +280,7 @@ def depth(value: Any) -> int:
 
 
 def pruned(value: Any, levels: int) -> Any:
-    """What is deeper becomes null; the oracle, which recurses."""
+    """Replaces deeper values with null; the recursive oracle."""
     if levels == 0 and isinstance(value, dict | list):
         return None
     if isinstance(value, dict):
@@ -317,14 +317,14 @@ MIB = 1024 * 1024
 
 @pytest.mark.parametrize("piece", [b"[[]],", b"[", b'{"', b'{"a":', b"[1", b'"\\"', b'"', b'[{"a":[]}],', b"\\"])
 def test_pruning_takes_linear_time_and_gives_way(piece: bytes):
-    """Steps between two chances for the event loop, rather than seconds: a machine may be busy."""
+    """Counts the steps between two turns of the event loop instead of seconds, because the machine may be busy."""
     steps = {size: sum(1 for _ in prune_in_slices(piece * (size // len(piece)), 50)) for size in (MIB // 4, MIB)}
     assert steps[MIB] <= 4 * steps[MIB // 4] + 4
     assert steps[MIB] <= 2 * MIB / 5_000 + 2
 
 
 def test_what_is_far_too_deep_is_counted_rather_than_walked_through():
-    """Slices stand for the time that it takes: 630 of them are two seconds."""
+    """Slices are counted instead of time: 630 of them take two seconds."""
     assert sum(1 for _ in prune_in_slices(b"[" * MIB + b"]" * MIB, 200)) < 20
 
 
@@ -336,7 +336,7 @@ def line(kind: str, raw: bytes) -> bytes:
 
 
 def job_scene(*steps: Any, rest: tuple[Any, ...] = ()) -> Scene:
-    """Jobs that are kept as JSON; `good@3` is listed first."""
+    """An informer of jobs, which stay JSON; `good@3` is listed first."""
     first = page(pod("good", 3), kind="PyTorchJob")
     scene = Scene(NO_STREAMED_LISTS, first, watch(*steps), *rest, resource=JOBS)
     cache = Cache(scene.client, clock=VirtualClock(), rng=random.Random(1), metrics=scene.metrics)
@@ -347,8 +347,8 @@ def job_scene(*steps: Any, rest: tuple[Any, ...] = ()) -> Scene:
 
 @pytest.mark.parametrize("levels", DEEP)
 @virtual_time
-async def test_a_deep_object_in_a_watch_hides_no_other(levels: int):
-    """The stream goes on: nobody lists for it."""
+async def test_a_deep_object_in_a_watch_does_not_affect_others(levels: int):
+    """The watch continues without a relist."""
     steps = [line("ADDED", deep_job(levels)), added("b", 6), line("MODIFIED", deep_job(levels, version=7)), HANG]
     scene = job_scene(*steps)
     async with scene.running():
@@ -364,13 +364,15 @@ async def test_a_deep_object_in_a_watch_hides_no_other(levels: int):
 
 @pytest.mark.parametrize("levels", DEEP)
 @virtual_time
-async def test_a_deep_object_in_a_page_hides_no_other(levels: int):
+async def test_a_deep_object_in_a_page_does_not_affect_others(levels: int):
     items = [msgspec.json.encode(pod("a", 3)), deep_job(levels), msgspec.json.encode(pod("b", 5))]
     body = b'{"apiVersion":"v1","items":[%b],"kind":"PyTorchJobList","metadata":{"resourceVersion":"10"}}'
     deep_page = Response(200, {}, body % b",".join(items))
     scene = job_scene(ERROR_410, rest=(deep_page, watch(ERROR_410), deep_page))
     await scene.play()
-    assert scene.handler.calls == ["+good@3!", "+a@3", "-deep??", "+b@5", "-good?"], "the second list is no news"
+    assert scene.handler.calls == ["+good@3!", "+a@3", "-deep??", "+b@5", "-good?"], (
+        "the second list contains no change"
+    )
     assert scene.names == ["a", "b"]
     listing = await Client(ScriptedTransport(deep_page)).list(JOBS)
     assert [item["metadata"]["name"] for item in listing.items] == ["a", "b"]
@@ -378,8 +380,9 @@ async def test_a_deep_object_in_a_page_hides_no_other(levels: int):
 
 
 @virtual_time
-async def test_the_version_before_does_not_live_on():
-    """An object that becomes unreadable leaves the store; readable again, it comes back; deleted, it is forgotten."""
+async def test_an_unreadable_update_removes_the_previous_version():
+    """An object that becomes unreadable leaves the store, returns when readable again, and is forgotten when
+    deleted."""
     good = msgspec.json.encode(job(name="deep", uid="uid-deep", resourceVersion="4"))
     again = good.replace(b'"4"', b'"8"')
     stale = good.replace(b'"4"', b'"6"')
@@ -410,7 +413,7 @@ async def test_an_unreadable_object_that_a_list_lacks_is_forgotten():
 
 
 @virtual_time
-async def test_a_late_handler_is_told_of_what_cannot_be_read():
+async def test_a_late_handler_receives_unreadable_objects():
     scene, late = job_scene(line("ADDED", deep_job(980)), HANG), RecordingHandler()
     async with scene.running():
         await scene.until(lambda: "-deep??" in scene.handler.calls)
@@ -419,8 +422,9 @@ async def test_a_late_handler_is_told_of_what_cannot_be_read():
 
 
 @virtual_time
-async def test_what_has_no_name_asks_for_a_list():
-    """A line may be about any object, so that only a list shows what is left; but no list that has such an item."""
+async def test_a_nameless_object_causes_a_relist():
+    """A watch line without a name may concern any object, so it causes a relist; a list with such an item is
+    retried."""
     nameless = page(pod("a", 3), {"metadata": {}}, version=20)
     scene = listed(watch(event("ADDED", {"metadata": {"uid": "u"}})), nameless, page(pod("a", 3), version=30))
     await scene.play()
@@ -452,13 +456,13 @@ async def test_a_success_that_is_no_list_of_the_kind_does_not_empty_the_cache(bo
     await scene.play()
     assert scene.handler.calls == FIRST
     assert scene.transport.verbs()[2:] == ["watch@10", "list", "list", "watch@30"]
-    assert scene.transport.delays()[3] >= 0.8, "it is tried again with back-off"
+    assert scene.transport.delays()[3] >= 0.8, "retried with back-off"
     with pytest.raises(DecodeError):
         await Client(ScriptedTransport(json_response(body))).list(PODS)
 
 
 @virtual_time
-async def test_lists_go_by_other_names():
+async def test_list_kinds_are_accepted_by_other_names():
     odd = Resource("example.com", "v1", "mice", "Mouse", list_kind="Mice")
     for resource, kind in ((odd, "Mice"), (PODS, "PodList"), (PODS, "PartialObjectMetadataList")):
         body = {"kind": kind, "metadata": {"resourceVersion": "3"}, "items": None}
@@ -469,7 +473,7 @@ async def test_lists_go_by_other_names():
 
 
 class OwnError(Exception):
-    """Derived from nothing that anybody expects."""
+    """An exception type that is derived directly from Exception."""
 
 
 class Failing(RecordingHandler):
@@ -482,7 +486,7 @@ class Failing(RecordingHandler):
 
 
 @virtual_time
-async def test_an_exception_of_a_handlers_own_stops_nobody():
+async def test_a_custom_exception_of_a_handler_affects_nothing_else():
     scene, after = listed(watch(added("c", 11), deleted("c", 12), modified("a", 13), HANG)), RecordingHandler()
     failing = Failing()
     scene.informer._handlers = [failing, scene.handler, after]
@@ -495,7 +499,7 @@ async def test_an_exception_of_a_handlers_own_stops_nobody():
 
 
 @virtual_time
-async def test_an_exception_of_an_indexs_own_keeps_nothing_out_of_the_store():
+async def test_a_custom_exception_of_an_index_keeps_no_object_out_of_the_store():
     def index(obj: Any) -> tuple[str, ...]:
         if obj.metadata.name == "b":
             raise OwnError
@@ -510,7 +514,8 @@ async def test_an_exception_of_an_indexs_own_keeps_nothing_out_of_the_store():
     assert scene.metrics.failures == 1
 
 
-# Answers and errors --------------------------------------------------------------------------------------------------
+# Responses and errors
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("levels", DEEP)
@@ -543,7 +548,7 @@ def test_error_bodies_of_any_shape_are_errors(body: bytes):
     assert (error.too_large_resource_version, error.namespace_terminating, error.retry_after) == (False, False, None)
 
 
-# Anything ------------------------------------------------------------------------------------------------------------
+# Fuzzing ------------------------------------------------------------------------------------------------------------
 
 
 LEASE: Json = {
@@ -564,7 +569,7 @@ SAMPLES: dict[str, bytes] = {
 
 @st.composite
 def mutilated(draw: st.DrawFn) -> bytes:
-    """Bytes, or a real object cut short, with pieces replaced, or put into another."""
+    """Arbitrary bytes, or a real object that is truncated, has pieces replaced, or is nested in another."""
     raw = draw(st.sampled_from([*SAMPLES.values()]) | st.binary(max_size=100) | json_values.map(msgspec.json.encode))
     for _ in range(draw(st.integers(0, 4))):
         start = draw(st.integers(0, len(raw)))
@@ -637,7 +642,7 @@ def test_no_bytes_end_an_informer(lines: list[bytes], body: bytes):
 
 
 def is_list(body: bytes) -> bool:
-    """Whether the drawn bytes happen to be a list that an informer must believe."""
+    """Whether the drawn bytes happen to be a valid list, which an informer must accept."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):

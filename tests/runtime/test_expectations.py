@@ -1,7 +1,7 @@
-"""Expectations against a cache that is written by hand.
+"""Expectations against a cache that the test writes directly.
 
-Of case runtime-35 this shows when a controller may go on; that it waits until then, and lists live after five minutes,
-is for the tests of the reconciler.
+For case runtime-35, these tests prove when a controller may continue; the tests of the reconciler prove that it waits
+until then, and lists from the API server after five minutes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def test_creates_are_expected_until_the_cache_shows_each_uid():
 
 
 @virtual_time
-async def test_all_kinds_have_to_be_satisfied():
+async def test_expectations_of_all_kinds_have_to_be_satisfied():
     cache, expectations = FakeCache(), Expectations(VirtualClock())
     expectations.expect_create(JOB, PODS, key("a"))
     expectations.created(JOB, PODS, key("a"), "1")
@@ -98,10 +98,10 @@ async def test_a_create_without_an_answer_is_met_by_our_object_of_that_name():
 
 
 @virtual_time
-async def test_a_child_that_came_and_went_between_two_looks_was_seen():
+async def test_a_child_created_and_deleted_between_two_checks_was_observed():
     cache, expectations = FakeCache(), Expectations(VirtualClock())
     expectations.expect_create(JOB, PODS, key("a"))
-    expectations.observe_deleted(owned("a", "1"))  # the watch was faster than the answer to the POST
+    expectations.observe_deleted(owned("a", "1"))  # the watch event arrives before the response to the POST
     expectations.created(JOB, PODS, key("a"), "1")
     assert expectations.satisfied(JOB, cache.look)
     expectations.expect_create(JOB, PODS, key("b"))
@@ -158,7 +158,7 @@ async def test_a_lost_event_expires_after_five_minutes_with_the_oldest():
     expectations.expect_delete(JOB, PODS, key("b"), "2")
     cache.put(PODS, owned("b", "2"))
     assert expectations.expires_in(JOB) == pytest.approx(200)
-    clock.jump(3600)  # the wall clock means nothing
+    clock.jump(3600)  # a jump of the wall clock has no effect
     assert expectations.expires_in(JOB) == pytest.approx(200)
     await clock.sleep(200)
     assert not expectations.satisfied(JOB, cache.look)

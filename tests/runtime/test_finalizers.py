@@ -1,4 +1,4 @@
-"""`finalizing` against the embedded API server: the order of finalizer, effects and clean-up, and every race."""
+"""`finalizing` against the embedded API server: the order of finalizer, side effects and clean-up, and every race."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THEIRS = "example.com/theirs"
 
 
 class CleanUp:
-    """Counts, and returns or raises what it is given."""
+    """A clean-up function that counts its calls, and returns or raises the given outcome."""
 
     def __init__(self, *outcomes: Result | Exception | None) -> None:
         self.outcomes = list(outcomes)
@@ -47,7 +47,7 @@ async def read(client: Client) -> Unstructured:
 
 
 async def delete(client: Client) -> Unstructured:
-    """The object as it is seen after a deletion that its finalizers hold up."""
+    """Delete the object, which its finalizers keep; returns it with its deletionTimestamp."""
     await client.delete(CONFIG_MAPS, "a", "default")
     return await read(client)
 
@@ -60,18 +60,18 @@ async def test_the_finalizer_is_stored_before_the_first_effect_and_removed_after
     client, racing, _ = race()
     obj, clean_up = await make(client, THEIRS), CleanUp()
     result = await finalizing(client, CONFIG_MAPS, obj, OURS, clean_up)
-    assert result == Result(requeue=True), "the reconcile ends: nothing else is done in this pass"
+    assert result == Result(requeue=True), "the reconcile ends after adding the finalizer"
     obj = await read(client)
     assert obj.metadata.finalizers == (THEIRS, OURS)
     racing.verbs.clear()
     assert await finalizing(client, CONFIG_MAPS, obj, OURS, clean_up) is None
-    assert (racing.verbs, clean_up.runs) == ([], 0), "what has the finalizer costs no request"
+    assert (racing.verbs, clean_up.runs) == ([], 0), "no request is sent if the finalizer is present"
     obj = await delete(client)
     assert await finalizing(client, CONFIG_MAPS, obj, OURS, clean_up) == DONE
     assert ((await read(client)).metadata.finalizers, clean_up.runs) == ((THEIRS,), 1)
 
 
-async def test_the_last_finalizer_lets_the_object_go_and_a_late_cache_changes_nothing():
+async def test_the_object_is_deleted_with_the_last_finalizer_and_a_stale_cache_has_no_effect():
     client, _, _ = race()
     await make(client, OURS)
     obj, clean_up = await delete(client), CleanUp()
@@ -79,15 +79,17 @@ async def test_the_last_finalizer_lets_the_object_go_and_a_late_cache_changes_no
     with pytest.raises(NotFoundError):
         await read(client)
     assert await finalizing(client, CONFIG_MAPS, obj, OURS, clean_up) == DONE
-    assert clean_up.runs == 2, "the cache is late, so clean-up must be idempotent"
+    assert clean_up.runs == 2, "the cache is stale, so clean-up must be idempotent"
 
 
-async def test_an_old_view_of_a_live_object_ends_the_pass():
+async def test_a_stale_view_of_a_live_object_ends_the_reconcile():
     client, _, other = race()
     obj, clean_up = await make(client), CleanUp()
     await set_finalizers(other, THEIRS)
     assert await finalizing(client, CONFIG_MAPS, obj, OURS, clean_up) == Result(requeue=True)
-    assert (await read(client)).metadata.finalizers == (THEIRS,), "the list of somebody else is not overwritten"
+    assert (await read(client)).metadata.finalizers == (THEIRS,), (
+        "concurrent changes of the finalizers are not overwritten"
+    )
 
 
 async def test_an_object_that_is_deleted_before_it_has_the_finalizer_is_left_alone():
@@ -118,7 +120,7 @@ async def test_the_finalizer_stays_until_clean_up_has_finished(outcome: Result |
         await read(client)
 
 
-async def test_a_conflict_removes_the_finalizer_from_what_is_there_now_without_a_second_clean_up():
+async def test_after_a_conflict_the_finalizer_is_removed_without_a_second_clean_up():
     client, racing, other = race()
     await make(client, OURS)
     obj, clean_up = await delete(client), CleanUp()
@@ -130,7 +132,7 @@ async def test_a_conflict_removes_the_finalizer_from_what_is_there_now_without_a
         await read(client)
 
 
-async def test_a_finalizer_of_somebody_else_that_goes_meanwhile_stays_gone():
+async def test_a_foreign_finalizer_removed_meanwhile_is_not_restored():
     client, racing, other = race()
     await make(client, "example.com/first", OURS, THEIRS)
     obj = await delete(client)
@@ -139,7 +141,7 @@ async def test_a_finalizer_of_somebody_else_that_goes_meanwhile_stays_gone():
     assert (await read(client)).metadata.finalizers == (THEIRS,)
 
 
-async def test_an_object_that_goes_during_clean_up_is_no_error_and_its_successor_is_not_touched():
+async def test_an_object_deleted_during_clean_up_is_no_error_and_its_successor_is_not_touched():
     client, racing, other = race()
     await make(client, OURS)
     obj = await delete(client)
@@ -157,7 +159,7 @@ async def test_an_object_that_goes_during_clean_up_is_no_error_and_its_successor
     assert (await read(client)).metadata.finalizers == (OURS, THEIRS)
 
 
-async def test_a_removal_that_always_loses_gives_up():
+async def test_a_removal_gives_up_after_repeated_conflicts():
     client, racing, other = race()
     await make(client, OURS)
     obj, clean_up = await delete(client), CleanUp()
@@ -170,4 +172,4 @@ async def test_a_removal_that_always_loses_gives_up():
     with pytest.raises(ConflictError):
         await finalizing(client, CONFIG_MAPS, obj, OURS, clean_up)
     assert next(counts) == 5
-    assert (await read(client)).metadata.finalizers == (OURS,), "the next reconcile tries again"
+    assert (await read(client)).metadata.finalizers == (OURS,), "the next reconcile retries"

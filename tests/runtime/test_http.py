@@ -37,7 +37,7 @@ Answer: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class SteppedClock(VirtualClock):
-    """Stands still beside the real time that sockets take."""
+    """A clock that only the test advances, independent of the real duration of socket operations."""
 
     seconds = 0.0
 
@@ -161,7 +161,7 @@ async def test_refused_connection_was_never_sent():
 
 @pytest.mark.case("runtime-38", "a")
 async def test_cut_connection_may_have_been_sent():
-    """The difference that keeps a POST from being sent twice."""
+    """Because of this distinction, a POST is never sent twice."""
     seen = 0
 
     async def cut(request: web.BaseRequest) -> web.Response:
@@ -245,7 +245,7 @@ async def test_sockets_notice_dead_peers():
         await stream.close()
 
 
-async def test_watches_take_no_place_of_requests():
+async def test_watches_do_not_use_the_connections_of_requests():
     async def endless(request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -284,7 +284,7 @@ async def test_refused_token_is_read_again_once(tmp_path: Path):
 
 @dataclass(frozen=True)
 class Authority:
-    """A CA without key identifiers, as OpenSSL's strict mode refuses it and clusters have it."""
+    """A CA without key identifiers, which OpenSSL's strict mode refuses although clusters use such CAs."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -328,7 +328,7 @@ def builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateK
 
 
 def server_context(folder: Path, authority: Authority) -> ssl.SSLContext:
-    """Serves as `api`, asks clients for a certificate, takes those without."""
+    """The TLS context of a server named `api` that requests client certificates without requiring them."""
     certificate, key = authority.issue("server")
     (folder / "server.pem").write_bytes(certificate + key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=authority.pem.decode())
@@ -344,7 +344,7 @@ async def whoami(request: web.BaseRequest) -> web.Response:
 
 
 @pytest.mark.parametrize("in_files", [True, False])
-async def test_client_certificate_shows_who_we_are(tmp_path: Path, in_files: bool):
+async def test_client_certificate_authenticates_us(tmp_path: Path, in_files: bool):
     authority = Authority.make()
     pems = dict(zip(("crt", "key"), authority.issue("operator"), strict=True)) | {"ca": authority.pem}
 
@@ -364,7 +364,7 @@ async def test_client_certificate_shows_who_we_are(tmp_path: Path, in_files: boo
 
 
 async def test_a_certificate_renewed_inside_the_kubeconfig_is_shown(tmp_path: Path):
-    """At once after a 401, and for all requests at the same time."""
+    """The renewed certificate is used right after a 401, by all concurrent requests."""
     authority = Authority.make()
     path, clock = tmp_path / "kubeconfig", SteppedClock()
 
@@ -401,7 +401,7 @@ async def test_a_certificate_renewed_inside_the_kubeconfig_is_shown(tmp_path: Pa
         await transport.close()
 
 
-async def test_readiness_asks_by_itself_whether_the_server_knows_us_again():
+async def test_after_a_401_readiness_probes_whether_the_server_accepts_us_again():
     status, asked, clock = 401, 0, SteppedClock()
 
     async def answer(_: web.BaseRequest) -> web.Response:
@@ -417,13 +417,13 @@ async def test_readiness_asks_by_itself_whether_the_server_knows_us_again():
         for _ in range(50):
             with pytest.raises(UnhealthyError):
                 await ready()
-        assert asked == 2, "not more often because somebody asks us more often"
+        assert asked == 2, "frequent probes do not increase the number of requests"
         status = 403
         clock.seconds += 5
         await ready()
 
 
-async def test_server_is_verified_unless_told_not_to(tmp_path: Path):
+async def test_server_is_verified_unless_disabled(tmp_path: Path):
     authority, stranger = Authority.make(), Authority.make()
     async with serving(whoami, server_context(tmp_path, authority)) as server:
         async with transport_of(server, ca=stranger.pem, tls_server_name="api") as transport:
@@ -451,7 +451,9 @@ async def test_rotated_authority_is_used_for_new_connections(tmp_path: Path):
         retired = transport._pool
         assert retired is not None
         closed = []
-        object.__setattr__(transport._config, "server", new_server)  # the server rotates its certificate
+        object.__setattr__(
+            transport._config, "server", new_server
+        )  # the server changes to a certificate of the new authority
         ca.write_bytes(b"")
         clock.seconds += 60
         with pytest.raises(NotConnectedError):
@@ -461,7 +463,7 @@ async def test_rotated_authority_is_used_for_new_connections(tmp_path: Path):
             clock.seconds += 60
             assert (await transport.send(GET)).status == 200
             closed.append(retired.watches.closed)
-        assert closed == [False, True], "watches may go on for a while"
+        assert closed == [False, True], "open watches may continue for a while"
         await stream.close()
 
 
@@ -473,13 +475,13 @@ async def test_rotated_authority_is_used_for_new_connections(tmp_path: Path):
         ({"client_certificate": b"x", "client_key": b"y"}, "https://api: .*client certificate"),
     ],
 )
-def test_certificates_that_are_none_are_told_at_once(config: dict[str, Any], complaint: str):
+def test_invalid_certificates_are_reported_at_once(config: dict[str, Any], complaint: str):
     with pytest.raises(ConfigError, match=complaint):
         HttpTransport(ClusterConfig("https://api", **config))
 
 
 class Issued:
-    """Credentials that bring a certificate, as exec plugins may."""
+    """Credentials with a client certificate, such as exec plugins return."""
 
     def __init__(self, certificate: bytes, key: bytes) -> None:
         self.pair = certificate, key
@@ -491,7 +493,7 @@ class Issued:
         return False
 
 
-async def test_a_certificate_that_credentials_bring_is_used_at_once(tmp_path: Path):
+async def test_a_certificate_of_the_credentials_is_used_at_once(tmp_path: Path):
     authority = Authority.make()
     credentials = Issued(*authority.issue("first"))
     async with (
@@ -506,8 +508,8 @@ async def test_a_certificate_that_credentials_bring_is_used_at_once(tmp_path: Pa
     assert seen == [b"first", b"first", b"second", b"second"]
 
 
-async def test_what_surrounds_us_does_not_leak_into_requests(monkeypatch: pytest.MonkeyPatch):
-    """Neither proxies of the environment, which `load_config` has judged, nor cookies, nor work for compression."""
+async def test_the_environment_does_not_affect_requests(monkeypatch: pytest.MonkeyPatch):
+    """Requests use no proxy variables (`load_config` evaluates them), no cookies and no compression."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     seen: list[tuple[str | None, str | None]] = []
@@ -524,12 +526,12 @@ async def test_what_surrounds_us_does_not_leak_into_requests(monkeypatch: pytest
     assert seen == [(None, "identity")] * 2
 
 
-# What went wrong, in one line -----------------------------------------------------------------------------------------
+# One-line error messages -----------------------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
 async def saying(text: bytes) -> AsyncIterator[int]:
-    """A server that answers anything with this, and hangs up."""
+    """A server that answers every request with `text` and closes the connection."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1024)
@@ -555,7 +557,7 @@ async def complaint_about(server: str, **config: Any) -> ConnectionError:
     return caught.value
 
 
-async def test_a_name_that_is_not_known_is_told():
+async def test_an_unknown_host_name_is_reported():
     told = await complaint_about("http://no-such-host.invalid:80")
     assert isinstance(told, NotConnectedError)
     assert "cannot connect to no-such-host.invalid:80: " in str(told)
@@ -568,13 +570,13 @@ async def test_an_answer_that_is_no_http_may_have_been_an_action():
     assert str(told) == "GET /x: the answer is not HTTP: Bad status line"
 
 
-async def test_a_server_that_hangs_up_is_told_in_words():
+async def test_a_closed_connection_is_reported_in_words():
     async with saying(b"") as port:
         told = await complaint_about(f"http://127.0.0.1:{port}")
     assert str(told) == "GET /x: Server disconnected"
 
 
-async def test_tls_where_there_is_none_is_told():
+async def test_tls_to_a_plain_server_is_reported():
     async with saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         told = await complaint_about(f"https://127.0.0.1:{port}")
     assert isinstance(told, NotConnectedError)
@@ -582,7 +584,7 @@ async def test_tls_where_there_is_none_is_told():
     assert "SSL" in str(told).upper()
 
 
-async def test_a_certificate_of_somebody_else_is_told(tmp_path: Path):
+async def test_a_certificate_of_another_authority_is_reported(tmp_path: Path):
     ours, theirs = Authority.make(), Authority.make()
     async with serving(whoami, server_context(tmp_path, theirs)) as server:
         told = await complaint_about(server, ca=ours.pem, tls_server_name="api")
@@ -594,14 +596,14 @@ async def test_a_certificate_of_somebody_else_is_told(tmp_path: Path):
         assert "Hostname mismatch" in str(wrong)
 
 
-async def test_a_proxy_that_refuses_is_told_and_nothing_was_sent(tmp_path: Path):
+async def test_a_refusing_proxy_is_reported_and_nothing_was_sent(tmp_path: Path):
     async with saying(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n") as port:
         told = await complaint_about("https://api.invalid", proxy=f"http://127.0.0.1:{port}")
     assert isinstance(told, NotConnectedError)
     assert str(told) == "GET /x: the proxy refuses: 403 Forbidden"
 
 
-async def test_names_that_were_looked_up_are_measured():
+async def test_name_look_ups_are_measured():
     async def ok(_: web.BaseRequest) -> web.Response:
         return web.Response()
 
@@ -612,7 +614,7 @@ async def test_names_that_were_looked_up_are_measured():
         assert (await transport.send(GET)).status == 200
         assert (await transport.send(GET)).status == 200
         await transport.close()
-    assert [host for host, _ in told] == ["localhost"], "once for the connection that both used"
+    assert [host for host, _ in told] == ["localhost"], "one look-up for the connection that both requests used"
     assert told[0][1] >= 0
 
 
@@ -629,7 +631,7 @@ async def test_names_that_were_looked_up_are_measured():
         ("/x/system:node", {}, "/x/system:node"),
     ],
 )
-async def test_paths_and_queries_arrive_as_they_were_meant(path: str, query: dict[str, str], asked: str):
+async def test_paths_and_queries_arrive_unchanged(path: str, query: dict[str, str], asked: str):
     seen = []
 
     async def answer(request: web.BaseRequest) -> web.Response:
@@ -642,8 +644,8 @@ async def test_paths_and_queries_arrive_as_they_were_meant(path: str, query: dic
 
 
 @pytest.mark.parametrize("size", [0, 1, 128 * 1024, 128 * 1024 + 1, 3_000_000])
-async def test_a_body_of_any_size_arrives_as_it_is(size: int, monkeypatch: pytest.MonkeyPatch):
-    """Large ones piece by piece, so that the event loop gets its turn in between."""
+async def test_a_body_of_any_size_arrives_unchanged(size: int, monkeypatch: pytest.MonkeyPatch):
+    """Large bodies are sent in pieces, so that the event loop runs other tasks in between."""
     pieces = []
     write = StreamWriter.write
 

@@ -50,7 +50,7 @@ STAYS = Streamed([HANG])
 
 
 class Scene:
-    """An informer that runs against a script."""
+    """An informer that runs against a scripted server, with a recording handler."""
 
     def __init__(self, *answers: Answer, resource: Resource = PODS, **options: Any) -> None:
         self.transport = ScriptedTransport(*answers)
@@ -74,7 +74,7 @@ class Scene:
                 await task
 
     async def play(self) -> None:
-        """The whole script, until something is asked beyond it."""
+        """Run until the script is exhausted."""
         async with self.running():
             await self.transport.exhausted()
 
@@ -92,7 +92,7 @@ def watch(*steps: Step) -> Streamed:
 
 
 def listed(*answers: Answer, **options: Any) -> Scene:
-    """A server without streamed lists that holds `a@3` and `b@5` at version 10."""
+    """A server without streamed lists (watch-list) that holds `a@3` and `b@5` at resourceVersion 10."""
     return Scene(NO_STREAMED_LISTS, page(pod("a", 3), pod("b", 5)), *answers, **options)
 
 
@@ -183,7 +183,7 @@ async def test_error_event_lists_again(error: Any):
 @pytest.mark.case("runtime-5", "a")
 @virtual_time
 async def test_refused_connections_back_off_and_keep_the_version():
-    """It also asks which version the server is at, lest that came back from a backup."""
+    """It also probes the server's current resourceVersion, in case etcd was restored from a backup."""
     scene = listed(*[NotConnectedError("refused")] * 5, watch(added("c", 11), HANG), page(version=11))
     async with scene.running():
         await asyncio.sleep(100)
@@ -195,8 +195,8 @@ async def test_refused_connections_back_off_and_keep_the_version():
 
 
 @virtual_time
-async def test_a_back_off_ends_when_the_server_answers_somebody_else():
-    """Once, and then it begins anew: a server that has just started is not ready for everything."""
+async def test_a_back_off_ends_when_the_server_answers_another_request():
+    """It is cut short once and then starts over, because a server that has just started may not be fully ready."""
     refused, starting = NotConnectedError("refused"), refusal(503, "ServiceUnavailable")
     somebody = [json_response({}), json_response({})]
     scene = listed(*[refused] * 6, somebody[0], starting, somebody[1], watch(added("c", 11), HANG), page(version=11))
@@ -317,8 +317,8 @@ async def test_bookmark_advances_the_version():
 @pytest.mark.case("runtime-10", "ab")
 @pytest.mark.parametrize("marked", [True, False])
 @virtual_time
-async def test_silent_peer_is_left(marked: bool):
-    """After 90 s, also before the first bookmark."""
+async def test_silent_watch_times_out(marked: bool):
+    """The watch times out after 90 s of silence, even before the first bookmark."""
     scene = listed(watch(*([bookmark(20)] if marked else []), HANG))
     await scene.play()
     assert scene.transport.delays()[2] == pytest.approx(90)
@@ -353,7 +353,7 @@ async def test_refusal_of_streamed_lists_is_remembered():
 
 @pytest.mark.case("runtime-11", "c")
 @virtual_time
-async def test_streamed_list_without_an_end_is_left_for_pages():
+async def test_streamed_list_without_an_end_falls_back_to_pages():
     scene = Scene(watch(added("a", 1), 30.0, added("b", 2), HANG), page(pod("a", 1), version=30))
     await scene.play()
     assert scene.transport.verbs() == ["stream", "list", "watch@30"]
@@ -378,12 +378,12 @@ async def test_too_large_version_lists_at_once():
     assert scene.transport.verbs()[2:] == ["watch@10", "list", "list", "watch@5", "list"]
     assert scene.transport.delays()[2] == 0
     assert "resourceVersion" not in scene.transport.requests[3].query
-    assert scene.transport.delays()[3] >= 0.8, "but not in a tight loop"
+    assert scene.transport.delays()[3] >= 0.8, "not in a hot loop"
 
 
 @pytest.mark.case("runtime-13", "ab")
 @virtual_time
-async def test_restored_server_is_believed():
+async def test_restored_server_is_accepted():
     scene = listed(
         watch(modified("a", 1000), ConnectionResetError()),
         *[NotConnectedError("refused")] * 4,
@@ -401,7 +401,7 @@ async def test_restored_server_is_believed():
 @pytest.mark.case("runtime-13", "a")
 @virtual_time
 async def test_a_watch_that_a_restored_server_accepts_is_not_trusted():
-    """It would keep it open, and silent until it has reached that version again."""
+    """The restored server would keep the watch open and silent until it reaches that resourceVersion again."""
     scene = listed(
         refusal(503),
         watch(HANG),
@@ -420,7 +420,9 @@ async def test_a_watch_that_a_restored_server_accepts_is_not_trusted():
     async with scene.running():
         await asyncio.sleep(80)
         current.append(scene.informer.current)
-    assert current[2:] == [True, *[False] * 5, True, True, True, False, False, True], "not before all is known"
+    assert current[2:] == [True, *[False] * 5, True, True, True, False, False, True], (
+        "not before the relist is complete"
+    )
     first = ["watch@10", "watch@10", "probe", "watch@10", "probe", "list"]
     assert scene.transport.verbs()[2:] == [*first, "watch@6", "watch@8", "watch@8", "watch@8", "probe"]
     assert scene.handler.calls == [*FIRST, "~a@2", "-b?", "+c@8", "+d@9"]
@@ -432,7 +434,7 @@ async def test_a_watch_that_a_restored_server_accepts_is_not_trusted():
     ids=["a bookmark goes back", "three watches bring nothing"],
 )
 @virtual_time
-async def test_signs_of_a_restored_server_list_again(watched: list[Streamed]):
+async def test_signs_of_a_restored_server_cause_a_relist(watched: list[Streamed]):
     scene = listed(*watched, page(pod("a", 2), version=6))
     await scene.play()
     assert scene.transport.verbs()[2:] == [*["watch@10"] * len(watched), "list", "watch@6"]
@@ -440,7 +442,7 @@ async def test_signs_of_a_restored_server_list_again(watched: list[Streamed]):
 
 @pytest.mark.case("runtime-14", "abcd")
 @virtual_time
-async def test_what_is_known_is_not_told_again():
+async def test_unchanged_objects_are_not_delivered_again():
     many = [pod(f"p{n:05}", n + 1) for n in range(10_000)]
     changed = [*many[:-1], pod("p09999", 20_000)]
     replay = [event("ADDED", obj) for obj in changed[:100]]
@@ -478,7 +480,7 @@ async def test_recreated_object_is_deleted_and_added(seen_by: str):
 @pytest.mark.case("runtime-16", "d")
 @virtual_time
 async def test_ten_thousand_pods_come_page_by_page():
-    """What of the case is a function; e2e/bench measures its times and memory."""
+    """The functional part of the case; e2e/bench measures time and memory."""
 
     def padded(number: int) -> bytes:
         obj = pod(f"p{number:05}", number + 1, app="train")
@@ -509,13 +511,13 @@ async def test_ten_thousand_pods_come_page_by_page():
         assert len(scene.informer.store.by_index("app", "train")) == 10_000
         await asyncio.sleep(1)
     assert scene.transport.verbs() == ["stream", "list", *["next"] * 39, "watch@10000"]
-    assert max(after - before for before, after in itertools.pairwise(turns)) <= 250, "others have their turn"
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= 250, "other tasks run in between"
     assert scene.metrics.lists == 1
 
 
 @pytest.mark.case("runtime-17", "b")
 @virtual_time
-async def test_failing_handler_stops_nobody(caplog: pytest.LogCaptureFixture):
+async def test_failing_handler_does_not_affect_others(caplog: pytest.LogCaptureFixture):
     class Faulty(RecordingHandler):
         def add(self, obj: HasMetadata, initial: bool) -> None:
             if obj.metadata.name == "a":
@@ -534,7 +536,7 @@ async def test_failing_handler_stops_nobody(caplog: pytest.LogCaptureFixture):
 
 @pytest.mark.case("runtime-17", "ac")
 @virtual_time
-async def test_slow_handler_is_named_and_the_reader_waits(capsys: pytest.CaptureFixture[str]):
+async def test_slow_handler_is_logged_and_the_reader_waits(capsys: pytest.CaptureFixture[str]):
     class Slow(RecordingHandler):
         undelivered = 0
 
@@ -559,7 +561,7 @@ async def test_slow_handler_is_named_and_the_reader_waits(capsys: pytest.Capture
     async with scene.running():
         await asyncio.sleep(20_000)
     assert len(slow.calls) == 50_000
-    assert max(worst) <= 100, "never more than the chunk at hand"
+    assert max(worst) <= 100, "no more than the current chunk is buffered"
     assert "handlers are slow" in capsys.readouterr().out
 
 
@@ -569,7 +571,7 @@ def job_group(*plurals: str) -> Answer:
 
 @pytest.mark.case("runtime-18", "abc")
 @virtual_time
-async def test_optional_kind_comes_and_goes():
+async def test_optional_kind_appears_and_disappears():
     scene = Scene(
         refusal(404),
         job_group("tfjobs"),
@@ -595,7 +597,7 @@ async def test_optional_kind_comes_and_goes():
 
 
 @virtual_time
-async def test_discovery_that_fails_says_nothing():
+async def test_failed_discovery_is_not_taken_as_missing():
     scene = Scene(*[ConnectionError("reset")] * 5, refusal(403), NO_STREAMED_LISTS, resource=JOBS, optional=True)
     async with scene.running():
         await asyncio.sleep(100)
@@ -605,7 +607,7 @@ async def test_discovery_that_fails_says_nothing():
 
 @pytest.mark.case("runtime-19", "ab")
 @virtual_time
-async def test_selector_is_asked_of_the_server_and_leaving_it_is_a_deletion():
+async def test_selector_is_sent_to_the_server_and_leaving_it_is_a_deletion():
     scene = listed(watch(deleted("a", 11), added("a", 12), HANG), label_selector="app=x", field_selector="spec.x=1")
     async with scene.running():
         await asyncio.sleep(1)
@@ -635,7 +637,7 @@ async def test_namespaces_are_watched_one_by_one_into_one_store():
 
 
 @virtual_time
-async def test_late_handler_is_told_of_everything():
+async def test_late_handler_receives_all_objects():
     scene = listed(STAYS)
     late = RecordingHandler()
     async with scene.running():
@@ -645,7 +647,7 @@ async def test_late_handler_is_told_of_everything():
 
 
 @virtual_time
-async def test_all_are_gone_through_every_ten_hours():
+async def test_all_objects_are_resynced_every_ten_hours():
     scene = Scene(*[watch(added("a", 1), added("b", 2), bookmark(5, end=True), HANG)] * 500)
     queue: WorkQueue[Key] = WorkQueue("q", VirtualClock())
     async with scene.running():
@@ -658,13 +660,13 @@ async def test_all_are_gone_through_every_ten_hours():
         assert scene.handler.calls == ["+a@1!", "+b@2!"]
         await asyncio.sleep(0.2 * 36_000 + 2)
         queue.add(Key("ns", "news"))
-        assert await queue.get() == Key("ns", "news"), "what is no news can wait"
+        assert await queue.get() == Key("ns", "news"), "resync events have low priority"
         assert len(queue) == 2
     assert scene.handler.calls == ["+a@1!", "+b@2!", "~a@1", "~b@2"]
 
 
 @virtual_time
-async def test_undecodable_object_hides_no_other():
+async def test_undecodable_object_does_not_affect_others():
     bad = {"metadata": {"name": "bad", "namespace": "ns", "labels": 5}}
     known = pod("a", 4)
     known["metadata"]["generation"] = "x"
@@ -712,7 +714,7 @@ async def test_unreadable_lines_are_logged_once_in_five_minutes():
 
 
 @virtual_time
-async def test_metadata_only_is_asked_for():
+async def test_metadata_only_is_requested():
     scene = Scene(NO_STREAMED_LISTS, page(), STAYS, metadata_only=True)
     async with scene.running():
         await scene.informer.wait_synced()
@@ -726,7 +728,7 @@ async def test_metadata_only_is_asked_for():
 
 @pytest.mark.parametrize("code", [401, 403])
 @virtual_time
-async def test_rights_that_come_back_are_used(code: int, capsys: pytest.CaptureFixture[str]):
+async def test_restored_permissions_are_used(code: int, capsys: pytest.CaptureFixture[str]):
     scene = listed(*[refusal(code)] * 20, watch(added("c", 11), HANG))
     async with scene.running():
         await asyncio.sleep(1200)

@@ -1,4 +1,4 @@
-"""Patches lead from one value to the other, whatever the values, and are as small as they read."""
+"""JSON patches: applying one to the first value gives the second, and only differences are written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def text(value: Any) -> str:
 
 
 @given(VALUES, VALUES)
-def test_a_patch_makes_the_one_of_the_other(before: Any, after: Any):
+def test_a_patch_turns_the_first_value_into_the_second(before: Any, after: Any):
     kept = copy.deepcopy((before, after))
     operations = diff(before, after)
     assert text(json_patch(copy.deepcopy(before), operations)) == text(after)
@@ -45,9 +45,9 @@ def test_a_patch_makes_the_one_of_the_other(before: Any, after: Any):
         (1, [], [{"op": "replace", "path": "", "value": []}]),
     ],
 )
-def test_only_what_differs_is_written(before: Any, after: Any, operations: list[Any]):
+def test_only_differences_are_written(before: Any, after: Any, operations: list[Any]):
     assert diff(before, after) == operations
 
 
-def test_pointers_escape_their_own_signs():
+def test_pointers_escape_special_characters():
     assert escape("a/b~c~1") == "a~1b~0c~01"

@@ -1,4 +1,4 @@
-"""Leases wait for nobody, and what must not be written any more is not sent: over real sockets."""
+"""Separate connections for leases, and the write gate right before sending, over real sockets."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from trainop.settings import Settings
 
 POD: Json = {"metadata": {"name": "p", "namespace": "ns"}}
 CROWD = MAX_REQUESTS + 8
-"""Requests at once, more than there are connections for them."""
+"""Number of concurrent requests, more than there are connections."""
 
 
 class HoldingServer:
-    """Keeps pods waiting until `release` is set, as a slow admission webhook does; answers Leases at once."""
+    """A server that holds pod creations until `release` is set, like a slow admission webhook, and answers Leases at
+    once."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
@@ -72,7 +73,7 @@ class HoldingServer:
 
 @contextlib.asynccontextmanager
 async def crowded(server: HoldingServer, **client: Any) -> AsyncIterator[tuple[HttpTransport, Client]]:
-    """A transport whose connections for requests are all taken by creations of pods that hang."""
+    """A transport whose request connections are all occupied by hanging pod creations."""
     async with serving(server.answer) as url, transport_of(url) as transport:
         writer = Client(transport, **client)
         creating = [asyncio.create_task(writer.create(PODS, POD)) for _ in range(CROWD)]
@@ -92,14 +93,14 @@ async def test_a_lease_is_renewed_while_every_other_request_hangs():
         leading = asyncio.create_task(elector.run())
         renewing = asyncio.create_task(server.wait_renewals(5))
         await asyncio.wait((leading, renewing), return_when=asyncio.FIRST_COMPLETED, timeout=30)
-        assert renewing.done(), "renewed, not only taken, while not one pod was answered"
+        assert renewing.done(), "the lease was renewed, not only acquired, while no pod creation was answered"
         assert not server.release.is_set()
         assert elector.leading
         leading.cancel()
         await asyncio.wait((leading,))
 
 
-async def test_what_waited_for_a_connection_is_not_sent_once_another_may_lead():
+async def test_a_write_waiting_for_a_connection_is_not_sent_once_another_may_lead():
     server = HoldingServer()
     leads = True
 
@@ -116,12 +117,12 @@ async def test_what_waited_for_a_connection_is_not_sent_once_another_may_lead():
         server.release.set()
         outcomes = await asyncio.gather(*creating, *deleting, return_exceptions=True)
     refused = [outcome for outcome in outcomes if isinstance(outcome, NotLeaderError)]
-    assert len(server.written) == MAX_REQUESTS, "those that were on their way before"
+    assert len(server.written) == MAX_REQUESTS, "only the requests that were sent before"
     assert len(refused) == CROWD + 4 - MAX_REQUESTS, outcomes
 
 
 class Renewable:
-    """Credentials that can always be had anew."""
+    """Credentials that can be renewed after every 401."""
 
     def __init__(self) -> None:
         self.answers = 0
@@ -134,7 +135,7 @@ class Renewable:
         return True
 
 
-async def test_a_write_that_met_a_401_is_not_sent_again_once_another_may_lead():
+async def test_a_write_answered_with_401_is_not_retried_once_another_may_lead():
     received: list[str] = []
 
     async def refuse(request: web.BaseRequest) -> web.Response:
@@ -152,8 +153,8 @@ async def test_a_write_that_met_a_401_is_not_sent_again_once_another_may_lead():
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
-async def test_a_write_whose_connection_broke_is_not_sent_again_once_another_may_lead(method: str):
-    """The HTTP library itself sends once more what was cut off on a connection that had served before."""
+async def test_a_write_whose_connection_broke_is_not_retried_once_another_may_lead(method: str):
+    """aiohttp itself retries a request whose reused connection was closed."""
     received: list[str] = []
 
     async def cut(request: web.BaseRequest) -> web.Response:
@@ -169,14 +170,14 @@ async def test_a_write_whose_connection_broke_is_not_sent_again_once_another_may
             raise NotLeaderError("another may lead")
 
     async with serving(cut) as url, transport_of(url) as transport:
-        await transport.send(Request("GET", "/x", timeout=PATIENCE))  # leaves a connection that is used again
+        await transport.send(Request("GET", "/x", timeout=PATIENCE))  # opens a connection that is reused
         with pytest.raises(NotLeaderError):
             await transport.send(Request(method, "/x", body=b"{}", timeout=5, gate=gate))
     assert received == [method]
 
 
 async def test_not_one_byte_of_a_refused_write_is_sent():
-    """The gate is asked after everything that waits; it shuts here while the connection is being made."""
+    """The gate is checked after all waiting; here it closes while the connection is being established."""
     received = bytearray()
     connected = asyncio.Event()
 
@@ -232,11 +233,11 @@ async def test_a_large_write_is_not_completed_once_another_may_lead():
         with pytest.raises(NotLeaderError):
             await transport.send(Request("POST", "/x", body=body, timeout=5, gate=gate))
         await ended.wait()
-    assert received.count(b"x") < 3 * WRITE_CHUNK, "of four pieces"
+    assert received.count(b"x") < 3 * WRITE_CHUNK, "less than the four pieces of the body"
 
 
 class LeaseServer:
-    """Leases by their rules; whatever else is asked hangs."""
+    """A server that implements Leases; all other requests hang."""
 
     def __init__(self) -> None:
         self.lease: Json | None = None
@@ -262,7 +263,7 @@ class LeaseServer:
 
 @virtual_time
 async def test_the_operators_limit_of_requests_does_not_delay_its_lease():
-    """With one request in a thousand seconds by `--kube-api-qps`."""
+    """`--kube-api-qps` allows one request per thousand seconds here."""
     server = LeaseServer()
     settings = Settings(
         leader_elect=True,

@@ -1,4 +1,4 @@
-"""Leader election in virtual time against leases in memory."""
+"""Leader election in virtual time against an in-memory store of leases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainop.runtime.objects.resource import Resource
 
 
 class Leases:
-    """An API server that serves leases, each write under its resourceVersion."""
+    """An API server that serves leases with optimistic concurrency by resourceVersion."""
 
     def __init__(self) -> None:
         self.leases: dict[str, Json] = {}
@@ -49,7 +49,7 @@ class Leases:
 
 
 class Connection:
-    """One replica's way to the server, which can be cut or hang."""
+    """The connection of one replica to the server, which can fail or hang."""
 
     def __init__(self, server: Leases) -> None:
         self.server = server
@@ -147,13 +147,13 @@ class Replica:
         self.led_from = asyncio.get_running_loop().time()
 
     async def kill(self) -> None:
-        """As kill -9: nothing is released."""
+        """Stop like `kill -9`: the lease is not released."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.wait([self.task])
 
     async def stop(self) -> None:
-        """As on a clean stop, after the work has ended."""
+        """Stop cleanly and release the lease, as the manager does after the workers have ended."""
         await self.kill()
         await self.elector.release()
 
@@ -162,7 +162,7 @@ class Replica:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Within ten minutes of virtual time."""
+    """Wait for `condition`, for at most ten minutes of virtual time."""
     async with asyncio.timeout(600):
         while not condition():  # noqa: ASYNC110  # virtual time: nothing is waited for
             await asyncio.sleep(0.005)
@@ -172,7 +172,7 @@ MICRO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 @virtual_time
-async def test_the_first_creates_the_lease_and_renews_it_every_two_seconds():
+async def test_the_first_replica_creates_the_lease_and_renews_it_every_two_seconds():
     server = Leases()
     a = Replica(server, "a")
     assert a.gauge() == 0
@@ -188,7 +188,7 @@ async def test_the_first_creates_the_lease_and_renews_it_every_two_seconds():
     assert [at for at, _, _ in server.writes] == pytest.approx([0.02 + i * 2.01 for i in range(6)], abs=0.02)
     after = server.leases["lease"]["spec"]
     assert after["acquireTime"] == spec["acquireTime"] < after["renewTime"]
-    assert len(a.connection.attempts) == 7, "renewals are one request each"
+    assert len(a.connection.attempts) == 7, "a renewal is one request"
     await a.kill()
 
 
@@ -208,7 +208,7 @@ def test_a_standby_takes_over_after_the_lease_has_expired(seed: int):
         killed = asyncio.get_running_loop().time()
         last_write = server.writes[-1][0]
         await asyncio.sleep(30)
-        # The standby looks every 2 to 4.4 s, so it has seen the last change at most so long after it was made.
+        # The standby reads the lease every 2 to 4.4 s, so it observes the last change at most 4.4 s late.
         assert b.led_from is not None
         assert last_write + 15 <= b.led_from <= killed + 15 + 4.4 + 4.4
         assert b.led_from > killed
@@ -261,7 +261,7 @@ def test_writes_stop_ten_seconds_after_the_last_renewal(how: str):
             a.elector.gate()
         await asyncio.sleep(0.1)
         assert a.lost_at == pytest.approx(renewed + 10, abs=0.1)
-        # And it was really tried, at least every retry period or call timeout.
+        # The leader did try to renew, at least once per retry period or call timeout.
         tries = [at for at in a.connection.attempts if at > renewed]
         assert len(tries) >= (4 if how == "cut" else 2)
 
@@ -270,7 +270,7 @@ def test_writes_stop_ten_seconds_after_the_last_renewal(how: str):
 
 @pytest.mark.case("runtime-29", "c")
 @pytest.mark.parametrize("how", ["cut", "hangs"])
-def test_eight_seconds_without_the_server_are_survived(how: str):
+def test_an_outage_of_eight_seconds_does_not_cost_the_leadership(how: str):
     @virtual_time
     async def scenario() -> None:
         server = Leases()
@@ -331,11 +331,11 @@ async def test_a_stalled_leader_refuses_its_first_write_and_gives_up():
     attempts = len(a.connection.attempts)
     await asyncio.sleep(0.1)
     assert a.lost_at is not None
-    assert len(a.connection.attempts) == attempts, "it does not even try to renew"
+    assert len(a.connection.attempts) == attempts, "it does not try to renew"
 
 
 @virtual_time
-async def test_a_clean_stop_releases_and_the_standby_leads_at_its_next_look():
+async def test_a_clean_stop_releases_the_lease_and_the_standby_acquires_it_at_its_next_try():
     server = Leases()
     a, b = Replica(server, "a"), Replica(server, "b")
     a.start()
@@ -354,7 +354,7 @@ async def test_a_clean_stop_releases_and_the_standby_leads_at_its_next_look():
 
 
 @virtual_time
-async def test_release_does_not_touch_what_another_holds_by_now():
+async def test_release_does_not_touch_a_lease_held_by_another_replica():
     server = Leases()
     a = Replica(server, "a")
     a.start()
@@ -366,7 +366,7 @@ async def test_release_does_not_touch_what_another_holds_by_now():
 
 
 @virtual_time
-async def test_release_tries_again_when_somebody_writes_at_the_same_time():
+async def test_release_retries_after_a_conflict():
     server = Leases()
     a = Replica(server, "a")
     a.start()
@@ -387,7 +387,7 @@ async def test_release_tries_again_when_somebody_writes_at_the_same_time():
 
 
 @virtual_time
-async def test_release_gives_up_when_the_server_is_away():
+async def test_release_gives_up_when_the_server_is_unreachable():
     server = Leases()
     a = Replica(server, "a")
     a.start()
@@ -401,7 +401,7 @@ async def test_release_gives_up_when_the_server_is_away():
 
 @pytest.mark.case("runtime-33", "a")
 @virtual_time
-async def test_several_leases_are_taken_in_order_and_lost_together():
+async def test_several_leases_are_acquired_in_order_and_lost_together():
     server = Leases()
     names = ("mpi-operator", "12841a5d.opendilab.org", "1ca428e5.training-operator.kubeflow.org")
     first, second, third = sorted(names)
@@ -440,7 +440,7 @@ async def test_several_leases_are_taken_in_order_and_lost_together():
 
 
 @pytest.mark.parametrize("how", ["cut", "hangs"])
-def test_a_server_that_is_away_at_the_start_is_asked_again(how: str):
+def test_an_unreachable_server_at_the_start_is_retried(how: str):
     @virtual_time
     async def scenario() -> None:
         server = Leases()
@@ -460,7 +460,7 @@ def test_a_server_that_is_away_at_the_start_is_asked_again(how: str):
 
 
 @virtual_time
-async def test_a_lease_deleted_under_the_leader_is_made_anew():
+async def test_a_deleted_lease_is_recreated_by_the_leader():
     server = Leases()
     a = Replica(server, "a")
     a.start()
@@ -473,8 +473,8 @@ async def test_a_lease_deleted_under_the_leader_is_made_anew():
 
 
 @virtual_time
-async def test_a_deleted_lease_that_cannot_be_made_at_once_does_not_cost_the_lead():
-    """One 500 on create: the lead lasts until the renew deadline, and meanwhile nothing is written."""
+async def test_a_transient_failure_to_recreate_the_lease_does_not_cost_the_leadership():
+    """After one 500 on create, leadership lasts until the renew deadline; meanwhile writes are refused."""
     server = Leases()
     a = Replica(server, "a")
     a.start()
@@ -493,7 +493,7 @@ async def test_a_deleted_lease_that_cannot_be_made_at_once_does_not_cost_the_lea
 
 
 @virtual_time
-async def test_a_deleted_lease_that_can_never_be_made_costs_the_lead_at_the_deadline():
+async def test_a_lease_that_cannot_be_recreated_costs_the_leadership_at_the_deadline():
     server = Leases()
     a = Replica(server, "a")
     a.start()
@@ -507,7 +507,7 @@ async def test_a_deleted_lease_that_can_never_be_made_costs_the_lead_at_the_dead
 
 
 @virtual_time
-async def test_a_deleted_lease_that_another_takes_costs_the_lead_at_the_next_look():
+async def test_a_deleted_lease_acquired_by_another_costs_the_leadership_at_the_next_renewal():
     server = Leases()
     a = Replica(server, "a")
     a.start()
@@ -523,7 +523,7 @@ async def test_a_deleted_lease_that_another_takes_costs_the_lead_at_the_next_loo
 
 
 @virtual_time
-async def test_an_emptied_lease_is_taken_again():
+async def test_a_lease_with_an_emptied_spec_is_acquired_again():
     server = Leases()
     a = Replica(server, "a")
     a.start()
@@ -548,7 +548,7 @@ LIES: list[Any] = [
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: str(lie)[:60])
-def test_answers_that_are_not_the_lease_neither_give_nor_take_the_lead(lie: Any):
+def test_responses_that_are_not_the_lease_do_not_change_the_leadership(lie: Any):
     @virtual_time
     async def scenario() -> None:
         server = Leases()
@@ -572,7 +572,7 @@ def test_answers_that_are_not_the_lease_neither_give_nor_take_the_lead(lie: Any)
 
 
 @virtual_time
-async def test_an_update_by_another_of_our_own_lease_is_read_and_renewed():
+async def test_a_foreign_update_of_our_lease_is_read_and_renewed():
     server = Leases()
     a = Replica(server, "a")
     a.start()
@@ -600,12 +600,12 @@ async def test_liveness_fails_for_a_leader_that_has_not_renewed():
 @pytest.mark.parametrize(
     "numbers", [{"lease": 10, "renew": 10}, {"lease": 15, "renew": 2, "retry": 2}, {"renew": 2.4, "retry": 2}]
 )
-def test_timings_that_cannot_work_are_refused(numbers: dict[str, Any]):
+def test_invalid_timings_are_refused(numbers: dict[str, Any]):
     with pytest.raises(ValueError, match="has to be longer"):
         Timing(**numbers)
 
 
-def test_timings_of_mpi_operator_are_possible():
+def test_timings_of_mpi_operator_are_valid():
     assert Timing(15, 5, 3) == Timing(lease=15, renew=5, retry=3)
 
 

@@ -1,4 +1,4 @@
-"""The runtime as others use it: what can be imported, at which cost, and the example."""
+"""The runtime as a library: public names, their documentation and types, import costs, and the example operator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXAMPLE = ROOT / "examples" / "runtime"
 GREETINGS = Resource("example.com", "v1", "greetings", "Greeting")
 
 
-def test_everything_public_can_be_had():
+def test_all_public_names_can_be_imported():
     source = ast.parse(Path(trainop.runtime.__file__ or "").read_text(encoding="utf-8"))
     imported = {
         (alias.name, node.module)
@@ -51,7 +51,7 @@ def test_everything_public_can_be_had():
         _ = trainop.runtime.Nothing
 
 
-def test_everything_public_is_documented_and_nothing_else():
+def test_exactly_the_public_names_are_documented():
     text = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8")
     assert [name for name in trainop.runtime.__all__ if not re.search(rf"\b{name}\b", text)] == []
     used, made = set[str](), {"BUCKETS", "GREETINGS", "JOBS", "TestCluster"}
@@ -65,7 +65,7 @@ def test_everything_public_is_documented_and_nothing_else():
     assert used - made <= set(trainop.runtime.__all__)
 
 
-def test_the_low_level_names_are_a_part_of_the_public_ones_and_no_example_needs_them():
+def test_low_level_names_are_public_and_no_example_needs_them():
     low, public = lowlevel.__all__, trainop.runtime.__all__
     assert len(low) == len(set(low))
     assert set(low) < set(public)
@@ -76,7 +76,7 @@ def test_the_low_level_names_are_a_part_of_the_public_ones_and_no_example_needs_
 
 
 def _named_types(public: object) -> Iterator[type]:
-    """The classes of the runtime that the signatures of a public name mention."""
+    """The runtime classes in the signatures of a public name."""
     scope = vars(sys.modules[getattr(public, "__module__", "builtins")])
     members = [public]
     if inspect.isclass(public):
@@ -93,25 +93,25 @@ def test_every_type_of_a_public_signature_is_public():
     public = [getattr(trainop.runtime, name) for name in trainop.runtime.__all__]
     ours = [each for each in public if getattr(each, "__module__", "").startswith("trainop.")]
     named = {found.__name__ for each in ours for found in _named_types(each)}
-    assert {"HasMetadata", "AuthHeaders", "Runnable", "Metrics"} <= named, "the walk finds what signatures name"
+    assert {"HasMetadata", "AuthHeaders", "Runnable", "Metrics"} <= named, "the search finds the classes in signatures"
     assert sorted(named - set(trainop.runtime.__all__)) == []
 
 
 def test_every_error_that_the_page_names_is_public():
     text = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8")
     named = {name for name in re.findall(r"`(\w+Error)`", text) if not hasattr(builtins, name)}
-    ours = {name for name in named if name not in ("TemporaryError", "PermanentError")}  # these are of kopf
+    ours = {name for name in named if name not in ("TemporaryError", "PermanentError")}  # names of kopf
     assert {"UnhealthyError", "NotLeaderError", "DecodeError"} <= ours
     assert sorted(ours - set(trainop.runtime.__all__)) == []
 
 
-def test_types_come_along():
-    """PEP 561. Every file of the package is in the wheel (`packages` in `pyproject.toml`), this one, too."""
+def test_the_package_is_typed():
+    """PEP 561: the package contains `py.typed`, and the wheel contains every file of the package."""
     assert (Path(trainop.runtime.__file__ or "").parent.parent / "py.typed").is_file()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel == {"packages": ["trainop"]}, "nothing is left out of the package"
-    assert "examples/runtime" in project["tool"]["mypy"]["files"], "a program of a user, checked as ours is"
+    assert wheel == {"packages": ["trainop"]}, "the build excludes no file of the package"
+    assert "examples/runtime" in project["tool"]["mypy"]["files"], "the example is type-checked like the project"
 
 
 MISUSE = """\
@@ -129,7 +129,9 @@ def test_the_types_reach_the_project_of_a_user(tmp_path: Path):
     """`mypy --strict` outside this checkout: the example has no error, and each misuse has one."""
     (tmp_path / "greetings.py").write_text((EXAMPLE / "greetings.py").read_text(encoding="utf-8"))
     (tmp_path / "misuse.py").write_text(MISUSE)
-    cache = ROOT / ".mypy_cache" / "user"  # kept: the first run takes ten seconds, the next half of one
+    cache = (
+        ROOT / ".mypy_cache" / "user"
+    )  # the cache is kept, because the first run takes ten seconds and later ones half a second
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={cache}", "greetings.py", "misuse.py"],
         cwd=tmp_path,
@@ -152,7 +154,7 @@ def test_the_types_reach_the_project_of_a_user(tmp_path: Path):
         ("from trainop.runtime import HttpTransport, load_config", ["cryptography", "kubernetes_asyncio", "yaml"]),
     ],
 )
-def test_nobody_pays_for_what_he_does_not_use(statement: str, absent: list[str]):
+def test_imports_load_only_what_is_used(statement: str, absent: list[str]):
     program = f"import sys; {statement}; print(sorted(set({absent!r}) & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
@@ -179,7 +181,7 @@ async def until(condition: Callable[[], Awaitable[Any]]) -> None:
 
 
 class World:
-    """A cluster and what is seen of it."""
+    """Waits for the texts that the example operator writes."""
 
     def __init__(self, client: Client) -> None:
         self.client = client

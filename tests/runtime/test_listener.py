@@ -1,4 +1,4 @@
-"""Whoever connects to our own ports without asking, or asks without end, keeps nobody else from them."""
+"""Idle, slow or excessive connections to the operator's ports do not block other clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def until(condition: Callable[[], Awaitable[bool]], within: float = 30.0) 
             await asyncio.sleep(0.05)
 
 
-async def test_the_connection_that_was_idle_longest_makes_room():
+async def test_the_longest_idle_connection_is_closed_for_a_new_one():
     server = HttpServer("metrics", SERVER, metrics_application(Metrics().registry), connections=5)
     async with serving(server) as url:
         assert server.port
@@ -79,7 +79,7 @@ async def test_connections_in_use_are_not_closed_and_a_new_one_is_refused():
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "], ids=["nothing", "half"])
-async def test_headers_that_do_not_come_are_not_waited_for(sent: bytes, monkeypatch: pytest.MonkeyPatch):
+async def test_incomplete_headers_time_out(sent: bytes, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(listener, "HEADER_TIMEOUT", 0.3)
     server, _, _ = make_health()
     async with serving(server) as url:
@@ -119,7 +119,7 @@ async def test_a_connection_that_was_used_is_closed_when_it_is_idle(more: bytes,
         writer.close()
 
 
-async def test_an_answer_that_nobody_reads_does_not_stay(monkeypatch: pytest.MonkeyPatch):
+async def test_a_response_that_is_not_read_times_out(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.3)
 
     async def much(_: web.Request) -> web.Response:
@@ -143,7 +143,7 @@ async def test_an_answer_that_nobody_reads_does_not_stay(monkeypatch: pytest.Mon
         writer.close()
 
 
-async def test_a_handshake_that_is_never_made_makes_room(tmp_path: Path):
+async def test_an_unfinished_handshake_is_closed_for_a_new_connection(tmp_path: Path):
     tls = make_certificate(tmp_path)
     server = HttpServer("metrics", SERVER, metrics_application(Metrics().registry), tls, connections=5)
     async with serving(server):
@@ -158,7 +158,7 @@ async def test_a_handshake_that_is_never_made_makes_room(tmp_path: Path):
 
 
 async def test_one_port_for_both_is_an_error_of_the_second():
-    """One listener for both would have one cap for both, and scrapers could starve probes."""
+    """A shared listener would share one connection limit, so scrapers could starve probes."""
     probes = HttpServer("health probes", SERVER, health_application())
     async with serving(probes):
         assert probes.port
@@ -167,7 +167,7 @@ async def test_one_port_for_both_is_an_error_of_the_second():
             await server.bind()
 
 
-async def test_without_descriptors_the_server_neither_spins_nor_ends(monkeypatch: pytest.MonkeyPatch):
+async def test_without_file_descriptors_the_server_neither_spins_nor_stops(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(listener, "ACCEPT_RETRY", 0.2)
     server, _, _ = make_health()
     async with serving(server) as url:
@@ -177,7 +177,9 @@ async def test_without_descriptors_the_server_neither_spins_nor_ends(monkeypatch
         loop = asyncio.get_running_loop()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = max(open_descriptors(os.getpid()))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (used - 1, hard))  # below what is open: nothing more can be opened
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (used - 1, hard)
+        )  # below the number of open descriptors, so that no more can be opened
         try:
             await loop.sock_connect(waiting, ("127.0.0.1", server.port))
             before, began = time.process_time(), time.monotonic()
@@ -194,7 +196,7 @@ async def test_without_descriptors_the_server_neither_spins_nor_ends(monkeypatch
 async def operator(
     tmp_path: Path, api: ApiServer, metrics: int, probes: int
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process of its own that may open 256 files, 64 before it asks for more."""
+    """The operator as a separate process with a hard limit of 256 open files and a soft limit of 64."""
     await api.serve(token="secret")
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(api.kubeconfig("secret")))
@@ -219,7 +221,7 @@ async def operator(
         await api.close()
 
 
-async def test_thirteen_hundred_idle_connections_take_neither_probes_nor_requests_away(tmp_path: Path):
+async def test_thirteen_hundred_idle_connections_block_neither_probes_nor_requests(tmp_path: Path):
     api = ApiServer()
     metrics, probes = free_ports(2)
     client = Client(api.transport())

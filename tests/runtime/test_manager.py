@@ -1,4 +1,4 @@
-"""Start and stop in order, in virtual time; signals in a process of their own."""
+"""Start and stop order of the manager in virtual time; signals in a separate process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ History = list[tuple[str, float]]
 
 
 class Part:
-    """Runs until cancelled and notes what befalls it."""
+    """A runnable that runs until cancelled and records its start and stop in `history`."""
 
     synced = False
 
@@ -58,7 +58,7 @@ class Part:
 
 
 class Calls:
-    """A reconciler that does what it is told, once."""
+    """A reconciler that runs `work`, once."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self.work = work
@@ -232,7 +232,7 @@ async def test_readiness_waits_for_the_caches_and_liveness_does_not():
 
 
 @virtual_time
-async def test_liveness_fails_when_the_loop_has_not_turned():
+async def test_liveness_fails_when_the_event_loop_has_stalled():
     world = World()
     run = world.start()
     await asyncio.sleep(100)
@@ -255,7 +255,7 @@ async def test_a_short_reconcile_completes_before_the_lease_is_released():
         for _ in range(5):
             await asyncio.sleep(1)
             assert world.elector is not None
-            world.elector.gate()  # it may still write
+            world.elector.gate()  # it may still write while the lease is held
         finished.append((asyncio.get_running_loop().time(), world.server.holder()))
 
     world = World(five_seconds, elect=True)
@@ -295,7 +295,7 @@ async def test_a_long_reconcile_is_cancelled_at_25_seconds_and_the_lease_release
 
 
 async def stubborn() -> None:
-    """Work of a minute that nothing can cancel."""
+    """Work of a minute that ignores cancellation."""
     for _ in range(60):
         try:
             await asyncio.sleep(1)
@@ -319,7 +319,7 @@ async def test_a_reconcile_that_swallows_cancellation_ends_the_process_without_r
 
 
 @virtual_time
-async def test_controllers_start_with_the_lead_and_caches_before():
+async def test_controllers_start_with_the_lease_and_caches_before():
     world = World(elect=True)
     cache = world.part("cache")
     world.manager.add_cache(cache)
@@ -330,7 +330,7 @@ async def test_controllers_start_with_the_lead_and_caches_before():
     assert world.history == [("cache runs", 0)]
     assert world.reconciler.starts == []
     cache.synced = True
-    assert await world.manager.ready.all() == (200, "ok"), "a standby is ready"
+    assert await world.manager.ready.all() == (200, "ok"), "a standby reports ready"
     await asyncio.sleep(10)
     assert [at >= 15 for at in world.reconciler.starts] == [True]
     world.manager.stop()
@@ -340,7 +340,7 @@ async def test_controllers_start_with_the_lead_and_caches_before():
 
 @pytest.mark.case("runtime-28", "bc")
 @virtual_time
-async def test_a_lost_lease_cancels_the_reconciles_and_ends_with_1():
+async def test_a_lost_lease_cancels_the_reconciles_and_exits_with_1():
     cancelled: list[float] = []
 
     async def a_minute() -> None:
@@ -368,7 +368,7 @@ async def test_a_lost_lease_cancels_the_reconciles_and_ends_with_1():
 
 
 @virtual_time
-async def test_after_a_lost_lease_work_that_does_not_end_is_not_waited_for():
+async def test_after_a_lost_lease_work_that_ignores_cancellation_is_not_awaited():
     world = World(stubborn, elect=True)
     run = world.start()
     await asyncio.sleep(1)
@@ -394,7 +394,7 @@ async def test_after_a_lost_lease_work_that_ends_in_time_is_not_cut_short_later(
 
 
 @virtual_time
-async def test_liveness_asks_the_elector():
+async def test_liveness_includes_the_elector():
     world = World(elect=True)
     run = world.start()
     await asyncio.sleep(1)
@@ -405,7 +405,7 @@ async def test_liveness_asks_the_elector():
     assert await run == 0
 
 
-async def test_signals_mean_what_they_meant_when_the_manager_has_ended():
+async def test_signal_handlers_are_restored_when_the_manager_has_ended():
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     manager = Manager()
     run = asyncio.create_task(manager.run())
@@ -419,7 +419,7 @@ async def test_signals_mean_what_they_meant_when_the_manager_has_ended():
 
 @pytest.mark.case("runtime-29", "ab")
 @virtual_time
-async def test_a_leader_that_cannot_renew_writes_nothing_after_ten_seconds_and_ends_with_1():
+async def test_a_leader_that_cannot_renew_writes_nothing_after_ten_seconds_and_exits_with_1():
     writes: list[float] = []
 
     async def write_every_second() -> None:
@@ -440,12 +440,12 @@ async def test_a_leader_that_cannot_renew_writes_nothing_after_ten_seconds_and_e
     ended = asyncio.get_running_loop().time()
     assert renewed + 9.4 <= writes[-1] <= renewed + 10
     assert renewed + 9.9 <= ended <= renewed + 12
-    assert world.server.holder() == "me", "it expires by itself"
+    assert world.server.holder() == "me", "the lease is not released and expires"
 
 
 @pytest.mark.case("runtime-31", "ab")
 @virtual_time
-async def test_after_a_stall_the_first_write_is_refused_and_the_process_ends_with_1():
+async def test_after_a_stall_the_first_write_is_refused_and_the_process_exits_with_1():
     refused: list[str] = []
 
     async def stall_then_write() -> None:
@@ -470,7 +470,7 @@ async def test_after_a_stall_the_first_write_is_refused_and_the_process_ends_wit
 
 @pytest.mark.case("runtime-33", "b")
 @virtual_time
-async def test_losing_one_of_several_leases_ends_all_work_and_gives_back_the_others():
+async def test_losing_one_of_several_leases_ends_all_work_and_releases_the_others():
     cancelled: list[list[str | None]] = []
 
     async def a_minute() -> None:
@@ -486,7 +486,7 @@ async def test_losing_one_of_several_leases_ends_all_work_and_gives_back_the_oth
     await asyncio.sleep(1)
     world.server.store("two", {**world.server.leases["two"]["spec"], "holderIdentity": "thief"})
     assert await run == 1
-    assert cancelled == [["me", "me", "thief"]], "nothing was given back while work went on"
+    assert cancelled == [["me", "me", "thief"]], "no lease was released while work continued"
     assert [world.server.holder(name) for name in ("one", "three", "two")] == ["", "", "thief"]
 
 
@@ -497,7 +497,7 @@ async def test_losing_one_of_several_leases_ends_all_work_and_gives_back_the_oth
         (KeyError("bug"), "KeyError: 'bug'", True),
     ],
 )
-def test_a_part_that_ends_by_itself_ends_the_process(ending: Exception | None, said: str, traceback: bool):
+def test_a_part_that_ends_unexpectedly_ends_the_process(ending: Exception | None, said: str, traceback: bool):
     @virtual_time
     async def scenario() -> None:
         class Ending:
@@ -534,7 +534,7 @@ async def test_a_port_in_use_is_one_line_and_exit_code_1():
 
 
 @virtual_time
-async def test_the_lease_is_given_back_before_the_last_events_are_written():
+async def test_the_lease_is_released_before_the_last_events_are_written():
     class Recorder(Part):
         async def flush(self, within: float) -> None:
             assert world.server.holder() == ""
@@ -552,7 +552,7 @@ async def test_the_lease_is_given_back_before_the_last_events_are_written():
 
 
 @virtual_time
-async def test_stop_before_the_lead_is_won_touches_no_lease():
+async def test_a_stop_before_leading_touches_no_lease():
     world = World(elect=True)
     theirs = world.server.store("lease", {"holderIdentity": "another", "leaseDurationSeconds": 15})
     run = world.start()
@@ -607,7 +607,7 @@ def spawn(seconds: str) -> subprocess.Popen[str]:
 
 
 def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
-    """All lines up to the one that contains `text`."""
+    """Read the lines up to the one that contains `text`."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:

@@ -45,7 +45,7 @@ CONTRACT = {
     "certwatcher_read_certificate": ("counter", set()),
     "certwatcher_read_certificate_errors": ("counter", set()),
 }
-"""Family (of a counter without `_total`): type and labels."""
+"""Metric family (counters without `_total`) -> type and labels."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def metrics() -> Metrics:
 
 
 def fill(metrics: Metrics) -> None:
-    """Touches every family that has labels."""
+    """Create a series in every family with labels."""
     metrics.controller("c")
     metrics.queue("q")
     for name, (_, labels) in CONTRACT.items():
@@ -73,7 +73,7 @@ def test_families_have_their_types_and_labels(metrics: Metrics):
         assert {label for sample in family.samples for label in sample.labels} - {"le"} == labels, name
 
 
-def test_no_created_series_and_no_others_without_our_prefix(metrics: Metrics):
+def test_no_created_series_and_no_unknown_names_without_our_prefix(metrics: Metrics):
     fill(metrics)
     text = generate_latest(metrics.registry).decode()
     assert "_created{" not in text
@@ -84,7 +84,7 @@ def test_no_created_series_and_no_others_without_our_prefix(metrics: Metrics):
     assert 'controller_runtime_reconcile_total{controller="c",result="success"} 0.0\n' in text
 
 
-def test_what_upstream_presets_is_there_from_the_start(metrics: Metrics):
+def test_series_that_upstream_presets_exist_from_the_start(metrics: Metrics):
     metrics.controller("c")
     read = metrics.registry.get_sample_value
     for result in ("success", "error", "requeue", "requeue_after"):
@@ -120,7 +120,7 @@ def test_two_operators_in_one_process_count_apart():
     assert other.registry.get_sample_value("runtime_events_written_total") == 0
 
 
-def test_clients_and_informers_can_tell_it_everything(metrics: Metrics):
+def test_metrics_implement_the_protocols_of_clients_and_informers(metrics: Metrics):
     client: RequestMetrics = metrics
     informer: InformerMetrics = metrics
     client.requested("GET", "200", "host:443", 0.2, sent=0, received=1000)

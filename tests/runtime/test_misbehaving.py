@@ -1,8 +1,8 @@
-"""A server that misbehaves, as tables: behaviour -> outcome, and requests at most.
+"""Servers that misbehave, as tables: behaviour -> outcome and maximum number of requests.
 
-The first table is an informer's, in virtual time: whatever the server does for ten minutes, it is asked seldom, the
-cache keeps what it has, and all is well again soon after the server is. The second one is the transport's, over
-sockets, where bytes can be wrong in more ways.
+The first table tests an informer in virtual time: whatever the server does for ten minutes, the request rate stays
+low, the cache keeps its objects, and the informer recovers soon after the server. The second one tests the transport
+over sockets, where bytes can be wrong in more ways.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Outcome: TypeAlias = Response | Streamed | Exception
 
 MISBEHAVES = 600.0
 WELL_WITHIN = 130.0
-"""Seconds after the server is well: the longest back-off is 60 s, and a silent watch is left after 90 s."""
+"""Maximum seconds to recover: the longest back-off is 60 s, and a silent watch times out after 90 s."""
 
 NUMBERS = itertools.count(100)
 
@@ -64,18 +64,19 @@ def is_watch(request: Request) -> bool:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What the server answers; None is what it answers when it is well. `requests` at most in ten minutes."""
+    """A behaviour of the server: its response to a request (None: the healthy response), and the maximum number of
+    requests in ten minutes."""
 
     answer: Callable[[Request], Outcome | None]
     requests: int
     from_the_start: bool = True
-    """The informer has never been synced when this begins; otherwise it has one object by then."""
+    """The behaviour begins before the informer has synced; otherwise after it holds one object."""
     lies: bool = False
-    """Nothing in its answers is a list, though it says so."""
+    """Its responses claim to be lists but are none."""
 
 
 def always(outcome: Callable[[], Outcome], *, watches: bool | None = None) -> Callable[[Request], Outcome | None]:
-    """Of all requests, or only of those that are watches, or are not."""
+    """The same outcome for all requests, or only for watches, or only for others."""
     return lambda request: outcome() if watches is None or is_watch(request) == watches else None
 
 
@@ -123,11 +124,11 @@ LIES = {
     ),
     "an object and items without a name": page(pod("a", 1), pod("", 9)),
 }
-"""Answers with 200 that must not pass for an empty list, or for one without `a`."""
+"""Responses with status 200 that must not be taken for an empty list, or for a list without `a`."""
 
 
 def lying(answer: Response) -> Callable[[Request], Outcome | None]:
-    """Also of watches it says that they must begin anew, so that it is asked for a list."""
+    """Answers watches with 410, so that the informer relists, and lists with `answer`."""
     expired = refusal(410, "Expired")
     return lambda request: {"stream": NO_STREAMED_LISTS, "list": answer}.get(verb_of(request), expired)
 
@@ -140,7 +141,7 @@ def lying_in_streams(obj: Json) -> Callable[[Request], Outcome | None]:
 BUSY_FOR_AN_HOUR = event("ERROR", status(429, "TooManyRequests") | {"details": {"retryAfterSeconds": 3600}})
 
 BACKED_OFF = 30
-"""Requests in ten minutes with a back-off that grows to between 30 and 60 s."""
+"""Maximum number of requests in ten minutes with a back-off that grows to between 30 and 60 s."""
 
 INFORMER = {
     "refuses connections": Behaviour(always(lambda: ConnectionRefusedError("refused")), BACKED_OFF),
@@ -205,7 +206,7 @@ INFORMER = {
 
 
 class MisbehavingServer:
-    """Holds `a`; every second event of its life is a bookmark; may misbehave."""
+    """A server that holds the object `a`, sends bookmarks, and misbehaves on request."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
@@ -214,7 +215,7 @@ class MisbehavingServer:
         self.asked = 0
 
     def misbehave(self, misbehaves: bool) -> None:
-        """From now on; open watches break off."""
+        """Start or stop misbehaving; open watches are closed."""
         self.misbehaves = misbehaves
         self.changed.set()
         self.changed = asyncio.Event()
@@ -244,7 +245,7 @@ class MisbehavingServer:
 
 
 class Broken(Streamed):
-    """A watch that is well, with a bookmark every minute, until the server changes."""
+    """A healthy watch with a bookmark every minute, which breaks when the server starts or stops misbehaving."""
 
     def __init__(self, script: list[Step], changed: asyncio.Event) -> None:
         super().__init__(script)
@@ -281,9 +282,9 @@ def test_what_an_informer_does(name: str):
         assert not running.done()
         assert 1 <= server.asked <= behaviour.requests
         if behaviour.lies:
-            assert informer.synced != behaviour.from_the_start, "nothing that it was sent is a list"
+            assert informer.synced != behaviour.from_the_start, "no response was accepted as a list"
         if not behaviour.from_the_start:
-            assert [obj.metadata.name for obj in informer.store.list()] == ["a"], "what is cached stays"
+            assert [obj.metadata.name for obj in informer.store.list()] == ["a"], "cached objects are kept"
         server.misbehave(False)
         async with asyncio.timeout(WELL_WITHIN):
             await informer.wait_synced()
@@ -316,16 +317,16 @@ ELSEWHERE = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: %s/stolen\r\nContent-
 
 @dataclass(frozen=True)
 class Bytes:
-    """What the server sends to each request; `repeated` again and again until it is hung up on. The outcome is the
-    status, or the error, of a GET that may take a second."""
+    """The bytes that the server sends for each request, followed by `repeated` until the client disconnects. `outcome`
+    is the status or the error of a GET with a timeout of one second."""
 
     sent: bytes
     outcome: int | type[Exception]
     repeated: bytes = b""
     holds: bool = False
-    """Keeps the connection open and silent after that."""
+    """The server keeps the connection open and silent afterwards."""
     at_once: bool = False
-    """The outcome is there long before the time of the request is over."""
+    """The outcome is reached long before the timeout of the request."""
 
 
 WIRE = {
@@ -392,7 +393,7 @@ async def test_what_the_transport_does(name: str):
             while case.repeated and not writer.is_closing():
                 writer.write(case.repeated)
                 await writer.drain()
-                await asyncio.sleep(0)  # `drain` alone gives the other side no turn while there is room
+                await asyncio.sleep(0)  # `drain` alone does not yield to the client while the buffer has room
             if case.holds:
                 await reader.read()
         writer.close()
@@ -409,13 +410,13 @@ async def test_what_the_transport_does(name: str):
         if isinstance(case.outcome, int):
             response = await transport.send(request)
             assert response.status == case.outcome
-            assert len(response.body) <= len(BOMB), "not unpacked"
+            assert len(response.body) <= len(BOMB), "the body is not decompressed"
         else:
             began, held = asyncio.get_running_loop().time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             with pytest.raises(case.outcome):
                 await transport.send(replace(request, timeout=60) if case.at_once else request)
             took = asyncio.get_running_loop().time() - began
-            assert not case.at_once or took < 50, "it was not the time that ended it"
+            assert not case.at_once or took < 50, "the request did not end by timeout"
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held < 64 * 1024, "KiB"
-    assert connections <= 2, "aiohttp repeats a GET once that was cut off before any answer"
+    assert connections <= 2, "aiohttp retries a GET once whose connection was closed before any response"
     assert stolen == []

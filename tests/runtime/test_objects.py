@@ -1,4 +1,4 @@
-"""Objects as the cache holds them: nothing lost that is read, nothing held twice."""
+"""Objects in the cache: decoding keeps every field that is read, and equal values are shared."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def child(name: str) -> bytes:
     return msgspec.json.encode({"metadata": metadata, "spec": {"nobody": "reads this"}})
 
 
-def test_what_many_objects_share_is_held_once():
+def test_equal_values_of_many_objects_are_shared():
     first, second = (DECODE(child(name)).metadata for name in ("a", "b"))
     assert first.namespace is second.namespace
     assert first.owner_references is second.owner_references
     pairs = zip(first.labels.items(), second.labels.items(), strict=True)
     assert all(one[0] is two[0] and one[1] is two[1] for one, two in pairs)
-    assert first.labels is not second.labels, "a mutation must not reach other objects"
+    assert first.labels is not second.labels, "shared values must be immutable"
 
 
-def test_metadata_keeps_what_controllers_read():
+def test_metadata_keeps_the_fields_that_controllers_read():
     raw = {
         "name": "a",
         "namespace": "ns",
@@ -70,13 +70,13 @@ def test_the_controller_is_the_owner_that_says_so(controls: int | None):
     [{}, {"metadata": {}}, {"metadata": {"annotations": {}}}],
     ids=["no metadata", "empty", "no annotations"],
 )
-def test_objects_with_less_than_usual_are_decoded(body: dict[str, object]):
+def test_objects_with_missing_fields_are_decoded(body: dict[str, object]):
     raw = msgspec.json.encode(body)
     assert decode_unstructured(raw).raw == decode_complete(raw).raw == body
     assert decode_unstructured(raw).metadata.key == Key("", "")
 
 
-def test_words_for_objects():
+def test_representations_of_objects():
     named = Unstructured({"kind": "PyTorchJob", "metadata": {"name": "a", "namespace": "ns"}})
     assert repr(named) == "<PyTorchJob ns/a>"
     assert repr(Unstructured({"metadata": {"name": "n"}})) == "<object n>"

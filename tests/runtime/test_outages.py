@@ -1,4 +1,4 @@
-"""Absences of the API server: informers and caches wait, ask little, and recover by themselves; in virtual time."""
+"""Outages of the API server in virtual time: informers and caches back off, keep their objects, and recover."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HOLDING = Streamed([added("a", 1), bookmark(2, end=True), HANG])
 
 
 class Server(ScriptedTransport):
-    """One object of each kind under a streamed list; may be away, and notes when it is asked."""
+    """A server with one object of each kind and streamed lists, which can be taken down, and records request times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Server(ScriptedTransport):
         self.open_streams: list[asyncio.Event] = []
 
     def go(self) -> None:
-        """It is gone, and all its connections with it."""
+        """Take the server down and break all its connections."""
         self.away = True
         for stream in self.open_streams:
             stream.set()
@@ -76,7 +76,7 @@ class Server(ScriptedTransport):
 
 
 class _Cut(Streamed):
-    """Ends with an error when it is cut."""
+    """A stream that fails when `cut` is set."""
 
     def __init__(self, steps: list[Step], cut: asyncio.Event) -> None:
         super().__init__(steps)
@@ -90,7 +90,7 @@ class _Cut(Streamed):
 
 
 @virtual_time
-async def test_a_server_that_is_away_at_the_start_is_awaited():
+async def test_an_unreachable_server_at_the_start_is_awaited():
     scene = Scene(*[REFUSED] * 12, HOLDING)
     async with scene.running():
         await asyncio.sleep(60)
@@ -104,8 +104,8 @@ async def test_a_server_that_is_away_at_the_start_is_awaited():
 
 
 @virtual_time
-async def test_a_cache_survives_an_hour_and_is_back_within_a_minute():
-    """Whatever kind asks first wakes the others, so that they do not come back one by one."""
+async def test_a_cache_survives_an_outage_of_an_hour_and_recovers_within_a_minute():
+    """The first kind that reaches the server again ends the back-off of the others, so that all recover together."""
     server, clock = Server(), VirtualClock()
     cache = Cache(Client(server, clock=clock, rng=random.Random(1)), clock=clock, rng=random.Random(2))
     informers = [cache.informer(resource, DECODE) for resource in (PODS, SERVICES, CONFIG_MAPS)]
@@ -117,10 +117,10 @@ async def test_a_cache_survives_an_hour_and_is_back_within_a_minute():
     server.go()
     await asyncio.sleep(3600)
     asked = [at for at in server.times if at > 120]
-    assert 3 * 60 <= len(asked) <= 3 * 120, "each asks every 30 to 60 s"
+    assert 3 * 60 <= len(asked) <= 3 * 120, "each kind retries every 30 to 60 s"
     assert max(after - before for before, after in itertools.pairwise(asked)) <= 60
     assert not running.done()
-    assert cache.synced, "what was known stays readable"
+    assert cache.synced, "cached objects stay readable"
     assert [informer.current for informer in informers] == [False] * 3
     assert [obj.metadata.name for obj in cache.list(PODS)] == ["a"]
     server.away = False
@@ -130,9 +130,9 @@ async def test_a_cache_survives_an_hour_and_is_back_within_a_minute():
     assert clock.monotonic() - came_back <= 60
     first = next(at for at in server.times if at >= came_back)
     back = [at for at in server.times if at >= first]
-    assert back[-1] - first <= 1, "the others follow at once"
-    assert len({*back}) >= 3, "but not all in the same moment"
-    assert handler.calls == ["+a@1!"], "nothing has changed meanwhile"
+    assert back[-1] - first <= 1, "the other kinds follow at once"
+    assert len({*back}) >= 3, "with jitter, not all in the same moment"
+    assert handler.calls == ["+a@1!"], "no object has changed meanwhile"
     running.cancel()
     await asyncio.wait([running])
 
@@ -176,7 +176,7 @@ async def test_bookmarks_inside_a_streamed_list_keep_it_alive_and_do_not_end_it(
 
 
 @virtual_time
-async def test_a_streamed_list_that_falls_silent_after_a_bookmark_is_left():
+async def test_a_streamed_list_that_falls_silent_after_a_bookmark_times_out():
     scene = Scene(watch(added("a", 1), bookmark(5), HANG), page(pod("a", 1)))
     await scene.play()
     assert scene.transport.verbs() == ["stream", "list", "watch@10"]
@@ -193,7 +193,7 @@ async def test_after_a_streamed_list_a_silence_of_90_seconds_ends_the_watch():
 
 @virtual_time
 async def test_a_watch_that_could_not_be_verified_does_not_stay_open():
-    """Nobody would read it until the next try, which may be a minute away."""
+    """It would stay unread until the next attempt, which may be a minute later."""
     unread = Streamed([HANG])
     broken = Streamed([added("a", 1), bookmark(2, end=True), ConnectionResetError("gone")])
     scene = Scene(broken, REFUSED, unread, REFUSED)
@@ -204,8 +204,8 @@ async def test_a_watch_that_could_not_be_verified_does_not_stay_open():
 
 
 @virtual_time
-async def test_each_outage_can_end_early():
-    """By a watch that goes on, and by a list that begins anew."""
+async def test_each_back_off_can_end_early():
+    """Both a resumed watch and a new list end an outage early."""
 
     def outage(*recovery: Answer) -> list[Answer]:
         return [*[REFUSED] * 6, json_response({}), *recovery]
@@ -232,7 +232,7 @@ async def test_each_outage_can_end_early():
     ids=["a bookmark", "an object", "something else", "an empty line"],
 )
 @virtual_time
-async def test_what_names_no_version_leaves_the_last_one(nameless: Step):
+async def test_an_event_without_a_version_keeps_the_last_one(nameless: Step):
     scene = listed(watch(added("d", 11), nameless))
     await scene.play()
     assert scene.transport.verbs()[2:] == ["watch@10", "watch@11"]
@@ -240,8 +240,8 @@ async def test_what_names_no_version_leaves_the_last_one(nameless: Step):
 
 
 @virtual_time
-async def test_an_object_that_goes_while_a_list_is_streamed_is_gone_after_it():
-    """Its deletion comes as an event of the list itself: the object is not among what is kept."""
+async def test_an_object_deleted_during_a_streamed_list_is_not_kept():
+    """The deletion is an event within the streamed list, so the object must not be kept."""
     first = watch(added("a", 1), added("b", 2), bookmark(5, end=True), ERROR_410)
     again = watch(
         added("a", 1), event("DELETED", pod("a", 8)), added("b", 2), bookmark(9, end=True), added("a", 10, "new"), HANG
@@ -254,8 +254,8 @@ async def test_an_object_that_goes_while_a_list_is_streamed_is_gone_after_it():
 
 @pytest.mark.parametrize("streamed", [False, True])
 @virtual_time
-async def test_others_have_their_turn_within_what_takes_long(streamed: bool):
-    """A page, or all that one chunk of a stream brings."""
+async def test_other_tasks_run_during_long_deliveries(streamed: bool):
+    """For a page, and for all events in one chunk of a stream."""
     pods = [pod(f"p{number}") for number in range(100)]
     lines = [
         msgspec.json.encode(line) + b"\n" for line in [*(event("ADDED", obj) for obj in pods), bookmark(5, end=True)]
@@ -286,11 +286,12 @@ async def test_others_have_their_turn_within_what_takes_long(streamed: bool):
     assert longest <= 0.055
 
 
-# Kinds that come and go -----------------------------------------------------------------------------------------------
+# Kinds whose CRD appears and disappears
+# -----------------------------------------------------------------------------------------------
 
 
 @virtual_time
-async def test_a_kind_is_looked_for_ever_more_seldom_and_found_within_35_seconds(
+async def test_discovery_of_a_missing_kind_backs_off_and_finds_it_within_35_seconds(
     capsys: pytest.CaptureFixture[str],
 ):
     scene = Scene(*[refusal(404)] * 8, job_group("pytorchjobs"), HOLDING, resource=JOBS, optional=True)
@@ -303,8 +304,8 @@ async def test_a_kind_is_looked_for_ever_more_seldom_and_found_within_35_seconds
 
 
 @virtual_time
-async def test_discovery_that_fails_is_asked_again_until_it_answers_and_does_not_count_as_synced():
-    """Each question is several tries of the client; between two questions lie two seconds."""
+async def test_failed_discovery_is_retried_and_does_not_count_as_synced():
+    """Each discovery request is retried by the client; two seconds lie between two of them."""
     failures = [ConnectionError("reset")] * 10
     scene = Scene(*failures, refusal(404), job_group("pytorchjobs"), HOLDING, resource=JOBS, optional=True)
     states: list[tuple[bool, bool]] = []
@@ -313,14 +314,14 @@ async def test_discovery_that_fails_is_asked_again_until_it_answers_and_does_not
         await asyncio.sleep(60)
         assert scene.names == ["a"]
     assert states[:11] == [(False, True)] * 11
-    assert states[11:13] == [(True, False), (True, True)], "known to be missing, then there"
+    assert states[11:13] == [(True, False), (True, True)], "first known to be missing, then served"
     delays = scene.transport.delays()
     assert delays[4] == delays[9] == delays[10] == pytest.approx(2)
 
 
 @virtual_time
-async def test_a_kind_that_goes_in_an_outage_holds_up_nobody():
-    """As long as a source is not current, reconciles wait for it."""
+async def test_a_kind_removed_during_an_outage_does_not_block_reconciles():
+    """Reconciles wait while any source is not current."""
     gone: list[Answer] = [REFUSED, refusal(404), refusal(404), *[refusal(404)] * 10]
     scene = Scene(
         job_group("pytorchjobs"), watch(added("a", 1), bookmark(2, end=True)), *gone, resource=JOBS, optional=True
@@ -337,7 +338,7 @@ async def test_a_kind_that_goes_in_an_outage_holds_up_nobody():
 
 
 @virtual_time
-async def test_a_kind_that_comes_back_begins_with_a_list(capsys: pytest.CaptureFixture[str]):
+async def test_a_kind_that_reappears_begins_with_a_list(capsys: pytest.CaptureFixture[str]):
     scene = Scene(
         job_group("pytorchjobs"),
         NO_STREAMED_LISTS,
@@ -352,7 +353,7 @@ async def test_a_kind_that_comes_back_begins_with_a_list(capsys: pytest.CaptureF
     async with scene.running():
         await asyncio.sleep(100)
     assert scene.transport.verbs() == ["GET", "stream", "list", "watch@10", "GET", "list", "watch@20"]
-    assert scene.transport.delays()[3] == pytest.approx(30), "it has just gone"
+    assert scene.transport.delays()[3] == pytest.approx(30), "the kind has just disappeared"
     assert capsys.readouterr().out.count("kind is no longer served") == 1
     assert scene.handler.calls == ["+a@3!", "-a?", "+a@3", "+b@4"]
 
@@ -369,7 +370,7 @@ async def test_discovery_asks_for_the_group_version(resource: Resource, path: st
 
 
 @virtual_time
-async def test_discovery_answers_hold_for_a_second_and_others_than_refusals_say_nothing():
+async def test_discovery_is_cached_for_a_second_and_only_refusals_are_conclusive():
     answers = [
         job_group("pytorchjobs"),
         job_group(),
@@ -389,7 +390,7 @@ async def test_discovery_answers_hold_for_a_second_and_others_than_refusals_say_
     await asyncio.sleep(2)
     with pytest.raises(ConnectionError, match=r"discovery of kubeflow\.org/v1"):
         await discovery.serves(JOBS)
-    assert await discovery.serves(JOBS), "who may not ask has to try"
+    assert await discovery.serves(JOBS), "without the right to discovery, the kind is tried directly"
     for _ in ("nothing", "not found"):
         assert not await discovery.serves(JOBS)
         await asyncio.sleep(2)
@@ -399,7 +400,7 @@ async def test_discovery_answers_hold_for_a_second_and_others_than_refusals_say_
 
 
 @virtual_time
-async def test_waiting_for_a_recovery_leaves_nothing_behind():
+async def test_waiting_for_a_recovery_leaks_nothing():
     recovery, clock = Client(ScriptedTransport()).recovery, VirtualClock()
     recovery.failed()
     assert not await recovery.sleep(5, clock)
@@ -415,7 +416,7 @@ async def test_waiting_for_a_recovery_leaves_nothing_behind():
 
 
 @virtual_time
-async def test_a_handler_that_raises_is_named_with_the_object(capsys: pytest.CaptureFixture[str]):
+async def test_a_failing_handler_is_logged_with_the_object(capsys: pytest.CaptureFixture[str]):
     scene = listed(watch(HANG))
 
     def fail(obj: object, initial: bool) -> None:
@@ -453,8 +454,8 @@ async def test_informers_measure_what_they_do():
 
 
 @virtual_time
-async def test_others_have_their_turn_while_all_are_gone_through():
-    """Every ten hours, of however many objects."""
+async def test_other_tasks_run_during_a_resync():
+    """The resync every ten hours yields, however many objects there are."""
     objects = [added(f"p{number}", number + 1) for number in range(2_000)]
     quiet = [watch(bookmark(5_000), HANG)] * 500
     scene = Scene(watch(*objects, bookmark(5_000, end=True), HANG), *quiet)

@@ -1,4 +1,5 @@
-"""Who may be the controller of what (controller-runtime `pkg/controller/controllerutil/controllerutil_test.go`)."""
+"""Owner references set by `set_controller` (controller-runtime
+`pkg/controller/controllerutil/controllerutil_test.go`)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def child(*references: Json, namespace: str | None = "ns") -> Json:
     return {"kind": "ConfigMap", "metadata": metadata, "data": {"x": "y"}}
 
 
-def test_the_owner_becomes_the_controller_and_the_argument_stays_as_it_was():
+def test_the_owner_becomes_the_controller_and_the_argument_is_not_mutated():
     before = child({**OURS, "uid": "other", "controller": False})
     kept = copy.deepcopy(before)
     made = set_controller(owner(), JOBS, before)
@@ -71,7 +72,7 @@ def test_a_cluster_scoped_owner_may_own_anything():
         (owner(), child({**OURS, "uid": "of a predecessor"}), "already controlled by Job job"),
     ],
 )
-def test_what_controller_runtime_refuses_is_refused(of: PartialObject, to: Json, why: str):
+def test_references_that_controller_runtime_refuses_are_refused(of: PartialObject, to: Json, why: str):
     with pytest.raises(OwnerError, match=why) as caught:
         set_controller(of, JOBS, to)
-    assert isinstance(caught.value, ReconcileError), "one line in the log, and again with back-off"
+    assert isinstance(caught.value, ReconcileError), "a ReconcileError is logged in one line and retried with back-off"

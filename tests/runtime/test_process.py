@@ -1,4 +1,4 @@
-"""What a process sets for itself at start: tried in processes of their own."""
+"""Settings of the operator process at start (malloc), tested in separate processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print(resident() - rest)
 
 
 def resident_after_free(how: str) -> float:
-    """MiB that remain of 64 MiB of blocks that were freed."""
+    """MiB that stay resident after 64 MiB of blocks were freed."""
     command = [sys.executable, "-c", FREE_BETWEEN_BLOCKS, how]
     return float(subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout)
 
@@ -40,5 +40,7 @@ def resident_after_free(how: str) -> float:
     platform.libc_ver()[0] != "glibc" or sys.platform != "linux", reason="only glibc has the thresholds that are set"
 )
 def test_freed_blocks_go_back_to_the_system():
-    assert resident_after_free("unset") > 32, "glibc keeps them by default: otherwise the setting would be pointless"
+    assert resident_after_free("unset") > 32, (
+        "glibc keeps freed blocks by default; otherwise the setting would be pointless"
+    )
     assert resident_after_free("set") < 8

@@ -1,4 +1,4 @@
-"""Events: what is counted, combined and dropped, and how writes are retried. In virtual time."""
+"""The event recorder in virtual time: deduplication, aggregation, rate limit per object, and retries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def job(name: str) -> ObjectReference:
 
 
 class EventServer:
-    """Stores events; `failures` are raised first, one per write; `delays` hold up writes about an object."""
+    """A server that stores events. Each write raises one of `failures` first; `delays` slow down writes about an
+    object."""
 
     def __init__(self) -> None:
         self.events: dict[str, Json] = {}
@@ -130,7 +131,7 @@ async def test_events_about_cluster_scoped_objects_are_in_default_and_odd_names_
 
 
 @virtual_time
-async def test_a_type_that_kubernetes_does_not_know_is_a_bug():
+async def test_an_unknown_event_type_is_a_programming_error():
     async with Running() as running:
         with pytest.raises(ValueError, match="neither Normal nor Warning"):
             running.recorder.event(JOB, "Error", "R", "m")
@@ -155,7 +156,7 @@ async def test_a_repeat_counts_up_the_first_event():
 
 
 @virtual_time
-async def test_an_event_that_has_expired_meanwhile_is_written_anew_with_its_count():
+async def test_an_expired_event_is_recreated_with_its_count():
     async with Running() as running:
         running.recorder.event(JOB, "Normal", "R", "again")
         await asyncio.sleep(1)
@@ -260,7 +261,7 @@ async def test_an_event_that_the_leaders_gate_refuses_is_dropped():
 
 
 @virtual_time
-async def test_after_two_minutes_an_event_is_given_up():
+async def test_an_event_is_dropped_after_two_minutes():
     async with Running() as running:
         running.server.failures = [ConnectionRefusedError("refused")] * 20
         running.recorder.event(JOB, "Normal", "R", "m")
@@ -276,7 +277,7 @@ async def test_after_two_minutes_an_event_is_given_up():
 
 
 @virtual_time
-async def test_slow_objects_hold_up_nobody_else_and_order_is_kept_within_one():
+async def test_slow_writes_delay_only_their_object_and_keep_its_order():
     async with Running() as running:
         for name in ("slow-1", "slow-2", "slow-3"):
             running.server.delays[name] = 60
@@ -295,7 +296,7 @@ async def test_slow_objects_hold_up_nobody_else_and_order_is_kept_within_one():
 
 
 @virtual_time
-async def test_a_server_that_never_answers_is_given_up_in_time():
+async def test_a_server_that_never_answers_times_out():
     async with Running() as running:
         running.server.delays["mnist"] = 3600
         running.recorder.event(JOB, "Normal", "R", "m")
@@ -308,7 +309,7 @@ async def test_a_server_that_never_answers_is_given_up_in_time():
 
 
 @virtual_time
-async def test_events_waiting_for_a_retry_hold_up_nobody():
+async def test_events_waiting_for_a_retry_do_not_delay_others():
     async with Running() as running:
         running.server.failures = [ConnectionRefusedError("refused")] * 10
         for number in range(10):
@@ -332,7 +333,7 @@ async def test_repeats_that_wait_are_written_as_one():
 
 
 @virtual_time
-async def test_what_happens_again_while_it_is_written_has_its_own_two_minutes():
+async def test_a_repeat_during_a_write_has_its_own_two_minutes():
     async with Running() as running:
         running.server.delays["mnist"] = 100
         running.recorder.event(JOB, "Normal", "R", "again")
@@ -344,12 +345,12 @@ async def test_what_happens_again_while_it_is_written_has_its_own_two_minutes():
 
 
 @virtual_time
-async def test_an_event_that_has_expired_is_made_anew_also_after_a_failure():
+async def test_an_expired_event_is_recreated_even_after_a_failure():
     async with Running() as running:
         running.recorder.event(JOB, "Normal", "R", "m")
         await asyncio.sleep(1)
         running.server.events.clear()
-        # the patch finds nothing, the create fails: what is repeated is the create
+        # the patch answers 404 and the create fails, so the create is retried
         running.server.failures = [NotFoundError(404, "NotFound", "", {}), ApiError(503, "Unavailable", "", {})]
         running.recorder.event(JOB, "Normal", "R", "m")
         await asyncio.sleep(30)
@@ -358,7 +359,7 @@ async def test_an_event_that_has_expired_is_made_anew_also_after_a_failure():
 
 
 @virtual_time
-async def test_nothing_is_kept_of_objects_whose_events_are_written():
+async def test_objects_whose_events_are_written_are_forgotten():
     async with Running() as running:
         for number in range(20):
             running.recorder.event(job(f"job-{number}"), "Normal", "R", "m")
@@ -368,7 +369,7 @@ async def test_nothing_is_kept_of_objects_whose_events_are_written():
 
 
 @virtual_time
-async def test_a_thousand_may_wait():
+async def test_a_thousand_events_may_wait():
     running = Running()
     for number in range(1001):
         running.recorder.event(job(f"job-{number}"), "Normal", "R", "m")
@@ -379,7 +380,7 @@ async def test_a_thousand_may_wait():
 
 
 @virtual_time
-async def test_flush_waits_for_the_last_event_but_not_for_ever():
+async def test_flush_waits_for_the_last_event_with_a_timeout():
     async with Running() as running:
         await running.recorder.flush(5)
         assert running.clock.monotonic() == 0
@@ -406,7 +407,7 @@ async def test_names_differ_even_if_the_clock_stands_still():
 
 @virtual_time
 async def test_the_gap_between_events_ends_the_combining_not_their_number():
-    """The ten minutes begin anew with each event."""
+    """Each event restarts the ten minutes."""
     clock = VirtualClock()
     correlator = Correlator(clock, lambda: "uuid", EventLimits(burst=100))
     combined = []
@@ -423,7 +424,7 @@ async def test_the_gap_between_events_ends_the_combining_not_their_number():
 
 
 @virtual_time
-async def test_combined_messages_are_short_and_fields_are_told_apart():
+async def test_combined_messages_are_short_and_fields_are_distinguished():
     await asyncio.sleep(0)
     correlator = Correlator(VirtualClock(), lambda: "uuid", EventLimits(burst=100, combine_from=2))
     first = correlator.correlate(JOB, "Normal", "R", "x" * 1024)
@@ -453,7 +454,7 @@ async def test_names_that_would_be_too_long_are_uuids():
 
 
 @virtual_time
-async def test_what_is_used_is_remembered_longest():
+async def test_the_memory_of_events_is_least_recently_used():
     await asyncio.sleep(0)
     correlator = Correlator(VirtualClock(), lambda: "uuid", EventLimits(remembered=2))
     counts = []
@@ -465,7 +466,7 @@ async def test_what_is_used_is_remembered_longest():
 
 
 @virtual_time
-async def test_only_so_many_objects_are_remembered():
+async def test_the_number_of_remembered_objects_is_bounded():
     await asyncio.sleep(0)
     correlator = Correlator(VirtualClock(), lambda: "uuid", EventLimits(remembered=10))
     for number in range(100):

@@ -1,4 +1,5 @@
-"""Replicas that share a Secret on the embedded API server, and a TLS client that must never be turned away."""
+"""Certificate rotation by replicas that share a Secret on the embedded API server; a TLS client checks that no
+handshake ever fails."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ OPTIONS = RotationOptions(SECRET, (NAME,), (VALIDATING, MUTATING))
 
 @pytest.fixture(autouse=True)
 def webhook_configurations_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`trainop run` refuses them, since it calls no webhooks; here the API server only has to store them."""
+    """Lets the embedded API server store webhook configurations, which it refuses otherwise because it calls none."""
     monkeypatch.setattr(WebhookStrategy, "validate", lambda _strategy, _value: [])
 
 
@@ -65,8 +66,8 @@ def configuration(which: Configuration, *names: str, **metadata: Any) -> Json:
 
 
 class Wire:
-    """The way of one replica to the API server: `before` may hold up or refuse a request, `after` looks at the world
-    after each answer."""
+    """The transport of one replica. `before` may delay or refuse a request; `after` checks the state after each
+    response."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -110,10 +111,10 @@ class Replica:
 
 
 class Lab:
-    """An API server in the process, two configurations, and any number of replicas."""
+    """An embedded API server, two webhook configurations, and any number of replicas."""
 
     def __init__(self) -> None:
-        self.clock = VirtualClock(datetime.now(UTC))  # OpenSSL looks at the real one
+        self.clock = VirtualClock(datetime.now(UTC))  # OpenSSL uses the real clock
         self.api = ApiServer(clock=self.clock, rng=random.Random(3))
         self.client = Client(self.api.transport(), clock=self.clock)
         self.replicas: list[Replica] = []
@@ -153,7 +154,7 @@ class Lab:
             await asyncio.sleep(0.001)
 
     async def call_everyone(self) -> None:
-        """The API server calls every webhook at every replica, trusting what is published."""
+        """Make a TLS handshake with every replica for every webhook, trusting the published bundle."""
         for bundle in set(await self.bundles()):
             for replica in self.replicas:
                 if bundle and replica.certificate.loaded:
@@ -197,12 +198,12 @@ async def test_certificates_of_cert_controller_are_served_unchanged():
         assert served(replica, authority.certificate).split() == server.certificate.split()
         assert replica.wire.sent == [("PATCH", VALIDATING.name, 200), ("PATCH", MUTATING.name, 200)]
         assert replica.metrics.registry.get_sample_value("certwatcher_read_certificate_total") == 1
-        assert replica.certificate.authority == authority.certificate, "readiness asks as clients do"
+        assert replica.certificate.authority == authority.certificate, "readiness performs the handshake of a client"
         assert replica.errors == 0
 
 
 @virtual_time
-async def test_a_certificate_is_made_also_where_nothing_is_to_be_injected():
+async def test_a_certificate_is_created_even_without_configurations_to_inject():
     async with lab() as here:
         replica = here.replica(replace(OPTIONS, configurations=()))
         here.start()
@@ -214,8 +215,8 @@ async def test_a_certificate_is_made_also_where_nothing_is_to_be_injected():
 
 @pytest.mark.case("runtime-40", "c")
 @virtual_time
-async def test_a_change_of_the_authority_turns_no_client_away():
-    """Also not at a replica that hears of the change an hour late."""
+async def test_no_handshake_fails_during_a_change_of_the_authority():
+    """Not even at a replica that observes the change an hour late."""
     authority, server = cert_controller_pairs(authority_left=60)
     async with lab() as here:
         await here.put_secret(secret_data(authority, server))
@@ -289,7 +290,7 @@ async def test_replicas_that_start_together_agree(exists: bool):
 
 
 @virtual_time
-async def test_unknown_fields_of_the_secret_stay():
+async def test_unknown_fields_of_the_secret_are_kept():
     async with lab() as here:
         await here.put_secret({"other": "eA==", "ca.crt": "eA=="}, labels={"kept": "yes"})
         here.replica()
@@ -302,7 +303,7 @@ async def test_unknown_fields_of_the_secret_stay():
 
 
 @virtual_time
-async def test_what_others_change_is_put_right_at_once():
+async def test_foreign_changes_are_reverted_at_once():
     async with lab() as here:
         await here.client.delete(MUTATING.resource, MUTATING.name)
         replica = here.replica()
@@ -374,7 +375,7 @@ async def test_a_configuration_that_changed_meanwhile_is_read_again():
 
 @virtual_time
 async def test_an_authority_waits_for_configurations_that_cannot_be_read():
-    """And what can be done without them is done."""
+    """Steps that do not depend on them are still taken."""
     authority, server = cert_controller_pairs(authority_left=60)
     async with lab() as here:
         await here.put_secret(secret_data(authority, server))
@@ -400,7 +401,7 @@ async def test_an_authority_waits_for_configurations_that_cannot_be_read():
 
 
 @virtual_time
-async def test_a_certificate_that_cannot_be_served_is_an_error_and_the_last_one_stays():
+async def test_a_certificate_that_cannot_be_served_is_an_error_and_the_last_one_is_kept():
     authority, server = cert_controller_pairs()
     async with lab() as here:
         data, annotations = secret_data(authority, server), {"cert-manager.io/certificate-name": "x"}
@@ -415,7 +416,7 @@ async def test_a_certificate_that_cannot_be_served_is_an_error_and_the_last_one_
         assert served(replica, authority.certificate).split() == server.certificate.split()
 
 
-def test_only_what_differs_is_injected():
+def test_only_differing_bundles_are_injected():
     seen = configuration(VALIDATING, "a.example.com", "b.example.com")
     wanted = base64.b64encode(b"pem").decode()
     seen["webhooks"][0]["clientConfig"]["caBundle"] = wanted
@@ -429,5 +430,5 @@ def test_only_what_differs_is_injected():
     assert injection({"metadata": {}}, b"pem") == []
 
 
-def test_a_key_does_not_show_in_logs():
+def test_logs_contain_no_key():
     assert "secret" not in repr(Pair(b"certificate", b"secret"))

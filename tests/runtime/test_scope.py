@@ -1,4 +1,4 @@
-"""What is watched of a kind, per namespace, and what a list in one scope says about the others."""
+"""Watch scopes per namespace: their selectors, the effect of a list on other scopes, and page sizes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_each_namespace_has_its_selectors(namespaces: Namespaces, scopes: list[S
 
 
 @pytest.mark.parametrize("term", ["metadata.namespace=one", "metadata.namespace==one"])
-def test_a_field_selector_for_one_namespace_needs_rights_there_only(term: str):
+def test_a_field_selector_for_one_namespace_needs_rights_only_there(term: str):
     (scope,) = scopes_of(PODS, field_selector=f"spec.nodeName=n,{term}")
     assert scope.namespace == "one"
     assert scopes_of(PODS, field_selector="metadata.namespace!=one")[0].namespace is None
@@ -46,7 +46,7 @@ def in_namespace(event: Json, namespace: str) -> Json:
 
 
 @virtual_time
-async def test_a_list_of_all_other_namespaces_says_nothing_about_the_named_ones():
+async def test_a_list_of_all_other_namespaces_does_not_affect_the_named_ones():
     ours = Streamed([in_namespace(added("a", 1), "one"), bookmark(5, end=True), HANG])
     others = Streamed([in_namespace(added("b", 2), "two"), bookmark(5, end=True), refusal_event()])
     scene = Scene(
@@ -71,8 +71,8 @@ def refusal_event() -> Json:
 
 
 @virtual_time
-async def test_a_page_that_is_too_long_is_asked_for_again_with_fewer_objects():
-    """As a pod may be 1.5 MiB large, 250 of them may be more than the process has memory for."""
+async def test_a_page_that_is_too_large_is_requested_again_with_fewer_objects():
+    """A pod may have 1.5 MiB, so a page of 250 might exceed the memory of the process."""
     too_long = AnswerTooLongError("the answer is longer than 16 MiB")
     scene = Scene(refusal(422), too_long, too_long, page(pod("a"), token="t"), page(pod("b")))
     await scene.play()
@@ -88,8 +88,8 @@ async def test_a_page_that_is_too_long_is_asked_for_again_with_fewer_objects():
 
 
 @virtual_time
-async def test_one_object_that_is_too_long_is_a_failed_list():
-    """Servers that know no pages may answer with more than one, up to as much as 250 of the largest objects."""
+async def test_a_single_object_that_is_too_large_fails_the_list():
+    """A server without paging may answer with more objects, up to the size of 250 of the largest ones."""
     too_long = AnswerTooLongError("the answer is too long")
     scene = Scene(refusal(422), *[too_long] * 5, page(pod("a")))
     await scene.play()
@@ -121,7 +121,7 @@ async def test_pages_are_never_shorter_than_one_object():
 
 
 @virtual_time
-async def test_deletions_in_one_scope_leave_the_other_alone():
+async def test_deletions_in_one_scope_do_not_affect_the_other():
     scene = Scene(
         Streamed([in_namespace(added("a", 1), "one"), bookmark(5, end=True), in_namespace(deleted("a", 6), "one")]),
         Streamed([in_namespace(added("a", 2), "two"), bookmark(5, end=True), HANG]),

@@ -1,4 +1,4 @@
-"""Nothing that may end in a log shows what is secret."""
+"""Representations and tracebacks, which may be logged, contain no secrets."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_traceback_of_our_set_up_has_no_local_variables(json: bool):
 
 
 def test_without_our_set_up_a_traceback_has_local_variables(capsys: pytest.CaptureFixture[str]):
-    """What the page warns of. If this fails structlog has changed, and so may the page."""
+    """The documentation warns of this. If the test fails, structlog has changed, and the page needs an update."""
     structlog.reset_defaults()
     try:
         _fail()

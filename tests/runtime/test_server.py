@@ -114,7 +114,7 @@ async def test_texts_of_health_checks():
             assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-async def test_a_check_that_meets_a_refused_connection_fails():
+async def test_a_check_that_raises_a_connection_error_fails():
     checks = Checks("readyz")
 
     async def connect() -> None:
@@ -124,7 +124,7 @@ async def test_a_check_that_meets_a_refused_connection_fails():
     assert await checks.one("port") == (500, "internal server error: connection refused\n")
 
 
-def test_a_check_has_one_meaning():
+def test_the_name_of_a_check_is_unique():
     checks = Checks("healthz")
     checks.add("ping", lambda: None)
     with pytest.raises(ValueError, match="exists"):
@@ -168,7 +168,7 @@ async def test_a_disabled_server_runs_without_a_port():
 
 
 def make_certificate(directory: Path) -> ssl.SSLContext:
-    """A context that serves a certificate of its own for 127.0.0.1."""
+    """A TLS server context with a self-signed certificate for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "metrics")])
     now = datetime.now(UTC)

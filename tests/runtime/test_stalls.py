@@ -1,4 +1,4 @@
-"""A stall of the event loop is told while it lasts."""
+"""Stalls of the event loop are logged while they last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.patience import PATIENCE
 from trainop.runtime.manager.stalls import StallWatch
 
 
-async def test_a_blocking_call_is_told_with_its_task_and_place():
+async def test_a_blocking_call_is_logged_with_its_task_and_location():
     with capture_logs() as logs:
 
         def lines_about(task: str) -> list[MutableMapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""The store: what changes, and what is found by which index."""
+"""The object store: changes reported by put, remove and prune, and look-ups by index."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def test_versions_compare_as_numbers(version: str, than: str, older: bool):
         (make("a", "4", "other"), False, None),
     ],
 )
-def test_put_tells_what_changed(new: PartialObject, any_version: bool, changes: list[Change[PartialObject]] | None):
+def test_put_reports_changes(new: PartialObject, any_version: bool, changes: list[Change[PartialObject]] | None):
     store: Store[PartialObject] = Store()
     store.put(A)
     assert store.put(new, any_version=any_version) == changes
     assert store.get(new.metadata.key) == (A if changes in (None, []) else new)
 
 
-def test_remove_is_of_one_incarnation():
+def test_remove_applies_to_one_uid_only():
     store: Store[PartialObject] = Store()
     store.put(A)
     assert store.remove(make("a", "9", "other")) == []
@@ -68,7 +68,7 @@ def test_remove_is_of_one_incarnation():
     assert len(store) == 0
 
 
-def test_prune_keeps_to_its_namespace():
+def test_prune_affects_only_its_namespace():
     store: Store[PartialObject] = Store()
     elsewhere = PartialObject(Metadata(name="c", namespace="other", resource_version="1"))
     for obj in (A, make("b"), elsewhere):
@@ -93,10 +93,10 @@ def test_indices_follow_every_change():
     assert [obj.metadata.name for obj in store.by_index("job", "x")] == ["a"]
     store.remove(make("a", "3"))
     assert store.by_index("job", "x") == []
-    assert not store._buckets["job"], "empty buckets are not kept"
+    assert not store._buckets["job"], "empty index buckets are removed"
 
 
-def test_index_that_is_not_there_or_taken_is_refused():
+def test_unknown_and_duplicate_index_names_are_refused():
     store: Store[PartialObject] = Store({"owner": by_controller})
     with pytest.raises(KeyError):
         store.by_index("nope", "x")
@@ -105,7 +105,7 @@ def test_index_that_is_not_there_or_taken_is_refused():
         store.add_index("owner", by_namespace)
 
 
-def test_failing_index_finds_nothing_and_stops_nothing(capsys: pytest.CaptureFixture[str]):
+def test_failing_index_finds_nothing_and_does_not_affect_others(capsys: pytest.CaptureFixture[str]):
     store: Store[PartialObject] = Store({"broken": lambda obj: (obj.metadata.labels["absent"],)})
     store.put(A)
     assert store.get(KEY) is A

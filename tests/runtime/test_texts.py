@@ -1,4 +1,4 @@
-"""Texts that leave the process: never longer than their limit, and what is left out is counted."""
+"""Bounds of texts that leave the process: none exceeds its limit, and omissions are counted."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_no_text_is_longer_than_its_limit_and_none_is_lost_uncounted(text: str, 
         (["a", "b"], 20_000, "a, b ... (and 19,998 more)"),
     ],
 )
-def test_what_is_not_shown_of_a_list_is_counted(texts: list[str], total: int, joined: str):
+def test_omitted_items_of_a_list_are_counted(texts: list[str], total: int, joined: str):
     assert join_some(texts, total) == joined
 
 
-def test_no_more_of_a_long_list_is_made_than_is_shown():
+def test_a_long_list_is_evaluated_only_as_far_as_shown():
     made = []
 
     def texts():
@@ -72,7 +72,7 @@ def test_a_long_text_is_not_copied():
     assert peak < 100_000
 
 
-def test_an_error_of_the_server_is_told_in_short_and_judged_by_all_of_it():
+def test_a_server_error_is_shortened_but_evaluated_in_full():
     error = api_error(422, b'{"kind":"Status","reason":"Invalid","message":"%s the end"}' % (b"x" * 3_000_000))
     assert len(str(error)) <= LONGEST
     assert error.message.endswith("the end")

@@ -1,4 +1,4 @@
-"""The operators of `docs/runtime-tutorial.md`: the listings are the files, and the files do what the page says."""
+"""The operators of `docs/runtime-tutorial.md`: its listings equal the files, and the operators work as described."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARED = Resource("example.com", "v1", "sharedsecrets", "SharedSecret")
 
 
 def load(name: str) -> ModuleType:
-    """A fresh copy of the example: its operator and its database belong to one test."""
+    """Import the example anew, so that each test has a separate operator and database."""
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec
     assert spec.loader
@@ -117,7 +117,7 @@ async def test_a_database_user_from_creation_to_deletion():
         await cluster.wait_gone(SECRETS, "ann")
 
 
-async def test_a_database_that_is_away_is_waited_for_and_a_deletion_waits_too(monkeypatch: pytest.MonkeyPatch):
+async def test_an_unreachable_database_delays_creation_and_deletion(monkeypatch: pytest.MonkeyPatch):
     module = load("database_users")
     monkeypatch.setattr(module, "RETRY_AFTER", 0.05)
     module.database.available = False
@@ -188,7 +188,7 @@ async def test_a_shared_secret_from_creation_to_deletion():
         assert (await client.get(SECRETS, "pull", "default"))["data"] == source("2")["data"]
 
 
-async def test_a_secret_of_somebody_else_is_never_overwritten():
+async def test_a_foreign_secret_is_never_overwritten():
     module = load("shared_secrets")
     theirs = {**source("theirs"), "metadata": {"name": "pull", "namespace": "one"}}
     async with TestCluster(EXAMPLES / "shared-secret-crd.yaml", namespace("one", team="a"), theirs) as cluster:

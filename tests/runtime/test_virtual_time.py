@@ -1,4 +1,4 @@
-"""The loop of the tests whose time jumps."""
+"""The event loop with virtual time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.runtime.virtual_time import virtual_time
 
 @virtual_time
 async def test_no_time_passes_while_a_thread_works():
-    """Else a timeout would depend on how busy the machine is."""
+    """Otherwise a timeout would depend on the load of the machine."""
     loop = asyncio.get_running_loop()
     release = threading.Event()
     real = threading.Timer(0.2, release.set)

@@ -1,6 +1,6 @@
-"""Which keys an event adds, and with which priority.
+"""Mappers and predicates: the keys that an event adds to the queue, and their priority.
 
-Of case runtime-26 this shows what is enqueued; whose children a reconcile sees is for the tests of the reconciler.
+For case runtime-26, these tests prove what is enqueued; the tests of the reconciler prove which children it sees.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def make_handler(
 
 
 @virtual_time
-async def test_what_is_no_news_has_low_priority():
+async def test_initial_and_resync_events_have_low_priority():
     await asyncio.sleep(0)
     handler, added = make_handler(EnqueueObject())
     handler.add(make("first"), True)
@@ -122,7 +122,7 @@ async def test_a_tombstone_adds_the_owner_of_the_last_known_object_or_the_key():
 
 
 @virtual_time
-async def test_an_update_concerns_the_owners_of_both_states_each_once():
+async def test_an_update_adds_the_owners_of_both_states_once_each():
     handler, added = make_handler(OF_JOB)
     handler.update(make("pod", owner(name="a")), make("pod", owner(name="b"), version="2"))
     handler.update(make("pod", owner(name="c")), make("pod", owner(name="c"), version="2"))
@@ -131,7 +131,7 @@ async def test_an_update_concerns_the_owners_of_both_states_each_once():
 
 @pytest.mark.parametrize("fails", ["old", "new"])
 @virtual_time
-async def test_a_mapper_that_raises_for_one_state_is_asked_for_the_other(fails: str):
+async def test_a_mapper_that_raises_for_one_state_is_called_for_the_other(fails: str):
     def names(obj: PartialObject) -> list[Key]:
         if obj.metadata.name == fails:
             raise KeyError("a mistake")
@@ -152,7 +152,7 @@ async def test_a_mapped_object_adds_what_the_function_names():
 
 
 @virtual_time
-async def test_predicates_choose_events_and_all_have_to_agree():
+async def test_an_event_has_to_pass_all_predicates():
     handler, added = make_handler(
         EnqueueObject(),
         Changed(lambda obj: obj.metadata.generation),

@@ -1,4 +1,4 @@
-"""The step machine of list and watch, as tables; what its steps add up to is shown in `test_informer.py`."""
+"""The state machine of list and watch as tables; `test_informer.py` tests sequences of its steps."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def test_answers_to_failures(state: State, cause: Cause, verb: Verb, delay: tupl
 
 
 @pytest.mark.parametrize("cause", [Cause.DISCONNECTED, Cause.THROTTLED, Cause.UNAVAILABLE])
-def test_page_that_failed_is_asked_again(cause: Cause):
+def test_failed_page_is_requested_again(cause: Cause):
     assert follow(LISTING, Ended(cause))[1].token == "t"
 
 
 @pytest.mark.parametrize("cause", [Cause.EXPIRED, Cause.TOO_LARGE, Cause.UNREADABLE])
-def test_list_that_cannot_go_on_begins_again(cause: Cause):
+def test_list_that_cannot_continue_restarts(cause: Cause):
     assert follow(LISTING, Ended(cause))[1].token == ""
 
 
@@ -98,7 +98,7 @@ def test_first_action_is_a_streamed_list_unless_refused_before():
     assert begin(random.Random(1), streams=False)[1] == Action(Verb.PAGE)
 
 
-def test_retry_after_is_the_least_delay():
+def test_retry_after_is_the_minimum_delay():
     assert follow(WATCHING, Ended(Cause.THROTTLED, retry_after=7))[1].delay == 7
     assert follow(WATCHING, Ended(Cause.THROTTLED, retry_after=0.1))[1].delay >= 0.8
 
@@ -126,8 +126,8 @@ def test_an_event_restores_the_trust_also_if_the_watch_breaks_off_then():
 
 
 @pytest.mark.parametrize("streams", [True, False])
-def test_each_list_may_begin_again_once(streams: bool):
-    """Pages of one list at once, then with back-off; the next list has its own try."""
+def test_each_list_may_restart_once(streams: bool):
+    """A list restarts its pages once at once, then with back-off; the next list has a new attempt."""
     expired = Ended(Cause.EXPIRED)
     state, action = follow(LISTING, expired)
     assert (action.verb, action.token, action.delay) == (Verb.PAGE, "", 0)
@@ -142,30 +142,30 @@ def test_each_list_may_begin_again_once(streams: bool):
     assert (action.verb, action.token, action.delay) == (Verb.PAGE, "", 0)
 
 
-def test_each_watch_that_brought_something_may_hurry_once():
+def test_each_watch_with_events_may_restart_at_once_once():
     state, action = follow(WATCHING, Ended(Cause.TOO_LARGE))
     assert (action.verb, action.delay) == (Verb.PAGE, 0)
     state, _ = follow(state, Paged("", "5"))
     _, action = follow(state, Ended(Cause.TOO_LARGE))
-    assert action.delay > 0, "not in a tight loop"
+    assert action.delay > 0, "not in a hot loop"
     _, action = follow(state, Ended(Cause.TOO_LARGE, "6", made_progress=True))
     assert action.delay == 0
 
 
-def test_watches_that_end_at_once_come_ever_more_seldom_until_one_lasts():
+def test_watches_that_end_at_once_back_off_until_one_lasts():
     state, delays = WATCHING, []
     for version in range(11, 18):
         state, action = follow(state, Ended(Cause.BRIEF, str(version), made_progress=True))
         assert (action.verb, action.version) == (Verb.WATCH, str(version))
         delays.append(action.delay)
-    assert delays[0] == 0, "a server may cut one short"
+    assert delays[0] == 0, "a server may end one watch early"
     for delay, least in zip(delays[1:], (0.8, 1.6, 3.2, 6.4, 12.8, 25.6), strict=True):
         assert least <= delay <= 2 * least
     state, _ = follow(state, Ended(Cause.CLOSED, "30", made_progress=True))
     assert follow(state, Ended(Cause.BRIEF, "31", made_progress=True))[1].delay == 0
 
 
-def test_three_mute_watches_in_a_row_end_in_a_list():
+def test_three_consecutive_silent_watches_cause_a_relist():
     state, action = follow(WATCHING, Ended(Cause.MUTE))
     state, action = follow(state, Ended(Cause.MUTE))
     state, action = follow(state, Ended(Cause.SILENT, "12", made_progress=True))
@@ -174,8 +174,8 @@ def test_three_mute_watches_in_a_row_end_in_a_list():
         assert (action.verb, action.delay) == (verb, 0)
 
 
-def test_a_long_wait_is_no_calm_time():
-    """What counts is the time without a failure after the wait that the last one asked for."""
+def test_a_long_delay_is_no_calm_time():
+    """The calm time starts after the delay that the last failure requested."""
     state, action = follow(WATCHING, Ended(Cause.THROTTLED, retry_after=300), now=0)
     assert action.delay == 300
     state, action = follow(state, Ended(Cause.THROTTLED), now=301)
@@ -184,7 +184,7 @@ def test_a_long_wait_is_no_calm_time():
     assert 0.8 <= action.delay <= 1.6
 
 
-def test_watches_end_at_different_times():
+def test_watch_timeouts_are_jittered():
     rng = random.Random(1)
     timeouts = {step(WATCHING, Ended(Cause.CLOSED), 0.0, rng)[1].timeout for _ in range(100)}
     assert min(timeouts) >= 300
@@ -202,8 +202,8 @@ def test_watches_end_at_different_times():
     ),
     st.randoms(use_true_random=False),
 )
-def test_no_history_leads_into_a_tight_loop(outcomes: list[Paged | Ended], rng: random.Random):
-    """Whatever happens, two actions in a row without progress are never both immediate."""
+def test_no_sequence_of_outcomes_causes_a_hot_loop(outcomes: list[Paged | Ended], rng: random.Random):
+    """Whatever happens, two consecutive actions without progress are never both immediate."""
     state, action = begin(rng)
     immediate, now = 0, 0.0
     for outcome in outcomes:
@@ -212,7 +212,7 @@ def test_no_history_leads_into_a_tight_loop(outcomes: list[Paged | Ended], rng: 
         state, action = step(state, outcome, now, rng)
         now += action.delay
         assert 0 <= action.delay <= max(2 * MAX_BACKOFF, 5.0)
-        long = (Cause.CLOSED, Cause.SILENT, Cause.MUTE)  # each took seconds
+        long = (Cause.CLOSED, Cause.SILENT, Cause.MUTE)  # each action took seconds
         progress = isinstance(outcome, Paged) or outcome.made_progress or outcome.cause in long
         immediate = 0 if action.delay or progress else immediate + 1
         assert immediate <= 2

@@ -65,12 +65,12 @@ def review(
 
 
 def check(obj: Json, old: Json | None) -> AdmissionResponse:
-    """Refuses what asks for something bad."""
+    """A validator that refuses objects marked as bad."""
     return deny("spec is bad", "take care") if obj.get("spec") == "bad" else allow("take care")
 
 
 class Caller:
-    """The API server's part: trusts the authority, sends reviews."""
+    """A client in the role of the API server: trusts the authority and sends reviews."""
 
     def __init__(self, server: WebhookServer, session: aiohttp.ClientSession) -> None:
         self.url = f"https://localhost:{server.port}"
@@ -82,7 +82,7 @@ class Caller:
             return answer.status, await answer.json()
 
     async def respond(self, path: str, body: Any, **options: Any) -> Json:
-        """The response inside an answer that must be 200."""
+        """The `response` of a review whose HTTP status must be 200."""
         status, answer = await self.post(path, body, **options)
         assert (status, answer["kind"]) == (200, "AdmissionReview")
         response: Json = answer["response"]
@@ -143,7 +143,7 @@ async def test_an_invalid_object_is_denied_in_the_version_that_was_asked(version
 
 
 @pytest.mark.case("runtime-39", "bd")
-async def test_requests_that_are_none():
+async def test_invalid_requests():
     async with serving({PATH: validating(check)}) as (_, caller):
         for body, content_type, code, message in (
             (review(), "text/plain", 400, "contentType=text/plain, expected application/json"),
@@ -163,7 +163,7 @@ async def test_requests_that_are_none():
 
 
 @pytest.mark.case("runtime-39", "c")
-async def test_a_handler_that_raises_concerns_one_request_only():
+async def test_a_handler_that_raises_affects_only_its_request():
     def judge(request: AdmissionRequest) -> AdmissionResponse:
         if request.namespace == "bug":
             raise KeyError("spec")
@@ -184,7 +184,7 @@ async def test_a_handler_that_raises_concerns_one_request_only():
 
 @pytest.mark.case("runtime-39", "e")
 @virtual_time
-async def test_a_slow_handler_is_answered_for_before_the_api_server_gives_up():
+async def test_a_slow_handler_is_answered_before_the_api_server_times_out():
     ended = []
 
     async def think(_: AdmissionRequest) -> AdmissionResponse:
@@ -246,13 +246,13 @@ BAD, GOOD = {"spec": "bad", "metadata": {"finalizers": ["x"]}}, {"spec": "good"}
         ("CONNECT", BAD, None, True),
     ],
 )
-def test_validators_judge_by_operation(operation: str, obj: Json | None, old: Json | None, allowed: bool):
+def test_validators_are_called_by_operation(operation: str, obj: Json | None, old: Json | None, allowed: bool):
     verdict = validating(check)(request(operation, obj, old))
     assert isinstance(verdict, AdmissionResponse)
     assert verdict.allowed is allowed
 
 
-def test_deletions_are_judged_on_demand():
+def test_deletions_are_validated_on_demand():
     judge = validating(check, lambda old: deny(f"{old['spec']} stays"))
     verdict = judge(request("DELETE", None, GOOD))
     assert isinstance(verdict, AdmissionResponse)
@@ -290,7 +290,7 @@ def test_defaults_may_be_set_in_place_or_returned(result: str):
     assert asked.object == {"spec": {}}
 
 
-async def test_dry_runs_are_told_and_paths_are_taken_once():
+async def test_handlers_see_dry_runs_and_paths_are_unique():
     seen = []
 
     def judge(asked: AdmissionRequest) -> AdmissionResponse:
@@ -344,7 +344,7 @@ async def test_a_pair_that_does_not_match_is_not_shown_to_clients():
     await asyncio.wait([running])
 
 
-async def test_a_slow_handler_is_named(capsys: pytest.CaptureFixture[str]):
+async def test_a_slow_handler_is_logged(capsys: pytest.CaptureFixture[str]):
     clock = VirtualClock()
     now = 0.0
 
@@ -359,7 +359,7 @@ async def test_a_slow_handler_is_named(capsys: pytest.CaptureFixture[str]):
     assert "slow webhook handler" in capsys.readouterr().out
 
 
-def test_warnings_stay_when_an_update_of_metadata_is_let_through():
+def test_warnings_are_kept_when_an_update_of_metadata_is_allowed():
     judge = validating(lambda obj, old: deny("never", "look out"))
     before = {"metadata": {"name": "a", "finalizers": ["x"]}, "spec": 1}
     verdict = judge(AdmissionRequest("u", "UPDATE", object={"metadata": {"name": "a"}, "spec": 1}, old_object=before))
@@ -383,7 +383,7 @@ def test_a_pair_that_does_not_match_leaves_the_old_one():
     assert certificate.load(other.certificate, other.key)
 
 
-async def test_a_folder_is_read_again_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+async def test_a_folder_is_read_periodically(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     metrics, certificate, clock = Metrics(), ServingCertificate(), VirtualClock()
     folder = CertificateFolder(tmp_path, certificate, metrics=metrics, clock=clock)
     value = metrics.registry.get_sample_value
@@ -404,8 +404,8 @@ async def test_a_folder_is_read_again_and_again(tmp_path: Path, capsys: pytest.C
     (tmp_path / "tls.key").write_bytes(AUTHORITY.key)
     await folder.reload()
     told = capsys.readouterr().out.count("cannot load serving certificate")
-    assert told == 3, "once for each kind of trouble, and again when it comes back"
-    assert not certificate.load(SERVER.certificate, SERVER.key), "it is served still"
+    assert told == 3, "logged once for each error, and again when it recurs"
+    assert not certificate.load(SERVER.certificate, SERVER.key), "the last valid pair is still served"
 
 
 def nest(levels: int, inner: str = "1") -> str:
@@ -424,7 +424,7 @@ async def test_an_object_that_is_too_deep_is_refused_unless_it_is_stored_already
             for path in (PATH, "/mutate"):
                 response = await caller.respond(path, body.encode())
                 assert response["uid"] == "u-1"
-                assert response["allowed"] == (old_is_deep or stored), "what is stored can be changed and deleted"
+                assert response["allowed"] == (old_is_deep or stored), "a stored object can be changed and deleted"
                 if not response["allowed"]:
                     assert response["status"]["message"] == "the object must not be nested more than 200 levels deep"
 
@@ -444,7 +444,7 @@ async def test_an_object_that_is_too_deep_is_refused_unless_it_is_stored_already
         b"null",
     ],
 )
-async def test_what_is_no_review_is_answered(body: bytes):
+async def test_a_body_that_is_no_review_gets_a_response(body: bytes):
     async with serving({PATH: validating(check)}) as (_, caller):
         response = await caller.respond(PATH, body)
         assert (response["allowed"], response["status"]["code"]) == (False, 400)

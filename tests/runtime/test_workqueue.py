@@ -1,4 +1,4 @@
-"""The work queue in virtual time."""
+"""The rate-limited priority work queue in virtual time."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ async def test_a_raised_key_goes_to_the_end_of_its_new_level():
 
 
 @virtual_time
-async def test_a_key_that_is_asked_for_again_is_as_urgent_as_it_was():
-    """Else what is nearly done would wait behind all that is new."""
+async def test_a_requeued_key_keeps_its_priority():
+    """Otherwise nearly finished work would wait behind all new keys."""
     queue = make_queue()
     for key, priority in ((A, 10), (B, LOW_PRIORITY)):
         queue.add(key, priority)
@@ -70,13 +70,13 @@ async def test_a_key_that_is_asked_for_again_is_as_urgent_as_it_was():
         queue.done(key)
     await VirtualClock().sleep(2)
     queue.add(C, 5)
-    assert queue.depths() == {10: 1, 0: 1, 5: 1}, "but never less urgent than what is new"
+    assert queue.depths() == {10: 1, 0: 1, 5: 1}, "but never below the priority of new keys"
     assert await take_all(queue) == [A, C, B]
 
 
 @pytest.mark.case("runtime-20", "abc")
 @virtual_time
-async def test_adds_while_a_key_is_worked_on_mean_exactly_one_more_run():
+async def test_adds_while_a_key_is_processed_cause_exactly_one_more_run():
     queue = make_queue()
     clock = VirtualClock()
     running: list[Key] = []
@@ -112,7 +112,7 @@ async def test_adds_while_a_key_is_worked_on_mean_exactly_one_more_run():
 
 @pytest.mark.case("runtime-22", "a")
 @virtual_time
-async def test_an_add_makes_a_waiting_key_ready_and_its_delay_is_gone():
+async def test_an_add_makes_a_delayed_key_ready_and_cancels_its_delay():
     queue = make_queue()
     queue.add_after(A, 60)
     assert (len(queue), queue.waiting) == (0, 1)
@@ -125,7 +125,7 @@ async def test_an_add_makes_a_waiting_key_ready_and_its_delay_is_gone():
 
 @pytest.mark.case("runtime-22", "b")
 @virtual_time
-async def test_of_two_delays_the_shorter_holds_in_either_order():
+async def test_the_shorter_of_two_delays_wins_in_either_order():
     clock = VirtualClock()
     for first, second in ((60, 10), (10, 60)):
         queue = make_queue()
@@ -141,7 +141,7 @@ async def test_of_two_delays_the_shorter_holds_in_either_order():
 
 
 @virtual_time
-async def test_a_delayed_key_that_becomes_due_while_worked_on_waits_for_done():
+async def test_a_delayed_key_that_becomes_due_while_processed_waits_for_done():
     queue, clock = make_queue(), VirtualClock()
     queue.add(A)
     await queue.get()
@@ -192,12 +192,12 @@ async def test_initial_items_are_not_starved_by_a_steady_stream():
     mine = [(key, at) for key, at in done if key.name.startswith("initial")]
     assert [key for key, _ in mine] == initial
     assert mine[-1][1] <= 110
-    # And the share is not more than was promised.
+    # The share of old items does not exceed one in ten.
     assert mine[-1][1] >= 99
 
 
 @virtual_time
-async def test_heaps_do_not_keep_leftovers_and_lose_nothing():
+async def test_heaps_drop_stale_entries_and_lose_no_key():
     queue, clock = make_queue(), VirtualClock()
     low = [Key("ns", f"low-{i}") for i in range(50)]
     for key in low:
@@ -207,7 +207,7 @@ async def test_heaps_do_not_keep_leftovers_and_lose_nothing():
         queue.add_after(A, 1000 - i / 100)
         queue.add_after(B, 970)
         queue.add(Key("ns", f"news-{i}"), 1000)
-        if i % 10 != 8:  # when it is not the turn of the oldest
+        if i % 10 != 8:  # every other get returns the key of highest priority
             queue.done(await queue.get())
     assert len(queue._ready) < 64 + 5 * len(queue._entries)
     assert len(queue._oldest) <= 10 * (len(queue._entries) + 1)
@@ -223,7 +223,7 @@ async def test_heaps_do_not_keep_leftovers_and_lose_nothing():
 
 
 @virtual_time
-async def test_one_of_ten_is_the_oldest_even_among_leftovers():
+async def test_one_of_ten_is_the_oldest_despite_stale_entries():
     queue = make_queue()
     for i in range(30):
         queue.add(Key("ns", f"low-{i}"), LOW_PRIORITY)
@@ -236,7 +236,7 @@ async def test_one_of_ten_is_the_oldest_even_among_leftovers():
 
 
 @virtual_time
-async def test_a_delay_that_is_none_makes_a_key_due_at_once():
+async def test_a_delay_of_zero_or_less_makes_a_key_due_at_once():
     queue = make_queue()
     queue.add_after(A, 0)
     queue.add_after(B, -5, priority=1)
@@ -254,7 +254,7 @@ async def test_a_delayed_add_of_a_due_key_can_raise_its_priority():
 
 
 @virtual_time
-async def test_each_waiting_key_comes_at_its_own_time():
+async def test_each_delayed_key_becomes_ready_at_its_time():
     queue, clock = make_queue(), VirtualClock()
     queue.add_after(C, 30)
     queue.add_after(A, 10)
@@ -269,7 +269,7 @@ async def test_each_waiting_key_comes_at_its_own_time():
 
 
 @virtual_time
-async def test_forgetting_starts_the_back_off_anew():
+async def test_forget_resets_the_back_off():
     queue = make_queue()
     for _ in range(5):
         queue.add_rate_limited(A)
@@ -288,7 +288,7 @@ async def test_failures_double_the_delay_up_to_the_cap_and_success_forgets():
         exact = min(1000.0, 0.005 * 2 ** (n - 1))
         assert 0.9 * exact <= delay <= 1.1 * exact
     assert delays[18] == pytest.approx(1000, rel=0.1)
-    assert len({round(delay / 0.005 / 2**n, 6) for n, delay in enumerate(delays[:10])}) > 5, "there is jitter"
+    assert len({round(delay / 0.005 / 2**n, 6) for n, delay in enumerate(delays[:10])}) > 5, "the delay is jittered"
     assert limiter.retries(A) == 20
     limiter.forget(A)
     assert limiter.delay(A) == pytest.approx(0.005, rel=0.1)
@@ -320,7 +320,7 @@ async def test_many_failing_keys_share_ten_retries_a_second():
 
 
 @virtual_time
-async def test_acquiring_waits_for_the_token():
+async def test_acquire_waits_for_a_token():
     clock = VirtualClock()
     bucket = TokenBucket(clock, 20, 30)
     for _ in range(50):
@@ -343,7 +343,7 @@ async def test_rate_limited_adds_come_at_priority_zero():
 
 
 @virtual_time
-async def test_shutdown_drops_everything_wakes_everybody_and_can_be_repeated():
+async def test_shutdown_drops_all_keys_wakes_all_workers_and_is_idempotent():
     queue, clock = make_queue(), VirtualClock()
     queue.add(A)
     assert await queue.get() == A
@@ -369,7 +369,7 @@ async def test_shutdown_drops_everything_wakes_everybody_and_can_be_repeated():
 
 
 @virtual_time
-async def test_a_wake_up_of_a_cancelled_worker_is_passed_on():
+async def test_the_wake_up_of_a_cancelled_worker_is_passed_on():
     queue = make_queue()
     async with asyncio.TaskGroup() as tasks:
         first, second = tasks.create_task(queue.get()), tasks.create_task(queue.get())
@@ -428,4 +428,4 @@ async def test_depth_by_priority_when_asked_for():
         queue.add(f"x{number}", number)
     assert (depth(30), depth(8), depth(7)) == (1, 1, None)
     assert depth("exceeded_cardinality_limit") == 7
-    assert depth(LOW_PRIORITY) == 2, "what has its series keeps it"
+    assert depth(LOW_PRIORITY) == 2, "an existing series is kept"

@@ -1,7 +1,7 @@
-"""An event loop whose time jumps: a test of ten minutes takes milliseconds, and always the same way.
+"""An event loop with virtual time: a test of ten minutes takes milliseconds and is deterministic.
 
-Whenever nothing is ready to run, the loop's time jumps to the next timer. It waits for what runs in the loop's
-executor, however long that really takes, but not for real sockets and other threads.
+When no task is ready, the loop's time jumps to the next timer. The loop waits for calls in its executor, however long
+they take in real time, but not for real sockets or other threads.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class DeadlockError(RuntimeError):
-    """Nothing is ready, no timer is set: nothing can ever happen again."""
+    """Raised when no task is ready and no timer is set, so that the loop could never continue."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Instead of waiting for a timer it moves the time there."""
+    """A selector that advances the time to the next timer instead of waiting for it."""
 
     now = 0.0
     threads = 0
-    """Calls that run in the executor."""
+    """Number of calls that run in the executor."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events: list[tuple[selectors.SelectorKey, int]] = super().select(0)
@@ -47,7 +47,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Begins at time 0."""
+    """An event loop whose `time()` begins at 0 and jumps from timer to timer."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -68,12 +68,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._jumping.threads -= 1
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass without a turn of the loop: the process stalls."""
+        """Advance the time without running any task, as if the process had stalled."""
         self._jumping.now += seconds
 
 
 class VirtualClock:
-    """The clock of a `VirtualTimeLoop`; the wall clock can be set at will and tells nothing about `monotonic`."""
+    """The clock of a `VirtualTimeLoop`. The wall clock can be set independently of `monotonic`."""
 
     def __init__(self, start: datetime = EPOCH) -> None:
         self._start = start
@@ -89,11 +89,11 @@ class VirtualClock:
         await asyncio.sleep(seconds)
 
     def jump(self, seconds: float) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock forward or back."""
         self._offset += timedelta(seconds=seconds)
 
     def stall(self, seconds: float) -> None:
-        """The event loop stands still for so long."""
+        """Stall the event loop for `seconds`."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
         loop.advance(seconds)
