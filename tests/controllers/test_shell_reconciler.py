@@ -101,6 +101,21 @@ def test_annotations_are_merged_and_removed(monkeypatch: pytest.MonkeyPatch) -> 
     run()
 
 
+def test_the_end_of_a_job_does_not_depend_on_its_annotations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy may refuse every change of a job's metadata; its status is another resource."""
+    follow(monkeypatch, Plan({"a": "1"}, {"conditions": [CREATED]}, status_first=True, annotations_required=False))
+
+    @virtual_time
+    async def run() -> None:
+        shell = shell_with_job()
+        shell.client.fail("patch merge", JOBS, api_error(422, "Invalid"))
+        await shell.look()
+        assert "annotations" not in shell.job()["metadata"]
+        assert shell.conditions() == [("Created", "True")]
+
+    run()
+
+
 @pytest.mark.parametrize("verb", ["patch merge", "patch status"])
 def test_a_conflict_is_a_quiet_second_look(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     told = (Event("Normal", "Said", "it"), Count("successful"))

@@ -256,6 +256,7 @@ def test_the_limit_that_ended_a_job_is_noted_for_later_passes(run: Json):
     """The message of the condition is for people: nothing depends on its words."""
     started = {**status_of(CREATED, RUNNING), "startTime": "2020-01-01T00:00:00Z"}
     made = plan_for(make_job(run=run, status=started), [make_pod(restarts=4)])
+    assert not made.annotations_required
     status = written(made)
     status["conditions"][-1]["message"] = "reworded"
     noted = {name: value for name, value in made.annotations.items() if value is not None}

@@ -29,7 +29,15 @@ from trainop.runtime.clock import Clock
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.controller.ratelimit import exponential_delay
 from trainop.runtime.controller.reconcile import DONE, Result
-from trainop.runtime.errors import ApiError, ConflictError, InvalidError, NotFoundError, ReconcileError
+from trainop.runtime.errors import (
+    ApiError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    ReconcileError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
 from trainop.runtime.objects.metadata import Key, Unstructured
 
 SOONEST = 0.01
@@ -38,6 +46,9 @@ SOONEST = 0.01
 GONE_AGAIN_AFTER = 5.0
 """Seconds until the next look at a job that is gone, or has changed, although the cache does not show it. Its event
 wakes the key before that; nothing depends on it."""
+
+_OUTDATED = (ConflictError, NotFoundError, TooManyRequestsError, UnauthorizedError)
+"""Errors of a write that say nothing about its content."""
 
 _TOO_LONG = "Too long"
 """In the API server's words about annotations of more than 256 KiB."""
@@ -198,6 +209,9 @@ class JobReconciler:
         try:
             return None, await self._writes.annotate(job, plan.annotations, version)
         except ApiError as error:
+            if not plan.annotations_required and 400 <= error.code < 500 and not isinstance(error, _OUTDATED):
+                log.warning("annotations refused, the job ends without them", error=str(error))
+                return None, version
             if not isinstance(error, InvalidError) and not is_too_large(error):
                 raise
             if plan.begun and _TOO_LONG not in str(error) and not is_too_large(error):  # a policy, which may change

@@ -137,6 +137,8 @@ class Plan:
     actions: tuple[Action, ...] = ()
     transitions: tuple[Event | Count, ...] = ()
     notices: tuple[Notice, ...] = ()
+    annotations_required: bool = field(default=True, compare=False)
+    """Otherwise the rest is carried out even if the API server refuses the annotations: a job must come to its end."""
     begun: bool = field(default=False, compare=False)
     """The job has had pods: what the API server refuses does not end it."""
     requeue_after: float | None = None

@@ -92,6 +92,7 @@ class PlanBuilder:
     def plan(self, *, status_first: bool = False) -> Plan:
         return Plan(
             annotations=self.annotations,
+            annotations_required=not self.status.finished,
             status=self.status.changed(),
             status_first=status_first,
             actions=tuple(self.actions),
