@@ -223,7 +223,7 @@ class Shell:
         self.controller = build_controller(kind_of(PYTORCH), needs, self.events)
         self.view = open_view(kind_of(PYTORCH), cache)
         reconciler: Any = self.controller._reconciler
-        reconciler._applier._most = most
+        reconciler._applier._max_writes = most
         self.reconciler = reconciler
 
     def show(self, *resources: Resource) -> None:

@@ -13,7 +13,7 @@ from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.api_errors import CreateFailure, classify
 from trainop.controllers.observe import decode_pod, decode_service
-from trainop.controllers.reconciler import SHOWN_SOON
+from trainop.controllers.reconciler import CACHE_DELAY
 from trainop.engine.actions import CreatePod, DeletePod
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.errors import ApiError, DecodeError, ReconcileError
@@ -92,7 +92,7 @@ async def test_a_big_job_is_made_in_growing_batches_and_several_passes() -> None
     first = {f"j-worker-{index}" for index in range(50)}
     assert set(shell.services()) == set(shell.pods()) == first
     shell.show(JOBS)
-    assert (await shell.look()).requeue_after == SHOWN_SOON, "its children have to show up first"
+    assert (await shell.look()).requeue_after == CACHE_DELAY, "its children have to show up first"
     for _ in range(10):
         shell.show()
         if not (await shell.look()).requeue:

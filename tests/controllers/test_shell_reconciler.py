@@ -14,7 +14,7 @@ from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.job_clock import JobClock
 from trainop.controllers.job_state import MAX_OBSERVED
 from trainop.controllers.own_writes import merge_patch_between
-from trainop.controllers.reconciler import GONE_AGAIN_AFTER
+from trainop.controllers.reconciler import STALE_CACHE_RETRY
 from trainop.controllers.report import MAX_NOTICES
 from trainop.engine import plan as engine
 from trainop.engine.actions import Count, CreatePod, DeletePod, Event, Notice, Plan
@@ -26,7 +26,7 @@ from trainop.runtime.objects.metadata import Json, Key, Unstructured
 from trainop.runtime.objects.resource import PODS, SERVICES
 
 CREATED = {"type": "Created", "status": "True"}
-COMES_BACK = Result(requeue_after=GONE_AGAIN_AFTER)
+COMES_BACK = Result(requeue_after=STALE_CACHE_RETRY)
 
 
 def shell_with_job(job: Json | None = None, **options: Any) -> Shell:
@@ -265,7 +265,7 @@ async def test_what_never_shows_is_looked_for_at_the_api_server_after_five_minut
     shell.client.calls.clear()
     with capture_logs() as logs:
         await shell.look()
-    assert ("warning", "own writes never showed, listing children") in [(e["log_level"], e["event"]) for e in logs]
+    assert ("warning", "expectations expired, listing children") in [(e["log_level"], e["event"]) for e in logs]
     labels = "training.kubeflow.org/operator-name=pytorchjob-controller,training.kubeflow.org/job-name=j"
     assert shell.client.names("list", PODS) == shell.client.names("list", SERVICES) == [labels]
     assert shell.client.names("create", PODS) == ["j-worker-1"], "the others were found"
@@ -778,7 +778,7 @@ def restart_operator(shell: Shell) -> Shell:
     fresh = Shell()
     fresh.client.objects, fresh.client.version = shell.client.objects, shell.client.version
     fresh.clock = shell.clock
-    fresh.reconciler._time = JobClock(fresh.reconciler._states, shell.clock)
+    fresh.reconciler._job_clock = JobClock(fresh.reconciler._states, shell.clock)
     fresh.show()
     return fresh
 

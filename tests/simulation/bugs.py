@@ -15,7 +15,7 @@ from trainop.controllers.apply import Applier
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
-from trainop.controllers.reconciler import JobReconciler, _can_wait, _is_unsettled
+from trainop.controllers.reconciler import JobReconciler, _is_progress_only, _is_unsettled
 from trainop.engine import assess, replicas
 from trainop.engine import plan as engine
 from trainop.engine.builder import PlanBuilder
@@ -70,7 +70,7 @@ def successor_taken_for_the_job():
             job = Unstructured(await self._client.get(self._kind.resource, key.name, key.namespace))
         except NotFoundError:
             return None
-        self._remember(key, job)
+        self._track(key, job)
         self._writes.confirm(job)
         return job
 
@@ -113,12 +113,12 @@ def _only_past(step: str, whole: str) -> Any:
 
 @bug("A pass that waits for the cache to show an own write of the job leaves no reason to come back.")
 def own_write_awaited_by_nobody():
-    return _only_past("_pursue", "reconcile")
+    return _only_past("_reconcile_job", "reconcile")
 
 
 @bug("A pass that waits for caches to show own writes of children leaves no reason to come back.")
 def children_awaited_by_nobody():
-    return _only_past("_carry_out", "_pursue")
+    return _only_past("_carry_out", "_reconcile_job")
 
 
 @bug("A pass that puts off a status which can wait leaves no reason to come back.")
@@ -127,7 +127,7 @@ def status_put_off_for_ever():
 
     async def forget(self: JobReconciler, seen: Any, plan: Any, version: str) -> Result:
         unsettled = _is_unsettled(seen)
-        if _can_wait(plan) and self._writes.progress_delay(seen.job, unsettled=unsettled):
+        if _is_progress_only(plan) and self._writes.progress_delay(seen.job, unsettled=unsettled):
             return DONE
         return await carry_out(self, seen, plan, version)
 
@@ -170,15 +170,15 @@ def stale_status_write():
 
 @bug("A conflict counts as success: nobody looks again.")
 def conflict_swallowed():
-    pursue = JobReconciler._pursue
+    reconcile_job = JobReconciler._reconcile_job
 
     async def swallow(self: JobReconciler, job: Any) -> Result:
         try:
-            return await pursue(self, job)
+            return await reconcile_job(self, job)
         except ConflictError:
             return DONE
 
-    return patch(JobReconciler, "_pursue", swallow)
+    return patch(JobReconciler, "_reconcile_job", swallow)
 
 
 @bug("Errors of a batch of creates and deletes are swallowed, as if all had gone well.")

@@ -1,4 +1,9 @@
-"""Carries out the actions of a plan: idempotently, by identity, ever more at once while all goes well."""
+"""Carries out the actions of a plan.
+
+Every action is idempotent: creates tolerate an existing object only if the job controls it, deletes carry a UID
+precondition. Creates and deletes are registered as expectations before they are sent. Batches start slowly, as in the
+controllers of kubernetes, so that an error which concerns all children is met once and not for each of them.
+"""
 
 from __future__ import annotations
 
@@ -47,18 +52,18 @@ from trainop.runtime.errors import (
 from trainop.runtime.objects.metadata import Json, Key, OwnerReference, Unstructured, owner_reference
 from trainop.runtime.objects.resource import PODS, SERVICES, Resource
 
-MOST_PER_PASS = 500
-"""Writes of one pass; the rest is left to the next, so that a big job does not keep a worker from the others."""
+MAX_WRITES_PER_PASS = 500
+"""Limit of writes per pass. The next pass continues, so that a large job does not block a worker."""
 
-MOST_AT_ONCE = 4
-"""Requests in flight for the pods of one job, and for its services: these eight keep an API server of two processors
-busy. With twice as many a big job is no sooner complete, and a small one beside it waits twice as long for its pods;
-with half as many the big one takes a third longer (docs/performance.md)."""
+MAX_CONCURRENT = 4
+"""Limit of requests in flight for the pods of one job, and the same again for its services. These eight saturate an
+API server with two processors. With twice as many, a large job completes no sooner and a small one beside it waits
+twice as long; with half as many, the large one takes a third longer (docs/performance.md)."""
 
-LOOK_AGAIN_AFTER = 30.0
-"""Seconds until the next try where a name is taken or a service refused: nothing tells when that ends."""
+RETRY_WITHOUT_EVENT = 30.0
+"""Seconds until the next attempt if a name is taken or the namespace terminates: no event announces the end of it."""
 
-_FAULTS = (ApiError, ConnectionError, TimeoutError)
+_API_FAILURES = (ApiError, ConnectionError, TimeoutError)
 
 _RESOURCES = {"Pod": PODS, "Service": SERVICES}
 
@@ -72,22 +77,22 @@ class AdoptionError(ReconcileError):
 _Create = CreatePod | CreateService
 
 
-def _is_predecessors(kind: Kind, job: Unstructured, owner: OwnerReference | None) -> bool:
-    """Its owner was an earlier job of the same kind and name, so that the garbage collector will delete it."""
+def _is_of_predecessor(kind: Kind, job: Unstructured, owner: OwnerReference | None) -> bool:
+    """Whether the owner is an earlier job of the same kind and name, whose children the garbage collector deletes."""
     return owner is not None and (owner.kind, owner.name) == (kind.resource.kind, job.metadata.name)
 
 
-def _kind_of_group(action: Action) -> object:
+def _group_key(action: Action) -> object:
     return _Create if isinstance(action, _Create) else type(action)
 
 
 class _Child(NamedTuple):
-    """One child of the job, and the names under which what becomes of it is told."""
+    """A child of the job, and its names in events."""
 
     resource: Resource
     key: Key
-    word: str
-    """`pod` or `service`, as in messages; `Pod` or `Service` ends reasons."""
+    noun: str
+    """`pod` or `service`, as in messages. Reasons end with `Pod` or `Service`."""
 
     @property
     def kind(self) -> str:
@@ -99,7 +104,7 @@ def _child(job: Unstructured, resource: Resource, name: str) -> _Child:
 
 
 class Applier:
-    """Of one kind. No more than `most` writes in one go."""
+    """One per kind. Carries out at most `max_writes` actions per pass."""
 
     def __init__(
         self,
@@ -109,7 +114,7 @@ class Applier:
         report: Reporter,
         *,
         bodies: BodyBudget | None = None,
-        most: int = MOST_PER_PASS,
+        max_writes: int = MAX_WRITES_PER_PASS,
     ) -> None:
         self._kind = kind
         self._client = client
@@ -117,28 +122,30 @@ class Applier:
         self._report = report
         self._companions = CompanionWriter(kind, client, expectations, report)
         self._bodies = bodies or BodyBudget()
-        self._most = most
+        self._max_writes = max_writes
 
     async def carry_out(self, job: Unstructured, actions: Sequence[Action], *, begun: bool = False) -> Outcome:
-        """Neighbours of one class are carried out together, the groups one after another as the plan has them, but for
-        pods and services, which are made side by side. What fails keeps no other group from being carried out, but for
-        a refused template, which ends it all unless the job has `begun`."""
-        outcome = Outcome(begun=begun, unfinished=len(actions) >= self._most)
-        for kind, neighbours in itertools.groupby(actions[: self._most], _kind_of_group):
+        """Carries out the actions in groups. Adjacent actions of one class form a group and run concurrently, and so do
+        adjacent creates of pods and services; groups run one after another. A failure does not stop the following
+        groups, except for a refused template of a job that has not `begun`."""
+        outcome = Outcome(begun=begun, unfinished=len(actions) >= self._max_writes)
+        for kind, neighbours in itertools.groupby(actions[: self._max_writes], _group_key):
             group = list(neighbours)
-            if kind is Adopt and (reason := await self._why_not_adopt(job)):
-                outcome.errors += [_why_not(job, orphan, reason) for orphan in group if isinstance(orphan, Adopt)]
+            if kind is Adopt and (reason := await self._adoption_obstacle(job)):
+                outcome.errors += [
+                    _adoption_error(job, orphan, reason) for orphan in group if isinstance(orphan, Adopt)
+                ]
                 continue
             if kind is _Create:
                 outcome.merge(await self._create_all(job, group, begun))
             else:
-                outcome.merge(await self._carry_out_together(job, group, MOST_AT_ONCE, begun))
+                outcome.merge(await self._carry_out_together(job, group, MAX_CONCURRENT, begun))
             if outcome.refused is not None:
                 break
         return outcome
 
     async def _create_all(self, job: Unstructured, actions: Sequence[Action], begun: bool) -> Outcome:
-        """Neither waits for the other: what a pod needs of its service, it needs once it runs."""
+        """Creates pods and services side by side: a pod needs its service only once it runs."""
         outcome = Outcome()
         async with asyncio.TaskGroup() as tasks:
             made = [
@@ -153,8 +160,8 @@ class Applier:
     async def _carry_out_together(
         self, job: Unstructured, actions: Sequence[Action], width: int, begun: bool
     ) -> Outcome:
-        """At first `width` at once, and one more after each success: what fails for one mostly fails for all, and is
-        then tried once. After a failure no more are begun, or after some refusals in a row."""
+        """Slow start: runs `width` actions concurrently at first, and one more after each success, because what fails
+        for one child usually fails for all. Starts no more once `Outcome.should_stop` holds."""
         outcome = Outcome(begun=begun)
         todo = iter(actions)
 
@@ -164,7 +171,7 @@ class Applier:
                 if outcome.should_stop:
                     return
                 await self._carry_out_one(job, action, outcome)
-                if width < MOST_AT_ONCE and not outcome.should_stop:
+                if width < MAX_CONCURRENT and not outcome.should_stop:
                     width += 1
                     tasks.create_task(work())
 
@@ -207,12 +214,12 @@ class Applier:
             outcome.consecutive_refusals = 0
             self._count_created(child)
             log.debug("child created", resource=str(child.resource), child=key.name)
-            self._report.child_event(job, f"SuccessfulCreate{child.kind}", f"Created {child.word}: {key.name}")
+            self._report.child_event(job, f"SuccessfulCreate{child.kind}", f"Created {child.noun}: {key.name}")
         except AlreadyExistsError as error:
             created_uid = await self._uid_if_ours(job, child, error, outcome)
-        except _FAULTS as error:
-            self._judge(job, child, error, outcome)
-        finally:  # also when cancelled: by its name the next pass finds what was created nevertheless
+        except _API_FAILURES as error:
+            self._record_failure(job, child, error, outcome)
+        finally:  # also on cancellation: the next pass finds a child that exists by its name
             if created_uid is None:
                 self._expectations.create_failed(uid, child.resource, key)
             else:
@@ -226,37 +233,37 @@ class Applier:
     async def _uid_if_ours(
         self, job: Unstructured, child: _Child, error: AlreadyExistsError, outcome: Outcome
     ) -> str | None:
-        """The UID of the object that has the name already, if it is the job's and the caches can show it."""
+        """The UID of the existing object, if the job controls it and the caches can show it."""
         try:
             found = await self._client.get(child.resource, child.key.name, child.key.namespace)
             metadata = read_object(child.resource, found).metadata
-        except NotFoundError:  # it went away in between
+        except NotFoundError:  # deleted in between
             outcome.wait(1.0)
             return None
-        except _FAULTS as fault:
+        except _API_FAILURES as fault:
             outcome.errors.append(fault)
             return None
         owner = metadata.controller
         if owner and owner.uid == job.metadata.uid and not metadata.terminating:
             if metadata.labels.get(OPERATOR_NAME) == self._kind.controller:
                 return metadata.uid
-        elif metadata.terminating or _is_predecessors(self._kind, job, owner):
-            outcome.wait(LOOK_AGAIN_AFTER)  # the end of a predecessor's child wakes the job before that
+        elif metadata.terminating or _is_of_predecessor(self._kind, job, owner):
+            outcome.wait(RETRY_WITHOUT_EVENT)  # its deletion triggers an earlier reconcile
             return None
-        self._notice_failure(job, child, error)
-        outcome.wait(LOOK_AGAIN_AFTER)
+        self._report_once(job, child, error)
+        outcome.wait(RETRY_WITHOUT_EVENT)
         return None
 
-    def _judge(self, job: Unstructured, child: _Child, error: Exception, outcome: Outcome) -> None:
-        """What an error of a POST means for the job."""
+    def _record_failure(self, job: Unstructured, child: _Child, error: Exception, outcome: Outcome) -> None:
+        """Adds the consequence of a failed create to the outcome, and reports it."""
         failure = classify(error)
         if failure is CreateFailure.NAMESPACE_TERMINATING:
-            outcome.wait(LOOK_AGAIN_AFTER)
+            outcome.wait(RETRY_WITHOUT_EVENT)
             return
         if child.resource == SERVICES:
             self._report.metrics.services_failed.inc()
         if failure is CreateFailure.REFUSED and (outcome.begun or child.resource == SERVICES):
-            # A job can do without a service, whose name may be too long; and one that has begun goes on with its pods.
+            # A job can run without a service, whose name may be too long, and a begun job goes on with its other pods.
             outcome.refuse(RefusedChild(child.kind, child.key.name, str(error).replace(child.key.name, "*")))
             return
         self._report.event(job, _failed_to_create(child, error))
@@ -267,9 +274,9 @@ class Applier:
         else:
             outcome.errors.append(error)
 
-    def _notice_failure(self, job: Unstructured, child: _Child, error: Exception) -> None:
-        """Once, however often it is tried."""
-        identity = f"create {child.word} {child.key.name}"
+    def _report_once(self, job: Unstructured, child: _Child, error: Exception) -> None:
+        """One event per message, however often the create is retried."""
+        identity = f"create {child.noun} {child.key.name}"
         self._report.notices(job, [Notice(identity, _failed_to_create(child, error))])
 
     async def _delete(
@@ -284,10 +291,10 @@ class Applier:
             log.debug("child deleted", resource=str(child.resource), child=key.name)
             if child.resource == PODS:
                 self._report.metrics.pods_deleted.inc()
-            self._report.child_event(job, f"SuccessfulDelete{child.kind}", f"Deleted {child.word}: {key.name}")
-        except (NotFoundError, ConflictError):  # gone, or its name belongs to a successor: the caches will show it
+            self._report.child_event(job, f"SuccessfulDelete{child.kind}", f"Deleted {child.noun}: {key.name}")
+        except (NotFoundError, ConflictError):  # already deleted or replaced, as the caches will show
             sent = True
-        except _FAULTS as error:
+        except _API_FAILURES as error:
             self._report.event(job, Event("Warning", f"FailedDelete{child.kind}", f"Error deleting: {error}"))
             outcome.errors.append(error)
         finally:
@@ -296,12 +303,13 @@ class Applier:
 
     # Children: adopt and release --------------------------------------------------------------------------------------
 
-    async def _why_not_adopt(self, job: Unstructured) -> str | None:
-        """One live look at the job: a job that is gone or going must not get new children."""
+    async def _adoption_obstacle(self, job: Unstructured) -> str | None:
+        """Why the job may not adopt children; None if it may. Reads the job from the API server, because a deleted or
+        terminating job must not get new children (kubernetes `pkg/controller/controller_ref_manager.go`)."""
         key = job.metadata.key
         try:
             found = await self._client.get(self._kind.resource, key.name, key.namespace)
-        except _FAULTS as error:
+        except _API_FAILURES as error:
             return f"can't recheck DeletionTimestamp: {error}"
         live = read_object(self._kind.resource, found).metadata
         if live.uid != job.metadata.uid:
@@ -316,9 +324,9 @@ class Applier:
         body = {"metadata": {"ownerReferences": [owner], "uid": action.uid}}
         try:
             await self._patch_child(job, action, body)
-        except (NotFoundError, ConflictError):  # it is not the object that was seen any more
+        except (NotFoundError, ConflictError):  # the observed object was replaced
             return
-        except _FAULTS as error:
+        except _API_FAILURES as error:
             outcome.errors.append(error)
 
     async def _release(self, job: Unstructured, action: Release, outcome: Outcome) -> None:
@@ -326,9 +334,9 @@ class Applier:
         body = {"metadata": {"ownerReferences": [owner], "uid": action.uid}}
         try:
             await self._patch_child(job, action, body)
-        except (NotFoundError, ConflictError, InvalidError):  # gone, replaced, or without owners already
+        except (NotFoundError, ConflictError, InvalidError):  # deleted, replaced, or already without owners
             return
-        except _FAULTS as error:
+        except _API_FAILURES as error:
             outcome.errors.append(error)
 
     async def _patch_child(self, job: Unstructured, action: Adopt | Release, body: Json) -> None:
@@ -343,7 +351,7 @@ class Applier:
             await self._client.delete(kind.resource, key.name, key.namespace, uid=job.metadata.uid)
         except (NotFoundError, ConflictError):
             return
-        except _FAULTS as error:
+        except _API_FAILURES as error:
             reason = f"FailedDelete{kind.deleted_as}"
             self._report.event(job, Event("Warning", reason, f"Error deleting: {error}"))
             outcome.errors.append(error)
@@ -356,6 +364,6 @@ def _failed_to_create(child: _Child, error: Exception) -> Event:
     return Event("Warning", f"FailedCreate{child.kind}", f"Error creating: {error}")
 
 
-def _why_not(job: Unstructured, orphan: Adopt, reason: str) -> AdoptionError:
-    """In upstream's words."""
+def _adoption_error(job: Unstructured, orphan: Adopt, reason: str) -> AdoptionError:
+    """With upstream's message."""
     return AdoptionError(f"can't adopt {orphan.kind} {job.metadata.namespace}/{orphan.name} ({orphan.uid}): {reason}")

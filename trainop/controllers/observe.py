@@ -1,4 +1,8 @@
-"""From the caches to a `Snapshot`: everything one plan looks at, read without an await in between."""
+"""Builds the `Snapshot` of a job: everything that one plan reads.
+
+A snapshot is normally taken from the caches, without an await in between, so that it is consistent. After a lost watch
+event `observe_live` lists the children from the API server instead.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +28,25 @@ from trainop.runtime.texts import cut
 T = TypeVar("T", bound=HasMetadata)
 
 CHILD_SELECTOR = OPERATOR_NAME
-"""Pods and services are watched only if they carry this label."""
+"""Label selector of the watches: only children with this label are cached."""
 
 decode_service: Callable[[bytes], Service] = msgspec.json.Decoder(Service).decode
 
 _decode_whole_pod: Callable[[bytes], Pod] = msgspec.json.Decoder(Pod).decode
-_decode_head: Callable[[bytes], Service] = msgspec.json.Decoder(Service).decode
+_decode_metadata: Callable[[bytes], Service] = msgspec.json.Decoder(Service).decode
 
 
 def decode_pod(raw: bytes) -> Pod:
-    """The pod, or an `UnreadablePod` if that is true of its metadata only; raises what msgspec raises."""
+    """Decodes a pod; returns an `UnreadablePod` if only its metadata is valid. Raises `msgspec.MsgspecError` or
+    `ValueError` if not even that."""
     try:
         return _decode_whole_pod(raw)
     except (msgspec.MsgspecError, ValueError) as error:
-        return UnreadablePod(_decode_head(raw).metadata, fault=cut(str(error), MAX_DETAIL))
+        return UnreadablePod(_decode_metadata(raw).metadata, fault=cut(str(error), MAX_DETAIL))
 
 
 def by_job(child: HasMetadata) -> Iterable[str]:
-    """Index: the job that the labels of a child name."""
+    """Index function: the job that the labels of a child name."""
     labels = child.metadata.labels
     if JOB_NAME not in labels or OPERATOR_NAME not in labels:
         return ()
@@ -57,7 +62,7 @@ CHILD_INDICES: dict[str, Index[HasMetadata]] = {"owner": by_controller, "job": b
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the caches show of the jobs of one framework and of their children."""
+    """Read access to the caches of one kind: its jobs and their children."""
 
     kind: Kind
     jobs: Informer[Unstructured]
@@ -66,16 +71,17 @@ class View:
     companions: Mapping[Resource, Informer[Unstructured]]
 
     def job(self, key: Key) -> Unstructured | None:
-        """The job, or what remains of one that cannot be read whole: that has a `fault`."""
+        """The cached job. If it cannot be decoded completely, the decodable part, which has a `fault`."""
         job = self.jobs.store.get(key)
         error = self.unreadable(key) if job is None else None
         return error.remains if error else job
 
     def unreadable(self, key: Key) -> DecodeError | None:
+        """Why the job cannot be decoded; None if it can, or is not cached."""
         return self.jobs.store.unreadable.get(key)
 
     def look(self, resource: Resource, key: Key) -> Metadata | None:
-        """What is cached of a child (`trainop.runtime.controller.expectations.CacheLookup`)."""
+        """The cached metadata of a child (`trainop.runtime.controller.expectations.CacheLookup`)."""
         store: Store[Any]
         if resource in self.companions:
             store = self.companions[resource].store
@@ -87,6 +93,7 @@ class View:
         return child.metadata if child else None
 
     def snapshot(self, job: Unstructured, now: datetime, options: Options, wall: datetime | None = None) -> Snapshot:
+        """Everything that one plan reads. `now` is the time of the job's clock, `wall` that of the wall clock."""
         pods, services = self._children(self.pods.store, job), self._children(self.services.store, job)
         companions = {resource: self._children(each.store, job) for resource, each in self.companions.items()}
         namespace = job.metadata.namespace
@@ -98,7 +105,7 @@ class View:
         return Snapshot(job, pods, services, now, options, companions, unreadable, wall)
 
     def _children(self, store: Store[T], job: Unstructured) -> tuple[T, ...]:
-        """Those that the job's UID controls and those that its selector matches, each once."""
+        """The children that the job controls and those that its selector matches, without duplicates."""
         labels = selector(self.kind, job.metadata.name)
         named = store.by_index("job", _label_value(job.metadata.namespace, labels[OPERATOR_NAME], labels[JOB_NAME]))
         owned = [
@@ -106,7 +113,9 @@ class View:
             for child in store.by_index("owner", job.metadata.uid)
             if child.metadata.namespace == job.metadata.namespace
         ]
-        return tuple({id(child): child for child in (*named, *owned)}.values())  # both indices are of one store
+        return tuple(
+            {id(child): child for child in (*named, *owned)}.values()
+        )  # a child in both indices is the same object
 
 
 async def observe_live(
@@ -118,7 +127,8 @@ async def observe_live(
     *,
     wall: datetime | None = None,
 ) -> Snapshot:
-    """The children that the job's selector matches, from the API server itself: for caches that missed something."""
+    """As `View.snapshot`, but lists the children that match the job's selector from the API server, because the caches
+    have missed an event. Raises API errors."""
     text = ",".join(f"{label}={value}" for label, value in selector(kind, job.metadata.name).items())
     pods = await client.list(PODS, job.metadata.namespace, label_selector=text)
     services = await client.list(SERVICES, job.metadata.namespace, label_selector=text)
@@ -133,7 +143,7 @@ async def observe_live(
 
 
 def _convert_pod(item: Json) -> Pod:
-    """As `decode_pod`."""
+    """As `decode_pod`, for a decoded JSON object."""
     try:
         return msgspec.convert(item, Pod)
     except msgspec.ValidationError as error:
@@ -144,7 +154,7 @@ def _convert_pod(item: Json) -> Pod:
 def _convert(
     resource: Resource, listing: Listing, convert: Callable[[Json], T]
 ) -> tuple[tuple[T, ...], dict[str, str]]:
-    """The objects; and the names of those that cannot be read, with what is wrong there."""
+    """Returns the objects, and the faults of those that cannot be decoded, by name."""
     found: list[T] = []
     errors = list(listing.unreadable)
     for item in listing.items:

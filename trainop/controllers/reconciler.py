@@ -1,4 +1,8 @@
-"""The shell around the engine: look, plan, write, report. One for each kind, of which it knows no more than `Kind`."""
+"""The shell around the engine: observes a job, calls `plan`, carries out the actions, writes the status, reports.
+
+One reconciler per kind, of which it knows only what `trainop.engine.kind.Kind` has. All decisions are in the plan; all
+input and output is here.
+"""
 
 from __future__ import annotations
 
@@ -40,30 +44,30 @@ from trainop.runtime.errors import (
 )
 from trainop.runtime.objects.metadata import Key, Unstructured
 
-SOONEST = 0.01
-"""Seconds; a deadline that is just due must not become a loop."""
+MIN_REQUEUE = 0.01
+"""Minimum seconds before a requeue: a deadline that is just due must not become a hot loop."""
 
-GONE_AGAIN_AFTER = 5.0
-"""Seconds until the next look at a job that is gone, or has changed, although the cache does not show it. Its event
-wakes the key before that; nothing depends on it."""
+STALE_CACHE_RETRY = 5.0
+"""Seconds until the next pass if a live read shows that the job was deleted or changed, and the cache does not yet. The
+watch event usually triggers an earlier pass."""
 
 _OUTDATED = (ConflictError, NotFoundError, TooManyRequestsError, UnauthorizedError)
 """Errors of a write that say nothing about its content."""
 
 _TOO_LONG = "Too long"
-"""In the API server's words about annotations of more than 256 KiB."""
+"""Part of the API server's message if the annotations exceed 256 KiB."""
 
-SHOWN_SOON = 0.02
-"""Seconds that caches are given to show what an unfinished pass has written, before they are asked again."""
+CACHE_DELAY = 0.02
+"""Seconds to wait for the caches to show the writes of an unfinished pass."""
 
 log = structlog.get_logger(__name__)
 
 
 class JobReconciler:
-    """Brings the children and the status of one job nearer to what its spec asks for.
+    """Brings the children and the status of one job closer to its spec, in one pass per call of `reconcile`.
 
-    A pass that stops early always asks for another one: no event may be relied upon that a cache could have shown
-    before, or that could be taken for the echo of an own write. Only a job that the cache does not hold is `DONE`.
+    A pass that stops early always requeues the job, because the event that it waits for may have been processed
+    already, or may be filtered as the operator's own write. Only a job that the cache does not hold is `DONE`.
     """
 
     def __init__(
@@ -93,14 +97,15 @@ class JobReconciler:
         self._options = options
         self._clock = clock
         self._rng = rng
-        self._time = JobClock(states, clock)
+        self._job_clock = JobClock(states, clock)
         self._uids: dict[Key, str] = {}
         self._refusals = RefusedChildren(states, clock, rng)
         self._statuses = StatusWriter(writes, report, states, clock, rng)
 
     async def reconcile(self, key: Key) -> Result:
+        """Runs one pass. Raises errors of the API server, which the controller retries with back-off."""
         job = self._view.job(key)
-        self._remember(key, job)
+        self._track(key, job)
         if job is None:
             if error := self._view.unreadable(key):
                 self._report.unreadable(key, error)
@@ -111,21 +116,21 @@ class JobReconciler:
         if wait is not None:
             job = await self._read_live(job)
             if job is None:
-                return Result(requeue_after=GONE_AGAIN_AFTER)
+                return Result(requeue_after=STALE_CACHE_RETRY)
         with bound_contextvars(job=f"{key.namespace}.{key.name}", uid=job.metadata.uid):
             try:
-                return await self._pursue(job)
+                return await self._reconcile_job(job)
             except ConflictError:
-                log.debug("job changed meanwhile")
+                log.debug("conflict, reconciling again")
                 return Result(requeue=True)
 
     def seconds_to_due(self, key: Key) -> float | None:
-        """Until a deadline or time to live of the job, as far as the cache shows it."""
+        """Seconds until the cached job reaches a deadline or its time to live; None if it has neither."""
         job = self._view.job(key)
-        return None if job is None else self._kind.due(job, self._time.now(job))
+        return None if job is None else self._kind.due(job, self._job_clock.now(job))
 
-    def _remember(self, key: Key, job: Unstructured | None) -> None:
-        """Forget what was known of the job that had this name before."""
+    def _track(self, key: Key, job: Unstructured | None) -> None:
+        """Makes the state of the job, and forgets that of a deleted job of the same name."""
         uid = self._uids.get(key)
         if uid is not None and (job is None or job.metadata.uid != uid):
             self._states.forget(uid)
@@ -135,10 +140,10 @@ class JobReconciler:
             self._states.ensure(job.metadata.uid)
 
     async def _read_live(self, cached: Unstructured) -> Unstructured | None:
-        """The job as it is now; None if it is gone. One that has its name now is left until the cache shows it: known
-        too early, it would be forgotten with all that is expected of it when the cache is looked at again."""
+        """Reads the job from the API server; None if it was deleted. A new job of the same name counts as deleted until
+        the cache shows it: otherwise the next pass, from the stale cache, would forget the state of the new job."""
         key = cached.metadata.key
-        log.warning("cache lags behind, reading the job itself")
+        log.warning("cache is stale, reading job from API server")
         try:
             found = await self._client.get(self._kind.resource, key.name, key.namespace)
             job = read_object(self._kind.resource, found)
@@ -149,51 +154,52 @@ class JobReconciler:
         self._writes.confirm(job)
         return job
 
-    async def _pursue(self, job: Unstructured) -> Result:
+    async def _reconcile_job(self, job: Unstructured) -> Result:
         uid = job.metadata.uid
-        now, wall = self._time.now(job), self._clock.now()
+        now, wall = self._job_clock.now(job), self._clock.now()
         if self._expectations.satisfied(uid, self._view.look):
             seen = self._view.snapshot(job, now, self._options, wall=wall)
         else:
             wait, due = self._expectations.expires_in(uid), self._kind.due(job, now)
             if wait is None or wait <= 0:
-                log.warning("own writes never showed, listing children", missing=self._expectations.expire(uid))
+                log.warning("expectations expired, listing children", missing=self._expectations.expire(uid))
             elif due is None or due > 0:
-                wait = min(wait, SHOWN_SOON) if self._states.ensure(uid).unfinished else wait
+                wait = min(wait, CACHE_DELAY) if self._states.ensure(uid).unfinished else wait
                 return Result(requeue_after=_earliest(wait, due))
             seen = await observe_live(self._client, self._kind, job, now, self._options, wall=wall)
         return await self._carry_out(seen, self._kind.plan(seen), job.metadata.resource_version)
 
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
-        """`version` is the job's latest resourceVersion known to this pass. Raises `ConflictError` if that is old."""
+        """Carries out the plan. `version` is the latest resourceVersion of the job that this pass knows. Raises
+        `ConflictError` if it is outdated."""
         job = seen.job
-        if _can_wait(plan) and (wait := self._writes.progress_delay(job, unsettled=_is_unsettled(seen))):
+        if _is_progress_only(plan) and (wait := self._writes.progress_delay(job, unsettled=_is_unsettled(seen))):
             return Result(requeue_after=_earliest(wait, plan.requeue_after))
         if _creates(plan) and not await self._owner_check.confirm(job):
-            return Result(requeue_after=_earliest(GONE_AGAIN_AFTER, plan.requeue_after))
+            return Result(requeue_after=_earliest(STALE_CACHE_RETRY, plan.requeue_after))
         self._owner_check.expect_deleted(job, [action.uid for action in plan.actions if isinstance(action, DeletePod)])
-        plan, held_for = self._hold_back(job, plan)
+        plan, refused_for = self._hold_back(job, plan)
         try:
             refused, version = await self._annotate(job, plan, version)
-            outcome = Outcome(refused=refused) if refused else await self._act_and_tell(job, plan, version)
+            outcome = Outcome(refused=refused) if refused else await self._act_and_write_status(job, plan, version)
             if outcome.refused is not None:
                 return await self._carry_out(seen, self._kind.reject(seen, outcome.refused), version)
-        except NotFoundError:  # only writes of the job itself raise it
-            return Result(requeue_after=GONE_AGAIN_AFTER)
+        except NotFoundError:  # raised only by writes of the job itself
+            return Result(requeue_after=STALE_CACHE_RETRY)
         self._report.notices(job, plan.notices)
-        self._tell_refusals(job, outcome)
-        for due in (held_for, self._statuses.seconds_to_retry(job.metadata.uid)):
+        self._report_refusals(job, outcome)
+        for due in (refused_for, self._statuses.seconds_to_retry(job.metadata.uid)):
             if due is not None:
                 outcome.wait(due)
         return self._result(job, plan, outcome)
 
     def _hold_back(self, job: Unstructured, plan: Plan) -> tuple[Plan, float | None]:
-        """The plan without what the API server refused a moment ago, and the seconds until that is tried again."""
+        """The plan without recently refused creates, and the seconds until these are retried."""
         actions, wait = self._refusals.allow(job.metadata, plan.actions)
         return (plan, None) if actions is plan.actions else (replace(plan, actions=tuple(actions)), wait)
 
-    def _tell_refusals(self, job: Unstructured, outcome: Outcome) -> None:
-        """One event for each reason, however many children it keeps from being made and however often."""
+    def _report_refusals(self, job: Unstructured, outcome: Outcome) -> None:
+        """Emits one event per message, however many children were refused and however often."""
         fresh, wait = self._refusals.record(job.metadata, outcome.refused_children)
         for each in fresh:
             text = f"Error creating: {each.message.replace('*', each.name)}"
@@ -202,8 +208,8 @@ class JobReconciler:
             outcome.wait(wait)
 
     async def _annotate(self, job: Unstructured, plan: Plan, version: str) -> tuple[str | None, str]:
-        """Why the API server refuses the annotations, which takes no retry to find out again: restarts of more pods
-        than it lets a job keep account of, or a job without room for any. And the job's new version."""
+        """Writes the annotations of the plan. Returns why the API server refuses them for good (the restart history
+        exceeds the size limit of annotations, or the job that of objects) or None, and the job's new version."""
         if not plan.annotations:
             return None, version
         try:
@@ -214,23 +220,25 @@ class JobReconciler:
                 return None, version
             if not isinstance(error, InvalidError) and not is_too_large(error):
                 raise
-            if plan.begun and _TOO_LONG not in str(error) and not is_too_large(error):  # a policy, which may change
+            if (
+                plan.begun and _TOO_LONG not in str(error) and not is_too_large(error)
+            ):  # an admission policy, which may change
                 raise ReconcileError(f"the API server refuses the job's annotations: {error}") from error
             return f"its restarts cannot be noted: {error}", version
 
-    async def _act_and_tell(self, job: Unstructured, plan: Plan, version: str) -> Outcome:
-        """Actions and status in the plan's order. While pods are deleted, the status is written: their successors wait
-        for both."""
+    async def _act_and_write_status(self, job: Unstructured, plan: Plan, version: str) -> Outcome:
+        """Carries out actions and writes the status, in the plan's order. Deletions of pods and the status write run
+        concurrently, because the replacements wait for both."""
         if plan.status_first:
             if not await self._write_status(job, plan, version):
-                return Outcome()  # what is not written must not be acted upon: the next pass would undo it
+                return Outcome()  # an action without its status would be undone by the next pass
             return await self._applier.carry_out(job, plan.actions, begun=plan.begun)
         if plan.status is not None and _only_deletes(plan):
             async with asyncio.TaskGroup() as tasks:
                 acting = tasks.create_task(self._applier.carry_out(job, plan.actions, begun=plan.begun))
-                telling = tasks.create_task(_fault_of(self._write_status(job, plan, version)))
-            if fault := telling.result():
-                raise fault
+                writing = tasks.create_task(_error_of(self._write_status(job, plan, version)))
+            if error := writing.result():
+                raise error
             return acting.result()
         outcome = await self._applier.carry_out(job, plan.actions, begun=plan.begun)
         if outcome.refused is None:
@@ -238,14 +246,14 @@ class JobReconciler:
         return outcome
 
     async def _write_status(self, job: Unstructured, plan: Plan, version: str) -> bool:
-        """And tell of the transitions, which are so from then on. False if the API server refuses the status."""
+        """Writes the status and then reports its transitions. False if the API server refuses the status."""
         if plan.status is not None and not await self._statuses.write(job, plan.status, version):
             return False
         self._report.transitions(job, plan.transitions)
         return True
 
     def _result(self, job: Unstructured, plan: Plan, outcome: Outcome) -> Result:
-        """Raises the errors of the actions."""
+        """When to requeue the job. Raises the errors of the actions."""
         state = self._states.ensure(job.metadata.uid)
         state.unfinished = outcome.unfinished
         if outcome.over_quota:
@@ -259,16 +267,16 @@ class JobReconciler:
             raise ExceptionGroup("actions failed", outcome.errors)
         if outcome.unfinished:
             return Result(requeue=True)
-        unseen = self._expectations.expires_in(job.metadata.uid)  # what comes and goes unseen wakes nobody
-        return Result(requeue_after=_earliest(plan.requeue_after, outcome.requeue_after, unseen))
+        expiry = self._expectations.expires_in(job.metadata.uid)  # a child that was never observed triggers no event
+        return Result(requeue_after=_earliest(plan.requeue_after, outcome.requeue_after, expiry))
 
 
 def _only_deletes(plan: Plan) -> bool:
     return bool(plan.actions) and all(isinstance(action, DeletePod) for action in plan.actions)
 
 
-async def _fault_of(write: Coroutine[None, None, object]) -> Exception | None:
-    """What a write ends with, so that it does not end what goes on beside it."""
+async def _error_of(write: Coroutine[None, None, object]) -> Exception | None:
+    """Returns the error of a write instead of raising it, so that it does not cancel the concurrent deletions."""
     try:
         await write
     except (ApiError, ConnectionError, TimeoutError, ReconcileError) as error:
@@ -280,18 +288,18 @@ def _creates(plan: Plan) -> bool:
     return any(isinstance(action, CreatePod | CreateService | Apply) for action in plan.actions)
 
 
-def _can_wait(plan: Plan) -> bool:
-    """Whether all that it does is to tell how far the job is."""
+def _is_progress_only(plan: Plan) -> bool:
+    """Whether the plan only updates progress in the status, which may be delayed."""
     return not (plan.status is None or plan.status_first or plan.actions or plan.annotations)
 
 
 def _is_unsettled(seen: Snapshot) -> bool:
-    """Whether pods are still to start, or some have ended well and others not yet."""
+    """Whether pods are still pending, or some have succeeded and others still run."""
     phases = {pod.status.phase for pod in seen.pods}
     return "Pending" in phases or phases >= {"Running", "Succeeded"}
 
 
 def _earliest(*seconds: float | None) -> float | None:
-    """A wait of 0 is a wait, not none at all."""
-    waits = [max(each, SOONEST) for each in seconds if each is not None]
+    """The shortest of the given waits, None meaning no wait. A wait of 0 becomes `MIN_REQUEUE`."""
+    waits = [max(each, MIN_REQUEUE) for each in seconds if each is not None]
     return min(waits, default=None)

@@ -1,5 +1,8 @@
-"""Tells each framework of its own children only: the informers of pods and services are shared by all, and most of the
-operator's looks at an event would be in vain."""
+"""Dispatches events of children to the controller of their kind.
+
+All controllers share the informers of pods and services. Without this, every event would run the handlers of every
+kind, most of which would discard it (docs/performance.md).
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ T = TypeVar("T", bound=HasMetadata)
 
 
 class ChildDispatcher(Generic[T]):
-    """The one handler of an informer. A child is of the kind that controls it, otherwise of the kind that its
+    """The only handler of an informer. A child is of the kind that controls it, otherwise of the kind that its
     label names: an orphan, or the pod of a child such as a batch Job.
 
-    A handler that raises keeps no other from being told."""
+    An exception in one handler does not keep the others from running."""
 
     def __init__(self, children: Informer[T]) -> None:
         self.children = children
@@ -27,12 +30,12 @@ class ChildDispatcher(Generic[T]):
         children.add_handler(self)
 
     def of(self, kind: Kind) -> KindChildren[T]:
-        """Where the handlers of a framework are added, before the informer runs."""
+        """The source of one kind. Add its handlers before the informer runs."""
         handlers = self._handlers.setdefault(kind.resource.kind, [])
         self._handlers[kind.controller] = handlers
         return KindChildren(self.children, handlers)
 
-    def _concerned(self, child: T) -> Sequence[Handler[T]]:
+    def _handlers_for(self, child: T) -> Sequence[Handler[T]]:
         metadata = child.metadata
         owner = metadata.controller
         if owner and (handlers := self._handlers.get(owner.kind)):
@@ -40,22 +43,22 @@ class ChildDispatcher(Generic[T]):
         return self._handlers.get(metadata.labels.get(OPERATOR_NAME, ""), ())
 
     def add(self, obj: T, initial: bool) -> None:
-        attempt_each(lambda handler: handler.add(obj, initial), self._concerned(obj))
+        attempt_each(lambda handler: handler.add(obj, initial), self._handlers_for(obj))
 
     def update(self, old: T, new: T) -> None:
-        """Who loses a child has to know it, too."""
-        before, after = self._concerned(old), self._concerned(new)
+        """If the child changes hands, the handlers of its former kind are called too."""
+        before, after = self._handlers_for(old), self._handlers_for(new)
         concerned = after if before is after else (*after, *before)
         attempt_each(lambda handler: handler.update(old, new), concerned)
 
     def delete(self, obj: T | None, key: Key, final_state_unknown: bool) -> None:
-        """Whose child it was, nobody can tell if only the key is known."""
+        """A deletion of which only the key is known cannot be attributed to a kind, and is dropped."""
         if obj is not None:
-            attempt_each(lambda handler: handler.delete(obj, key, final_state_unknown), self._concerned(obj))
+            attempt_each(lambda handler: handler.delete(obj, key, final_state_unknown), self._handlers_for(obj))
 
 
 class KindChildren(Generic[T]):
-    """The children of one kind, as a controller's source."""
+    """The children of one kind: a source for `Controller.watch`."""
 
     def __init__(self, children: Informer[T], handlers: list[Handler[T]]) -> None:
         self._children = children
@@ -79,6 +82,7 @@ class ChildDispatchers:
         self._dispatchers: dict[Informer[Any], ChildDispatcher[Any]] = {}
 
     def children_of(self, kind: Kind, children: Informer[T]) -> KindChildren[T]:
+        """The children of one kind in the given informer, whose dispatcher is made on first use."""
         dispatcher = self._dispatchers.get(children)
         if dispatcher is None:
             dispatcher = self._dispatchers[children] = ChildDispatcher(children)

@@ -1,4 +1,7 @@
-"""From a `Framework` to a running controller: its informers, who wakes whom, and the reconciler behind the queue."""
+"""Builds the controller of one kind: its informers, event handlers and work queue, and the reconciler behind them.
+
+Events of jobs and children become keys of jobs in the queue. Deletions of children reach the expectations first.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ T = TypeVar("T", bound=HasMetadata)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerDependencies:
-    """What all controllers of the process stand on."""
+    """Shared by all controllers of the process. `workers` is the number of concurrent reconciles per controller."""
 
     client: Client
     cache: Cache
@@ -51,17 +54,17 @@ class ControllerDependencies:
 
 
 class ObserveDeleted:
-    """The handler that tells expectations and doubts of children that were seen to go."""
+    """The handler that reports deletions of children to the expectations and the owner check."""
 
     def __init__(self, expectations: Expectations, owner_check: OwnerCheck) -> None:
         self._expectations = expectations
         self._owner_check = owner_check
 
     def add(self, obj: HasMetadata, initial: bool) -> None:
-        """No concern: what is there, the cache shows."""
+        """Nothing to do: expectations find existing children in the cache."""
 
     def update(self, old: HasMetadata, new: HasMetadata) -> None:
-        """No concern either."""
+        """Nothing to do."""
 
     def delete(self, obj: HasMetadata | None, key: Key, final_state_unknown: bool) -> None:
         if obj is not None:
@@ -90,8 +93,8 @@ class EnqueueJob:
 
 
 def open_view(kind: Kind, cache: Cache) -> View:
-    """The informers of one framework; those of pods and services are shared with all others. The job kind is optional:
-    as long as its CRD is not installed, this framework waits and no other does."""
+    """Opens the informers of one kind; those of pods and services are shared with all others. The job informer is
+    optional: until its CRD is installed, only the controller of this kind waits."""
     return View(
         kind,
         jobs=cache.informer(kind.resource, decode_unstructured, optional=True),
@@ -102,7 +105,7 @@ def open_view(kind: Kind, cache: Cache) -> View:
 
 
 def _open_companions(kind: CompanionKind, cache: Cache) -> Informer[Unstructured]:
-    """Only those that bear the labels of a job are ever watched."""
+    """Only companions with the labels of a job are watched."""
     return cache.informer(
         kind.resource,
         decode_unstructured,
@@ -114,8 +117,8 @@ def _open_companions(kind: CompanionKind, cache: Cache) -> Informer[Unstructured
 
 
 def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventRecorder) -> Controller:
-    """The controller of one kind, ready to run. Events of a job or its children add the job's key; the echo of our
-    own status does not."""
+    """Builds the controller of one kind, ready to run. Events of a job or its children add the key of the job, except
+    for the update that only returns the operator's own status."""
     view = open_view(kind, needs.cache)
     expired = needs.metrics.controller(kind.controller).expectations_expired
     expectations = Expectations(needs.clock, expired)
@@ -161,7 +164,7 @@ def _watch_children(
 
     def watch(children: Informer[T], pace: Pace | None = None) -> None:
         of_kind = needs.dispatchers.children_of(kind, children)
-        of_kind.add_handler(observer)  # before the handler that wakes the job: what wakes it has been seen
+        of_kind.add_handler(observer)  # first, so that the reconcile which the event triggers is aware of it
         controller.watch(of_kind, owner, pace=pace)
 
     watch(view.pods, ChildPace())
