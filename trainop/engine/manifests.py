@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
@@ -33,8 +33,13 @@ _encode = msgspec.json.Encoder().encode
 
 def child_name(job_name: str, role: Role, index: int) -> str:
     """The name of a replica's pod and service."""
-    name = f"{job_name}-{role.label}-{index}" if role.indexed else f"{job_name}-{role.label}"
-    return name.replace("/", "-")
+    return child_namer(job_name, role)(index)
+
+
+def child_namer(job_name: str, role: Role) -> Callable[[int], str]:
+    """`child_name` for many indices of one role."""
+    name = f"{job_name}-{role.label}".replace("/", "-")
+    return (lambda index: f"{name}-{index}") if role.indexed else (lambda _index: name)
 
 
 class _Template(NamedTuple):

@@ -15,7 +15,7 @@ from trainop.engine.cleanup import delete_pod
 from trainop.engine.failures import restart_group
 from trainop.engine.framework import Services
 from trainop.engine.job import Role
-from trainop.engine.manifests import child_name
+from trainop.engine.manifests import child_name, child_namer
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.restarts import restarting_groups
 from trainop.engine.seen import Pod, Service
@@ -86,6 +86,7 @@ def _vacant(builder: PlanBuilder, slots: RoleSlots, busy: set[str], history: Res
 def _sort_services(builder: PlanBuilder, all_slots: Iterable[RoleSlots]) -> dict[str, set[int]]:
     """Role label -> indices that have a service."""
     roles = {slots.role.label: slots.role for slots in all_slots}
+    name_of = {label: child_namer(builder.job.name, role) for label, role in roles.items()}
     present: dict[str, set[int]] = {label: set() for label in roles}
     for service in builder.children.services.ours:
         metadata = service.metadata
@@ -93,7 +94,7 @@ def _sort_services(builder: PlanBuilder, all_slots: Iterable[RoleSlots]) -> dict
         if index is None or label is None:
             continue
         role = roles.get(label)
-        if role is not None and index < role.replicas and metadata.name == child_name(builder.job.name, role, index):
+        if role is not None and index < role.replicas and metadata.name == name_of[label](index):
             present[label].add(index)
         elif not metadata.terminating and (role is not None or not builder.job.errors):
             builder.actions.append(DeleteService(metadata.name, metadata.uid))

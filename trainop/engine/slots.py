@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from trainop.engine.framework import REPLICA_INDEX, REPLICA_TYPE, Tally
 from trainop.engine.job import Job, Role
-from trainop.engine.manifests import child_name
+from trainop.engine.manifests import child_namer
 from trainop.engine.seen import Pod
 from trainop.runtime.objects.metadata import HasMetadata
 
@@ -77,6 +77,7 @@ class Arrangement:
 def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
     """Sort the job's own pods into slots, by labels and name."""
     all_slots = {role.label: RoleSlots(role) for role in job.roles}
+    name_of = {label: child_namer(job.name, slots.role) for label, slots in all_slots.items()}
     arrangement = Arrangement(list(all_slots.values()))
     for pod in pods:
         role, index = read_place(pod.metadata.labels)
@@ -86,7 +87,7 @@ def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
             if not pod.metadata.terminating:
                 arrangement.pods_of_removed_roles.append(pod)
         else:
-            _place(slots, index, pod, child_name(job.name, slots.role, index))
+            _place(slots, index, pod, name_of[role](index))
     return arrangement
 
 
