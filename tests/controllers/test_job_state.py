@@ -23,7 +23,7 @@ async def test_a_job_is_forgotten_in_one_step_with_its_expectations() -> None:
     for uid in ("gone", "other"):
         states.ensure(uid).unfinished = True
         expectations.expect_create(uid, PODS, Key("ns", uid))
-    states.observe("gone").owner_in_doubt = True
+    states.observe("gone").owner_unconfirmed = True
     states.forget("gone")
     states.forget("never seen")
     assert states.find("gone") is None

@@ -61,7 +61,7 @@ API server with two processors. With twice as many, a large job completes no soo
 twice as long; with half as many, the large one takes a third longer (docs/performance.md)."""
 
 RETRY_WITHOUT_EVENT = 30.0
-"""Seconds until the next attempt if a name is taken or the namespace terminates: no event announces the end of it."""
+"""Seconds until the next attempt if a name is taken or the namespace terminates: there may be no event at its end."""
 
 _API_FAILURES = (ApiError, ConnectionError, TimeoutError)
 

@@ -29,7 +29,7 @@ class LastWrite:
     """A resourceVersion that a conflict has shown to be outdated."""
     status: Json | None = None
     """The last status sent, also while the response is outstanding."""
-    news: float | None = None
+    pending_since: float | None = None
     """Since when a progress-only status update has been pending, monotonic seconds."""
     awaited: bool = False
     """A pass was postponed until the cache shows the write, so its event must trigger a reconcile."""
@@ -65,7 +65,7 @@ class RefusedStatus:
 
 @dataclass(slots=True)
 class JobState:
-    """The parts default to None or empty, so that an idle job costs little memory."""
+    """What the controller remembers of one job. Unused parts are None, so that an idle job costs little memory."""
 
     last_write: LastWrite | None = None
     refused_creates: RefusedCreates | None = None
@@ -74,8 +74,8 @@ class JobState:
     """The last message per notice identity, least recently used first (`Reporter`)."""
     deleting: set[str] | None = None
     """UIDs of children that the operator deletes itself (`OwnerCheck`)."""
-    owner_in_doubt: bool = False
-    """Children disappeared that the operator did not delete: the job may be gone (`OwnerCheck`)."""
+    owner_unconfirmed: bool = False
+    """A child disappeared that the operator did not delete, so the job may be deleted too (`OwnerCheck`)."""
     clock_offset: float | None = None
     """Wall clock minus monotonic clock, in seconds (`JobClock`)."""
     quota_failures: int = 0
@@ -88,7 +88,7 @@ class JobStates:
     """The states of one controller, by job UID.
 
     A state is in use from the first reconcile of its job on, until the job is forgotten. Jobs that are only observed,
-    because this replica is on standby or because they are gone already, may never be reconciled and so never be
+    because this replica is on standby or because they were deleted, may never be reconciled and so never be
     forgotten; of these at most `MAX_OBSERVED` states are kept, and the oldest is dropped first.
     """
 
@@ -99,6 +99,7 @@ class JobStates:
         """In order of creation."""
 
     def find(self, uid: str) -> JobState | None:
+        """The state, if there is one. Does not mark it as in use."""
         return self._in_use.get(uid) or self._observed.get(uid)
 
     def ensure(self, uid: str) -> JobState:

@@ -61,9 +61,9 @@ class OwnWrites:
         if written is None:
             return 0.0
         now = self._clock.monotonic()
-        if written.news is None:
-            written.news = now
-        due = written.news + UNSETTLED_INTERVAL if unsettled else written.at + PROGRESS_INTERVAL
+        if written.pending_since is None:
+            written.pending_since = now
+        due = written.pending_since + UNSETTLED_INTERVAL if unsettled else written.at + PROGRESS_INTERVAL
         return max(0.0, due - now)
 
     def confirm(self, job: Unstructured) -> None:
@@ -114,7 +114,7 @@ class OwnWrites:
     def _record(self, job: Unstructured) -> LastWrite:
         """Records that a write is being sent."""
         written = self._ensure(job)
-        written.at, written.news = self._clock.monotonic(), None
+        written.at, written.pending_since = self._clock.monotonic(), None
         return written
 
     def _ensure(self, job: Unstructured) -> LastWrite:

@@ -30,7 +30,7 @@ class OwnerCheck:
         self._states = states
 
     def expect_deleted(self, job: Unstructured, children: Collection[str]) -> None:
-        """Registers children that the operator is about to delete: their deletion casts no doubt on the job."""
+        """Registers children that the operator is about to delete: their deletion is no sign that the job is gone."""
         if children:
             state = self._states.ensure(job.metadata.uid)
             state.deleting = (state.deleting or set()).union(children)
@@ -44,13 +44,13 @@ class OwnerCheck:
         if state.deleting and child.uid in state.deleting:
             state.deleting.discard(child.uid)
         else:
-            state.owner_in_doubt = True
+            state.owner_unconfirmed = True
 
     async def confirm(self, job: Unstructured) -> bool:
         """Whether children may be created: the job exists, and the cache holds its current version. Reads the job from
-        the API server if that is in doubt, and raises its errors."""
+        the API server if a child has disappeared, and raises its errors."""
         metadata, state = job.metadata, self._states.find(job.metadata.uid)
-        if state is None or not state.owner_in_doubt:
+        if state is None or not state.owner_unconfirmed:
             return True
         try:
             found = await self._client.get(self._resource, metadata.name, metadata.namespace)
@@ -60,5 +60,5 @@ class OwnerCheck:
         if (live.uid, live.resource_version) != (metadata.uid, metadata.resource_version):
             log.debug("job changed or deleted, cache is stale")
             return False
-        state.owner_in_doubt = False
+        state.owner_unconfirmed = False
         return True

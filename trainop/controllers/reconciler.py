@@ -52,7 +52,7 @@ STALE_CACHE_RETRY = 5.0
 watch event usually triggers an earlier pass."""
 
 _OUTDATED = (ConflictError, NotFoundError, TooManyRequestsError, UnauthorizedError)
-"""Errors of a write that say nothing about its content."""
+"""Client errors (4xx) that do not concern the content of the write."""
 
 _TOO_LONG = "Too long"
 """Part of the API server's message if the annotations exceed 256 KiB."""
@@ -99,6 +99,7 @@ class JobReconciler:
         self._rng = rng
         self._job_clock = JobClock(states, clock)
         self._uids: dict[Key, str] = {}
+        """The UID that each key had in its last pass, to detect a recreated job."""
         self._refusals = RefusedChildren(states, clock, rng)
         self._statuses = StatusWriter(writes, report, states, clock, rng)
 
@@ -209,7 +210,8 @@ class JobReconciler:
 
     async def _annotate(self, job: Unstructured, plan: Plan, version: str) -> tuple[str | None, str]:
         """Writes the annotations of the plan. Returns why the API server refuses them for good (the restart history
-        exceeds the size limit of annotations, or the job that of objects) or None, and the job's new version."""
+        exceeds the size limit of annotations, or the job that of objects) or None, and the job's new version. Refused
+        annotations that the plan does not require are dropped."""
         if not plan.annotations:
             return None, version
         try:
@@ -220,9 +222,8 @@ class JobReconciler:
                 return None, version
             if not isinstance(error, InvalidError) and not is_too_large(error):
                 raise
-            if (
-                plan.begun and _TOO_LONG not in str(error) and not is_too_large(error)
-            ):  # an admission policy, which may change
+            if plan.begun and _TOO_LONG not in str(error) and not is_too_large(error):
+                # An admission policy refuses them, which may change.
                 raise ReconcileError(f"the API server refuses the job's annotations: {error}") from error
             return f"its restarts cannot be noted: {error}", version
 
