@@ -1,4 +1,4 @@
-"""Commands of the simulation.
+"""Command line of the simulation.
 
 python -m tests.simulation --seeds 300            look for seeds that show a problem
 python -m tests.simulation --seed 42 [--log]      replay one seed, with its trace and all log lines
@@ -25,8 +25,8 @@ from trainop.operator import FRAMEWORKS
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
 BEGIN, END = "<!-- bugs: begin -->\n", "<!-- bugs: end -->\n"
 MOST_SEEDS = 300
-"""In which a planted bug has to be found. Three times what any of them takes: what the product draws shifts with each
-change of it, and a hunt ends with its first find."""
+"""Number of seeds within which a planted bug has to be found: three times the current maximum, because every change of
+the product changes what the seeds draw. A search ends at the first seed that shows a problem."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Bugs of the runtime, of the shell, and of the order in which things are done."""
+"""Planted bugs of the runtime and of the controllers, including the order of writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def expectations_off():
     return patch(Expectations, "satisfied", lambda *_: True)
 
 
-@bug("A pass begins as soon as the writes of one kind of child show, pods or services (upstream ORs over roles).")
+@bug(
+    "A pass begins as soon as the writes of one kind of child are observed, pods or services (upstream ORs over roles)."
+)
 def or_instead_of_and():
     whole = Expectations.satisfied
 
@@ -62,7 +64,7 @@ def own_status_not_awaited():
     return patch(OwnWrites, "seconds_until_live", lambda *_: None)
 
 
-@bug("The live read of a lagging job answers with the successor of its name.")
+@bug("The live read of a stale job returns the successor of the same name.")
 def successor_taken_for_the_job():
     async def read_live(self: JobReconciler, cached: Unstructured) -> Unstructured | None:
         key = cached.metadata.key
@@ -77,15 +79,15 @@ def successor_taken_for_the_job():
     return patch(JobReconciler, "_read_live", read_live)
 
 
-@bug("Children that vanished are made anew although the garbage collector took them, for their job is gone.")
-def garbage_made_anew():
+@bug("Deleted children are recreated although the garbage collector deleted them with their job.")
+def garbage_recreated():
     async def confirm(*_: Any) -> bool:
         return True
 
     return patch(OwnerCheck, "confirm", confirm)
 
 
-@bug("An update that shows the own status passes for its echo, whatever else has changed.")
+@bug("An update with our own status counts as the echo of our write, whatever else has changed.")
 def edit_taken_for_an_echo():
     return patch(own_writes, "_without_status", lambda _: None)
 
@@ -94,7 +96,7 @@ def edit_taken_for_an_echo():
 
 
 def _only_past(step: str, whole: str) -> Any:
-    """A pass that does not get from method `whole` to method `step` asks for no other."""
+    """A pass that stops between the methods `whole` and `step` does not requeue the job."""
     run, take = getattr(JobReconciler, whole), getattr(JobReconciler, step)
     past: set[Any] = set()
 
@@ -111,18 +113,18 @@ def _only_past(step: str, whole: str) -> Any:
     return mock.patch.multiple(JobReconciler, **changes)
 
 
-@bug("A pass that waits for the cache to show an own write of the job leaves no reason to come back.")
-def own_write_awaited_by_nobody():
+@bug("A pass that waits for the cache to show our write of the job does not requeue the job.")
+def own_write_awaited_without_requeue():
     return _only_past("_reconcile_job", "reconcile")
 
 
-@bug("A pass that waits for caches to show own writes of children leaves no reason to come back.")
-def children_awaited_by_nobody():
+@bug("A pass that waits for caches to show our writes of children does not requeue the job.")
+def children_awaited_without_requeue():
     return _only_past("_carry_out", "_reconcile_job")
 
 
-@bug("A pass that puts off a status which can wait leaves no reason to come back.")
-def status_put_off_for_ever():
+@bug("A pass that delays a status write does not requeue the job.")
+def status_delayed_for_ever():
     carry_out = JobReconciler._carry_out
 
     async def forget(self: JobReconciler, seen: Any, plan: Any, version: str) -> Result:
@@ -134,8 +136,8 @@ def status_put_off_for_ever():
     return patch(JobReconciler, "_carry_out", forget)
 
 
-@bug("A pass that has made children leaves no reason to come back if these come and go unseen.")
-def unseen_child_awaited_by_nobody():
+@bug("A pass that has created children does not requeue the job in case they are deleted before they are observed.")
+def unobserved_child_awaited_without_requeue():
     finish = JobReconciler._result
 
     def forget(self: JobReconciler, *args: Any) -> Result:
@@ -148,7 +150,7 @@ def unseen_child_awaited_by_nobody():
 # Writes ---------------------------------------------------------------------------------------------------------------
 
 
-@bug("DELETE carries no UID, so that it hits whoever has the name by then.")
+@bug("DELETE carries no UID precondition, so it may delete a successor of the same name.")
 def delete_without_uid():
     delete = Client.delete
 
@@ -158,7 +160,7 @@ def delete_without_uid():
     return patch(Client, "delete", without)
 
 
-@bug("The status is written whatever the job is by then.")
+@bug("The status is written without a resourceVersion, even over a newer job.")
 def stale_status_write():
     write = OwnWrites._patch
 
@@ -168,7 +170,7 @@ def stale_status_write():
     return patch(OwnWrites, "_patch", unconditional)
 
 
-@bug("A conflict counts as success: nobody looks again.")
+@bug("A conflict counts as success, without another reconcile.")
 def conflict_swallowed():
     reconcile_job = JobReconciler._reconcile_job
 
@@ -237,7 +239,7 @@ def name_of_a_dying_pod_taken():
 
 
 def own_names_free() -> Any:
-    """The names of own children count as free."""
+    """The names of the job's own children count as free."""
     free = replicas._available
 
     def without_own(builder: PlanBuilder, role: Any, kind: str, indices: Any) -> list[int]:
@@ -261,13 +263,13 @@ def resumed_among_dying_pods():
     return patch(engine, "_proceed", proceed)
 
 
-@bug("Of pods that restart together some are made anew before all have gone.")
-def circle_not_awaited():
+@bug("Some of the pods that restart together are recreated before all have gone.")
+def restart_group_not_awaited():
     return patch(replicas, "restarting_groups", lambda *_: set())
 
 
 @bug("completionTime is set in every pass over a finished job.")
-def completed_again():
+def completion_time_rewritten():
     tidy_up = engine._tidy_up
 
     def again(builder: PlanBuilder) -> Any:
@@ -277,8 +279,8 @@ def completed_again():
     return patch(engine, "_tidy_up", again)
 
 
-@bug("A job that was finished goes on if its pods look as if it should.")
-def finished_forgotten():
+@bug("A finished job continues if the states of its pods suggest it.")
+def finished_job_resumed():
     return patch(Status, "finished", property(lambda self: self.is_true("Failed")))
 
 
@@ -300,8 +302,8 @@ def deadline_from_creation():
 # Queue and controller -------------------------------------------------------------------------------------------------
 
 
-@bug("The wait that a reconcile asks for is forgotten.")
-def requeue_after_forgotten():
+@bug("The requeue delay that a reconcile returns is ignored.")
+def requeue_after_ignored():
     follow = Controller._apply_result
 
     def forget(self: Controller, key: Any, result: Result) -> None:
@@ -310,8 +312,8 @@ def requeue_after_forgotten():
     return patch(Controller, "_apply_result", forget)
 
 
-@bug("A key that is asked for while it is worked on is dropped.")
-def add_while_working_lost():
+@bug("A key that is added while it is processed is dropped.")
+def add_while_processing_lost():
     add = WorkQueue.add
 
     def lose(self: Any, key: Any, priority: int = 0) -> None:
@@ -324,12 +326,12 @@ def add_while_working_lost():
 # Watches and caches ---------------------------------------------------------------------------------------------------
 
 
-@bug("410 is answered by the same watch at the same version.")
+@bug("After 410 the same watch is repeated at the same version.")
 def gone_ignored():
     return mock.patch.dict(watcher._WATCHING, {watcher.Cause.EXPIRED: watcher.Reaction.RETRY})
 
 
-@bug("A watch that ended is begun anew at version 0, and what was deleted in between is never told.")
+@bug("A watch that ended is restarted at version 0, so deletions in between are missed.")
 def watch_restarted_from_zero():
     opened = Reflector._open
 
@@ -339,7 +341,7 @@ def watch_restarted_from_zero():
     return patch(Reflector, "_open", from_zero)
 
 
-@bug("A watch that ended is begun anew at the latest version: what happened in between is never told.")
+@bug("A watch that ended is restarted at the latest version, so all events in between are missed.")
 def watch_restarted_from_now():
     opened = Reflector._open
 
@@ -349,13 +351,13 @@ def watch_restarted_from_now():
     return patch(Reflector, "_open", from_now)
 
 
-@bug("Objects that a list does not have any more stay in the cache.")
+@bug("Objects that are missing from a list stay in the cache.")
 def tombstone_lost():
     return patch(Store, "prune", lambda *_: [])
 
 
-@bug("Objects that a list does not have any more leave the cache, but nobody is told.")
-def tombstone_not_told():
+@bug("Objects that are missing from a list leave the cache without a delete event.")
+def tombstone_without_event():
     prune = Store.prune
 
     def silently(self: Any, *args: Any) -> list[Change[Any]]:
@@ -368,12 +370,12 @@ def tombstone_not_told():
 # Election -------------------------------------------------------------------------------------------------------------
 
 
-@bug("Who stood still while somebody else took the lead goes on writing.")
+@bug("A replica that was frozen while another took the lease continues to write.")
 def lease_fencing_off():
     return patch(LeaderElector, "gate", lambda _: None)
 
 
-@bug("Who has lost the lease goes on.")
+@bug("A replica that has lost the lease continues.")
 def lost_lease_ignored():
     @contextmanager
     def plant() -> Iterator[None]:

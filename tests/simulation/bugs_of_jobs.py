@@ -1,4 +1,4 @@
-"""Bugs of what becomes of a job: its pods, its services, its status, its limits and its end."""
+"""Planted bugs in the plan of a job: its pods, services, status, limits and end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainop.engine.status import Status
 # Pods and services ----------------------------------------------------------------------------------------------------
 
 
-@bug("Every pod of a role is told that it is the first one.")
+@bug("Every pod of a role gets the index of the first one.")
 def index_of_the_first():
     make = Manifests.__init__
 
@@ -60,7 +60,7 @@ def last_service_missing():
     return patch(replicas, "_lacking_services", all_but_the_last)
 
 
-@bug("A service that somebody wants to be only the leader's is made for each replica.")
+@bug("Service mode `leader` is ignored: each replica gets a service.")
 def service_mode_ignored():
     def lacking(_begin: PlanBuilder, role: Any, present: set[int]) -> Iterator[int]:
         return (index for index in range(role.replicas) if index not in present)
@@ -229,7 +229,7 @@ def retryable_code_fails():
     return patch(failures, "RETRYABLE_EXIT_CODE", 131)
 
 
-@bug("Under policy ExitCode the exit code decides before anybody asks whether the pod was disrupted.")
+@bug("Under policy ExitCode the exit code decides before the disruption condition of the pod.")
 def exit_code_before_disruption():
     def by_code(framework: Any, role: Any, pod: Any) -> bool:
         code = pod.exit_code(framework.container)
@@ -243,7 +243,7 @@ def never_restarted():
     return patch(failures, "may_restart", lambda *_: True)
 
 
-@bug("A job has succeeded as soon as one replica of the role that decides has.")
+@bug("A job succeeds as soon as one replica of the deciding role has.")
 def first_success_is_enough():
     follow = leaders.follow
 
@@ -269,7 +269,7 @@ def phase_alone_completes_worker_0():
 
 
 def _sweeping(change: Any) -> Any:
-    """With another policy than the job's."""
+    """Clean up with a changed cleanPodPolicy."""
 
     def swept(children: Children, policy: str, *surplus: Any) -> Any:
         return sweep(children, change(policy), *surplus)
@@ -292,7 +292,7 @@ def none_means_running():
     return _sweeping(lambda policy: "Running" if policy == "None" else policy)
 
 
-@bug("What still runs of replicas that were scaled away runs on after the end.")
+@bug("Running pods of replicas that were scaled away are kept after the end.")
 def surplus_left_at_the_end():
     return patch(engine, "sweep", lambda children, policy, *_: sweep(children, policy))
 

@@ -1,4 +1,4 @@
-"""Bugs of whose pods they are, and of what the API server or validation refuses."""
+"""Planted bugs of adoption and release, and of refusals by the API server or by validation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainop.engine import plan as engine
 from trainop.engine.builder import PlanBuilder
 from trainop.engine.slots import read_place
 
-# Whose pods they are --------------------------------------------------------------------------------------------------
+# Ownership of pods ---------------------------------------------------------------------------------------------------
 
 
 @bug("An orphan with the labels of a slot is adopted under any name.")
@@ -32,13 +32,13 @@ def older_orphan_adopted():
     return patch(claim, "_may_adopt", by_name)
 
 
-@bug("A pod whose owner reference somebody removed is not adopted again.")
+@bug("A pod whose owner reference was removed is not adopted again.")
 def orphans_left():
     return patch(claim, "_may_adopt", lambda *_: False)
 
 
-@bug("A pod that has other labels by now is not released.")
-def labels_of_others_kept():
+@bug("A pod whose labels no longer match is not released.")
+def relabelled_pod_kept():
     async def keep(*_: Any) -> None:
         return None
 
@@ -55,7 +55,7 @@ def refusal_fails_a_begun_job():
     return patch(Applier, "carry_out", as_at_first)
 
 
-@bug("A job whose first pods the API server refuses goes on trying.")
+@bug("A job whose first pods the API server refuses keeps retrying.")
 def refusal_fails_nothing():
     carry_out = Applier.carry_out
 
@@ -65,7 +65,7 @@ def refusal_fails_nothing():
     return patch(Applier, "carry_out", as_begun)
 
 
-@bug("What the API server has refused once is never tried again.")
+@bug("A pod that the API server has refused once is never retried.")
 def refused_for_ever():
     allow = RefusedChildren.allow
 
@@ -78,7 +78,7 @@ def refused_for_ever():
     return patch(RefusedChildren, "allow", without)
 
 
-@bug("A pod counts as soon as it may be adopted, also if the API server refuses that.")
+@bug("A pod counts as soon as it may be adopted, even if the API server refuses the adoption.")
 def orphan_counted_before_adoption():
     sort = claim._claim
 
@@ -90,7 +90,7 @@ def orphan_counted_before_adoption():
     return patch(claim, "_claim", counted)
 
 
-@bug("A name is made anew in the pass that removes its holder, which somebody has labelled as another replica.")
+@bug("A pod is recreated in the same pass that deletes the holder of its name, a pod relabelled as another replica.")
 def name_of_a_misplaced_pod_taken():
     return own_names_free()
 

@@ -1,4 +1,4 @@
-"""Draws the script of a seed: within its theme, at random."""
+"""Generates the script of a seed at random, with the weights of its theme."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PROPAGATIONS = ("Background", "Foreground")
 
 
 def draw_script(seed: int) -> Script:
-    """Everything that the seed decides beforehand."""
+    """The script of a seed, complete before the run starts."""
     return stage(seed) or _draw_themed(seed)
 
 
@@ -184,8 +184,8 @@ def _draw_fates(
 
 
 def _annotated(rng: random.Random, plan: JobPlan, orderly: bool) -> JobPlan:
-    """With the annotations that change what the operator does. Where what is lost to faults would decide about the
-    end, it makes the job delicate."""
+    """The plan with random annotations that change the operator's behaviour. Marks the job as delicate where pods lost
+    to faults could change its end."""
     annotations, delicate = {}, plan.delicate
     if rng.random() < 0.5:
         annotations[RESTART_SCOPE] = scope = rng.choice(SCOPES)
@@ -208,7 +208,8 @@ def _annotated(rng: random.Random, plan: JobPlan, orderly: bool) -> JobPlan:
 def _draw_steps(
     rng: random.Random, theme: Theme, scene: Scene, job: JobPlan, until: float, orderly: bool
 ) -> Iterator[Step]:
-    """The job is created, and then changed now and then. A deadline runs from the start: nobody touches such a job."""
+    """The job is created and sometimes changed. A job with a deadline is not touched, because the deadline runs from
+    the start."""
     at = rng.uniform(0.5, until / 3)
     yield Step(at, "create", job.name)
     if job.goal == DEADLINE and job.spec["runPolicy"].get("suspend"):
@@ -250,8 +251,8 @@ def _draw_step(rng: random.Random, job: JobPlan, at: float, act: str, until: flo
 def _draw_chaos(
     rng: random.Random, theme: Theme, steps: list[Step], until: float, replicas: int, lease: float, delicate: bool
 ) -> Iterator[Step]:
-    """Half of it when users do something. `lease` in seconds: who stands still for longer may find another leader when
-    it wakes."""
+    """Faults at random times, half of them at steps of users. A replica frozen for longer than `lease` seconds may find
+    another leader when it resumes."""
     moments = [step.at for step in steps]
     acts = [act for act in theme.acts if act != "freeze" or replicas > 1 or rng.random() < 0.3]
     chosen = rng.sample(acts, min(rng.randint(0, theme.most_acts), len(acts)))
@@ -264,7 +265,7 @@ def _draw_chaos(
 
 
 def _draw_intrusions(rng: random.Random, theme: Theme, steps: list[Step], until: float) -> Iterator[Step]:
-    """Pods are planted before their job is there, or at any time."""
+    """Pods are planted before their job exists, or at any time."""
     if rng.random() < theme.intruders:
         created = [step.at for step in steps if step.act == "create"]
         for act in rng.choices(sorted(intruders.ACTS), k=rng.randint(1, 2)):
@@ -273,7 +274,7 @@ def _draw_intrusions(rng: random.Random, theme: Theme, steps: list[Step], until:
 
 
 def _draw_denials(rng: random.Random, theme: Theme, steps: list[Step], until: float) -> Iterator[Step]:
-    """Before a job is created, or while it runs and has just lost a pod."""
+    """Refusals of pods before a job is created, or while it runs and has just lost a pod."""
     if rng.random() >= theme.denials:
         return
     created = rng.choice([step.at for step in steps if step.act == "create"])

@@ -1,4 +1,4 @@
-"""How a run ended, as far as it is to be the same with and without faults."""
+"""The end state of a run, reduced to what must be equal with and without faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAST = {"Succeeded", "Failed"}
 
 
 def end_state(world: World) -> Json:
-    """By name of the job; None if it is gone."""
+    """Job name -> its end state, or None if the job was deleted."""
     return {plan.name: _end_of(world, plan) for plan in world.script.jobs}
 
 
@@ -41,7 +41,7 @@ def _end_of(world: World, plan: JobPlan) -> Json | None:
         "conditions": [
             [each["type"], each["reason"], each["message"] if each["type"] in LAST else ""]
             for each in conditions
-            if each["status"] == "True" and each["type"] != "Restarting"  # what was lost to faults is restarted as well
+            if each["status"] == "True" and each["type"] != "Restarting"  # pods lost to faults are restarted as well
         ],
         "failures": RestartHistory(uid, annotations if RESTARTS in annotations else {}).failures,
         "active": sum(entry.get("active", 0) for entry in (status.get("replicaStatuses") or {}).values()),
@@ -50,10 +50,10 @@ def _end_of(world: World, plan: JobPlan) -> Json | None:
 
 
 def same_end(script: Script, one: Json, other: Json) -> str:
-    """Why two ends are not the same; empty if they are, as far as they have to be."""
+    """A description of the difference between two ends, or an empty string if they are equal where required."""
     for plan in script.jobs:
         if script.jumps and {"ttlSecondsAfterFinished", "activeDeadlineSeconds"} & set(plan.spec["runPolicy"]):
-            continue  # its end comes when wall clocks say so
+            continue  # its end depends on wall clocks
         a, b = one[plan.name], other[plan.name]
         if (a is None) != (b is None):
             return f"{plan.name} is {'gone' if a is None else 'there'}, without faults it is not so"
@@ -71,9 +71,9 @@ def _compared(script: Script, plan: JobPlan, end: Json) -> Iterator[str]:
     done = {condition[0] for condition in end["conditions"]} & LAST
     policy = plan.spec["runPolicy"].get("cleanPodPolicy")
     if not done or policy == "All" or plan.goal == FOREIGN:
-        yield "pods"  # else it depends on whose end was seen first
+        yield "pods"  # otherwise the message depends on which pod's end was observed first
         yield "services"
     paused = any(step.subject == plan.name and step.act == "suspend" for step in script.steps)
-    together = plan.scope != "pod" and plan.goal != BACKOFF  # what fails at the same time counts once
+    together = plan.scope != "pod" and plan.goal != BACKOFF  # simultaneous failures count once
     if not paused and not together and plan.goal not in {DEADLINE, FOREIGN}:  # a resumed job counts anew
         yield "failures"

@@ -1,4 +1,4 @@
-"""One seed, judged: the run itself, and for an orderly one whether its end is that of the run without faults."""
+"""Runs a seed and checks it; the end of an orderly script must equal that of its run without faults."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from tests.simulation.world import Kill, Outcome, play
 
 @dataclass(frozen=True)
 class Verdict:
-    """`problem` is empty if all is well."""
+    """The result of one seed; `problem` is empty if there is none."""
 
     seed: str
     problem: str
     outcome: Outcome
-    """Of the run in which the problem shows."""
+    """The outcome of the run that shows the problem."""
 
     @property
     def replay(self) -> str:
         return f"make simulate SEED={self.seed}"
 
     def report(self) -> str:
-        """The problem, the trace and how to see it again."""
+        """The problem, the trace, and the command that replays it."""
         return "\n".join((f"seed {self.seed}: {self.problem}", *self.outcome.lines(), f"replay with: {self.replay}"))
 
 
 def examine(
     script: Script, *, kill: Kill | None = None, twin: Outcome | None = None, everything: bool = False
 ) -> Verdict:
-    """Plays the script; `twin` is its run without faults, if that is known already."""
+    """Run and check a script; `twin` is the outcome of its run without faults, if known."""
     outcome = play(script, kill=kill, everything=everything)
     if outcome.failed:
         return Verdict(script.seed, str(outcome.violations[0]).strip(), outcome)
@@ -51,7 +51,7 @@ def examine_seed(seed: int, *, everything: bool = False) -> Verdict:
 
 
 def first_problem(seeds: Iterable[int]) -> tuple[int, Verdict] | None:
-    """How many seeds it takes to find a problem, and which it is; None if no seed shows one."""
+    """The number of seeds until the first problem, and the problem; None if no seed shows one."""
     for number, seed in enumerate(seeds, start=1):
         verdict = examine_seed(seed)
         if verdict.problem:
@@ -60,7 +60,7 @@ def first_problem(seeds: Iterable[int]) -> tuple[int, Verdict] | None:
 
 
 def kills(script: Script) -> Iterator[tuple[Kill, Verdict]]:
-    """The script once for each write of the operator, killed right before and right after it."""
+    """Run the script twice per write of the operator, killed right before and right after that write."""
     twin = play(script)
     if twin.failed:
         yield Kill(0, "not"), Verdict(script.seed, str(twin.violations[0]), twin)

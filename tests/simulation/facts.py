@@ -1,4 +1,4 @@
-"""Objects and requests as the simulation reads them."""
+"""Pure functions that read jobs, pods and requests for the judge and the nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def slot_of(pod: Json) -> Slot | None:
 
 
 def is_misplaced(pod: Json, owner: Json) -> bool:
-    """It does not have the name of its slot."""
+    """Whether the pod does not have the name of its replica slot."""
     place = slot_of(pod)
     return place is None or pod["metadata"]["name"] != f"{owner['name']}-{place[0]}-{place[1]}"
 
@@ -49,7 +49,7 @@ def suspended(job: Json) -> bool:
 
 
 class Facts(NamedTuple):
-    """What decides whether a job may have pods."""
+    """The facts that decide whether a job may have pods."""
 
     uid: str
     finished: bool
@@ -62,7 +62,7 @@ class Facts(NamedTuple):
 
     @property
     def stopped(self) -> str:
-        """Why there must be no new pods; empty if there may."""
+        """The reason why the job must not get new pods, or an empty string."""
         words = ("finished", "suspended", "terminating", "foreign")
         return next((word for word in words if getattr(self, word)), "")
 
@@ -95,7 +95,7 @@ def facts_of(framework: Framework, job: Json) -> Facts:
 
 
 def due_at(job: Json) -> datetime | None:
-    """When the next limit of the job is due: its deadline, or its time to live."""
+    """The time of the job's next limit: its deadline, or the end of its time to live."""
     policy, status = job["spec"].get("runPolicy") or {}, job.get("status") or {}
     if policy.get("suspend") or policy.get("managedBy") or terminating(job):
         return None
@@ -125,7 +125,7 @@ def place_of(path: str) -> tuple[str, tuple[str, str]]:
 
 
 def essence(method: str, body: Json) -> str:
-    """What a write is about, for the trace."""
+    """A short description of a write, for the trace."""
     if method == "DELETE" or not body:
         return ""
     if method == "POST":

@@ -1,4 +1,4 @@
-"""What the observer is told of a world: the time, whether anything goes wrong, and where to report."""
+"""What the observer knows of a run besides the objects: the time, whether faults are active, and where to report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to the operator, to the API server and to pods, at the times that the script has drawn."""
+"""Injects faults into the operator, the API server and pods at the times of the script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Fate:
         self._world = world
 
     def strike(self, number: int, step: Step) -> None:
-        """The `number`th stroke of the script."""
+        """Carry out the fault with this number in the script."""
         world = self._world
         rng = random.Random(f"{world.script.seed}/chaos/{number}")
         if step.act in OF_PODS | intruders.ACTS:
@@ -48,7 +48,7 @@ class Fate:
             self._strike_replica(replica, step, rng)
 
     def _named(self, name: str) -> Replica | None:
-        """None if nobody leads."""
+        """The named replica (`leader` or `standby`); None if no replica leads."""
         replicas = [each for each in self._world.replicas if each.runs and (name != "leader" or each.is_master)]
         return next((each for each in replicas if name in {each.name, "leader"}), None)
 
@@ -63,7 +63,7 @@ class Fate:
         self._world.loop.outside(step.value, broken.discard, step.act)
 
     def _deny(self, seconds: float, ending: str) -> None:
-        """An admission policy refuses pods whose names end so."""
+        """Let an admission policy refuse pods whose names have this ending."""
         denied = self._world.denied
         denied.add(ending)
         self._world.loop.outside(seconds, denied.discard, ending)
@@ -88,7 +88,7 @@ class Fate:
                     replica.freeze(seconds)
 
     def _compact(self) -> None:
-        """The API server forgets the past, and all watches break."""
+        """Compact the history of the API server and break all watches."""
         self._world.server.compact()
         self._cut_all()
 

@@ -1,6 +1,6 @@
-"""Those who lay hands on pods that are not theirs: labels change, owners go, and pods with the labels of a job appear.
+"""Foreign clients that tamper with pods: they change labels, remove owners, and create pods with the labels of a job.
 
-Never in an orderly script.
+Orderly scripts do not use them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTS = {"disown", "relabel", "plant"}
 
 
 def intrude(world: World, act: str, rng: random.Random, living: list[Stored]) -> bool:
-    """False if there is nothing to lay hands on yet."""
+    """Carry out one intrusion; returns False if there is no suitable pod yet."""
     if act == "plant":
         _plant(world, rng.choice(world.script.jobs), rng)
         return True
@@ -34,7 +34,7 @@ def intrude(world: World, act: str, rng: random.Random, living: list[Stored]) ->
     metadata = value["metadata"]
     if act == "disown":
         del metadata["ownerReferences"]
-        if rng.random() < 0.5:  # and it ends before it is adopted again
+        if rng.random() < 0.5:  # the pod ends before it is adopted again
             value["status"] |= _ended(value["spec"]["containers"][0]["name"], rng.choice((0, 0, 1)))
     else:
         label = LABELS + rng.choice(("job-name", "operator-name", "replica-type", "replica-index", "replica-index"))
@@ -50,7 +50,7 @@ def _put(world: World, value: Json) -> None:
 
 
 def _plant(world: World, plan: JobPlan, rng: random.Random) -> None:
-    """A pod with the labels of one of the job's slots, under the name of that or another one, which has ended."""
+    """Create a terminated pod with the labels of one of the job's slots, under the name of that or another slot."""
     role, spec = rng.choice(list(plan.spec[plan.framework.replica_specs].items()))
     index = rng.randrange(spec["replicas"] + 1)
     name = f"{plan.name}-{role.lower()}-{index}"

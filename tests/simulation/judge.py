@@ -1,4 +1,5 @@
-"""What must never be. Every write is judged as it comes: by what etcd holds, and by what its author could know."""
+"""Safety rules. Every write is checked when it is sent or stored, against etcd and against what its author had been
+shown by then."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class Violation(NamedTuple):
 
 
 class Judge:
-    """Follows the store, and what each process sends and is shown."""
+    """Observes the store, the requests of each process, and the responses and watch events that it receives."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -129,7 +130,7 @@ class Judge:
             self._on_deadline(name, new)
 
     def _on_deadline(self, name: str, job: Json) -> None:
-        """Not before its time, and in good time."""
+        """Check that a deadline is neither early nor late."""
         policy = job["spec"].get("runPolicy") or {}
         if (
             message_of(job, "Failed") == f"Job {name} has failed because it was active longer than specified deadline"
@@ -143,7 +144,7 @@ class Judge:
     # What a process knows ---------------------------------------------------------------------------------------------
 
     def told(self, process: str, request: Request, answer: Response) -> None:
-        """An answer has come."""
+        """A process has received a response."""
         if not 200 <= answer.status < 300:
             return
         if request.method == "POST":
@@ -157,7 +158,7 @@ class Judge:
             if uid:
                 self._deleted.add((process, uid))
         if request.query.get("limit") == "1":
-            return  # somebody only wants to know whether lists are answered
+            return  # a probe of whether lists are answered, whose content is not read
         for path, framework in self._paths.items():
             if request.path.startswith(path):
                 found = msgspec.json.decode(answer.body)
@@ -166,7 +167,7 @@ class Judge:
                 return
 
     def shows(self, process: str, path: str, part: bytes) -> None:
-        """A watch has brought lines, the last of them perhaps cut."""
+        """A process has received lines of a watch, the last one possibly incomplete."""
         framework = self._paths.get(path)
         if framework is None and b'"DELETED"' not in part:
             return
@@ -190,7 +191,8 @@ class Judge:
             self._shown[process, facts.uid].append((now, facts))
 
     def _knew(self, process: str, uid: str) -> list[Facts]:
-        """What the process may act upon in this reconcile: what it knew when that began, and what it was shown then."""
+        """The state that the process may act upon: what it knew when the reconcile began, and what it was shown
+        since."""
         seen = self._shown.get((process, uid), [])
         begun = self._begun[self._author]
         before = [facts for at, facts in seen if at < begun][-1:]
@@ -199,12 +201,12 @@ class Judge:
     # What a process sends ---------------------------------------------------------------------------------------------
 
     def asks(self, process: str) -> None:
-        """A request of any kind is about to leave."""
+        """A process is about to send a request of any kind."""
         self._author = (process, str(get_contextvars().get("reconcile_id", "")))
         self._asked.setdefault(self._author, self._world.loop.time())
 
     def sends(self, process: str, request: Request) -> None:
-        """A write is about to leave."""
+        """A process is about to send a write."""
         if request.path.startswith(LEASES.path()[: -len("/leases")]):
             return
         self._begun.setdefault(self._author, self._world.loop.time())
@@ -231,7 +233,7 @@ class Judge:
             self.accuse("one leader", f"{process} sends {request.method} {request.path} while {holder} leads")
 
     def _check_order(self, process: str, name: str, number: int) -> None:
-        """Who has acted for a job does not go back to the one that had its name before."""
+        """A process that has acted for a job must not act for its predecessor of the same name afterwards."""
         if number < self._acted[process, name]:
             self.accuse("time goes forward", f"{process} writes for {name} as it was before the present one was made")
         self._acted[process, name] = max(number, self._acted[process, name])
@@ -243,7 +245,7 @@ class Judge:
             self.accuse("ours", f"{process} creates {name}, which belongs to nobody")
             return
         if self._orphaned.get((process, owner["uid"]), math.inf) < self._asked[self._author]:
-            self.accuse("nothing for who is gone", f"{process} makes {name} anew, which went because its job is gone")
+            self.accuse("nothing for a deleted job", f"{process} makes {name} anew, which went because its job is gone")
         self._check_order(process, owner["name"], self._born[owner["uid"]])
         path = f"{request.path}/{name}"
         uid = self._made.get((process, path, owner["uid"]))
@@ -257,11 +259,11 @@ class Judge:
         known = self._knew(process, owner["uid"])
         if all(facts.stopped for facts in known):
             why = known[-1].stopped if known else "unknown"
-            self.accuse("no pod for who must not run", f"{process} creates {name} though the job is {why}")
+            self.accuse("no pod for a stopped job", f"{process} creates {name} though the job is {why}")
         self._check_circle(process, body, owner["uid"])
 
     def _check_circle(self, process: str, pod: Json, owner: str) -> None:
-        """Of pods that restart together none is made anew before all have gone, but for those that are too many."""
+        """Pods that restart together must all be gone, except surplus ones, before any of them is recreated."""
         job = self._world.job_of(pod)
         if job is None or _scope(job) == "pod":
             return
@@ -294,7 +296,8 @@ class Judge:
             self._check_expired(stored.value)
 
     def _check_delete_pod(self, process: str, pod: Json) -> None:
-        """A pod goes only if its job has no use for it; a failed one only when that is counted."""
+        """A pod may be deleted only if its job has no use for it, and a failed one only after its restart was
+        counted."""
         owner = owner_of(pod)
         job = self._world.job_of(pod)
         if owner is None or job is None or terminating(job):
@@ -338,6 +341,6 @@ class Judge:
 
 
 def _scope(job: Json) -> str:
-    """What of the job restarts together."""
+    """The restart scope of the job."""
     scope = str((job["metadata"].get("annotations") or {}).get(RESTART_SCOPE, "pod")).lower()
     return scope if scope in SCOPES else "pod"

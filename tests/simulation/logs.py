@@ -1,4 +1,4 @@
-"""What the operator logs, as part of the trace."""
+"""Adds the operator's log lines to the trace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNFORGIVABLE = {"reconcile raised", "handler failed", "reconcile is stuck", "ind
 
 @contextmanager
 def logs_into(world_of: Callable[[], World | None], *, everything: bool) -> Iterator[None]:
-    """Log lines go to the trace: with `everything` all of them, else only what must never be."""
+    """Redirect log lines to the trace: all of them with `everything`, otherwise only unexpected errors."""
 
     def take(_: Any, level: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         world = world_of()

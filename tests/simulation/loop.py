@@ -1,7 +1,7 @@
-"""An event loop for several processes in virtual time: time jumps to the next timer, processes can stand still.
+"""An event loop for several simulated processes in virtual time: time jumps to the next timer, processes can freeze.
 
-Every callback runs in a context, and the context says to which simulated process it belongs. What belongs to a frozen
-process waits, timers included, until it is thawed: a long pause of a garbage collector, a SIGSTOP, a laptop's lid.
+Every callback runs in a context that names its simulated process. Callbacks and timers of a frozen process wait until
+it is thawed, as after a SIGSTOP, a long garbage collection or a suspended laptop.
 Nothing here depends on real time, on addresses in memory or on the hash seed, so that every run repeats itself exactly.
 """
 
@@ -21,11 +21,11 @@ R = TypeVar("R")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 MOST_TURNS = 20_000
-"""Turns of the loop without any time passing after which something spins."""
+"""Iterations of the loop without progress of time that count as a hot loop."""
 
 
 class Call:
-    """A callback that is due at a time, or at once: what asyncio calls a handle, without what only debuggers want."""
+    """A callback that is due at a time, or at once: an asyncio handle without debugging support."""
 
     __slots__ = ("args", "at", "callback", "context", "dropped")
 
@@ -51,7 +51,7 @@ class Call:
 
 
 class Process:
-    """Whoever can stand still as a whole."""
+    """A simulated process, which can be frozen as a whole."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -64,7 +64,7 @@ _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proce
 
 
 class _Task(asyncio.Task[Any]):
-    """Hashes by number, so that sets of tasks have the same order in every run."""
+    """A task that hashes by number, so that sets of tasks have the same order in every run."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], number: int, **options: Any) -> None:
         self._number = number
@@ -75,7 +75,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class ProcessLoop(asyncio.BaseEventLoop):
-    """Begins at time 0, has no files and no sockets."""
+    """An event loop whose time begins at 0, without files or sockets."""
 
     _ready: deque[Call]
     _stopping: bool
@@ -121,12 +121,11 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def outside(self, delay: float, callback: Callable[..., object], *args: Any) -> Call:
-        """Calls after `delay` seconds, whatever becomes of the process that asks for it: where the network and the
-        cluster live, nothing ever stands still."""
+        """Call after `delay` seconds outside of any process: the network and the cluster never freeze."""
         return self._set(Call(self._now + delay, callback, args, None))
 
     def spawn(self, process: Process, work: Coroutine[Any, Any, R], name: str) -> asyncio.Task[R]:
-        """A task that belongs to the process, like all that it starts."""
+        """Start a task that belongs to `process`, as do all tasks that it starts."""
         context = contextvars.Context()
         context.run(_PROCESS.set, process)
         return self.create_task(work, name=name, context=context)
@@ -136,7 +135,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return _Task(work, self._tasks, loop=self, **options)
 
     def _run_once(self) -> None:
-        """Turns as asyncio's own, until it is to stop, with jumps in place of waits."""
+        """Iterations of the loop like asyncio's, with jumps of the time instead of waits."""
         ready, timers = self._ready, self._timers
         while True:
             while timers and timers[0][2].dropped:
@@ -188,7 +187,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
 
 def run(main: Callable[[ProcessLoop], Coroutine[Any, Any, R]]) -> R:
-    """Runs `main` to its end on a fresh loop. What failed without anybody waiting for it is raised at the end."""
+    """Run `main` to its end on a new loop. Raises exceptions of tasks that were never awaited."""
     loop = ProcessLoop()
     unseen: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: unseen.append(context))
@@ -203,7 +202,7 @@ def run(main: Callable[[ProcessLoop], Coroutine[Any, Any, R]]) -> R:
 
 
 class Wall:
-    """The clock of one process: its wall clock may be wrong, and may be set; `monotonic` knows nothing of that."""
+    """The clock of one process. Its wall clock may be wrong or set, without an effect on `monotonic`."""
 
     def __init__(self, loop: ProcessLoop, offset: float = 0.0) -> None:
         self._loop = loop
@@ -218,7 +217,7 @@ class Wall:
 
 
 class Pause:
-    """Awaitable: until `seconds` have passed outside, so that a frozen process finds the answer there when it wakes."""
+    """Awaitable that completes after `seconds`, even if the process is frozen, which then continues when thawed."""
 
     def __init__(self, loop: ProcessLoop, seconds: float) -> None:
         self._loop = loop

@@ -1,6 +1,6 @@
-"""The nodes: pods are started, run, end as their fates say, and go when they are deleted, unless something is wrong.
+"""Simulated nodes: they start pods, end them as the script says, and remove deleted pods, unless a fault prevents it.
 
-Writes go straight into the store: what kubelets and the scheduler write is not what is tested here.
+Writes go directly into the store, because kubelets and the scheduler are not under test.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PODS = "pods"
 
 
 class Nodes:
-    """Follows the pods in the store."""
+    """Observes the pods in the store and writes their statuses."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         self._world = world
@@ -57,7 +57,7 @@ class Nodes:
         self._world.loop.outside(delay, self._act, act, key, uid, *args)
 
     def _act(self, act: Any, key: Key, uid: str, *args: Any) -> None:
-        """A node that is down does it when it is back."""
+        """Act now, or once the node is back if it is down."""
         self.busy -= 1
         stored = self._world.store.get(PODS, key)
         if stored is None or stored.uid != uid:
@@ -88,14 +88,14 @@ class Nodes:
         self._later(hold + self._rng.uniform(0.2, 6), self._progress, key, uid)
 
     def _progress(self, stored: Stored) -> None:
-        """The next thing in the pod's fate."""
+        """Carry out the next event in the pod's fate."""
         value = stored.value
         place, plan = slot_of(value), self._plan_of(value)
         if terminating(value) or phase(value) != "Running" or place is None or plan is None:
             return
         job = self._world.job_of(value)
         if job is None or self._surplus(plan, job, place):
-            return  # whoever is about to be removed does nothing any more
+            return  # a pod that is being removed makes no progress
         if self._world.script.lingering and finished(job):
             return
         if self._world.script.orderly and self._world.users.wishes[plan.name]:
@@ -123,7 +123,7 @@ class Nodes:
             self.end(stored, "Failed", code=1)
 
     def _conclude(self, plan: JobPlan, job: Json) -> None:
-        """All pods of a job meet its end together, once all are there and have nothing left to suffer."""
+        """End all pods of a job together, once all exist and none has restarts left to go through."""
         uid = job["metadata"]["uid"]
         if plan.goal not in {SUCCEED, FAIL}:
             return
@@ -147,7 +147,7 @@ class Nodes:
                 self.end(stored, "Failed", code=1)
 
     def look(self) -> None:
-        """Jobs that were waiting for each other's pods may be complete now."""
+        """Check whether jobs that wait for all their pods are complete now."""
         if not self._world.script.orderly or self._world.loop.time() < self._world.script.hold:
             return
         for plan in self._world.script.jobs:
@@ -184,7 +184,7 @@ class Nodes:
         self.put(stored, status)
 
     def _terminate(self, stored: Stored) -> None:
-        """Its time is over: some tell how they ended before they go, and some just do not go."""
+        """The grace period is over: some pods report a status before they are removed, and stubborn ones stay."""
         world = self._world
         if (
             self._rng.random() < world.script.stubborn
@@ -207,7 +207,7 @@ class Nodes:
     # What fate does to pods -------------------------------------------------------------------------------------------
 
     def strike(self, act: str, rng: random.Random, seconds: float) -> bool:
-        """Some running pod of an unfinished job is lost, or a whole node; false if there is none."""
+        """Lose a running pod of an unfinished job, or a whole node; returns False if there is none."""
         if act == "node":
             self._fail_node(rng.randrange(NODES), seconds)
             return True
@@ -239,7 +239,7 @@ class Nodes:
         return phase(pod) == "Running" and not terminating(pod) and job is not None and not finished(job)
 
     def _fail_node(self, number: int, seconds: float) -> None:
-        """It is silent; its pods are given up halfway; then it is back, and only then do they go."""
+        """The node is unreachable; its pods are marked for deletion halfway, and removed only when the node is back."""
         now = self._world.loop.time()
         self._world.note("fate", f"node {number} is silent for {seconds:.1f} s")
         self._down[number] = max(self._down.get(number, 0.0), now + seconds)

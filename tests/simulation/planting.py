@@ -1,6 +1,6 @@
-"""How mistakes are planted in the product, one at a time: the simulation must find each of them.
+"""Plants bugs in the product, one at a time; the simulation must find each of them.
 
-Each bug changes a few functions of the product for as long as it is planted; the product itself knows nothing of them.
+Each bug patches a few functions of the product for the duration of a context; the product has no hooks for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def patch(owner: Any, name: str, change: Any) -> AbstractContextManager[Any]:
 
 
 def hunt(planted: Bug, seeds: int, first: int = 0) -> tuple[int, str] | None:
-    """How many seeds it takes to find the bug, and by which rule; None if it takes more."""
+    """The number of seeds until the bug is found, and the broken rule; None if it is not found."""
     with planted.plant():
         found = first_problem(range(first, first + seeds))
     if found is None:

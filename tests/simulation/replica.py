@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Uncounted:
-    """A counter, a gauge or a histogram that nobody reads."""
+    """A metric that discards its values."""
 
     def inc(self) -> None: ...
     def observe(self, _: float) -> None: ...
 
 
 class UnseenQueue:
-    """The series of a queue. The real ones would keep the last queue of each name, and with it its whole run."""
+    """Queue metrics that discard their values. Real ones would keep a reference to the last queue and its whole run."""
 
     adds = retries = queue_duration = work_duration = Uncounted()
 
@@ -37,8 +37,8 @@ class UnseenQueue:
 
 
 class Differences(JobMetrics):
-    """What is read as differences. What requests, watches and queues count is left out, for it takes longer than they
-    do."""
+    """The metrics that the simulation reads as differences. Those of requests, watches and queues are discarded,
+    because they would dominate the run time."""
 
     @functools.cache  # noqa: B019  # one of a process
     def controller(self, name: str) -> ControllerMetrics:
@@ -66,7 +66,7 @@ def _say_nothing(*_: object) -> None: ...
 
 
 class Replica:
-    """A pod that runs the operator, restarted whenever it ends."""
+    """A pod that runs the operator and restarts it whenever it ends."""
 
     def __init__(self, world: World, name: str) -> None:
         self.name = name
@@ -102,7 +102,7 @@ class Replica:
         self.task.add_done_callback(self._ended)
 
     def kill(self, requeue_after: float | None = None) -> None:
-        """Ends at once, as by SIGKILL: what is on its way arrives, nothing more is sent."""
+        """End at once, as by SIGKILL: requests in flight still arrive, and no more are sent."""
         if self.task is None or self.task.done():
             return
         self._world.note(self.process.name, "killed")
@@ -118,7 +118,7 @@ class Replica:
         self.kill()
 
     def freeze(self, seconds: float) -> None:
-        """It does not run for so long: all its timers and answers wait."""
+        """Freeze the process: its timers and responses wait for `seconds`."""
         loop, process = self._world.loop, self.process
         loop.freeze(process)
         loop.outside(seconds, loop.thaw, process)
@@ -153,18 +153,19 @@ class Replica:
 
     @property
     def stands(self) -> bool:
-        """It runs, all its watches are well, and all that it has written was answered and shown to it."""
+        """Whether it runs, all its watches are healthy, and all its writes were answered and observed."""
         busy = self.waits or self.wire.mute or self.wire.outstanding or self.manager.stopping
         return bool(self._controllers) and not busy and all(self._watching())
 
     @property
     def waits(self) -> bool:
-        """For its own writes to show, which may take five minutes if they came and went unseen."""
+        """Whether it waits to observe its own writes; up to five minutes if a child was deleted before it was
+        observed."""
         owners = (controller._reconciler._expectations._owners.values() for controller in self._controllers)
         return any(left.creates or left.deletes for each in owners for left in each)
 
     def has_due(self, within: float) -> bool:
-        """Something in its queues is worked on, or will be in so many seconds. Who does not lead has no work."""
+        """Whether a key is being processed, or is due within so many seconds. A standby has no work."""
         soon = self._world.loop.time() + within
         for queue in (controller.queue for controller in self._controllers if self.is_master):
             if queue._working or any((entry.ready_at or 0.0) <= soon for entry in queue._entries.values()):
@@ -173,7 +174,7 @@ class Replica:
 
     @property
     def oversees(self) -> bool:
-        """It waits for own writes that its caches have shown."""
+        """Whether it still waits for writes that its caches have shown."""
         for reconciler in (controller._reconciler for controller in self._controllers if self.waits):
             copy = Expectations(self.clock)
             left = reconciler._expectations._owners.items()

@@ -1,4 +1,4 @@
-"""When a run is over: nothing changes, and nothing is due that could."""
+"""Detects the end of a run: no changes happen, and no work is due that could cause one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNIMPORTANT = {"leases.coordination.k8s.io", "events"}
 
 
 class Rest:
-    """Follows the changes in the store."""
+    """Observes the changes in the store."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -52,7 +52,7 @@ class Rest:
             self.changed_at = self._world.loop.time()
 
     async def settle(self) -> None:
-        """Until nothing more happens."""
+        """Run until the cluster is at rest."""
         world = self._world
         while not world.judge.violations:
             await Pause(world.loop, LOOK_EVERY)
@@ -63,7 +63,7 @@ class Rest:
                 return
 
     def _rests(self) -> bool:
-        """Nothing changes, nothing is due, and somebody is there to see to it."""
+        """Whether nothing changes, nothing is due, and a replica leads."""
         world, now = self._world, self._world.loop.time()
         if not any(each.oversees for each in world.replicas):
             self._attentive_at = now
@@ -83,7 +83,7 @@ class Rest:
         return not awaiting
 
     def _awaits_time(self, job: Json) -> bool:
-        """A limit of the job is still to come; one that is long over is a fault of its own."""
+        """Whether a limit of the job is still in the future; an overdue one is reported by another rule."""
         due = due_at(job)
         if due is None:
             return False
@@ -95,8 +95,8 @@ class Rest:
         return not jumps or -100 < late < 0
 
     def patience(self, due: datetime, usual: float) -> float:
-        """How late something due then may come: it may take a while after the faults, but no longer. Longest takes a
-        child that came and went unseen, which is awaited until the expectation expires."""
+        """Maximum delay of work that is due at `due`, longer shortly after faults. The longest case is a child deleted
+        before it was observed, which is awaited until the expectation expires."""
         world = self._world
         if self._expired() > self._expired_before or any(replica.waits for replica in world.replicas):
             return EXPECTATION_TIMEOUT + RECOVERY

@@ -1,9 +1,9 @@
-"""What is played: the jobs, what becomes of their pods, what users do and when, and which faults there are.
+"""Scripts of the simulation: the jobs, the fates of their pods, the actions of users, and the faults.
 
-A script is data, drawn before anything runs, so that the same seed can be played with and without faults. There are two
-manners. In an `orderly` script users have finished before any pod ends, and pods end together, so that the end does not
-depend on who was faster: it must be that of the run without faults. In a `wild` one everything happens at any time;
-then only what must never be can be judged, and that nothing is left undone at the end.
+A script is data, generated before the run, so that the same seed can be played with and without faults. In an `orderly`
+script users have finished before any pod ends, and pods end together, so that the end does not depend on races: it must
+equal that of the run without faults. In a `wild` script everything may happen at any time; then only the safety rules
+are checked, and that no work is left undone at the end.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class JobPlan:
 
     @property
     def scope(self) -> str:
-        """What restarts together."""
+        """The restart scope: pod, role or job."""
         return self.annotations.get(RESTART_SCOPE, "pod")
 
     def body(self) -> Json:
@@ -66,7 +66,8 @@ class JobPlan:
 
 @dataclass(frozen=True, order=True)
 class Step:
-    """Something that happens at a time: users `create`, `delete`, `suspend` …, fate has `kill`, `freeze`, `evict` …"""
+    """An event at a time: an action of a user (`create`, `delete`, `suspend` …) or a fault (`kill`, `freeze`, `evict`
+    …)."""
 
     at: float
     act: str
@@ -97,7 +98,7 @@ class Script:
     chaos: tuple[Step, ...] = ()
     weather: Weather = FAIR
     storm_at: float = 0.0
-    """When the weather sets in."""
+    """The time at which network faults begin."""
     calm_at: float = 30.0
     """When faults end."""
     encore: tuple[Step, ...] = ()

@@ -1,4 +1,4 @@
-"""What takes time in a run and decides nothing is left out of it."""
+"""Skips work that costs time in a run without an effect on its result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainop.runtime.objects.metadata import Json
 
 @cache
 def kinds_served(kind: str) -> list[Kind]:
-    """What a server makes of the CRD of that kind, as if it had been created there."""
+    """The resource definition of the kind, as if its CRD had been created."""
     return kinds_of_crd(crd(operator.FRAMEWORKS[kind]))
 
 
@@ -46,9 +46,8 @@ def _stay(_: Stored) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Without what takes time and decides nothing: collections of garbage, registries for queues whose metrics nobody
-    wants, who manages which field, whether there are others (nobody writes any), old versions as bytes, probes and
-    scrapes."""
+    """Disable work without an effect on the result: Python's garbage collection, queue metrics, managed fields,
+    discovery of other resources, old versions as bytes, probes and scrapes."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -62,6 +61,6 @@ def undisturbed() -> Iterator[None]:
         ):
             yield
     finally:
-        gc.collect(0)  # all that the run has left behind is young
+        gc.collect(0)  # all garbage of the run is in the young generation
         if collects:
             gc.enable()

@@ -17,7 +17,7 @@ NAME = "j"
 
 
 def scenarios(kind: str) -> Iterator[Script]:
-    """What can become of a job, each in its simplest form."""
+    """The possible courses of a job, each in its simplest form."""
     framework = FRAMEWORKS[kind]
     roles = pick_roles(framework)
     last = (roles[-1].lower(), 0)

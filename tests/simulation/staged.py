@@ -1,5 +1,5 @@
-"""Circumstances that take several things in a certain order, and would hardly ever be drawn. A few seeds stage one of
-them each: the kind of job, its size and the times are drawn."""
+"""Sequences of events that would hardly ever be drawn at random. A few seeds play one of them each, with a random kind
+of job, size and times."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def _scaled_down_after_success(seed: str, rng: random.Random) -> Script:
 
 
 def _prolonged(plan: JobPlan, role: str, indices: range) -> JobPlan:
-    """These pods end later than others, for their containers restart."""
+    """Let these pods end later than others, by restarts of their containers."""
     return replace(plan, in_place={(role.lower(), index): 3 for index in indices})
 
 
 def _first_worker_without_code(seed: str, rng: random.Random) -> Script:
-    """The first worker of a TFJob that has no chief succeeds while others run, and nobody reports its exit code."""
+    """The first worker of a TFJob without a chief succeeds while others run, and its exit code is not reported."""
     count = rng.randint(2, 3)
     plan = _prolonged(_plan(FRAMEWORKS["TFJob"], {"Worker": count}, SUCCEED), "Worker", range(1, count))
     return Script(seed, (plan,), (Step(1.0, "create", NAME),), orderly=False, unreported=frozenset({("worker", 0)}))
@@ -81,8 +81,8 @@ def _edited_before_the_echo(seed: str, rng: random.Random) -> Script:
     return Script(seed, (_lone(rng),), steps, chaos, orderly=False)
 
 
-def _come_and_gone(seed: str, rng: random.Random) -> Script:
-    """A pod that was lost is made anew, and the new one is lost before any watch has shown it."""
+def _lost_before_observed(seed: str, rng: random.Random) -> Script:
+    """A lost pod is recreated, and the new pod is lost before any watch has shown it."""
     lost = rng.uniform(8, 10)
     chaos = (
         Step(lost, "vanish"),
@@ -98,5 +98,5 @@ STAGED: tuple[Callable[[str, random.Random], Script], ...] = (
     _scaled_down_after_success,
     _first_worker_without_code,
     _edited_before_the_echo,
-    _come_and_gone,
+    _lost_before_observed,
 )

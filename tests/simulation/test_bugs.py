@@ -1,4 +1,4 @@
-"""The simulation finds each planted bug, and soon."""
+"""The simulation finds each planted bug within a bounded number of seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of the simulation stand still as a whole, and what is outside of them does not."""
+"""Frozen processes of the simulation do nothing, and the network and the cluster continue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from tests.simulation.loop import Pause, Process, ProcessLoop, run
 
 
-def test_who_stands_still_does_nothing_and_what_it_has_sent_arrives_all_the_same():
+def test_a_frozen_process_does_nothing_but_its_sent_requests_arrive():
     happened: list[tuple[float, str]] = []
 
     async def work(loop: ProcessLoop, process: Process) -> None:
@@ -27,7 +27,7 @@ def test_who_stands_still_does_nothing_and_what_it_has_sent_arrives_all_the_same
     assert happened == [(1.0, "arrives"), (5.0, "wakes")]
 
 
-def test_timers_of_one_time_go_off_in_the_order_in_which_they_were_set():
+def test_timers_of_the_same_time_fire_in_the_order_of_their_creation():
     happened: list[int] = []
 
     async def main(loop: ProcessLoop) -> None:

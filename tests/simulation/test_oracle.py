@@ -1,4 +1,4 @@
-"""The observer knows the specification and nothing of the product."""
+"""The observer follows the specification, and imports nothing from the product."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print("product:", *(name for name in sys.modules if name.partition(".")[0] == "t
 
 
 def test_the_observer_imports_nothing_of_the_product():
-    """Neither itself nor by what it imports."""
+    """Neither directly nor through its imports."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
     *modules, product = done.stdout.splitlines()
     assert product == "product:"
@@ -30,7 +30,7 @@ def test_the_observer_imports_nothing_of_the_product():
 
 
 def job(kind: str, field: str, container: str, **replicas: int) -> Job:
-    """Without annotations; as the examples of frameworks-v1 §6 have it."""
+    """A job without annotations, as in the examples of frameworks-v1 §6."""
     template = {"spec": {"containers": [{"name": container, "image": "img"}]}}
     specs = {role: {"replicas": count, "template": template} for role, count in replicas.items()}
     return Job({"kind": kind, "metadata": {"name": "x", "namespace": "ns", "uid": "1"}, "spec": {field: specs}})

@@ -1,4 +1,4 @@
-"""A share of the seeds."""
+"""A sample of seeds, and the variety and reports of seeds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_seeds_draw_every_kind_of_fault_and_every_kind_of_job():
     assert {script.orderly for script in scripts} == {True, False}
 
 
-def test_a_problem_is_told_with_its_trace_and_the_command_that_shows_it_again():
+def test_a_problem_is_reported_with_its_trace_and_the_command_that_replays_it():
     verdict = next(verdict for verdict in map(examine_seed, range(20)) if verdict.outcome.writes)
     report = verdict.report().splitlines()
     assert report[0].startswith(f"seed {verdict.seed}: ")

@@ -1,4 +1,4 @@
-"""A seed tells the same story to the letter, whoever plays it."""
+"""Determinism: a seed gives exactly the same trace in every process and on every host."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ PROGRAM = "from tests.simulation.test_story import tell; tell()"
 
 
 def digest(seed: int) -> str:
-    """Of the whole trace, log lines included."""
+    """Digest of the whole trace of a seed, log lines included."""
     outcome = examine_seed(seed, everything=True).outcome
     return hashlib.sha256("\n".join(outcome.lines()).encode()).hexdigest()
 
 
 def tell() -> None:
-    """In the other order than the test does."""
+    """Print the digests, in the reverse order of the test."""
     told = {seed: digest(seed) for seed in reversed(SEEDS)}
     print(*(told[seed] for seed in SEEDS))  # noqa: T201  # to the test that has started this
 
 
-def told_elsewhere(folder: Path, **environ: str) -> list[str]:
-    """By a process of its own."""
+def digests_elsewhere(folder: Path, **environ: str) -> list[str]:
+    """The digests computed by a separate process."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=folder,
@@ -47,9 +47,8 @@ def told_elsewhere(folder: Path, **environ: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_seed_always_tells_the_same_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """After other runs, at another time on another host, and in processes that hash strings in other ways, keep their
-    memory elsewhere and are in another place of the world."""
+def test_a_seed_always_gives_the_same_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The trace does not depend on earlier runs, time, host, hash seed, memory addresses or time zone."""
     told = [digest(seed) for seed in SEEDS]
     assert len(set(told)) == len(SEEDS)
     monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
@@ -57,5 +56,5 @@ def test_a_seed_always_tells_the_same_story(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "getpid", lambda: 1)
     assert told == [digest(seed) for seed in SEEDS]
     monkeypatch.undo()
-    assert told == told_elsewhere(ROOT, PYTHONHASHSEED="1")
-    assert told == told_elsewhere(tmp_path, PYTHONHASHSEED="2", PYTHONMALLOC="malloc", TZ="Asia/Tokyo", LC_ALL="C")
+    assert told == digests_elsewhere(ROOT, PYTHONHASHSEED="1")
+    assert told == digests_elsewhere(tmp_path, PYTHONHASHSEED="2", PYTHONMALLOC="malloc", TZ="Asia/Tokyo", LC_ALL="C")

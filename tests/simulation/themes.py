@@ -1,5 +1,5 @@
-"""What a seed dwells on. Faults of all sorts at once hide each other's effects, and a circumstance that takes three of
-them would hardly ever come about: so each seed has a theme, which says what is frequent in it."""
+"""Themes of seeds. Many kinds of faults at once mask each other's effects, and certain combinations would hardly ever
+be drawn, so the theme of a seed sets which faults are frequent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WATCHES = ("late", "cut", "mute", "twice", "expired", "error", "bookmark")
 
 
 class Scene(enum.Enum):
-    """Faults that belong together."""
+    """A combination of related faults."""
 
     NONE = "nothing"
     SLEEPER = "the leader stands still right after it has sent a write, and wakes when another leads"
@@ -35,7 +35,7 @@ class Scene(enum.Enum):
 
 @dataclass(frozen=True)
 class Theme:
-    """Weights and choices for all that is drawn."""
+    """Weights and choices for the random script."""
 
     name: str
     goals: Weights = field(default_factory=lambda: GOALS)
@@ -182,7 +182,7 @@ THEMES: tuple[Theme, ...] = (
 
 
 def theme_of(seed: int) -> Theme:
-    """One after the other, so that any few seeds in a row have them all."""
+    """The theme of a seed: themes alternate, so that any few consecutive seeds contain all of them."""
     return THEMES[seed % len(THEMES)]
 
 

@@ -1,4 +1,4 @@
-"""Those who create jobs, change them and delete them."""
+"""Simulated users, who create, change and delete jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTS = {"create", "delete", "suspend", "resume"}
 
 
 class Users:
-    """Nothing goes wrong on their way to the API server."""
+    """Users, whose requests never meet network faults."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -47,7 +47,7 @@ class Users:
         self._world.nodes.look()
 
     def act(self, plan: JobPlan, step: Step) -> bool:
-        """False if it has to be tried again."""
+        """Carry out one step; returns False if it has to be retried."""
         resource = plan.framework.resource
         try:
             match step.act:

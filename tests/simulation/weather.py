@@ -1,4 +1,4 @@
-"""How often the way to the API server goes wrong, and how."""
+"""Kinds and probabilities of network faults between the operator and the API server."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Weather:
 
     latency: float = 0.005
     slow: float = 0.0
-    """It takes up to three seconds."""
+    """The response takes up to three seconds."""
     refused: float = 0.0
-    """No connection: surely not sent."""
+    """The connection is refused, so the request was certainly not sent."""
     reset: float = 0.0
     """The connection breaks before the request arrives."""
     lost: float = 0.0
-    """The request is carried out, its answer never comes: the connection breaks."""
+    """The request is carried out, but the connection breaks before the response."""
     hang: float = 0.0
-    """No answer until the client's time is over; half of these requests are carried out."""
+    """No response before the client's timeout; half of these requests are carried out."""
     throttled: float = 0.0
     """429 with Retry-After."""
     broken: float = 0.0

@@ -1,7 +1,7 @@
-"""The way of one operator process to the API server: a `Transport` on which everything can go wrong.
+"""A `Transport` from one operator process to the API server that injects network faults.
 
-A request that was sent travels outside of the process: it arrives, and its answer comes back, also while the process
-stands still or is dead already.
+A sent request travels outside of the process: it arrives, and its response returns, even if the process is frozen or
+dead by then.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Wire:
             tap.cut()
 
     def lag(self, kind: str, seconds: float) -> None:
-        """Watches of `jobs`, `pods` or `services` show nothing for so long; the others go on."""
+        """Delay watches of `jobs`, `pods` or `services` by `seconds`; others are not affected."""
         self._lags[kind] = self._world.loop.time() + seconds
 
     def late(self, path: str) -> float:
@@ -114,7 +114,7 @@ class Wire:
 
     @property
     def mute(self) -> bool:
-        """A watch does not show what there is to show."""
+        """Whether a watch withholds events at the moment."""
         return any(tap.mute for tap in self._taps)
 
     def forget(self, tap: Tap) -> None:
@@ -182,7 +182,7 @@ class Wire:
                     self._answer(answer, result)
 
     def _find_refusal(self, request: Request, fault: str) -> str:
-        """What the API server does instead of the `fault` that was drawn."""
+        """The refusal by the API server that replaces the drawn `fault`, if any."""
         broken = self._world.broken
         if request.method != "GET" and "no quorum" in broken:
             return "no quorum"
@@ -191,7 +191,7 @@ class Wire:
         return "denied" if not fault and self._is_denied(request) else fault
 
     def _is_denied(self, request: Request) -> bool:
-        """By an admission policy, of which the observer is told."""
+        """Whether an admission policy refuses the request; notifies the observer."""
         world = self._world
         if not world.denied or request.method != "POST" or not request.path.endswith("/pods"):
             return False
@@ -254,7 +254,7 @@ def _reject(answer: asyncio.Future[Any], error: Exception) -> None:
 
 
 class Whole:
-    """A response where a stream was asked for."""
+    """A complete response to a request for a stream."""
 
     def __init__(self, response: Response) -> None:
         self.status = response.status
@@ -269,7 +269,8 @@ class Whole:
 
 
 class Tap:
-    """A watch on its way to one process: late, cut, mute, doubled, ended by errors; never out of order."""
+    """A watch as received by one process: events may be late, cut, withheld, repeated or ended by errors, never
+    reordered."""
 
     def __init__(self, wire: Wire, world: World, stream: Stream, path: str) -> None:
         self.status = stream.status

@@ -48,7 +48,7 @@ ECHO = 8.0
 
 @dataclass(frozen=True)
 class Kill:
-    """Of the operator at its `number`th write, `before` or `after` that is carried out."""
+    """Kills the operator at its `number`th write, `before` or `after` the write is carried out."""
 
     number: int
     when: str
@@ -56,7 +56,7 @@ class Kill:
 
 @dataclass
 class Outcome:
-    """What came of a run."""
+    """The outcome of a run."""
 
     violations: list[Violation]
     end: Json
@@ -164,9 +164,11 @@ class World:
         self.weather = self.script.weather
 
     def _clear_up(self) -> None:
-        """From now on all goes well."""
+        """End all faults."""
         self.note("fate", "calm")
-        self.calm_at = self.rest.changed_at = self.loop.time()  # who has just come back has still to look
+        self.calm_at = self.rest.changed_at = (
+            self.loop.time()
+        )  # a replica that has just restarted still has to reconcile
         self.calm = True
         self.weather = replace(FAIR, latency=self.script.weather.latency)
         self.broken.clear()
@@ -193,13 +195,13 @@ class World:
         await self.rest.settle()
 
     def _look(self) -> None:
-        """The cluster is at rest."""
+        """Run the checks for a cluster at rest."""
         if not self.judge.violations:
             self.observer.look()
 
     def _look_afresh(self) -> None:
-        """Who knows nothing but the end must find nothing to do. Where wall clocks were set, what depends on the time
-        may come at any time."""
+        """A plan made from the final state alone must contain no actions. If wall clocks were set, time-dependent
+        actions are allowed."""
         for job in self.jobs():
             if self.script.jumps and due_at(job):
                 continue
@@ -246,7 +248,7 @@ class World:
 
     @property
     def is_killed(self) -> bool:
-        """By plan, at one of its writes."""
+        """Whether the operator is killed at one of its writes."""
         return self._kill is not None
 
     # What happens -----------------------------------------------------------------------------------------------------
@@ -255,7 +257,7 @@ class World:
         self.trace.append((self.loop.time(), who, what))
 
     def serve(self, process: str, request: Request) -> Response | Stream:
-        """The API server's answer, there and then."""
+        """The immediate response of the API server."""
         answer: Response | Stream = at_once(self.server.answer(request))
         if request.method != "GET" and "/leases" not in request.path:
             self.note("server", f"{process}: {request.method} {request.path} {answer.status}")

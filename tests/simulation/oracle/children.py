@@ -1,4 +1,4 @@
-"""What pods and services have to look like (job-engine §2.7, §2.8, frameworks-v1 §5, §8)."""
+"""The specified form of pods and services (job-engine §2.7, §2.8, frameworks-v1 §5, §8)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_selected(job: Job, labels: Mapping[str, str]) -> bool:
 
 
 def labels_of(job: Job, slot: Slot) -> dict[str, str]:
-    """Of a service and its selector; a pod has job-role beside them if it leads."""
+    """The labels of a service and its selector; a leading pod has the label job-role as well."""
     named = {"operator-name": job.kind.controller, "job-name": job.name}
     placed = {"replica-type": slot[0], "replica-index": str(slot[1])}
     return {LABELS + name: value for name, value in (named | placed).items()}

@@ -1,7 +1,7 @@
-"""What is to be done for a job, by the specification and by nothing but what is stored.
+"""The duties of the operator for a job, derived from the specification and the stored objects alone.
 
-A duty that is still there when the cluster is at rest was forgotten. While nothing goes wrong none may be there for
-longer than a few seconds: a fact that is 5 s old counts as known, whatever the caches of the operator show.
+A duty that remains when the cluster is at rest was forgotten. Without faults none may remain for longer than a few
+seconds: a fact that is 5 s old counts as known, whatever the caches of the operator show.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Duty(NamedTuple):
 
 
 class Others(NamedTuple):
-    """Pods that are not the job's."""
+    """Pods that do not belong to the job."""
 
     names: Collection[str] = ()
     """Of all of them: these names are taken."""
@@ -43,7 +43,7 @@ class Others(NamedTuple):
 
 
 def duties_of(record: Record, others: Others) -> Iterator[Duty]:
-    """What the operator has to do now."""
+    """The duties of the operator at this moment."""
     job = record.job
     if record.gone or job.terminating or job.foreign:
         return
@@ -67,7 +67,7 @@ def duties_of(record: Record, others: Others) -> Iterator[Duty]:
 
 
 def _active(record: Record, others: Others) -> Iterator[Duty]:
-    """Every slot has its pod, which has not failed; there is no other."""
+    """Duties of an active job: every slot has one pod that has not failed, and there are no other pods."""
     job, in_place = record.job, record.in_place()
     if record.refused and not record.pods:
         yield Duty("fail, as its pods are refused", job.name)
@@ -90,7 +90,7 @@ def _active(record: Record, others: Others) -> Iterator[Duty]:
 
 
 def _missing(record: Record, names: Collection[str]) -> Iterator[Duty]:
-    """Of pods that restart together none is due before all have gone."""
+    """Duties to create pods. Pods that restart together are due only once all of them have gone."""
     job = record.job
     going = {pod.slot[0] for pod in record.there() if not pod.living and pod.slot}
     for slot in job.slots():
@@ -136,7 +136,7 @@ def stopped_abruptly(record: Record) -> bool:
 
 
 def bound(record: Record, duty: Duty) -> float:
-    """Seconds within which it has to be done. What restarts again and again waits longer each time."""
+    """Maximum seconds until the duty is done. The pause grows with each consecutive restart."""
     if duty.what == "make" and duty.subject in record.refused:
         return LATEST_RETRY
     if duty.what not in {"make", "say that it runs"}:

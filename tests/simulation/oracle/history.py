@@ -1,4 +1,4 @@
-"""What has happened to each job and to each of its pods, as the writes in the store show it."""
+"""The history of each job and its pods, derived from the writes in the store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Pod:
 
     @property
     def living(self) -> bool:
-        """It is there and nobody has deleted it."""
+        """It exists and is not being deleted."""
         return self.leaves_at is None and self.gone_at is None
 
     @property
@@ -53,7 +53,7 @@ class Pod:
 
     @property
     def disrupted(self) -> bool:
-        """It failed through no fault of the user's code (design 9)."""
+        """It failed for a reason other than the user's code (design 9)."""
         status = self.value["status"]
         conditions = status.get("conditions") or ()
         marked = any(each["type"] == "DisruptionTarget" and each["status"] == "True" for each in conditions)
@@ -84,7 +84,7 @@ class Record:
     """Since when it had which spec."""
     pods: dict[str, Pod] = field(default_factory=dict)
     resumed_at: float = 0.0
-    """When a user last set `suspend` to false."""
+    """The time at which a user last set `suspend` to false."""
     counted_from: float = 0.0
     """When it was last resumed by the operator: restarts count from then."""
     finished_at: float | None = None

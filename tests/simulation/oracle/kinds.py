@@ -1,6 +1,6 @@
 """The kinds of jobs as the specifications describe them: the tables of frameworks-v1 §1, §5 and §7 and job-engine §1.8.
 
-The modules of this folder import nothing of the product, so that an error of the product is never taken for the rule.
+The modules of this folder import nothing from the product, so that they cannot share an error with it.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class Job:
 
     @property
     def deciding(self) -> str:
-        """The replica type whose state is that of the job; empty if none is. Workers of an MXJob that nobody serves
-        decide for themselves (docs/kinds/mxjob.md)."""
+        """The replica type whose state decides that of the job, or an empty string. Workers of an MXJob without a
+        server and scheduler decide (docs/kinds/mxjob.md)."""
         found = next((role for role in self.kind.deciding if self.replicas(role)), "")
         if not found and self.kind_name == "MXJob" and self.replicas("Worker") and not self.replicas("Server"):
             return "Worker"
@@ -191,7 +191,7 @@ class Job:
 
 
 def _find_word(given: str, words: tuple[str, ...], default: str) -> str:
-    """The best reading of a word in wrong case, and of an unknown one (design 5)."""
+    """A word in its right case, or the default for an unknown one (design 5)."""
     return next((word for word in words if word.lower() == given.lower()), default)
 
 

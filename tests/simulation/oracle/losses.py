@@ -1,7 +1,7 @@
-"""How many pods a job has lost, at least and at most, against its limits (job-engine §2.5, D5, design 9).
+"""Lower and upper bounds of the pods that a job has lost, against its limits (job-engine §2.5, D5, design 9).
 
-Between the two numbers lies what an observer of the store cannot decide: a pod that others delete may go before the
-operator sees that, and then it was not a restart. Times are virtual seconds.
+An observer of the store cannot decide whether the operator saw a failed pod before another client deleted it, and only
+then it counts as a restart. The bounds differ by these cases. Times are virtual seconds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _counting(record: Record) -> Iterator[Pod]:
 
 
 def too_early(record: Record) -> str:
-    """Why a job that has just failed at a limit must not; empty if it may, or failed otherwise."""
+    """The reason why a job failed at a limit too early, or an empty string."""
     job = record.job
     text, (backoff, infra) = job.message("Failed"), limits_of(job)
     if text == BACKOFF.format(job.name):
@@ -72,7 +72,7 @@ def too_early(record: Record) -> str:
 
 
 def too_late(record: Record) -> str:
-    """Why a job that goes on ought to have failed at a limit; empty if it may go on."""
+    """The reason why a running job should have failed at a limit, or an empty string."""
     backoff, infra = limits_of(record.job)
     if backoff is not None and record.failures > backoff:
         return f"goes on after {record.failures} failures, its backoffLimit is {backoff}"
@@ -89,7 +89,7 @@ def too_late(record: Record) -> str:
 
 
 def overcounted(record: Record) -> Iterator[str]:
-    """Restarts that are noted on the job without a loss."""
+    """Restarts that are recorded on the job without a lost pod."""
     noted = _noted(record)
     for name, most in (("failures", failures_most), ("disruptions", disruptions_most)):
         if noted.get(name, 0) > most(record):
@@ -97,7 +97,7 @@ def overcounted(record: Record) -> Iterator[str]:
 
 
 def undercounted(record: Record) -> Iterator[str]:
-    """Restarts that are not noted on the job."""
+    """Restarts that are not recorded on the job."""
     noted = _noted(record)
     for name, least in (("failures", record.failures), ("disruptions", record.disruptions)):
         if noted.get(name, 0) < least:

@@ -1,6 +1,7 @@
 """Compares what is stored with the specification, at each write and when the cluster is at rest.
 
-Nothing here knows how the operator works: it sees objects and their history, and is told which pods others take.
+The observer is independent of the operator: it reads objects and their history, and is notified of pods that other
+clients delete.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ AT_LAST = 400.0
 
 
 class Setting(Protocol):
-    """What the observer has to know of the world beside the objects."""
+    """What the observer has to know of the run besides the objects."""
 
     zero: datetime
     """The time of day at second 0."""
@@ -51,7 +52,7 @@ class Setting(Protocol):
         ...
 
     def fair_since(self) -> float:
-        """When the last fault that keeps the operator from its work was over; infinite while there is one."""
+        """The end of the last fault that affects the operator; infinite while one is active."""
         ...
 
     def accuse(self, rule: str, text: str) -> None: ...
@@ -238,7 +239,7 @@ class Observer:
         return list(record.since(moment - self._window))[::-1]
 
     def _time_duties(self, record: Record) -> None:
-        """Accuses of what took too long."""
+        """Report duties that took too long."""
         now, fair_since = self._setting.now(), self._setting.fair_since()
         before = self._duties.get(record.job.uid, {})
         present = duties_of(record, self._others(record))
@@ -258,7 +259,7 @@ class Observer:
     # At rest ----------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Nothing is due and nothing goes wrong any more: everything has to be as the specification wants it."""
+        """The cluster is at rest without faults: everything has to be as specified."""
         for record in self._records.values():
             if record.gone or record.job.terminating:
                 continue
@@ -290,7 +291,7 @@ class Observer:
             yield f"{sorted(found)} instead of {sorted(wanted)}"
 
     def _kept_faults(self, record: Record) -> Iterator[str]:
-        """Pods that had ended long before the job are there unless the policy wants them gone."""
+        """Pods that ended long before the job must exist unless the clean-up policy deletes them."""
         if self._setting.fair_since() == math.inf:
             return
         for uid in record.ended_before:

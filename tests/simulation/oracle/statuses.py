@@ -1,7 +1,6 @@
-"""What every write of a status has to keep (job-engine §1.5 to §1.7, §2.10). Each function yields what is wrong.
+"""Rules for every status write (job-engine §1.5 to §1.7, §2.10). Each function yields the violations.
 
-Between two versions of a job only one party has written, and the operator names the version that it has seen: so what
-it says of the spec is said of the spec that is stored.
+The operator writes with the resourceVersion that it has read, so its status always refers to the stored spec.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ MESSAGES = {
 
 
 def condition_faults(old: Job, new: Job) -> Iterator[str]:
-    """Their algebra: which exclude each other, in which order they stand, and what they say."""
+    """Violations of the condition rules: mutual exclusion, order, reasons and messages."""
     types = [each["type"] for each in new.conditions]
     if len(set(types)) != len(types):
         yield f"conditions are not unique: {types}"
@@ -160,7 +159,7 @@ def has_succeeded(record: Record, pods: list[Pod] | None = None) -> bool:
 
 
 def _has_had_pods(record: Record, old: Job, window: float) -> bool:
-    """As its status shows, or its pods."""
+    """Whether the job has had pods, by its status or by its pods."""
     counts = (old.status.get("replicaStatuses") or {}).values()
     if old.find("Running") or old.find("Restarting") or any(each.keys() - {"selector"} for each in counts):
         return True
@@ -169,7 +168,7 @@ def _has_had_pods(record: Record, old: Job, window: float) -> bool:
 
 
 def _blame(record: Record) -> Iterator[str]:
-    """The pods on which the message puts the blame have failed."""
+    """The pods that the failure message names must have failed."""
     job, text = record.job, record.job.message("Failed")
     if text in {BACKOFF.format(job.name), INFRA.format(job.name)}:
         return
