@@ -1,4 +1,4 @@
-"""Jobs of every kind, made from a few words."""
+"""Builders of jobs of every kind, and of their first plans."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def make(
 
 
 def world_of(kind: str, *args: Any, options: Options | None = None, **fields: Any) -> World:
-    """Settled, its pods pending."""
+    """A toy cluster with an ordinary job of the kind, settled with its pods pending."""
     world = World(make(kind, *args, **fields), framework=FRAMEWORKS[kind], options=options)
     world.settle()
     return world
 
 
 def running(kind: str, *args: Any, **fields: Any) -> World:
-    """All of its pods run."""
+    """The same with all pods running."""
     world = world_of(kind, *args, **fields)
     world.run()
     world.settle()
@@ -79,13 +79,13 @@ def running(kind: str, *args: Any, **fields: Any) -> World:
 
 
 def leaders(kind: str) -> list[str]:
-    """The pods whose success is that of the ordinary job."""
+    """The pods whose success makes the ordinary job succeed."""
     role, count = next(iter(SHAPES[kind].items()))
     return [f"j-{role.lower()}-{index}" for index in range(count)]
 
 
 def last(kind: str) -> str:
-    """A pod of the ordinary job that leads nobody, if there is one."""
+    """The last pod of the ordinary job, which does not lead if there are several roles."""
     role, count = list(SHAPES[kind].items())[-1]
     return f"j-{role.lower()}-{count - 1}"
 
@@ -108,7 +108,7 @@ def services_of(job: Json, **options: Any) -> dict[str, Json]:
 
 
 def env(pod: Json, container: int = 0) -> dict[str, Any]:
-    """Values by name; a reference as it stands."""
+    """Environment of a container: name -> value, or the `valueFrom` object."""
     entries = pod["spec"]["containers"][container].get("env", [])
     return {entry["name"]: entry["value"] if "value" in entry else entry["valueFrom"] for entry in entries}
 

@@ -1,4 +1,4 @@
-"""A stage for the shell: a client that answers from a dictionary, caches that show it when they are told to."""
+"""Test doubles for the controllers: a client that answers from a dictionary, and caches that the test updates."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Call(NamedTuple):
 
 
 class DictClient(Client):
-    """Keeps objects as an API server would, as far as the shell can tell. `faults` may answer in its place."""
+    """An in-memory client that stores objects with the API server's semantics as far as the controllers need them. A
+    function in `faults` may raise an error first."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[Resource, Key], Json] = {}
@@ -58,7 +59,7 @@ class DictClient(Client):
         return self.recovery_
 
     def fail(self, verb: str, resource: Resource, error: Exception, *, name: str = "", times: int = 1) -> None:
-        """The next `times` such requests are answered with `error`."""
+        """Answer the next `times` such requests with `error`."""
         left = [times]
 
         def fault(call: Call) -> Exception | None:
@@ -73,7 +74,7 @@ class DictClient(Client):
         return [call.name for call in self.calls if call[:2] == (verb, resource)]
 
     def put(self, resource: Resource, obj: Json) -> Json:
-        """Somebody else writes the object."""
+        """Write the object as another client."""
         self.version += 1
         metadata = obj["metadata"] | {"resourceVersion": str(self.version)}
         metadata.setdefault("uid", f"uid-{self.version}")
@@ -192,7 +193,7 @@ def merge(old: Any, patch: Any) -> Any:
 
 
 class Events(list[tuple[str, str, str]]):
-    """A recorder: (type, reason, message) in order."""
+    """An event recorder that keeps (type, reason, message) in order."""
 
     def event(self, about: ObjectReference, type_: str, reason: str, message: str) -> None:
         assert (about.kind, about.api_version) == ("PyTorchJob", "kubeflow.org/v1")
@@ -203,7 +204,7 @@ class Events(list[tuple[str, str, str]]):
 
 
 class Shell:
-    """The PyTorchJob controller without workers: a test runs its passes and decides when caches see what."""
+    """The PyTorchJob controller without workers: the test runs its passes and decides when the caches are updated."""
 
     def __init__(self, options: Options | None = None, *, pod_events: bool = False, most: int = 500) -> None:
         self.client = DictClient()
@@ -227,7 +228,7 @@ class Shell:
         self.reconciler = reconciler
 
     def show(self, *resources: Resource) -> None:
-        """The caches see what there is now."""
+        """Update the caches to the stored state."""
         for resource in resources or (JOBS, PODS, SERVICES, HORIZONTAL_POD_AUTOSCALERS):
             informer, decode = self._cache_of(resource)
             there = {key: obj for (kind, key), obj in self.client.objects.items() if kind == resource}
@@ -247,12 +248,12 @@ class Shell:
         return self.view.companions[resource], decode_unstructured
 
     async def look(self) -> Result:
-        """One pass."""
+        """Run one reconcile."""
         result: Result = await self.reconciler.reconcile(KEY)
         return result
 
     async def settle(self) -> Result:
-        """Passes with caches up to date until nothing is written any more."""
+        """Run reconciles with current caches until one writes nothing."""
         while True:
             self.show()
             before = self.client.version

@@ -1,4 +1,4 @@
-"""Jobs that have begun and whose spec is wrong, by an edit or as an earlier operator let it pass: they go on."""
+"""Running jobs whose spec is invalid, by an edit or because an earlier operator accepted it: they continue."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from trainop.runtime.objects.metadata import Json, Unstructured
 class Case(NamedTuple):
     name: str
     spoil: Callable[[Json, Json], None]
-    """Given the spec, and its last role: not the leading one, if there are several."""
+    """Makes the spec invalid in place; receives the spec and its last role, which does not lead if there are
+    several."""
     effect: Effect = Effect.NONE
     kinds: tuple[str, ...] = ("TFJob", "PyTorchJob", "JAXJob")
 
 
 def at(*path: Any, value: Any) -> Callable[[Json, Json], None]:
-    """Puts the value there in the spec."""
+    """Set the value at this path of the spec."""
 
     def spoil(spec: Json, _role: Json) -> None:
         place: Any = spec
@@ -58,7 +59,7 @@ def in_map(change: Callable[[Json], Any]) -> Callable[[Json, Json], None]:
 
 
 def note(name: str, value: str) -> Callable[[Json, Json], None]:
-    """An annotation, by way of the spec, from which it is taken again."""
+    """Set an annotation. It is passed through the spec, from which `spoilt` moves it to the metadata."""
     return at("annotations", ANNOTATION_PREFIX + name, value=value)
 
 
@@ -127,7 +128,7 @@ CASES = [
 
 
 def spoilt(job: Json, case: Case) -> None:
-    """Edits the job; annotations stand beside the spec. Roles share no part of it from then on."""
+    """Apply the invalid edit to the job, with annotations moved to its metadata and without shared role values."""
     spec = job["spec"] = json.loads(json.dumps(job["spec"]))
     case.spoil(spec, list(replicas_of(spec)[1].values())[-1])
     job["metadata"].setdefault("annotations", {}).update(spec.pop("annotations", {}))
@@ -135,7 +136,7 @@ def spoilt(job: Json, case: Case) -> None:
 
 
 def begun(case: Case, kind: str, **fields: Any) -> World:
-    """All pods of the job run, then it is spoilt."""
+    """A job that becomes invalid while all its pods run."""
     world = running(kind, **fields)
     spoilt(world.raw, case)
     world.settle()
@@ -148,11 +149,11 @@ EACH = pytest.mark.parametrize(
 
 
 def warned(world: World) -> int:
-    return len(world.told(f"{world.framework.kind}FailedValidation"))
+    return len(world.event_messages(f"{world.framework.kind}FailedValidation"))
 
 
 @EACH
-def test_it_succeeds_with_its_pods_and_says_once_what_is_wrong(case: Case, kind: str):
+def test_it_succeeds_with_its_pods_and_reports_the_error_once(case: Case, kind: str):
     world = begun(case, kind)
     assert world.is_true("Running")
     for _ in range(3):
@@ -161,12 +162,14 @@ def test_it_succeeds_with_its_pods_and_says_once_what_is_wrong(case: Case, kind:
     job = world.raw
     for name in list(world.pods):
         world.end(name, 0)
-    for _ in range(5):  # a time to live below 0 ends it soon
+    for _ in range(5):  # a negative time to live would delete the job soon
         if world.job is not None:
             job = world.job
             world.step()
     alone = len(SHAPES[kind]) == 1
-    expected = "Running" if case.effect is Effect.JOB and alone else "Succeeded"  # nobody knows how many it takes
+    expected = (
+        "Running" if case.effect is Effect.JOB and alone else "Succeeded"
+    )  # the required number of successes is unknown
     assert [(entry["type"], entry["status"]) for entry in job["status"]["conditions"]][-1] == (expected, "True")
 
 
@@ -184,8 +187,8 @@ def test_it_fails_with_its_pods(case: Case, kind: str):
 
 
 @EACH
-def test_what_it_holds_up_is_what_the_table_says(case: Case, kind: str):
-    """A failed pod of the spoilt role is made anew, unless it cannot be; those of other roles also then."""
+def test_an_invalid_field_blocks_what_the_table_says(case: Case, kind: str):
+    """A failed pod of the invalid role is recreated if possible; pods of other roles always are."""
     world = begun(case, kind, policy="OnFailure", run={"backoffLimit": 1})
     role = list(SHAPES[kind])[-1].lower()
     before = sorted(world.pods)
@@ -197,7 +200,7 @@ def test_what_it_holds_up_is_what_the_table_says(case: Case, kind: str):
     assert (world.pods.get(f"j-{role}-0", {}).get("status", {}).get("phase") == "Failed") is (
         case.effect is not Effect.NONE
     )
-    assert set(before) <= set(world.living()), "and nothing is lost"
+    assert set(before) <= set(world.living()), "no pod is lost"
     first = next(iter(SHAPES[kind])).lower()
     if case.effect is Effect.ROLE and first != role:
         world.end(f"j-{first}-0", 1)
@@ -220,7 +223,7 @@ def test_a_job_that_never_began_fails_for_the_same(case: Case, kind: str):
 @EACH
 def test_resumed_it_goes_on_too(case: Case, kind: str):
     if case.name in {"suspend no flag", "run policy no object"}:
-        return  # it cannot be suspended with it
+        return  # this edit prevents suspension
     world = running(kind)
     world.spec.setdefault("runPolicy", {})["suspend"] = True
     world.settle()
@@ -234,7 +237,7 @@ def test_resumed_it_goes_on_too(case: Case, kind: str):
     assert not world.is_true("Failed")
 
 
-def test_the_table_has_no_row_that_no_case_shows():
+def test_every_row_of_the_table_has_a_case():
     seen = set()
     for case, kind in [(each, kind) for each in CASES for kind in each.kinds]:
         job = make(kind)
@@ -247,8 +250,8 @@ def test_the_table_has_no_row_that_no_case_shows():
     assert [row.path for row in READINGS if row not in seen] == []
 
 
-def test_a_field_that_the_table_does_not_know_holds_nothing_up():
-    """As kinds of others may have (docs/new-kind.md)."""
+def test_a_field_that_is_not_in_the_table_blocks_nothing():
+    """Kinds defined by users may have such fields (docs/new-kind.md)."""
     reading = find_reading("myReplicaSpecs", FieldError("spec.peers[3]", "Invalid value", "must be an object"))
     assert reading.effect is Effect.NONE
 
@@ -261,7 +264,7 @@ def rows_of(kind: str, job: Json) -> set[Any]:
 @pytest.mark.parametrize(
     "spec", [7, {}, {"jaxReplicaSpecs": 7}, {"jaxReplicaSpecs": {}}, {"jaxReplicaSpecs": {"Worker": 7}}]
 )
-def test_a_spec_of_which_nothing_can_be_read_decides_nothing_but_keeps_its_deadline(spec: Any):
+def test_an_unreadable_spec_decides_nothing_but_keeps_its_deadline(spec: Any):
     world = running("JAXJob", run={"activeDeadlineSeconds": 60})
     started = copy.deepcopy(world.status)
     policy = world.spec["runPolicy"]
@@ -291,7 +294,7 @@ def test_pods_of_a_role_that_was_misspelt_are_kept_and_decide_nothing_by_their_a
         if role.lower() not in name:
             world.end(name, 0)
     world.settle()
-    assert not world.is_true("Succeeded"), "nobody can say whether the others matter"
+    assert not world.is_true("Succeeded"), "it is unknown whether the other replicas decide"
     specs[role] = specs.pop("Mispelt")
     for name in kept:
         world.end(name, 0)
@@ -299,8 +302,8 @@ def test_pods_of_a_role_that_was_misspelt_are_kept_and_decide_nothing_by_their_a
     assert world.is_true("Succeeded")
 
 
-def test_whatever_was_spoilt_manifests_are_made_without_a_fault():
-    """Two mistakes at a time, in any job that has begun."""
+def test_manifests_are_built_whatever_is_invalid():
+    """Two invalid edits at a time, in any running job."""
     for kind in KINDS:
         cases = [case for case in CASES if kind in case.kinds]
         for one, other in itertools.chain(zip(cases, cases[7:], strict=False), zip(cases[11:], cases, strict=False)):
@@ -309,7 +312,7 @@ def test_whatever_was_spoilt_manifests_are_made_without_a_fault():
             try:
                 spoilt(world.raw, other)
             except (AttributeError, TypeError, IndexError, LookupError):
-                continue  # the first has taken away what the second spoils
+                continue  # the first edit removed the target of the second
             world.pods.clear()
             world.services.clear()
             made: Plan = plan(world.framework, world.snapshot())

@@ -1,4 +1,4 @@
-"""How companions are written: by server-side apply, never over somebody else's, and what refusals lead to."""
+"""Writing companion objects: server-side apply, never over a foreign object, and the effect of refusals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_change_of_the_policy_names_the_object_that_it_changes() -> None
 
 
 @virtual_time
-async def test_it_wakes_the_job_and_is_looked_for_before_the_next_pass() -> None:
+async def test_its_events_enqueue_the_job_and_the_next_pass_waits_for_it() -> None:
     shell = Shell()
     shell.client.put(JOBS, elastic_job())
     shell.show()
@@ -94,7 +94,7 @@ async def test_what_the_cache_lost_is_read_live() -> None:
 
 @virtual_time
 async def test_ours_without_labels_is_taken_over() -> None:
-    """What an operator before us has made does not show in the watch."""
+    """An object of an earlier operator has no labels of ours, so the watch does not show it."""
     shell = Shell()
     shell.client.put(JOBS, elastic_job())
     owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "j", "uid": "job-uid", "controller": True}
@@ -108,7 +108,7 @@ async def test_ours_without_labels_is_taken_over() -> None:
 
 
 @virtual_time
-async def test_somebody_elses_is_left_alone() -> None:
+async def test_a_foreign_object_is_left_alone() -> None:
     shell = Shell()
     shell.client.put(JOBS, elastic_job())
     shell.client.put(HPAS, {"metadata": {"name": "j", "namespace": "ns"}, "spec": {"mine": 1}})
@@ -154,7 +154,7 @@ async def test_a_passing_failure_is_retried_with_back_off() -> None:
 
 
 @virtual_time
-async def test_a_conflict_means_look_again() -> None:
+async def test_a_conflict_causes_another_reconcile() -> None:
     shell = Shell()
     shell.client.put(JOBS, elastic_job())
     shell.show()
@@ -164,7 +164,7 @@ async def test_a_conflict_means_look_again() -> None:
 
 
 @virtual_time
-async def test_what_pods_cannot_do_without_fails_the_job() -> None:
+async def test_a_refused_essential_companion_fails_the_job() -> None:
     shell = await started()
     job = Unstructured(shell.job())
     manifest = {"metadata": {"name": "x"}}

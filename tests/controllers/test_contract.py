@@ -1,4 +1,4 @@
-"""What holds of every kind, so that nobody has to test it kind by kind."""
+"""The contract of every kind: behaviour that all kinds share, tested for each of them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_restart_policies(kind: str):
         assert {pod["spec"]["restartPolicy"] for pod in pods.values()} == {expected}
 
 
-def test_running_is_told_once_the_leaders_run(kind: str):
+def test_running_is_reported_once_the_leaders_run(kind: str):
     world = world_of(kind)
     others = [name for name in world.pods if name not in leaders(kind)]
     if others:
@@ -170,7 +170,7 @@ def test_policy_exit_code(kind: str, code: int):
         )
         assert world.conditions[-1] == ("Failed", "True", f"{kind}Failed")
         assert world.status["completionTime"]
-        assert world.told(f"{kind}Restarting") == []
+        assert world.event_messages(f"{kind}Restarting") == []
         assert last(kind) in world.living()
         return
     assert world.conditions[-1] == ("Restarting", "True", f"{kind}Restarting")
@@ -186,7 +186,7 @@ def test_an_evicted_pod_is_replaced_and_the_job_goes_on(kind: str, policy: str):
     world.set_pod(last(kind), "Failed", reason="Evicted")
     world.settle()
     text = f"job j is restarting because {last_role(kind)} replica(s) failed."
-    assert world.told(f"{kind}Restarting") == [text]
+    assert world.event_messages(f"{kind}Restarting") == [text]
     assert world.status["conditions"][-1]["message"] == text
     assert world.counts["restarted"] == 1
     world.reap()
@@ -294,7 +294,7 @@ def test_a_job_that_others_manage_is_left_alone(kind: str, manager: str):
 
 
 @pytest.mark.case("job-engine-20", "d")
-def test_a_job_that_names_us_as_its_manager_is_as_any_other(kind: str):
+def test_a_job_managed_by_us_is_like_any_other(kind: str):
     assert not ignored(Unstructured(make(kind, run={"managedBy": "kubeflow.org/training-operator"})))
     world = running(kind, run={"managedBy": "kubeflow.org/training-operator"})
     assert sorted(world.pods) == sorted(pods_of(make(kind)))
@@ -310,7 +310,7 @@ def test_restarts_in_place_reach_the_backoff_limit(kind: str):
     world.reap()
     text = "Job j has failed because it has reached the specified backoff limit"
     assert world.status["conditions"][-1]["message"] == text
-    assert world.told(f"{kind}Failed") == [text]
+    assert world.event_messages(f"{kind}Failed") == [text]
     assert (world.pods, world.counts) == ({}, {"created": 1, "failed": 1})
 
 
@@ -357,7 +357,7 @@ def test_the_time_to_live(kind: str):
 
 
 @pytest.mark.case("frameworks-v1-5", "ab")
-def test_keys_in_odd_cases_are_read_and_told_in_the_canonical_one(kind: str):
+def test_keys_in_any_case_are_read_and_reported_in_the_canonical_case(kind: str):
     job = make(kind)
     specs = job["spec"][FRAMEWORKS[kind].replica_specs]
     job["spec"][FRAMEWORKS[kind].replica_specs] = {
@@ -404,7 +404,7 @@ def test_names_that_no_service_could_have_are_refused(kind: str):
 
 @pytest.mark.parametrize("scope", ["role", "job"])
 def test_a_restart_of_more_than_the_pod(kind: str, scope: str):
-    """All pods of the scope go, none comes back before all have gone, and it counts as one."""
+    """All pods of the scope are deleted, none is recreated before all have gone, and it counts as one restart."""
     world = running(kind, policy="OnFailure", annotations={RESTART_SCOPE: scope})
     role = last(kind).split("-")[1]
     scoped = {name for name in world.pods if scope == "job" or name.split("-")[1] == role}
@@ -412,7 +412,7 @@ def test_a_restart_of_more_than_the_pod(kind: str, scope: str):
     world.end(last(kind), 1)
     world.settle()
     assert set(world.living()) == set(world.pods) - scoped
-    # the others die of it
+    # the others fail because of it
     for name in sorted(scoped)[:-1]:
         world.end(name, 1)
     world.settle()
@@ -426,7 +426,9 @@ def test_a_restart_of_more_than_the_pod(kind: str, scope: str):
     assert world.is_true("Running")
     assert {name for name, pod in world.pods.items() if pod["metadata"]["uid"] != born[name]} == scoped
     assert world.counts["restarted"] == 1
-    assert world.told(f"{kind}Restarting") == [f"job j is restarting because {last_role(kind)} replica(s) failed."]
+    assert world.event_messages(f"{kind}Restarting") == [
+        f"job j is restarting because {last_role(kind)} replica(s) failed."
+    ]
     assert json.loads(world.raw["metadata"]["annotations"]["trainop.kubeflow.org/restarts"])["failures"] == 1
 
 
@@ -444,7 +446,7 @@ def test_wrong_annotations_are_one_clear_error(kind: str, annotation: str, value
     world = world_of(kind, annotations={annotation: value})
     assert world.pods == {}
     text = f"{kind} failed validation because metadata.annotations[{annotation}]: {told}"
-    assert world.told(f"{kind}FailedValidation") == [text]
+    assert world.event_messages(f"{kind}FailedValidation") == [text]
     assert world.status["conditions"][-1]["message"] == text
 
 
@@ -453,7 +455,7 @@ def test_the_largest_limit_is_one(kind: str):
 
 
 def test_service_mode_leader(kind: str):
-    """Those replicas have one whose names others are told; but for LightGBM, whose jobs need all."""
+    """Only replicas whose address others need get a service, except for LightGBM jobs, which need all."""
     services = services_of(make(kind, annotations={SERVICE_MODE: "leader"}))
     assert sorted(services_of(make(kind), service_mode="leader")) == sorted(services)
     told = re.findall(r"\bj-[a-z]+-[0-9]+\b", " ".join(line(pod) for pod in pods_of(make(kind)).values()))
@@ -463,7 +465,7 @@ def test_service_mode_leader(kind: str):
     assert sorted(everything) == sorted(pods_of(make(kind)))
 
 
-def test_restarts_that_are_nobodys_fault_can_be_limited(kind: str):
+def test_restarts_by_disruption_can_be_limited(kind: str):
     world = running(kind, policy="OnFailure", run={"backoffLimit": 9}, annotations={INFRA_RESTART_LIMIT: "1"})
     for expected in (False, True):
         world.end(last(kind), 137, reason="Evicted")
@@ -479,7 +481,7 @@ def test_restarts_that_are_nobodys_fault_can_be_limited(kind: str):
     assert world.living() == [last(kind)]
 
 
-def test_nothing_of_the_snapshot_is_changed_and_a_steady_job_asks_for_nothing(kind: str):
+def test_the_snapshot_is_not_mutated_and_a_steady_job_needs_no_actions(kind: str):
     world = running(kind)
     before = copy.deepcopy((world.raw, world.pods))
     made = world.step()

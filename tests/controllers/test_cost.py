@@ -1,4 +1,4 @@
-"""What a job of any shape costs: counted in instructions and bytes, never in seconds (`e2e.bench.hostile` measures).
+"""The cost of jobs of any shape, in instructions and bytes instead of seconds (`e2e.bench.hostile` measures time).
 
 The cost of a plan and of its requests is bounded by the size of the job plus its replicas, never their product.
 """
@@ -57,7 +57,7 @@ def test_size_and_replicas_are_added_and_not_multiplied(shape: str):
     """With more replicas, a larger template costs no more than it does with few."""
     sizes = [(size, replicas) for size in (SMALL, LARGE) for replicas in (FEW, MANY)]
     views = {each: seen(SHAPES[shape], *each) for each in sizes}
-    make_all(views[LARGE, MANY])  # what is remembered from one plan to the next is no part of it
+    make_all(views[LARGE, MANY])  # caches between plans are not part of the cost
     cost = {each: instructions(partial(make_all, view)) for each, view in views.items()}
     for_size, for_size_with_many = (cost[LARGE, replicas] - cost[SMALL, replicas] for replicas in (FEW, MANY))
     product = for_size_with_many - for_size

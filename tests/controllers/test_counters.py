@@ -19,7 +19,7 @@ CONTRACT: dict[str, tuple[str, set[str]]] = {
     "created_pod_groups": ("counter", set()),
     "deleted_pod_groups": ("counter", set()),
 }
-"""KindChildren (of a counter without `_total`): type and labels."""
+"""Metric family (counters without `_total`) -> type and labels."""
 
 
 def test_families_have_their_types_and_labels():
@@ -35,7 +35,7 @@ def test_families_have_their_types_and_labels():
         assert [sample.value for sample in families[name].samples] == [0], name
 
 
-def test_who_holds_all_leases_leads():
+def test_the_holder_of_all_leases_leads():
     metrics = JobMetrics()
     seen = []
     for first, second in ((0, 0), (1, 0), (1, 1), (0, 1)):

@@ -1,4 +1,4 @@
-"""What the documentation of annotations and of TF_CONFIG says is so."""
+"""The documentation of annotations and of TF_CONFIG matches the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All kinds and what they have beside pods, with the whole operator on the embedded API server, in virtual time."""
+"""All kinds and their companion objects with the whole operator on the embedded API server, in virtual time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainop.runtime.objects.resource import (
 async def submit(here: Stage, kind: str, *args: Any, **fields: Any) -> Json:
     framework = FRAMEWORKS[kind]
     await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(framework))
-    await asyncio.sleep(120)  # the operator looks for kinds that were not there
+    await asyncio.sleep(120)  # the operator discovers kinds whose CRD was missing
     job = make(kind, *args, **fields)
     job["metadata"] = {"name": "j", "namespace": "ns", "annotations": job["metadata"]["annotations"]}
     await here.client.create(framework.resource, job, namespace="ns")
@@ -60,7 +60,7 @@ async def test_a_whole_job_restarts_also_across_a_restart_of_the_operator(kind: 
             assert await here.names(PODS) == await here.names(SERVICES)
             await run_pods(here)
             assert await state(here, kind) == ["Created", "Running"]
-        # a finalizer keeps the first pod from going while the operator is away
+        # a finalizer keeps the first pod while the operator is stopped
         names = await here.names(PODS)
         await here.client.patch(PODS, names[0], "ns", {"metadata": {"finalizers": ["example.com/stay"]}})
         await here.set_status(last(kind), {"phase": "Failed"})

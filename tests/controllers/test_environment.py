@@ -1,4 +1,4 @@
-"""Variables that grow with the job: one that is too long for Linux is one clear error, not pods that cannot start."""
+"""Variables that grow with the job: one that exceeds the limit of Linux is a clear error instead of failing pods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def job_of(kind: str, workers: int) -> Json:
 
 
 def refusal(kind: str, workers: int) -> str:
-    """The message of the job's end in its first pass, if that is its end."""
+    """The failure message if the job fails in its first pass."""
     world = World(job_of(kind, workers), framework=FRAMEWORKS[kind])
     world.step()
     last: Json = world.status["conditions"][-1]
@@ -44,13 +44,13 @@ def test_the_limit_is_that_of_linux():
 
 
 @pytest.mark.parametrize(("kind", "fits", "fails"), [("MXJob", 3000, 5000), ("XGBoostJob", 8000, 20_000)])
-def test_a_job_whose_variables_no_program_could_be_given_is_refused(kind: str, fits: int, fails: int):
+def test_a_job_whose_variables_exceed_the_limit_is_refused(kind: str, fits: int, fails: int):
     variable = MOST[kind][1]
     assert refusal(kind, fits) == ""
     world = World(job_of(kind, fails), framework=FRAMEWORKS[kind])
     world.settle()
     assert world.conditions == [("Created", "True", f"{kind}Created"), ("Failed", "True", f"{kind}FailedValidation")]
-    (text,) = world.told(f"{kind}FailedValidation")
+    (text,) = world.event_messages(f"{kind}FailedValidation")
     at = f"spec.{FRAMEWORKS[kind].replica_specs}"
     assert text.startswith(f"{kind} failed validation because {at}[")
     assert f"]: Forbidden: the variable {variable} of " in text
@@ -65,7 +65,7 @@ def test_the_limit_is_met_to_the_byte(excess: int, ends: str):
     assert world.conditions[-1][0] == ends
 
 
-def test_a_job_scaled_too_far_goes_on_with_what_it_has():
+def test_a_job_scaled_too_far_continues_with_its_pods():
     kind = "MXJob"
     world = world_of(kind, {"Scheduler": 1, "Server": 1, "Worker": 2}, jobMode="MXTrain")
     world.run()
@@ -77,21 +77,21 @@ def test_a_job_scaled_too_far_goes_on_with_what_it_has():
         assert (made.actions, made.annotations) == ((), {})
     assert world.living() == before
     assert world.is_true("Running")
-    (text,) = world.told("FailedCreatePod")
+    (text,) = world.event_messages("FailedCreatePod")
     assert text.startswith("Error creating: the variable MX_CONFIG of Scheduler replicas would have ")
     world.spec["mxReplicaSpecs"]["Worker"]["replicas"] = 3
     world.settle()
     assert "j-worker-2" in world.living()
 
 
-def test_servers_that_dynamic_workers_are_told_of_can_be_too_many():
-    """The others, who know all of a job, are told of a file in time; these are not."""
+def test_dynamic_workers_have_a_limit_of_servers():
+    """Other workers get a file for a large cluster; dynamic workers do not."""
     world = world_of("TFJob", {"PS": 6000, "Worker": 1}, enableDynamicWorker=True)
-    (text,) = world.told("TFJobFailedValidation")
+    (text,) = world.event_messages("TFJobFailedValidation")
     assert "the variable TF_CONFIG of Worker replicas would have " in text
 
 
-def test_a_variable_that_the_user_made_long_is_told_in_the_same_way():
+def test_a_long_variable_of_the_user_is_reported_in_the_same_way():
     world = world_of("PyTorchJob", {"Worker": 1}, elasticPolicy={"rdzvConf": [{"key": "k", "value": "ü" * 70_000}]})
-    (text,) = world.told("PyTorchJobFailedValidation")
+    (text,) = world.event_messages("PyTorchJobFailedValidation")
     assert "the variable PET_RDZV_CONF of Worker replicas would have 140016 bytes" in text

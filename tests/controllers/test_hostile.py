@@ -1,4 +1,4 @@
-"""Jobs that nobody should write, of every kind: the engine never raises, and says one thing of each."""
+"""Invalid jobs of every kind: the engine never raises, and reports one error for each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OWN_FIELDS: dict[str, Json] = {
 
 
 def rich(kind: str) -> Json:
-    """Has something at every place that is read."""
+    """A job with a value at every place that the engine reads."""
     job = make(
         kind,
         run={"suspend": False, "backoffLimit": 3, "ttlSecondsAfterFinished": 5, "activeDeadlineSeconds": 60},
@@ -78,7 +78,7 @@ def look(job: Json) -> Plan:
 
 
 def said(made: Plan) -> int:
-    """How many conditions Failed a plan has, or else Warnings that something is wrong with the job."""
+    """The number of Failed conditions of a plan, or else of Warnings about an invalid job."""
     failed = [c for c in (made.status or {}).get("conditions", []) if isinstance(c, dict) and c.get("type") == "Failed"]
     return len(failed) or sum(notice.event.reason.endswith("FailedValidation") for notice in made.notices)
 
@@ -101,7 +101,7 @@ STRANGE: list[Any] = [None, [], {}, "", "x", 0, -1, 2**70, 1.5, True, [None], {"
 
 @every_kind
 def test_any_one_place_may_hold_anything(kind: str):
-    """By hand rather than drawn: each place of the spec and the status, with each strange value."""
+    """Exhaustive instead of random: each place of the spec and the status, with each strange value."""
     good = rich(kind)
     for path in spec_places(kind):
         for value in STRANGE:
@@ -131,7 +131,7 @@ def spoilt_jobs(draw: st.DrawFn, kind: str) -> Json:
         try:
             job = spoil(job, path, draw(anything))
         except (LookupError, TypeError):
-            continue  # an earlier change took the place away
+            continue  # an earlier change removed the place
     return job
 
 
@@ -152,7 +152,7 @@ def test_whatever_is_drawn(kind: str, data: st.DataObject):
 
 
 def worker_specs(kind: str, **changes: Any) -> Json:
-    """A fresh job whose every role has these in its replica spec."""
+    """A new job with these fields in the replica spec of every role."""
     job = make(kind)
     for role in job["spec"][FRAMEWORKS[kind].replica_specs].values():
         role.update(changes)
@@ -160,7 +160,7 @@ def worker_specs(kind: str, **changes: Any) -> Json:
 
 
 def hostile(kind: str) -> Iterator[tuple[str, Json]]:
-    """Jobs that can never run, with what is wrong."""
+    """Jobs that can never run, with the expected message."""
     specs = FRAMEWORKS[kind].replica_specs
     name = FRAMEWORKS[kind].container
     yield "no spec", {key: value for key, value in make(kind).items() if key != "spec"}
@@ -190,12 +190,12 @@ def hostile(kind: str) -> Iterator[tuple[str, Json]]:
 
 
 @every_kind
-def test_what_can_never_run_is_said_once_and_left_at_rest(kind: str):
+def test_a_job_that_can_never_run_is_reported_once_and_left_alone(kind: str):
     for problem, job in hostile(kind):
         world = World(job, framework=FRAMEWORKS[kind])
         world.settle()
         assert world.conditions[-1] == ("Failed", "True", f"{kind}FailedValidation"), problem
-        assert len(world.told(f"{kind}FailedValidation")) == 1, problem
+        assert len(world.event_messages(f"{kind}FailedValidation")) == 1, problem
         assert (world.pods, world.services) == ({}, {}), problem
         made = world.step()
         assert (made.actions, made.status, made.transitions, made.requeue_after) == ((), None, (), None), problem
@@ -213,7 +213,7 @@ def test_ten_thousand_variables_are_kept(kind: str):
 
 @every_kind
 def test_texts_of_any_kind_come_through(kind: str):
-    """What is not ours to judge reaches the API server as it was written."""
+    """Fields that the operator does not validate reach the API server unchanged."""
     strange = {"name": FRAMEWORKS[kind].container, "image": "ü🚀", "command": ["\x07", "{kind}", "%s"]}
     for action in look(make(kind, template={"containers": [strange], "nodeSelector": {"ключ": "значение"}})).actions:
         if isinstance(action, CreatePod):
@@ -223,7 +223,7 @@ def test_texts_of_any_kind_come_through(kind: str):
 
 
 @pytest.mark.parametrize("decode", [decode_pod, decode_service])
-def test_of_a_child_nothing_large_that_a_user_writes_is_kept(decode: Callable[[bytes], Pod | Service]):
+def test_decoded_children_keep_no_large_fields(decode: Callable[[bytes], Pod | Service]):
     ours = {JOB_NAME: "j", OPERATOR_NAME: "pytorchjob-controller", REPLICA_TYPE: "worker", REPLICA_INDEX: "0"}
     metadata = {
         "name": "j-worker-0",
@@ -246,7 +246,8 @@ def test_the_schema_of_a_kind_names_its_own_fields(kind: str):
 
 
 def unreadable(kind: str, status: Json | None = None, *, outside: bool = False) -> Unstructured:
-    """What remains of a job whose first container has something too deep in it; or also its spec, and first."""
+    """The decoded rest of a job whose first container nests too deeply; with the spec too deep as well, if asked
+    for."""
     body = make(kind, name="deep") | {"status": status or {}}
     body["metadata"] |= {"resourceVersion": "5"}
     deep = msgspec.Raw(b'{"a":' * 2_000 + b"1" + b"}" * 2_000)
@@ -261,7 +262,7 @@ def unreadable(kind: str, status: Json | None = None, *, outside: bool = False) 
 
 
 @every_kind
-def test_a_job_that_cannot_be_read_fails_and_says_where(kind: str):
+def test_an_unreadable_job_fails_with_the_path(kind: str):
     made = plan(FRAMEWORKS[kind], Snapshot(unreadable(kind), (), (), NOW))
     conditions = (made.status or {})["conditions"]
     assert [(each["type"], each["status"]) for each in conditions] == [("Created", "True"), ("Failed", "True")]
@@ -276,8 +277,8 @@ def test_a_job_that_cannot_be_read_fails_and_says_where(kind: str):
 
 
 @every_kind
-def test_a_job_with_too_many_lists_fails_and_says_where(kind: str):
-    """Half a million of them fit into etcd; walking over them would take half a second again and again."""
+def test_a_job_with_too_many_lists_fails_with_the_path(kind: str):
+    """Half a million lists fit into etcd; each traversal would take half a second."""
     body = make(kind, name="crowded")
     body["metadata"] |= {"resourceVersion": "5"}
     role, spec = next(iter(body["spec"][FRAMEWORKS[kind].replica_specs].items()))
@@ -303,7 +304,7 @@ def test_a_finished_job_that_cannot_be_read_is_left_as_it_is(kind: str):
 @pytest.mark.parametrize("outside", [False, True])
 @every_kind
 def test_a_begun_job_that_cannot_be_read_any_more_keeps_its_pods(kind: str, outside: bool):
-    """Its template is not known, so that no pod is made; those that run go on."""
+    """Its template is unknown, so no pod is created; running pods continue."""
     running = {"type": "Running", "status": "True", "reason": f"{kind}Running", "message": "m"}
     status = {"startTime": "2025-06-01T11:59:00Z", "conditions": [running]}
     made = plan(FRAMEWORKS[kind], Snapshot(unreadable(kind, status, outside=outside), (), (), NOW))

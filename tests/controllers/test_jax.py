@@ -1,4 +1,4 @@
-"""What only a JAXJob has: the coordinator."""
+"""Specifics of JAXJob: the coordinator."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_all_workers_have_to_succeed():
     }
     world.end("jx-worker-2", 0)
     world.settle()
-    assert world.told("JAXJobSucceeded") == ["JAXJob ns/jx successfully completed."]
+    assert world.event_messages("JAXJobSucceeded") == ["JAXJob ns/jx successfully completed."]
 
 
 def test_scaled_below_what_has_succeeded_is_success():
@@ -53,7 +53,7 @@ def test_scaled_below_what_has_succeeded_is_success():
     assert world.is_true("Succeeded")
 
 
-def test_a_job_without_roles_is_led_by_nobody():
+def test_a_job_without_roles_has_no_leader():
     job = Job(Unstructured({"metadata": {}}).metadata, {})
     assert JAX.progress(job, {}) == follow(None, {})
     assert JAX.companions(job, Options(), {}) == ()

@@ -1,4 +1,4 @@
-"""The lifetime of what a controller remembers of its jobs."""
+"""The lifetime of a controller's in-memory state per job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_only_observed_states_are_bounded_and_the_oldest_goes_first(states: JobS
     kept = [states.ensure("promoted"), *(states.ensure(f"used {n}") for n in range(MAX_OBSERVED))]
     for number in range(MAX_OBSERVED):
         states.observe(str(number))
-    states.observe("0")  # finding a state does not make it younger
+    states.observe("0")  # a look-up does not change the order of eviction
     states.observe("new")
     assert states.find("0") is None
     assert None not in [states.find("1"), states.find("new")]

@@ -1,4 +1,4 @@
-"""Kinds with a plan of their own under the same shell, on the embedded API server, in virtual time."""
+"""Kinds with a custom plan under the shared controller, on the embedded API server, in virtual time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def crd(kind: Kind) -> Json:
 
 @asynccontextmanager
 async def operated(kind: Kind, spec: Json) -> AsyncIterator[Stage]:
-    """A job of the kind under an operator that knows this kind only."""
+    """A job of the kind under an operator that runs only this kind."""
     async with stage(crds=False, run=False) as here:
         await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(kind))
         client = Client(here.server.transport(), clock=here.clock)
@@ -80,14 +80,14 @@ async def test_a_kind_with_a_plan_and_names_of_its_own() -> None:
 
 
 @virtual_time
-async def test_what_the_api_server_refuses_is_for_the_kind_to_judge() -> None:
+async def test_the_kind_decides_about_refusals_of_the_api_server() -> None:
     async with operated(PAIR, {"image": ""}) as here:
         assert await conditions(here, PAIR) == ["Failed"]
 
 
 @virtual_time
 async def test_a_kind_whose_child_is_a_batch_job_that_owns_the_pods() -> None:
-    """The pods are found by their labels, and wake the job although another object controls them."""
+    """The pods are found by their labels, and their events enqueue the job although another object controls them."""
     async with operated(
         BATCH, {"template": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}
     ) as here:

@@ -1,4 +1,4 @@
-"""What only an MXJob has: the variables of ps-lite, MX_CONFIG, and who decides."""
+"""Specifics of MXJob: the variables of ps-lite, MX_CONFIG, and the deciding role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a PaddleJob has: the two modes of its environment, and an elastic policy that asks for workers."""
+"""Specifics of PaddleJob: the two modes of its environment, and the elastic policy, which requires workers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_elastic_policy_needs_workers():
     assert parse(PADDLE, Unstructured(pd({"Worker": 1}, elasticPolicy={}))).errors == ()
 
 
-def test_texts_tell_the_namespace_where_no_master_leads():
+def test_messages_contain_the_namespace_if_no_master_leads():
     world = running("PaddleJob", {"Worker": 2}, name="pd")
     assert world.status["conditions"][-1]["message"] == "PaddleJob ns/pd is running."
     world.end("pd-worker-0", 0)
@@ -70,7 +70,7 @@ def test_texts_tell_the_namespace_where_no_master_leads():
     assert world.is_true("Running")
     world.end("pd-worker-1", 0)
     world.settle()
-    assert world.told("PaddleJobSucceeded") == ["PaddleJob ns/pd successfully completed."]
+    assert world.event_messages("PaddleJobSucceeded") == ["PaddleJob ns/pd successfully completed."]
 
 
 def test_replica_statuses_name_their_selector():

@@ -1,4 +1,4 @@
-"""What only a PyTorchJob has: its environment, its init container, its rules of progress."""
+"""Specifics of PyTorchJob: its environment, init container and rules of progress."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 from tests.engine.builders import (
     CREATED,
     RUNNING,
+    conditions_of,
     make_job,
     make_pod,
     manifest_of,
@@ -15,7 +16,6 @@ from tests.engine.builders import (
     see,
     status_of,
     template,
-    told,
     written,
 )
 from tests.engine.world import World
@@ -162,7 +162,7 @@ def test_of_elastic_workers_one_success_is_enough(other: str):
         make_job(None, 2, spec={"elasticPolicy": {}}, status=status_of(CREATED, RUNNING)),
         [make_pod(phase=other), make_pod(index=1, phase="Succeeded")],
     )
-    assert told(made.status)[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
+    assert conditions_of(made.status)[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
     assert written(made)["replicaStatuses"]["Worker"]["succeeded"] == 2
 
 
@@ -264,7 +264,7 @@ def test_only_the_master_decides_if_there_is_one():
     world.settle()
     assert world.conditions[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
     text = "PyTorchJob pt is successfully completed."
-    assert world.told("PyTorchJobSucceeded") == [text]
+    assert world.event_messages("PyTorchJobSucceeded") == [text]
     assert world.status["conditions"][-1]["message"] == text
     assert world.counts == {"created": 1, "successful": 1}
 

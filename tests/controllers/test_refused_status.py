@@ -1,4 +1,4 @@
-"""A status that the API server refuses, as the job leaves no room for it."""
+"""A status that the API server refuses because the job leaves no room for it in etcd."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ TOO_LARGE = "etcdserver: request is too large"
 
 @pytest.mark.parametrize(("code", "message"), [(500, TOO_LARGE), (413, "Request entity too large"), (422, "Invalid")])
 @virtual_time
-async def test_a_status_that_is_refused_is_told_once_and_tried_ever_later(code: int, message: str) -> None:
+async def test_a_refused_status_is_reported_once_and_retried_with_back_off(code: int, message: str) -> None:
     shell = shell_with_job()
     reason = "Invalid" if code == 422 else "InternalError"
     shell.client.fail("patch status", JOBS, api_error(code, reason, message), times=1000)
     result = await shell.look()
-    assert len(shell.pods()) == 3, "pods need no status"
+    assert len(shell.pods()) == 3, "pods are created without a status"
     assert result.requeue_after is not None
     waits = []
     for _ in range(6):
         shell.show()
         asked = len(shell.client.names("patch status", JOBS))
         await shell.look()
-        await asyncio.sleep(3)  # for so long news are gathered
+        await asyncio.sleep(3)  # the delay of progress-only status updates
         result = await shell.look()
-        assert len(shell.client.names("patch status", JOBS)) == asked, "not before it is due"
+        assert len(shell.client.names("patch status", JOBS)) == asked, "no retry before it is due"
         waits.append(result.requeue_after)
         await asyncio.sleep(1000)
         await shell.look()
-        assert len(shell.client.names("patch status", JOBS)) > asked, "but then"
+        assert len(shell.client.names("patch status", JOBS)) > asked, "a retry once it is due"
     assert all(wait is not None and 30 <= wait <= 1000 for wait in waits), waits
     (told,) = shell.events.of("FailedStatusUpdate")
     assert message in told
@@ -73,8 +73,8 @@ async def test_a_status_that_does_not_fit_is_written_with_short_messages() -> No
 
 
 @virtual_time
-async def test_what_is_not_written_is_not_acted_upon() -> None:
-    """A suspended job whose status says Running would take its pods for failed ones."""
+async def test_actions_wait_for_a_status_that_could_not_be_written() -> None:
+    """A suspended job with status Running would count its deleted pods as failed."""
     shell = shell_with_job()
     await shell.look()
     shell.show()
@@ -86,4 +86,4 @@ async def test_what_is_not_written_is_not_acted_upon() -> None:
     shell.client.put(JOBS, merge(shell.job(), {"metadata": {"labels": {"has": "room"}}}))
     shell.show()
     await shell.look()
-    assert shell.pods() == [], "a job that has changed is tried at once"
+    assert shell.pods() == [], "a changed job is retried at once"

@@ -1,4 +1,4 @@
-"""Who is told of a child, where the informers of children are shared by all kinds."""
+"""Routing of child events to kinds, which share the informers of their children."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = ["add", "update", "delete"]
 
 
 class Heard(list[str]):
-    """What a framework's handler is told."""
+    """A handler of one kind that records its calls."""
 
     def add(self, obj: PartialObject, initial: bool) -> None:
         self.append("add")
@@ -42,7 +42,7 @@ def child(version: int, owner: Framework | None, label: Framework | None = None)
 
 @pytest.fixture
 def pods() -> Informer[PartialObject]:
-    decode: Any = None  # nothing is read from a server
+    decode: Any = None  # the client is not used
     return Informer(DictClient(), PODS, decode)
 
 
@@ -65,7 +65,7 @@ def listen(pods: Informer[PartialObject]) -> dict[str, Heard]:
     ],
     ids=["owned", "orphan", "owner-before-label", "changes-hands", "set-free", "nobodys"],
 )
-def test_a_child_is_told_of_to_its_kind_only(
+def test_child_events_reach_only_their_kind(
     pods: Informer[PartialObject], before: PartialObject, after: PartialObject, told: dict[str, list[str]]
 ) -> None:
     heard = listen(pods)
@@ -76,7 +76,7 @@ def test_a_child_is_told_of_to_its_kind_only(
 
 
 @pytest.mark.parametrize("fails", ["add", "update", "delete"])
-def test_a_handler_that_raises_keeps_no_other_from_being_told(pods: Informer[PartialObject], fails: str) -> None:
+def test_a_handler_that_raises_does_not_affect_others(pods: Informer[PartialObject], fails: str) -> None:
     class Faulty(Heard):
         def append(self, call: str, /) -> None:
             super().append(call)
@@ -92,5 +92,7 @@ def test_a_handler_that_raises_keeps_no_other_from_being_told(pods: Informer[Par
         pods.put(moved, listing=False, initial=False)
         pods.remove(moved)
     assert heard == [["add", "update"], ["add", "update"], ["update", "delete"], ["update", "delete"]]
-    assert [entry["event"] for entry in logs] == ["handler failed"], "once an event, however many failed"
+    assert [entry["event"] for entry in logs] == ["handler failed"], (
+        "counted once per event, however many handlers failed"
+    )
     assert isinstance(logs[0]["exc_info"], ExceptionGroup if fails == "update" else KeyError)

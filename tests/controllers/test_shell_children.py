@@ -1,4 +1,4 @@
-"""What becomes of a plan's actions: created, deleted, adopted, released, or refused."""
+"""Applying the actions of a plan: creation, deletion, adoption and release, and errors of each."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_new_job_gets_its_pods_and_services_and_created() -> None:
 
 
 @virtual_time
-async def test_pod_events_are_told_only_if_asked_for() -> None:
+async def test_pod_events_are_recorded_only_if_enabled() -> None:
     shell = shell_with_job(pod_events=True)
     await shell.look()
     assert sorted(shell.events.of("SuccessfulCreatePod")) == [
@@ -92,7 +92,7 @@ async def test_a_big_job_is_made_in_growing_batches_and_several_passes() -> None
     first = {f"j-worker-{index}" for index in range(50)}
     assert set(shell.services()) == set(shell.pods()) == first
     shell.show(JOBS)
-    assert (await shell.look()).requeue_after == CACHE_DELAY, "its children have to show up first"
+    assert (await shell.look()).requeue_after == CACHE_DELAY, "its children have to be observed first"
     for _ in range(10):
         shell.show()
         if not (await shell.look()).requeue:
@@ -103,7 +103,7 @@ async def test_a_big_job_is_made_in_growing_batches_and_several_passes() -> None
 
 @virtual_time
 async def test_the_first_pod_of_a_large_job_is_among_the_first_requests() -> None:
-    """It waits for no service but its own; and nothing is asked for twice."""
+    """It waits for no service but its own, and no request is repeated."""
     shell = Shell()
     shell.client.put(JOBS, pytorch_job(masters=0, workers=2000))
     shell.show()
@@ -122,7 +122,7 @@ async def test_the_first_pod_of_a_large_job_is_among_the_first_requests() -> Non
 
 
 @virtual_time
-async def test_what_fails_once_is_not_tried_for_all() -> None:
+async def test_a_failing_create_stops_the_batch() -> None:
     shell = Shell()
     shell.client.put(JOBS, pytorch_job(masters=0, workers=40))
     shell.show()
@@ -131,12 +131,12 @@ async def test_what_fails_once_is_not_tried_for_all() -> None:
         await shell.look()
     assert len(shell.client.names("create", PODS)) == 1
     assert shell.events == [("Warning", "FailedCreatePod", "Error creating: etcd is away")]
-    assert len(shell.services()) == 40, "the services are not to blame"
-    assert shell.conditions() == [("Created", "True")], "nor is the status"
+    assert len(shell.services()) == 40, "services are not affected"
+    assert shell.conditions() == [("Created", "True")], "the status is not affected"
 
 
 @virtual_time
-async def test_errors_of_one_batch_are_told_together() -> None:
+async def test_errors_of_one_batch_are_reported_together() -> None:
     shell = Shell()
     shell.client.put(JOBS, pytorch_job(masters=0, workers=3))
     shell.show()
@@ -150,13 +150,13 @@ async def test_errors_of_one_batch_are_told_together() -> None:
     assert len(shell.pods()) == 3
 
 
-# A name that is taken -------------------------------------------------------------------------------------------------
+# Name conflicts -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.case("runtime-38", "b")
 @virtual_time
 async def test_a_pod_whose_post_was_answered_by_a_reset_is_found_by_name_and_not_made_twice() -> None:
-    """Only the shell's part; that the client sends no POST twice is shown at the client."""
+    """The controller's part; a test of the client proves that it sends no POST twice."""
     shell = shell_with_job()
     create = shell.client.create
 
@@ -171,12 +171,12 @@ async def test_a_pod_whose_post_was_answered_by_a_reset_is_found_by_name_and_not
         await shell.look()
     shell.client.create = create  # type: ignore[method-assign]  # as before
     uid = shell.client.objects[PODS, Key("ns", "j-worker-1")]["metadata"]["uid"]
-    shell.show(JOBS, SERVICES)  # the pods are not seen yet
+    shell.show(JOBS, SERVICES)  # the caches do not show the pods yet
     shell.reconciler._expectations.forget("job-uid")
     await shell.look()
     assert shell.client.objects[PODS, Key("ns", "j-worker-1")]["metadata"]["uid"] == uid
     assert not [event for event in shell.events if "already exists" in event[2]]
-    assert (await shell.look()).requeue_after, "and is expected to show up"
+    assert (await shell.look()).requeue_after, "the pod is expected in the cache"
     shell.show()
     shell.client.calls.clear()
     await shell.look()
@@ -197,17 +197,17 @@ async def test_a_predecessors_pod_is_waited_for_without_an_event(state: str) -> 
     assert result.requeue_after
     assert result.requeue_after <= 30
     assert shell.events == []
-    assert "j-worker-1" in shell.pods(), "the other names are free"
+    assert "j-worker-1" in shell.pods(), "pods with free names are created"
     await shell.woken()
     del shell.client.objects[PODS, Key("ns", "j-worker-0")]
     shell.show()
-    assert await shell.woken(), "the end of the predecessor's pod wakes the job"
+    assert await shell.woken(), "the deletion of the predecessor's pod enqueues the job"
     await shell.look()
     assert shell.client.objects[PODS, Key("ns", "j-worker-0")]["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
 
 
 @virtual_time
-async def test_a_foreign_object_in_the_way_is_told_once_and_tried_again_later() -> None:
+async def test_a_foreign_object_of_the_same_name_is_reported_once_and_retried_later() -> None:
     shell = Shell()
     shell.client.put(JOBS, pytorch_job())
     shell.client.put(PODS, pod() | {"metadata": {"name": "j-worker-0", "namespace": "ns", "uid": "x"}})
@@ -221,7 +221,7 @@ async def test_a_foreign_object_in_the_way_is_told_once_and_tried_again_later() 
 
 
 @virtual_time
-async def test_a_pod_of_ours_that_lost_its_labels_is_in_the_way_and_told() -> None:
+async def test_our_pod_without_labels_blocks_its_name_and_is_reported() -> None:
     shell = Shell()
     shell.client.put(JOBS, pytorch_job())
     shell.client.put(PODS, pod(owner="job-uid", labels={}))
@@ -234,7 +234,7 @@ async def test_a_pod_of_ours_that_lost_its_labels_is_in_the_way_and_told() -> No
     ("fault", "wait"), [(api_error(404, "NotFound"), 1.0), (api_error(500, "InternalError", "no answer"), None)]
 )
 @virtual_time
-async def test_whose_the_name_is_may_not_be_told(fault: ApiError, wait: float | None) -> None:
+async def test_the_holder_of_a_name_may_be_unknown(fault: ApiError, wait: float | None) -> None:
     shell = Shell()
     shell.client.put(JOBS, pytorch_job())
     shell.client.put(PODS, pod(owner="older-uid"))
@@ -248,7 +248,7 @@ async def test_whose_the_name_is_may_not_be_told(fault: ApiError, wait: float | 
     assert shell.events == []
 
 
-# What the API server refuses ------------------------------------------------------------------------------------------
+# Refusals by the API server ------------------------------------------------------------------------------------------
 
 QUOTA = 'pods "j-worker-0" is forbidden: exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3'
 
@@ -290,12 +290,12 @@ QUOTA = 'pods "j-worker-0" is forbidden: exceeded quota: q, requested: pods=1, u
         (TimeoutError(), CreateFailure.RETRIABLE),
     ],
 )
-def test_an_error_of_a_post_tells_what_becomes_of_the_job(error: Exception, failure: CreateFailure) -> None:
+def test_the_error_of_a_post_decides_about_the_job(error: Exception, failure: CreateFailure) -> None:
     assert classify(error) is failure
 
 
 @virtual_time
-async def test_a_refused_template_fails_the_job_with_the_servers_words_in_the_same_pass() -> None:
+async def test_a_refused_template_fails_the_job_with_the_servers_message_in_the_same_pass() -> None:
     shell = shell_with_job()
     words = 'Pod "j-master-0" is invalid: spec.containers[0].resources: Invalid value'
     shell.client.fail("create", PODS, api_error(422, "Invalid", words), times=9)
@@ -310,8 +310,8 @@ async def test_a_refused_template_fails_the_job_with_the_servers_words_in_the_sa
 
 
 @virtual_time
-async def test_restarts_that_the_job_cannot_keep_account_of_fail_it_in_the_servers_words() -> None:
-    """All annotations of an object together may have 256 KiB."""
+async def test_restarts_that_cannot_be_recorded_fail_the_job_with_the_servers_message() -> None:
+    """The annotations of an object are limited to 256 KiB in total."""
     shell = shell_with_job()
     await shell.settle()
     failed = shell.client.objects[PODS, Key("ns", "j-worker-0")]
@@ -324,7 +324,7 @@ async def test_restarts_that_the_job_cannot_keep_account_of_fail_it_in_the_serve
     text = f"PyTorchJob failed validation because its restarts cannot be noted: {words}"
     assert shell.job()["status"]["conditions"][-1]["message"] == text
     assert shell.events.of("PyTorchJobFailedValidation") == [text]
-    assert shell.pods() == ["j-worker-0"], "what ran is cleaned up"
+    assert shell.pods() == ["j-worker-0"], "running pods are cleaned up"
     shell.client.calls.clear()
     await shell.settle()
     assert not shell.client.names("patch merge", JOBS)
@@ -339,7 +339,7 @@ REFUSALS = {
 
 
 async def lose(shell: Shell, *names: str) -> None:
-    """Pods that run are deleted by somebody else."""
+    """Another client deletes the running pods."""
     await shell.settle()
     for name in shell.pods():
         shell.set_phase(name, "Running")
@@ -354,7 +354,7 @@ async def lose(shell: Shell, *names: str) -> None:
 
 @pytest.mark.parametrize("words", REFUSALS)
 @virtual_time
-async def test_a_refused_replacement_ends_nothing_and_is_tried_again_ever_later(words: str) -> None:
+async def test_a_refused_replacement_does_not_fail_the_job_and_is_retried_with_back_off(words: str) -> None:
     shell = shell_with_job()
     await lose(shell, "j-worker-0", "j-worker-1")
     shell.client.fail("create", PODS, REFUSALS[words], name="j-worker-0", times=3)
@@ -367,15 +367,17 @@ async def test_a_refused_replacement_ends_nothing_and_is_tried_again_ever_later(
             tries.append(shell.clock.monotonic() - started)
         assert result.requeue_after is not None
         shell.show()
-        await shell.look()  # whatever else wakes it
+        await shell.look()  # other events enqueue the job meanwhile
         await shell.clock.sleep(result.requeue_after)
         shell.show()
     pauses = [later - sooner for sooner, later in itertools.pairwise(tries)]
     assert len(pauses) == 3
     assert 50 <= pauses[0] < pauses[1] < pauses[2] < 300
-    assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1"], "the other was made, the master ran on"
+    assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1"], (
+        "the other pod was recreated, and the master continued"
+    )
     assert shell.client.names("create", PODS).count("j-worker-1") == 1
-    assert shell.events.of("FailedCreatePod") == [f"Error creating: {REFUSALS[words]}"], "told once"
+    assert shell.events.of("FailedCreatePod") == [f"Error creating: {REFUSALS[words]}"], "reported once"
     assert "Failed" not in dict(shell.conditions())
     assert shell.client.names("delete", PODS) == []
 
@@ -384,8 +386,8 @@ async def test_a_refused_replacement_ends_nothing_and_is_tried_again_ever_later(
     "edit", [{"annotations": {"try": "1"}}, {"generation": 2}, {"annotations": {"trainop.kubeflow.org/restarts": "{}"}}]
 )
 @virtual_time
-async def test_an_edited_job_tries_what_was_refused_at_once(edit: Json) -> None:
-    """Its own annotation is no edit."""
+async def test_an_edited_job_retries_refused_pods_at_once(edit: Json) -> None:
+    """The operator's own annotation is no edit."""
     shell = shell_with_job()
     await lose(shell, "j-worker-0")
     shell.client.fail("create", PODS, REFUSALS["policy"])
@@ -401,7 +403,7 @@ async def test_an_edited_job_tries_what_was_refused_at_once(edit: Json) -> None:
 
 
 @virtual_time
-async def test_of_many_refused_pods_a_few_are_tried_and_the_others_a_second_later() -> None:
+async def test_refused_pods_are_retried_a_few_per_second() -> None:
     shell = Shell()
     shell.client.put(JOBS, pytorch_job(workers=12))
     await lose(shell, *(f"j-worker-{index}" for index in range(12)))
@@ -416,7 +418,7 @@ async def test_of_many_refused_pods_a_few_are_tried_and_the_others_a_second_late
         await shell.clock.sleep(1)
     assert shell.pods() == ["j-master-0", *sorted(f"j-worker-{index}" for index in range(8, 12))]
     tried = shell.client.names("create", PODS)
-    assert len(tried) == len(set(tried)) == 12, "each once within twenty seconds"
+    assert len(tried) == len(set(tried)) == 12, "each pod is tried once within twenty seconds"
     assert len(shell.events.of("FailedCreatePod")) == 1
 
 
@@ -434,8 +436,8 @@ async def test_of_many_refused_pods_a_few_are_tried_and_the_others_a_second_late
     ],
 )
 @virtual_time
-async def test_that_a_job_has_had_pods_is_known_also_after_a_restart_of_the_operator(status: Json) -> None:
-    """`startTime` is no proof: a quota may have kept the first pod from being made."""
+async def test_a_job_that_had_pods_is_recognized_after_a_restart_of_the_operator(status: Json) -> None:
+    """`startTime` is no proof, because a quota may have refused the first pod."""
     job = pytorch_job()
     note = status.pop("annotation", None)
     job["metadata"]["annotations"] = {"trainop.kubeflow.org/restarts": note} if note else {}
@@ -449,7 +451,7 @@ async def test_that_a_job_has_had_pods_is_known_also_after_a_restart_of_the_oper
 
 
 @virtual_time
-async def test_a_policy_that_refuses_the_jobs_annotations_ends_nothing() -> None:
+async def test_a_policy_that_refuses_the_jobs_annotations_does_not_fail_the_job() -> None:
     shell = shell_with_job()
     await shell.settle()
     failed = shell.client.objects[PODS, Key("ns", "j-worker-0")]
@@ -464,7 +466,7 @@ async def test_a_policy_that_refuses_the_jobs_annotations_ends_nothing() -> None
 
 
 @virtual_time
-async def test_a_used_up_quota_is_told_and_tried_again_ever_later() -> None:
+async def test_an_exhausted_quota_is_reported_and_retried_with_back_off() -> None:
     shell = shell_with_job()
     shell.client.fail("create", PODS, api_error(403, "Forbidden", QUOTA), times=4)
     waits = []
@@ -482,7 +484,7 @@ async def test_a_used_up_quota_is_told_and_tried_again_ever_later() -> None:
 
 
 @virtual_time
-async def test_a_service_that_the_server_refuses_is_told_once_and_the_pods_run_all_the_same() -> None:
+async def test_a_refused_service_is_reported_once_and_the_pods_still_run() -> None:
     shell = shell_with_job()
     shell.client.fail("create", SERVICES, api_error(422, "Invalid", "must be no more than 63 characters"), times=99)
     for _ in range(3):
@@ -498,7 +500,7 @@ async def test_a_service_that_the_server_refuses_is_told_once_and_the_pods_run_a
 
 
 @virtual_time
-async def test_a_namespace_that_ends_is_no_news() -> None:
+async def test_a_terminating_namespace_is_not_reported() -> None:
     shell = shell_with_job()
     ending = api_error(403, "Forbidden", "terminating", [{"reason": "NamespaceTerminating"}])
     shell.client.fail("create", PODS, ending, times=9)
@@ -540,7 +542,7 @@ async def test_a_successor_of_the_same_name_is_not_hit() -> None:
 
 
 @virtual_time
-async def test_a_failed_deletion_is_told_and_tried_again() -> None:
+async def test_a_failed_deletion_is_reported_and_retried() -> None:
     shell = shell_with_job()
     await suspended(shell)
     shell.client.fail("delete", PODS, api_error(500, "InternalError", "no"), name="j-worker-0")
@@ -553,7 +555,7 @@ async def test_a_failed_deletion_is_told_and_tried_again() -> None:
 
 
 @virtual_time
-async def test_what_cannot_be_deleted_keeps_nothing_from_being_made() -> None:
+async def test_a_failed_deletion_does_not_block_creations() -> None:
     shell = shell_with_job()
     labels = LABELS | {"training.kubeflow.org/replica-index": "7"}
     shell.client.put(PODS, pod("j-worker-7", owner="job-uid", labels=labels))
@@ -580,7 +582,7 @@ async def test_a_job_past_its_time_to_live_is_deleted_and_counted() -> None:
 
 
 @virtual_time
-async def test_a_job_that_cannot_be_deleted_is_told() -> None:
+async def test_a_failed_deletion_of_a_job_is_reported() -> None:
     shell = shell_with_job()
     job = pytorch_job(runPolicy={"ttlSecondsAfterFinished": 0})
     finished = {"type": "Succeeded", "status": "True", "reason": "PyTorchJobSucceeded", "message": "done"}
@@ -598,14 +600,14 @@ async def test_a_job_that_cannot_be_deleted_is_told() -> None:
 @pytest.mark.case("job-engine-35", "d")
 @virtual_time
 async def test_an_orphan_is_adopted_after_one_look_at_the_job() -> None:
-    """The shell's part; who is an orphan is shown at the engine."""
+    """The controller's part; tests of the engine prove which pods are orphans."""
     shell = shell_with_job()
     for index in (0, 1):
         labels = LABELS | {"training.kubeflow.org/replica-index": str(index)}
         shell.client.put(PODS, pod(f"j-worker-{index}", uid=f"p{index}", labels=labels))
     await shell.woken()
     shell.show()
-    assert await shell.woken(), "an orphan wakes the job that its labels name"
+    assert await shell.woken(), "an orphan enqueues the job that its labels name"
     await shell.look()
     assert shell.client.names("get", JOBS) == ["j"]
     patches = [call.body for call in shell.client.calls if call.verb == "patch strategic"]
@@ -623,7 +625,7 @@ async def test_an_orphan_is_adopted_after_one_look_at_the_job() -> None:
     ],
 )
 @virtual_time
-async def test_a_job_that_is_going_adopts_nothing(change: Json | None, words: str) -> None:
+async def test_a_terminating_job_adopts_nothing(change: Json | None, words: str) -> None:
     shell = shell_with_job()
     shell.client.put(PODS, pod())
     shell.show()
@@ -666,7 +668,7 @@ async def test_a_child_that_is_gone_needs_no_release(code: tuple[int, str]) -> N
 
 @pytest.mark.parametrize("labelled", [True, False])
 @virtual_time
-async def test_what_cannot_be_claimed_is_tried_again(labelled: bool) -> None:
+async def test_a_failed_claim_is_retried(labelled: bool) -> None:
     shell = shell_with_job()
     labels = LABELS if labelled else {"training.kubeflow.org/operator-name": "pytorchjob-controller"}
     shell.client.put(PODS, pod(labels=labels, owner=None if labelled else "job-uid"))
@@ -690,7 +692,7 @@ async def test_an_orphan_that_was_replaced_is_not_adopted() -> None:
 
 
 @virtual_time
-async def test_a_job_that_somebody_else_deleted_first_is_no_news() -> None:
+async def test_a_job_deleted_by_another_client_is_not_reported() -> None:
     shell = shell_with_job()
     job = pytorch_job(runPolicy={"ttlSecondsAfterFinished": 0})
     finished = {"type": "Succeeded", "status": "True", "reason": "PyTorchJobSucceeded", "message": "done"}
@@ -703,7 +705,7 @@ async def test_a_job_that_somebody_else_deleted_first_is_no_news() -> None:
 
 @virtual_time
 async def test_a_cancelled_pass_leaves_no_expectation() -> None:
-    """A reconcile that took too long is cut off; its name tells the next one what was created."""
+    """A reconcile that timed out is cancelled; the next one finds the created pod by its name."""
     shell = shell_with_job()
     applier = shell.reconciler._applier
     job = Unstructured(shell.job())
@@ -718,7 +720,7 @@ async def test_a_cancelled_pass_leaves_no_expectation() -> None:
 
 
 @virtual_time
-async def test_what_is_in_flight_doubles_to_four_while_all_goes_well() -> None:
+async def test_concurrency_doubles_to_four_without_errors() -> None:
     shell = Shell()
     shell.client.put(JOBS, pytorch_job(masters=0, workers=20))
     shell.show()
@@ -728,7 +730,7 @@ async def test_what_is_in_flight_doubles_to_four_while_all_goes_well() -> None:
     async def count_and_create(resource: Any, body: Any, *, namespace: str | None = None, **how: Any) -> Json:
         nonlocal flying
         flying += resource == PODS
-        await asyncio.sleep(1)  # all of one batch have begun by then
+        await asyncio.sleep(1)  # all requests of one batch have started by then
         if resource == PODS:
             if flying:
                 batches.append(flying)
@@ -741,8 +743,8 @@ async def test_what_is_in_flight_doubles_to_four_while_all_goes_well() -> None:
 
 
 @virtual_time
-async def test_our_own_pod_that_is_going_is_waited_for() -> None:
-    """The cache has seen it go before the API server has let go of the name."""
+async def test_our_terminating_pod_is_waited_for() -> None:
+    """The cache shows its deletion before the API server has freed the name."""
     shell = shell_with_job()
     shell.client.put(PODS, pod(owner="job-uid"))
     shell.client.mark_deleted(PODS, "j-worker-0")
@@ -751,7 +753,7 @@ async def test_our_own_pod_that_is_going_is_waited_for() -> None:
     assert shell.events == []
     shell.show()
     await shell.look()
-    assert len(shell.reconciler._expectations) == 0, "it is not taken for the pod that is wanted"
+    assert len(shell.reconciler._expectations) == 0, "the terminating pod does not count as the new one"
 
 
 @virtual_time
@@ -765,7 +767,7 @@ async def test_a_pod_is_deleted_by_force_only_if_the_plan_says_so() -> None:
 
 
 @virtual_time
-async def test_a_lost_service_wakes_its_job() -> None:
+async def test_a_deleted_service_enqueues_its_job() -> None:
     shell = shell_with_job()
     await shell.settle()
     await shell.woken()
@@ -777,7 +779,7 @@ async def test_a_lost_service_wakes_its_job() -> None:
 
 
 @virtual_time
-async def test_a_pod_that_came_and_went_between_two_looks_was_seen() -> None:
+async def test_a_pod_created_and_deleted_between_two_passes_was_observed() -> None:
     shell = shell_with_job()
     await shell.look()
     gone = shell.client.objects[PODS, Key("ns", "j-worker-0")]
@@ -787,7 +789,7 @@ async def test_a_pod_that_came_and_went_between_two_looks_was_seen() -> None:
     assert gone["metadata"]["uid"]
     shell.client.calls.clear()
     await shell.look()
-    assert shell.client.names("create", PODS) == ["j-worker-0"], "and is replaced at once"
+    assert shell.client.names("create", PODS) == ["j-worker-0"], "it is recreated at once"
 
 
 # Children that cannot be read ----------------------------------------------------------------------------------------
@@ -796,7 +798,7 @@ GARBLED: list[Json] = [{"phase": 5}, {"containerStatuses": "x"}, {"conditions": 
 
 
 def garble(shell: Shell, name: str, **fields: Any) -> Json:
-    """Gives an object fields of a type that nobody expects."""
+    """Give an object fields of an unexpected type."""
     found = shell.client.objects[PODS, Key("ns", name)]
     return shell.client.put(PODS, found | fields)
 
@@ -812,7 +814,7 @@ async def running_job() -> Shell:
 
 
 async def calm_down(shell: Shell) -> None:
-    """Passes until a status that could wait is written, too."""
+    """Run reconciles until a delayed status is written as well."""
     await shell.settle()
     await shell.clock.sleep(10)
     await shell.settle()
@@ -826,7 +828,7 @@ def active_workers(shell: Shell) -> int:
 @pytest.mark.parametrize("status", GARBLED)
 @pytest.mark.parametrize("live", [False, True], ids=["cached", "listed"])
 @virtual_time
-async def test_a_pod_whose_status_cannot_be_read_has_its_slot_and_counts_for_nothing(status: Json, live: bool) -> None:
+async def test_a_pod_with_an_unreadable_status_keeps_its_slot_and_is_not_counted(status: Json, live: bool) -> None:
     shell = await running_job()
     garble(shell, "j-worker-0", status=status)
     await wait_in_doubt(shell, live=live)
@@ -845,7 +847,7 @@ async def test_a_pod_whose_status_cannot_be_read_has_its_slot_and_counts_for_not
 
 
 @virtual_time
-async def test_a_pod_whose_status_cannot_be_read_goes_with_its_job() -> None:
+async def test_a_pod_with_an_unreadable_status_is_deleted_with_its_job() -> None:
     shell = await running_job()
     garble(shell, "j-worker-0", status={"phase": 5})
     shell.client.put(JOBS, shell.job() | {"spec": shell.job()["spec"] | {"runPolicy": {"suspend": True}}})
@@ -854,7 +856,7 @@ async def test_a_pod_whose_status_cannot_be_read_goes_with_its_job() -> None:
 
 
 async def wait_in_doubt(shell: Shell, *, live: bool) -> None:
-    """The caches show what there is now; or else the next pass lists, since a write of its own never shows."""
+    """Update the caches; or else let the expectation expire, so that the next pass lists from the API server."""
     shell.show()
     if live:
         expectations = shell.reconciler._expectations
@@ -865,9 +867,7 @@ async def wait_in_doubt(shell: Shell, *, live: bool) -> None:
 @pytest.mark.parametrize(("resource", "kind"), [(PODS, "Pod"), (SERVICES, "Service")])
 @pytest.mark.parametrize("live", [False, True], ids=["cached", "listed"])
 @virtual_time
-async def test_nothing_is_made_in_the_place_of_a_child_of_which_only_the_name_can_be_read(
-    resource: Resource, kind: str, live: bool
-) -> None:
+async def test_a_child_with_only_a_readable_name_keeps_its_slot(resource: Resource, kind: str, live: bool) -> None:
     shell = await running_job()
     key = Key("ns", "j-worker-0")
     found = shell.client.objects[resource, key]
@@ -881,7 +881,7 @@ async def test_nothing_is_made_in_the_place_of_a_child_of_which_only_the_name_ca
         await shell.clock.sleep(301)
     shell.client.calls.clear()
     for _ in range(3):
-        assert (await shell.look()).requeue_after is not None, "its end may wake nobody"
+        assert (await shell.look()).requeue_after is not None, "its deletion may cause no event"
         await shell.clock.sleep(31)
     assert {call.verb for call in shell.client.calls} <= {"list", "get", "patch status"}
     fault = "metadata.ownerReferences: Expected `array`, got `str` - at `$.ownerReferences`"

@@ -1,4 +1,4 @@
-"""The operator as a whole, in process, on the embedded API server and in virtual time."""
+"""The whole operator in process, on the embedded API server and in virtual time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUIET = Settings(metrics_bind_address="0", health_probe_bind_address="0")
 
 
 class Watched:
-    """The operator's way to the API server; remembers its writes."""
+    """The operator's transport to the API server, which records its writes."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -174,7 +174,7 @@ async def test_a_job_costs_few_writes() -> None:
 
 
 @virtual_time
-async def test_a_job_that_succeeds_says_so_once() -> None:
+async def test_a_job_reports_its_success_once() -> None:
     async with stage() as here:
         await here.submit(pytorch_job())
         await asyncio.sleep(1)
@@ -238,7 +238,7 @@ async def test_a_job_is_suspended_and_resumed() -> None:
         assert of_job(status) == [("Created", "True"), ("Running", "False"), ("Suspended", "True")]
         assert status["startTime"] == started
         assert await here.names(PODS) == await here.names(SERVICES) == []
-        assert [event["count"] for event in await here.events("PyTorchJobSuspended")] == [2], "one for each time"
+        assert [event["count"] for event in await here.events("PyTorchJobSuspended")] == [2], "one event for each time"
 
         await here.change({"runPolicy": {"suspend": False}})
         await asyncio.sleep(5)
@@ -248,7 +248,7 @@ async def test_a_job_is_suspended_and_resumed() -> None:
 
 @pytest.mark.case("job-engine-24", "bc")
 @virtual_time
-async def test_a_deadline_ends_a_job_though_nothing_happens() -> None:
+async def test_a_deadline_ends_a_job_without_any_event() -> None:
     async with stage() as here:
         await here.submit(pytorch_job(runPolicy={"activeDeadlineSeconds": 20}))
         await asyncio.sleep(1)
@@ -315,7 +315,7 @@ async def test_restarts_are_counted_over_the_life_of_operators() -> None:
 @pytest.mark.case("runtime-18", "ab")
 @virtual_time
 async def test_a_kind_that_is_not_installed_is_waited_for() -> None:
-    """The part of coming; the tests of the cache show the rest."""
+    """The kind appears later; tests of the cache cover the rest."""
     async with stage(crds=False) as here:
         assert (await here.manager.ready.all())[0] == 200
         await here.install()
@@ -386,7 +386,7 @@ def test_requests_are_limited_only_if_a_flag_asks_for_it(flags: dict[str, Any], 
     @virtual_time
     async def run() -> None:
         async with stage(replace(QUIET, **flags)) as here:
-            await asyncio.sleep(10)  # the caches are filled by then
+            await asyncio.sleep(10)  # the caches have synced by then
             await here.submit(pytorch_job())
             await asyncio.sleep(1.2)
             assert len(await here.names(PODS)) == soon
@@ -397,7 +397,7 @@ def test_requests_are_limited_only_if_a_flag_asks_for_it(flags: dict[str, Any], 
 
 
 def test_a_leader_whose_renewals_fail_writes_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if it has not noticed: what guards each write is the fence, not the elector's own end."""
+    """Even before the elector has ended: the write gate guards each write."""
     monkeypatch.setattr(LeaderElector, "_check_deadline", lambda _self: None)
     monkeypatch.setattr(LeaderElector, "_pause", lambda _self: 2.0)
     elected = replace(QUIET, leader_elect=True, leader_election_namespace="ns", hostname="host")

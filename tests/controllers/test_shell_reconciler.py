@@ -1,4 +1,4 @@
-"""The order of writes in a pass, and what it waits for before it looks."""
+"""The reconciler: the order of writes in a pass, expectations, own writes, early ends, and time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shell_with_job(job: Json | None = None, **options: Any) -> Shell:
 
 
 def follow(monkeypatch: pytest.MonkeyPatch, *plans: Plan) -> list[Snapshot]:
-    """Let the engine give these plans, the last one for ever; returns the snapshots it was asked about."""
+    """Let the engine return these plans in order, repeating the last one; returns the snapshots that it received."""
     seen: list[Snapshot] = []
     left = list(plans)
 
@@ -57,7 +57,7 @@ def writes(shell: Shell) -> list[str]:
 
 
 @virtual_time
-async def test_nothing_is_done_about_a_job_that_is_not_there() -> None:
+async def test_a_missing_job_needs_no_actions() -> None:
     shell = Shell()
     assert await shell.look() == DONE
     assert shell.client.calls == []
@@ -102,7 +102,7 @@ def test_annotations_are_merged_and_removed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_end_of_a_job_does_not_depend_on_its_annotations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy may refuse every change of a job's metadata; its status is another resource."""
+    """A policy may refuse every change of a job's metadata; its status is a separate subresource."""
     follow(monkeypatch, Plan({"a": "1"}, {"conditions": [CREATED]}, status_first=True, annotations_required=False))
 
     @virtual_time
@@ -117,7 +117,7 @@ def test_the_end_of_a_job_does_not_depend_on_its_annotations(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("verb", ["patch merge", "patch status"])
-def test_a_conflict_is_a_quiet_second_look(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+def test_a_conflict_causes_a_silent_requeue(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     told = (Event("Normal", "Said", "it"), Count("successful"))
     follow(monkeypatch, Plan({"a": "1"}, {"conditions": [CREATED]}, transitions=told))
 
@@ -126,8 +126,10 @@ def test_a_conflict_is_a_quiet_second_look(monkeypatch: pytest.MonkeyPatch, verb
         shell = shell_with_job()
         shell.client.fail(verb, JOBS, api_error(409, "Conflict"))
         assert await shell.look() == Result(requeue=True)
-        assert shell.events == [], "nothing was written, so nothing is told"
-        assert await shell.look() == Result(requeue_after=5.0), "the cache still shows what made the conflict"
+        assert shell.events == [], "nothing was written, so no event is recorded"
+        assert await shell.look() == Result(requeue_after=5.0), (
+            "the cache still shows the version that caused the conflict"
+        )
         shell.client.put(JOBS, shell.job())
         shell.show()
         assert await shell.woken()
@@ -164,7 +166,7 @@ def test_a_job_that_is_gone_meanwhile_is_done(monkeypatch: pytest.MonkeyPatch) -
     run()
 
 
-def test_the_plan_says_when_to_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_decides_when_to_requeue(monkeypatch: pytest.MonkeyPatch) -> None:
     follow(monkeypatch, Plan(requeue_after=7.0), Plan(requeue_after=0.0), Plan())
 
     @virtual_time
@@ -173,13 +175,13 @@ def test_the_plan_says_when_to_look_again(monkeypatch: pytest.MonkeyPatch) -> No
         assert await shell.look() == Result(requeue_after=7.0)
         soon = (await shell.look()).requeue_after
         assert soon is not None
-        assert 0 < soon < 0.1, "due now, but no hot loop"
+        assert 0 < soon < 0.1, "due now, without a hot loop"
         assert await shell.look() == DONE
 
     run()
 
 
-def test_notices_are_told_once_per_identity_and_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notices_are_reported_once_per_identity_and_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def say(message: str) -> Plan:
         return Plan(notices=(Notice("pod x", Event("Warning", "Bad", message)),))
 
@@ -196,7 +198,7 @@ def test_notices_are_told_once_per_identity_and_message(monkeypatch: pytest.Monk
 
 
 @virtual_time
-async def test_memory_of_notices_is_bounded_and_ends_with_the_job() -> None:
+async def test_remembered_notices_are_bounded_and_forgotten_with_the_job() -> None:
     shell = shell_with_job()
     report = shell.reconciler._report
     job = Unstructured(shell.job())
@@ -224,8 +226,9 @@ async def test_an_unknown_counter_is_a_mistake() -> None:
 @pytest.mark.case("runtime-35", "ab")
 @pytest.mark.case("job-engine-36", "ab")
 @virtual_time
-async def test_what_was_created_is_waited_for_and_not_created_twice() -> None:
-    """By identity, so that the numbers of job-engine-36 have no counterpart; its gate has: all kinds are waited for."""
+async def test_created_children_are_awaited_and_not_created_twice() -> None:
+    """Expectations are by identity instead of the counts of job-engine-36; as there, all kinds of children are
+    awaited."""
     shell = shell_with_job()
     shell.client.fail("create", PODS, api_error(500, "InternalError"), name="j-worker-1")
     with pytest.raises(ApiError):
@@ -235,27 +238,27 @@ async def test_what_was_created_is_waited_for_and_not_created_twice() -> None:
     assert result.requeue_after == pytest.approx(300)
     assert len(shell.client.names("create", PODS)) == 3
     shell.show(SERVICES)
-    assert (await shell.look()).requeue_after, "services alone are not all"
+    assert (await shell.look()).requeue_after, "the pods are still awaited"
     shell.show(PODS)
     await shell.look()
-    assert shell.client.names("create", PODS)[3:] == ["j-worker-1"], "the failed one was not waited for"
+    assert shell.client.names("create", PODS)[3:] == ["j-worker-1"], "the failed creation is not awaited"
     shell.show()
     assert await shell.look() == DONE
 
 
 @virtual_time
-async def test_what_comes_and_goes_unseen_wakes_nobody_so_the_pass_that_creates_asks_to_be_woken() -> None:
-    """No event might ever tell of it: the job would wait for its pod for ever."""
+async def test_a_pass_that_creates_children_requeues_in_case_they_are_never_observed() -> None:
+    """No event might ever arrive, and the job would wait for its pod for ever."""
     shell = shell_with_job()
     assert (await shell.look()).requeue_after == pytest.approx(300)
     shell.show()
-    assert (await shell.look()).requeue_after is None, "nothing is awaited any more"
+    assert (await shell.look()).requeue_after is None, "nothing is awaited afterwards"
 
 
 @pytest.mark.case("runtime-35", "c")
 @pytest.mark.case("job-engine-36", "c")
 @virtual_time
-async def test_what_never_shows_is_looked_for_at_the_api_server_after_five_minutes() -> None:
+async def test_unobserved_children_are_listed_live_after_five_minutes() -> None:
     shell = shell_with_job()
     await shell.look()
     shell.show(JOBS)
@@ -268,14 +271,14 @@ async def test_what_never_shows_is_looked_for_at_the_api_server_after_five_minut
     assert ("warning", "expectations expired, listing children") in [(e["log_level"], e["event"]) for e in logs]
     labels = "training.kubeflow.org/operator-name=pytorchjob-controller,training.kubeflow.org/job-name=j"
     assert shell.client.names("list", PODS) == shell.client.names("list", SERVICES) == [labels]
-    assert shell.client.names("create", PODS) == ["j-worker-1"], "the others were found"
+    assert shell.client.names("create", PODS) == ["j-worker-1"], "the other children were found"
     expired = shell.counted("trainop_expectations_expired_total", controller="pytorchjob-controller")
     assert expired == 6
 
 
 @pytest.mark.case("runtime-35", "e")
 @virtual_time
-async def test_a_deletion_is_seen_by_its_mark_and_by_absence_after_a_relist() -> None:
+async def test_a_deletion_is_observed_by_its_timestamp_or_by_absence_after_a_relist() -> None:
     shell = shell_with_job()
     await shell.settle()
     job = shell.job()
@@ -320,21 +323,21 @@ async def test_a_pass_waits_until_the_cache_shows_its_own_status() -> None:
     assert (await shell.look()).requeue_after == pytest.approx(3.0)
     await shell.woken()
     shell.show(JOBS)
-    assert await shell.woken(), "what the pass waits for wakes it"
+    assert await shell.woken(), "the awaited update enqueues the job"
     assert await shell.look() == DONE
 
 
 @virtual_time
-async def test_pods_that_start_together_are_told_of_together() -> None:
+async def test_pods_that_start_together_cause_one_status_write() -> None:
     shell = shell_with_job()
     await shell.look()
     for name in ("j-master-0", "j-worker-0"):
         shell.set_phase(name, "Running")
     shell.show()
-    assert (await shell.look()).requeue_after == pytest.approx(2.0), "one is still to start"
+    assert (await shell.look()).requeue_after == pytest.approx(2.0), "one pod has not started"
     shell.set_phase("j-worker-1", "Running")
     shell.show()
-    assert (await shell.look()).requeue_after == pytest.approx(0.2), "all are there"
+    assert (await shell.look()).requeue_after == pytest.approx(0.2), "all pods have started"
     await shell.clock.sleep(0.2)
     await shell.look()
     assert shell.client.names("patch status", JOBS) == ["j", "j"]
@@ -342,21 +345,23 @@ async def test_pods_that_start_together_are_told_of_together() -> None:
 
 
 @virtual_time
-async def test_what_runs_is_told_though_a_pod_never_starts() -> None:
+async def test_running_pods_are_reported_although_one_never_starts() -> None:
     shell = shell_with_job()
     await shell.look()
     shell.set_phase("j-master-0", "Running")
     shell.show()
     assert (await shell.look()).requeue_after == pytest.approx(2.0)
     await shell.clock.sleep(1.0)
-    assert (await shell.look()).requeue_after == pytest.approx(1.0), "from the first news, not from the last"
+    assert (await shell.look()).requeue_after == pytest.approx(1.0), (
+        "the delay counts from the first change, not from the last"
+    )
     await shell.clock.sleep(1.0)
     await shell.look()
     assert ("Running", "True") in shell.conditions()
 
 
 @virtual_time
-async def test_pods_that_end_together_are_told_of_together() -> None:
+async def test_pods_that_end_together_cause_one_status_write() -> None:
     shell = shell_with_job()
     await shell.look()
     for name in ("j-master-0", "j-worker-0", "j-worker-1"):
@@ -383,7 +388,7 @@ async def test_after_five_seconds_the_job_is_read_itself() -> None:
     shell.client.calls.clear()
     assert await shell.look() == DONE
     assert shell.client.names("get", JOBS) == ["j"]
-    assert [call.verb for call in shell.client.calls] == ["get"], "read live, there is nothing to do"
+    assert [call.verb for call in shell.client.calls] == ["get"], "after a live read there is nothing to do"
 
 
 @virtual_time
@@ -396,7 +401,7 @@ async def test_a_job_deleted_while_the_cache_lags_is_done() -> None:
 
 
 @virtual_time
-async def test_a_successor_of_the_name_is_left_alone_while_the_cache_shows_the_one_before() -> None:
+async def test_a_successor_is_left_alone_while_the_cache_shows_its_predecessor() -> None:
     shell = shell_with_job()
     await shell.look()
     for key in [key for key in shell.client.objects if key[0] != JOBS]:
@@ -407,15 +412,15 @@ async def test_a_successor_of_the_name_is_left_alone_while_the_cache_shows_the_o
     for _ in range(3):
         shell.client.calls.clear()
         assert await shell.look() == COMES_BACK
-        assert [call.verb for call in shell.client.calls] == ["get"], "neither job gets pods"
+        assert [call.verb for call in shell.client.calls] == ["get"], "pods are created for neither job"
     await shell.settle()
     pods = [obj for (resource, _), obj in shell.client.objects.items() if resource == PODS]
     assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in pods} == {"other-uid"}
 
 
 @virtual_time
-async def test_no_child_is_made_anew_for_a_job_that_the_garbage_collector_knows_to_be_gone() -> None:
-    """The watch of jobs is behind that of their children, perhaps by minutes."""
+async def test_no_child_is_recreated_for_a_garbage_collected_job() -> None:
+    """The watch of jobs may lag behind that of their children by minutes."""
     shell = shell_with_job()
     await shell.settle()
     del shell.client.objects[JOBS, KEY]
@@ -430,7 +435,7 @@ async def test_no_child_is_made_anew_for_a_job_that_the_garbage_collector_knows_
 
 
 @virtual_time
-async def test_who_begins_to_lead_has_seen_the_garbage_collector_before() -> None:
+async def test_a_new_leader_has_observed_garbage_collection_on_standby() -> None:
     leader, standby = shell_with_job(), Shell()
     await leader.settle()
     standby.client.objects = leader.client.objects
@@ -443,8 +448,8 @@ async def test_who_begins_to_lead_has_seen_the_garbage_collector_before() -> Non
 
 @pytest.mark.parametrize("leads", [False, True])
 @virtual_time
-async def test_of_very_many_jobs_in_doubt_the_oldest_not_in_use_are_forgotten(leads: bool) -> None:
-    """A standby replica forgets its doubts about a job. The leader, which reconciles the job, does not."""
+async def test_the_number_of_jobs_in_doubt_is_bounded_by_forgetting_the_oldest(leads: bool) -> None:
+    """A standby may forget that a job needs a live read. The leader, which reconciles the job, does not."""
     leader, standby = shell_with_job(), Shell()
     await leader.settle()
     standby.client.objects = leader.client.objects
@@ -463,7 +468,7 @@ async def test_of_very_many_jobs_in_doubt_the_oldest_not_in_use_are_forgotten(le
 
 
 @virtual_time
-async def test_a_child_that_vanished_is_made_anew_once_the_job_was_seen_live() -> None:
+async def test_a_vanished_child_is_recreated_after_a_live_read_of_the_job() -> None:
     shell = shell_with_job()
     await shell.settle()
     name = shell.pods()[-1]
@@ -480,8 +485,8 @@ async def test_a_child_that_vanished_is_made_anew_once_the_job_was_seen_live() -
 
 
 @virtual_time
-async def test_what_we_delete_ourselves_raises_no_doubt() -> None:
-    """But what vanishes beside it does."""
+async def test_our_own_deletions_cause_no_live_read() -> None:
+    """Other children that vanish at the same time do."""
     shell = shell_with_job()
     await shell.settle()
     for vanished in ([], ["j-worker-1"]):
@@ -501,7 +506,7 @@ async def test_what_we_delete_ourselves_raises_no_doubt() -> None:
 
 
 @virtual_time
-async def test_a_job_that_was_seen_to_have_changed_gets_no_children_before_the_cache_shows_how() -> None:
+async def test_a_job_that_changed_gets_no_children_before_the_cache_shows_the_change() -> None:
     shell = shell_with_job()
     await shell.settle()
     del shell.client.objects[PODS, Key("ns", shell.pods()[-1])]
@@ -515,7 +520,7 @@ async def test_a_job_that_was_seen_to_have_changed_gets_no_children_before_the_c
 
 
 @virtual_time
-async def test_a_doubt_is_no_answer() -> None:
+async def test_a_failed_live_read_leaves_the_job_in_doubt() -> None:
     shell = shell_with_job()
     await shell.settle()
     del shell.client.objects[PODS, Key("ns", shell.pods()[-1])]
@@ -530,7 +535,7 @@ async def test_a_doubt_is_no_answer() -> None:
 
 
 @virtual_time
-async def test_a_backup_with_lower_versions_is_believed_once_it_was_read() -> None:
+async def test_lower_versions_of_a_restored_backup_are_accepted_after_a_live_read() -> None:
     shell = shell_with_job()
     await shell.look()
     shell.show(PODS, SERVICES)
@@ -541,11 +546,11 @@ async def test_a_backup_with_lower_versions_is_believed_once_it_was_read() -> No
     await shell.look()
     assert shell.client.names("get", JOBS) == ["j"]
     assert await shell.look() == DONE
-    assert shell.client.names("get", JOBS) == ["j"], "and not again"
+    assert shell.client.names("get", JOBS) == ["j"], "read live only once"
 
 
 @virtual_time
-async def test_the_echo_of_our_own_status_makes_no_pass_but_anothers_change_does() -> None:
+async def test_the_echo_of_our_status_causes_no_pass_but_foreign_changes_do() -> None:
     shell = shell_with_job()
     await shell.woken()
     await shell.look()
@@ -634,13 +639,13 @@ EARLY_ENDS = [
     conflict,
     progress_that_can_wait,
 ]
-"""Whatever keeps a pass from doing what its job needs."""
+"""Cases in which a pass ends before it has done all that its job needs."""
 
 
 @pytest.mark.parametrize("happens", EARLY_ENDS, ids=lambda happens: happens.__name__)
 @virtual_time
-async def test_a_pass_that_ends_early_comes_back_by_itself(happens: Callable[[Shell], Awaitable[None] | None]) -> None:
-    """No event is relied upon: the cache may have shown it before."""
+async def test_a_pass_that_ends_early_requeues_the_job(happens: Callable[[Shell], Awaitable[None] | None]) -> None:
+    """The pass does not rely on an event, because the cache may have delivered it before."""
     shell = shell_with_job()
     await shell.settle()
     if (waiting := happens(shell)) is not None:
@@ -652,8 +657,8 @@ async def test_a_pass_that_ends_early_comes_back_by_itself(happens: Callable[[Sh
 
 
 @virtual_time
-async def test_a_pod_that_vanishes_while_somebody_writes_the_owners_of_the_job_is_made_again() -> None:
-    """The queue alone drives the passes: neither the doubt nor the event of that write may be lost."""
+async def test_a_pod_that_vanishes_during_a_write_of_the_jobs_owners_is_recreated() -> None:
+    """Only the queue triggers passes, so neither the pending live read nor the event of that write may be lost."""
     shell = shell_with_job()
     await shell.settle()
     while await shell.woken():
@@ -662,9 +667,9 @@ async def test_a_pod_that_vanishes_while_somebody_writes_the_owners_of_the_job_i
     assert await shell.woken()
     result = await shell.look()
     assert "j-worker-1" not in shell.pods()
-    assert result.requeue_after is not None, "also if the event should not come"
+    assert result.requeue_after is not None, "requeued even if no event arrives"
     shell.show(JOBS)
-    assert await shell.woken(), "it is no echo of our own status"
+    assert await shell.woken(), "the event is not the echo of our status"
     await shell.look()
     assert "j-worker-1" in shell.pods()
 
@@ -697,7 +702,8 @@ def test_a_status_is_sent_as_the_patch_from_old_to_new(old: Json, new: Json, pat
     assert merge_patch_between(old, new) == patch
 
 
-# Who owns the job -----------------------------------------------------------------------------------------------------
+# Jobs of other managers
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.case("job-engine-20", "abd")
@@ -718,7 +724,7 @@ async def test_a_job_that_another_manages_is_left_alone() -> None:
 
 
 @virtual_time
-async def test_a_child_of_another_kind_wakes_nobody() -> None:
+async def test_a_child_of_another_kind_enqueues_no_job() -> None:
     shell = shell_with_job()
     await shell.woken()
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "b", "controller": True}
@@ -730,7 +736,7 @@ async def test_a_child_of_another_kind_wakes_nobody() -> None:
 
 
 @virtual_time
-async def test_patience_with_a_quota_begins_anew_once_it_was_met() -> None:
+async def test_the_back_off_of_a_quota_resets_after_a_success() -> None:
     shell = shell_with_job()
     quota = api_error(403, "Forbidden", "exceeded quota: q")
     shell.client.fail("create", PODS, quota, times=3)
@@ -749,7 +755,7 @@ async def test_patience_with_a_quota_begins_anew_once_it_was_met() -> None:
 
 
 @virtual_time
-async def test_anothers_write_of_the_status_that_we_could_not_write_is_news() -> None:
+async def test_a_foreign_write_of_the_status_that_we_could_not_write_enqueues_the_job() -> None:
     shell = shell_with_job()
     shell.client.fail("patch status", JOBS, ConnectionError("gone"))
     sent: list[Json] = []
@@ -774,7 +780,7 @@ HOUR = 3600.0
 
 
 def restart_operator(shell: Shell) -> Shell:
-    """A new process that finds what is there."""
+    """A new operator process with the existing objects."""
     fresh = Shell()
     fresh.client.objects, fresh.client.version = shell.client.objects, shell.client.version
     fresh.clock = shell.clock
@@ -785,7 +791,7 @@ def restart_operator(shell: Shell) -> Shell:
 
 @pytest.mark.parametrize("step", [-HOUR, -20.0, 20.0, HOUR])
 @virtual_time
-async def test_a_clock_that_is_set_moves_no_deadline(step: float) -> None:
+async def test_a_wall_clock_jump_moves_no_deadline(step: float) -> None:
     shell = shell_with_job(pytorch_job(runPolicy={"activeDeadlineSeconds": 15, "ttlSecondsAfterFinished": 30}))
     await shell.settle()
     await shell.clock.sleep(5)
@@ -803,11 +809,11 @@ async def test_a_clock_that_is_set_moves_no_deadline(step: float) -> None:
     assert (JOBS, KEY) in shell.client.objects
     await shell.clock.sleep(6)
     await shell.settle()
-    assert (JOBS, KEY) not in shell.client.objects, "the time to live likewise"
+    assert (JOBS, KEY) not in shell.client.objects, "the time to live does not move either"
 
 
 @virtual_time
-async def test_a_clock_that_is_set_ends_no_back_off() -> None:
+async def test_a_wall_clock_jump_ends_no_back_off() -> None:
     shell = shell_with_job(pytorch_job(workers=1))
     for _ in range(4):
         await shell.settle()
@@ -821,7 +827,7 @@ async def test_a_clock_that_is_set_ends_no_back_off() -> None:
     await shell.settle()
     shell.clock.jump(-HOUR)
     await shell.settle()
-    assert "j-worker-0" not in shell.pods(), "the fourth round waits for 4 s"
+    assert "j-worker-0" not in shell.pods(), "the fourth restart waits for 4 s"
     await shell.clock.sleep(2)
     shell.clock.jump(2 * HOUR)
     await shell.settle()
@@ -833,7 +839,7 @@ async def test_a_clock_that_is_set_ends_no_back_off() -> None:
 
 @virtual_time
 async def test_whether_a_pod_is_stuck_is_judged_by_the_clock_as_it_is() -> None:
-    """Its deletionTimestamp is of the API server's clock, to which a clock that was wrong is set."""
+    """Its deletionTimestamp comes from the API server's clock, to which the wrong wall clock is corrected."""
     shell = Shell(Options(force_delete_after=60))
     shell.clock.jump(HOUR)
     shell.client.put(JOBS, pytorch_job())
@@ -863,14 +869,14 @@ async def test_times_are_those_of_the_clock_as_it_is_when_a_job_starts_or_is_res
 
 
 @virtual_time
-async def test_after_a_restart_of_the_operator_the_wall_clock_is_all_there_is() -> None:
+async def test_after_a_restart_of_the_operator_only_the_wall_clock_is_available() -> None:
     shell = shell_with_job(pytorch_job(runPolicy={"activeDeadlineSeconds": 15}))
     await shell.settle()
     shell.clock.jump(-5)
     shell = restart_operator(shell)
     assert (await shell.settle()).requeue_after == pytest.approx(20, abs=1)
     shell.clock.jump(HOUR)
-    assert (await shell.settle()).requeue_after == pytest.approx(20, abs=1), "from then on it is not"
+    assert (await shell.settle()).requeue_after == pytest.approx(20, abs=1), "afterwards the monotonic clock is used"
 
 
 @virtual_time
@@ -879,7 +885,7 @@ async def test_a_deadline_does_not_wait_for_children_that_the_cache_does_not_sho
     await shell.look()
     shell.show(JOBS)
     result = await shell.look()
-    assert result.requeue_after == pytest.approx(15, abs=1), "not five minutes"
+    assert result.requeue_after == pytest.approx(15, abs=1), "it does not wait for five minutes"
     await shell.clock.sleep(16)
     await shell.look()
     assert dict(shell.conditions())["Failed"] == "True"
@@ -897,17 +903,17 @@ async def test_a_deadline_does_not_wait_for_a_back_off() -> None:
         pass
     for _ in range(14):
         delay = controller._schedule_retry(KEY)
-    assert delay <= 11, "fourteen failures in a row are a minute otherwise"
+    assert delay <= 11, "fourteen consecutive failures would otherwise delay it by a minute"
     await shell.clock.sleep(11)
     assert await shell.woken()
 
 
 @virtual_time
-async def test_in_an_outage_no_back_off_grows() -> None:
+async def test_back_off_does_not_grow_during_an_outage() -> None:
     shell = shell_with_job()
     await shell.settle()
     shell.client.recovery.failed()
     controller = shell.controller
     assert max(controller._schedule_retry(KEY) for _ in range(30)) <= 2
     shell.client.recovery.succeeded()
-    assert controller._schedule_retry(KEY) < 0.1, "the first failure since"
+    assert controller._schedule_retry(KEY) < 0.1, "the first failure after the outage"

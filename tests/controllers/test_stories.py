@@ -1,6 +1,6 @@
-"""What is said of a job of each kind, story by story, to the letter: `golden/<kind>.yaml`, to be read beside upstream.
+"""Golden tests of the conditions, events and counters of each kind, scenario by scenario: `golden/<kind>.yaml`.
 
-`python -m tests.controllers.test_stories` writes the files anew; read the difference before it is committed.
+`python -m tests.controllers.test_stories` rewrites the files; review the difference before committing it.
 """
 
 from __future__ import annotations

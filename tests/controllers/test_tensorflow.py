@@ -1,4 +1,4 @@
-"""What only a TFJob has: TF_CONFIG in its shapes, and success by chief or by workers."""
+"""Specifics of TFJob: the forms of TF_CONFIG, and success by chief or by workers."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_worker_0_is_enough_unless_all_are_asked_for():
         world.end(f"a-worker-{index}", 0)
     world.settle()
     assert world.conditions[-1] == ("Succeeded", "True", "TFJobSucceeded")
-    assert world.told("TFJobSucceeded") == ["TFJob ns/a successfully completed."]
+    assert world.event_messages("TFJobSucceeded") == ["TFJob ns/a successfully completed."]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_failed_server_fails_the_job():
 
 
 @pytest.mark.case("frameworks-v1-9", "b")
-def test_running_is_told_before_the_failure_even_if_both_come_at_once():
+def test_running_is_reported_before_the_failure_even_if_both_happen_at_once():
     world = world_of("TFJob", {"Chief": 1, "PS": 1}, name="a")
     world.run("a-chief-0")
     world.end("a-ps-0", 1)
@@ -334,7 +334,7 @@ def test_neither_does_it_if_both_fail_at_once(restarts: str, fails: str):
         world.end(f"a-{role.lower()}-0", 1)
     world.settle()
     assert world.status["conditions"][-1]["message"] == f"TFJob ns/a has failed because 1 {fails} replica(s) failed."
-    assert world.told("TFJobRestarting") == []
+    assert world.event_messages("TFJobRestarting") == []
 
 
 def test_a_job_of_servers_and_evaluators_only_stays_created():
@@ -411,7 +411,7 @@ def test_a_job_without_chief_runs_with_its_workers():
     assert world.is_true("Running")
 
 
-def test_the_chief_is_called_master_and_nobody_else():
+def test_only_the_chief_is_called_master():
     pods = pods_of(tf({"Chief": 1, "PS": 1, "Worker": 2}))
     assert [name for name, pod in pods.items() if JOB_ROLE in pod["metadata"]["labels"]] == ["a-chief-0"]
 

@@ -1,4 +1,4 @@
-"""What a plan costs grows with the number of pods and no faster: counted in instructions, never in seconds."""
+"""The cost of a plan grows linearly with the number of pods, measured in bytecode instructions instead of seconds."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def instructions(work: Callable[[], object]) -> int:
 
 
 def growth(kind: str, snapshots: list[Snapshot]) -> float:
-    """How much more twice as many more pods cost: 2 if each costs the same, 4 if each costs as many as there are."""
+    """The growth factor of the cost when the number of added pods doubles: 2 if linear, 4 if quadratic."""
     framework = FRAMEWORKS[kind]
-    plan(framework, snapshots[0])  # what is remembered from one plan to the next is no part of it
+    plan(framework, snapshots[0])  # caches between plans are not part of the cost
     small, middle, large = (instructions(lambda seen=seen: plan(framework, seen)) for seen in snapshots)  # type: ignore[misc]  # of a lambda with a default
     return (large - middle) / (middle - small)
 
@@ -78,6 +78,6 @@ def test_the_plan_of_a_job_all_of_whose_pods_failed(kind: str):
 
 
 def test_instructions_of_a_loop_in_a_loop_are_seen():
-    """The measure itself."""
+    """Checks the measurement itself."""
     small, middle, large = (instructions(lambda n=n: [1 for _ in range(n) for _ in range(n)]) for n in SIZES)  # type: ignore[misc]  # of a lambda with a default
     assert (large - middle) / (middle - small) > 3.9

@@ -1,4 +1,4 @@
-"""What only an XGBoostJob has: tracker, rank and machine list, and a master that must be."""
+"""Specifics of XGBoostJob: tracker, rank and machine list, and the required master."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_job_whose_master_was_edited_away_has_not_succeeded():
     world.spec["xgbReplicaSpecs"]["Master"]["replicas"] = 0
     world.settle()
     assert world.is_true("Running")
-    assert len(world.told("XGBoostJobFailedValidation")) == 1
+    assert len(world.event_messages("XGBoostJobFailedValidation")) == 1
 
 
 @pytest.mark.case("frameworks-v1-30", "a")

@@ -1,4 +1,4 @@
-"""Two kinds that are no `Framework`: each brings a plan of its own, from the engine's parts."""
+"""Two kinds that are no `Framework`: each has a custom plan, built from parts of the engine."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ BATCH_JOBS = CompanionKind(Resource("batch", "v1", "jobs", "Job"), needed_by_pod
 
 
 def plan_batch(seen: Snapshot) -> Plan:
-    """Running and succeeded as the batch Job and its pods are."""
+    """The job has the state of the batch Job and its pods."""
     job, status = seen.job, Status(seen.job.raw.get("status"), seen.now)
     if status.finished or job.metadata.terminating:
         return Plan()

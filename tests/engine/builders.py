@@ -1,4 +1,4 @@
-"""Objects for tests, made from a few words: jobs, pods, services, snapshots."""
+"""Builders of test objects with short arguments: jobs, pods, services, snapshots."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ CREATED = condition("Created", message="PyTorchJob j is created.")
 RUNNING = condition("Running", message="PyTorchJob j is running.")
 
 
-def told(status: Json | None) -> list[tuple[str, str, str]]:
-    """The conditions in short: type, status, reason."""
+def conditions_of(status: Json | None) -> list[tuple[str, str, str]]:
+    """The conditions of a status as (type, status, reason)."""
     assert status is not None
     return [(entry["type"], entry["status"], entry["reason"]) for entry in status["conditions"]]
 
@@ -198,7 +198,7 @@ def _name(action: Action) -> str:
 
 
 def manifest_of(action: CreatePod | CreateService) -> Json:
-    """What the API server reads."""
+    """The manifest as the API server decodes it."""
     manifest: Json = json.loads(action.encode())
     assert manifest["metadata"]["name"] == action.name
     return manifest

@@ -1,4 +1,4 @@
-"""What admission says of new and of updated jobs."""
+"""Admission of new and of updated jobs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_update_is_refused_only_for_what_it_makes_wrong():
 
 
 def test_pods_in_which_no_program_could_start_are_an_error():
-    """10,000 workers parse: too long is the list of their names in a variable."""
+    """10,000 workers are valid, but the variable with their names is too long."""
     job = make("XGBoostJob", {"Master": 1, "Worker": 10_000}, name="boost")
     found = judge_raw(job, framework=XGBOOST)
     assert [error.path for error in found.errors] == ["spec.xgbReplicaSpecs[Master]"]

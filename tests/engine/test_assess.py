@@ -1,4 +1,4 @@
-"""What `assess` says of a job, for readers that carry nothing out."""
+"""`assess`: the evaluation of a job without any actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose the objects are: claim, adopt, release."""
+"""Ownership of children: claim, adoption and release."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from tests.engine.builders import (
     CREATED,
     RUNNING,
     condition,
+    conditions_of,
     labels,
     make_job,
     make_pod,
@@ -15,7 +16,6 @@ from tests.engine.builders import (
     see,
     stamp,
     status_of,
-    told,
     written,
 )
 from trainop.engine.actions import Adopt, CreatePod, CreateService, DeletePod, DeleteService, Event, Release
@@ -67,7 +67,7 @@ def test_own_with_changed_labels_is_released_and_its_name_not_used_in_this_pass(
         ({"owner": None, "dying": True}, "being_removed"),
     ],
 )
-def test_what_others_own_and_what_terminates_alone_is_not_ours(fields: Json, where: str):
+def test_foreign_and_terminating_orphaned_pods_are_not_ours(fields: Json, where: str):
     found = claimed(make_pod(**fields))
     assert found.ours == []
     assert found.claims == []
@@ -77,7 +77,7 @@ def test_what_others_own_and_what_terminates_alone_is_not_ours(fields: Json, whe
 @pytest.mark.case("job-engine-35", "d")
 @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
 def test_an_orphan_is_adopted_and_counts_once_it_is_ours(phase: str):
-    """The API server may refuse the adoption: until it is seen, the pod occupies its name and is not counted."""
+    """The API server may refuse the adoption; until it is observed, the pod occupies its name and is not counted."""
     job = make_job(None, 1, policy="Never", status=status_of(CREATED))
     fields: Json = {"phase": phase, "exit_code": int(phase == "Failed")}
     made = plan_for(job, [make_pod(owner=None, **fields)], [make_service(owner=None)])
@@ -85,7 +85,7 @@ def test_an_orphan_is_adopted_and_counts_once_it_is_ours(phase: str):
         Adopt("Pod", "j-worker-0", "uid-j-worker-0"),
         Adopt("Service", "j-worker-0", "uid-j-worker-0"),
     )
-    assert [type_ for type_, _, _ in told(made.status)] == ["Created"]
+    assert [type_ for type_, _, _ in conditions_of(made.status)] == ["Created"]
     assert written(made)["replicaStatuses"]["Worker"].keys() == {"selector"}
     assert made.begun
     made = plan_for(job, [make_pod(**fields)], [make_service()])
@@ -121,7 +121,7 @@ def test_a_restart_that_is_counted_stays_counted_while_its_pod_is_an_orphan():
     [(labels("worker", 7), True), (labels("worker", "x"), False), (labels("other", 0), True)],
 )
 def test_the_name_of_an_own_child_with_other_labels_is_free_only_once_it_has_gone(moved: Json, deleted: bool):
-    """Whether it is removed, as it is too many then, or left alone, as nobody knows what it is."""
+    """Both if it is deleted as surplus, and if it is left alone because its labels name no replica."""
     job = make_job(None, 2, status=status_of(CREATED))
     pods, services = [make_pod(labels=moved), make_pod(index=1)], [make_service(labels=moved), make_service(index=1)]
     made = plan_for(job, pods, services)
@@ -144,10 +144,10 @@ def test_the_warning_says_that_a_pod_whose_labels_name_no_replica_is_not_replace
 
 @pytest.mark.parametrize("fields", [{"labels": OTHER_LABELS}, {"owner": None}])
 def test_a_job_whose_only_pod_has_lost_its_labels_or_owner_has_begun(fields: Json):
-    """An edit that comes before the first status is written does not fail it."""
+    """An invalid edit before the first status write does not fail it."""
     job = make_job(None, 1, run={"cleanPodPolicy": "sometimes"})
     made = plan_for(job, [make_pod(**fields)], [])
-    assert "Failed" not in [type_ for type_, _, _ in told(made.status)]
+    assert "Failed" not in [type_ for type_, _, _ in conditions_of(made.status)]
     assert made.begun
 
 
@@ -169,8 +169,8 @@ BORN = stamp(-60)
     ],
 )
 @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
-def test_only_what_the_job_may_have_made_is_adopted(phase: str, fields: Json, adopted: bool):
-    """Everybody who may create pods can write labels: nothing else decides about the job, whatever becomes of it."""
+def test_only_pods_that_the_job_may_have_created_are_adopted(phase: str, fields: Json, adopted: bool):
+    """Anyone who may create pods can set labels, so a foreign pod never affects the job."""
     job = make_job(None, 1, policy="Never", status=status_of(CREATED))
     job["metadata"]["creationTimestamp"] = BORN
     pod = make_pod(phase=phase, owner=None, **fields)
@@ -184,7 +184,7 @@ def test_only_what_the_job_may_have_made_is_adopted(phase: str, fields: Json, ad
     assert all(pod.metadata.name in event.message for event in unexpected)
 
 
-def test_what_others_own_and_does_not_bear_our_labels_is_not_named():
+def test_foreign_objects_without_our_labels_are_not_reported():
     assert claimed(make_pod(ownerReferences=STRANGER, labels=OTHER_LABELS)).unexpected == []
 
 
@@ -195,15 +195,15 @@ def test_a_pod_that_waited_for_the_job_ends_nothing(name: str):
     job["metadata"]["creationTimestamp"] = BORN
     planted = make_pod("master", phase="Succeeded", exit_code=0, owner=None, name=name, creationTimestamp=stamp(-90))
     made = plan_for(job, [planted], [])
-    assert [type_ for type_, _, _ in told(made.status)] == ["Created"]
+    assert [type_ for type_, _, _ in conditions_of(made.status)] == ["Created"]
     assert names(made, CreatePod) == ([] if name == "j-master-0" else ["j-master-0"])
 
 
 def test_a_pod_with_the_jobs_owner_reference_and_another_name_counts_for_nothing():
-    """Whoever knows the job's UID can write that too; the pod is the job's then, and goes."""
+    """Anyone can set an owner reference with the job's UID; the pod then belongs to the job, and is deleted."""
     planted = make_pod("master", phase="Succeeded", exit_code=0, name="planted", creationTimestamp=stamp(-1))
     made = plan_for(make_job(1, None), [planted], [])
-    assert [type_ for type_, _, _ in told(made.status)] == ["Created"]
+    assert [type_ for type_, _, _ in conditions_of(made.status)] == ["Created"]
     assert names(made, DeletePod) == ["planted"]
     assert names(made, CreatePod) == ["j-master-0"]
 

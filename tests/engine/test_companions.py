@@ -1,4 +1,4 @@
-"""What a job has beside pods and services: applied when it is asked for, kept so, removed when it is not."""
+"""Companion objects of a job besides pods and services: applied when wanted, kept in sync, deleted when unwanted."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_suspended_job_never_gets_one():
     assert hpas(world) == {}
 
 
-def test_what_somebody_changed_is_put_right():
+def test_foreign_changes_are_reverted():
     world = started(elastic())
     for change in (
         {"maxReplicas": 9},
@@ -138,7 +138,7 @@ def look(raw: Json, job: Json | None = None) -> Plan:
 
 
 @pytest.mark.parametrize("owners", [[], [owner_reference("apps/v1", "Deployment", "d", "other")]])
-def test_somebody_elses_is_told_of_and_left_alone(owners: list[Json]):
+def test_a_foreign_object_is_reported_and_left_alone(owners: list[Json]):
     metadata: Json = {"name": "j", "namespace": "ns", "uid": "theirs", "ownerReferences": owners}
     made = look({"metadata": metadata})
     assert not any(isinstance(action, Apply | Delete) for action in made.actions)

@@ -1,4 +1,4 @@
-"""What a new job is given: pods, services, names, labels, ports, conditions."""
+"""The first plan of a job: pods, services, names, labels, ports, conditions; and scaling."""
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from tests.engine.builders import (
     UID,
     L,
     condition,
+    conditions_of,
     labels,
     make_job,
     make_pod,
@@ -22,7 +23,6 @@ from tests.engine.builders import (
     stamp,
     status_of,
     template,
-    told,
     written,
 )
 from tests.engine.world import World
@@ -79,7 +79,7 @@ def test_a_new_job_gets_a_pod_and_a_headless_service_for_each_replica():
 
 
 @pytest.mark.case("job-engine-2", "ab")
-def test_labels_tell_the_replica_and_are_what_its_service_selects():
+def test_labels_name_the_replica_and_are_selected_by_its_service():
     made = plan_for(make_job())
     assert pods_of(made)["j-worker-1"]["metadata"]["labels"] == labels("worker", 1)
     assert services_of(made)["j-worker-1"]["metadata"]["labels"] == labels("worker", 1)
@@ -221,7 +221,7 @@ def test_gaps_above_the_wanted_number_are_not_filled():
     made = plan_for(make_job(None, 3, status=status_of(CREATED)), pods)
     assert names(made, DeletePod) == ["j-worker-4"]
     assert names(made, CreatePod) == []
-    # and while it terminates, still nothing happens
+    # no action while it terminates
     pods = [*pods[:3], make_pod(index=4, dying=True)]
     made = plan_for(
         make_job(None, 3, status=status_of(CREATED)), pods, services=[make_service(index=i) for i in (0, 1, 2)]
@@ -255,7 +255,7 @@ def test_roles_removed_from_the_spec_leave_nothing_behind():
 
 
 def test_of_the_pods_for_one_index_only_that_of_its_name_counts():
-    """Others of the job's own go, whatever their age; the operator never made them."""
+    """Other pods owned by the job are deleted whatever their age, because the operator never created them."""
     right = make_pod(uid="b")
     older = make_pod(uid="a", name="other", phase="Succeeded", creationTimestamp=stamp(-10))
     gone = make_pod(uid="d", name="fourth", phase="Failed", dying=True)
@@ -266,7 +266,7 @@ def test_of_the_pods_for_one_index_only_that_of_its_name_counts():
     assert names(made, DeleteService) == ["other"]
     assert written(made)["replicaStatuses"]["Worker"]["active"] == 1
     made = plan_for(make_job(None, 1, status=status_of(CREATED)), [older], [renamed])
-    assert told(made.status)[-1][0] == "Created"
+    assert conditions_of(made.status)[-1][0] == "Created"
     assert names(made, CreatePod) == names(made, CreateService) == ["j-worker-0"]
 
 
@@ -334,7 +334,7 @@ def test_a_steady_job_needs_nothing():
 
 def test_created_is_set_in_the_pass_whenever_it_is_missing():
     made = plan_for(make_job(1, None, status=status_of()), [make_pod("master")])
-    assert told(made.status)[0] == ("Created", "True", "PyTorchJobCreated")
+    assert conditions_of(made.status)[0] == ("Created", "True", "PyTorchJobCreated")
     assert Count("created") in made.transitions
     again = plan_for(make_job(1, None, status=made.status), [make_pod("master")])
     assert again == Plan()
@@ -350,7 +350,7 @@ def test_a_job_that_is_being_deleted_is_left_to_garbage_collection():
 def test_fields_of_the_status_that_we_do_not_know_are_kept():
     made = plan_for(make_job(status={"lastReconcileTime": "x", "conditions": "nonsense"}))
     assert written(made)["lastReconcileTime"] == "x"
-    assert told(made.status) == [("Created", "True", "PyTorchJobCreated")]
+    assert conditions_of(made.status) == [("Created", "True", "PyTorchJobCreated")]
 
 
 # Scaled away ----------------------------------------------------------------------------------------------------------
@@ -358,18 +358,18 @@ def test_fields_of_the_status_that_we_do_not_know_are_kept():
 
 @pytest.mark.parametrize("policy", [None, "None", "Running"])
 def test_what_was_scaled_away_goes_also_if_the_same_pass_sees_the_end(policy: str | None):
-    """No clean-up policy keeps it: nobody asked for these pods when the job ended."""
+    """No clean-up policy keeps them, because the spec did not contain these pods when the job ended."""
     pods = [make_pod("master", phase="Succeeded", exit_code=0), *(make_pod(index=index) for index in range(3))]
     ended = make_pod(index=3, phase="Succeeded", exit_code=0)
     status = status_of(CREATED, RUNNING)
     made = plan_for(make_job(1, 1, run={"cleanPodPolicy": policy}, status=status), [*pods, ended])
-    assert told(made.status)[-1][0] == "Succeeded"
+    assert conditions_of(made.status)[-1][0] == "Succeeded"
     assert made.status_first
     kept = {"j-worker-0"} if policy != "Running" else set()
     assert set(names(made, DeletePod)) == {"j-worker-0", "j-worker-1", "j-worker-2"} - kept
     assert set(names(made, DeleteService)) == {"j-worker-0", "j-worker-1", "j-worker-2"} - kept
     again = plan_for(make_job(1, 1, run={"cleanPodPolicy": policy}, status=made.status), [*pods, ended])
-    assert names(again, DeletePod) == names(made, DeletePod), "also if the operator ended in between"
+    assert names(again, DeletePod) == names(made, DeletePod), "even if the operator stopped in between"
 
 
 def test_a_finished_job_whose_spec_cannot_be_read_any_more_keeps_its_pods():
@@ -413,7 +413,7 @@ def test_a_job_role_of_the_template_stays_where_the_replica_is_no_leader(role: s
 
 @pytest.mark.parametrize(("length", "containers", "env"), [(0, 1, 120), (100_000, 40, 0), (10, 3, 0)])
 def test_a_job_whose_pods_no_request_can_hold_fails_at_once(length: int, containers: int, env: int):
-    """By what the template holds, or by the operator's variables, which each container gets."""
+    """By the size of the template, or by the operator's variables in each container."""
     large = [{"name": f"E{n}", "value": "x" * 30_000} for n in range(env)]
     more = [{"name": f"c{n}", "image": "i", "env": large} for n in range(containers)]
     tmpl = {"spec": {"containers": [*template()["spec"]["containers"], *more]}}

@@ -1,4 +1,4 @@
-"""A kind is a value: what the engine promises to kinds that are not like PyTorchJob."""
+"""A kind is a value: features of the engine for kinds that differ from PyTorchJob."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.engine.builders import UID, make_pod, manifest_of, replica, see, stamp, told, written
+from tests.engine.builders import UID, conditions_of, make_pod, manifest_of, replica, see, stamp, written
 from tests.engine.world import World
 from trainop.engine.actions import CreatePod
 from trainop.engine.framework import JOB_ROLE, Framework, PodAdditions, Progress, Replicas, Tally, Texts, selector
@@ -19,7 +19,7 @@ from trainop.runtime.objects.resource import Resource
 
 
 def follow_server(_job: Job, tallies: Mapping[str, Tally]) -> Progress:
-    """Running is told even of a server that has ended before anybody saw it run."""
+    """Reports Running even for a server that ended before it was observed to run."""
     server = tallies["Server"]
     return Progress(running=server.active + server.succeeded > 0, succeeded=server.succeeded > 0)
 
@@ -109,7 +109,7 @@ def test_counts_below_zero_are_never_allowed_and_zero_is_where_the_kind_says_so(
 
 def test_success_without_ever_having_been_seen_running():
     made = plan(TOY, see(toy(1, 1), [toy_pod("server", phase="Succeeded")]))
-    assert told(made.status) == [
+    assert conditions_of(made.status) == [
         ("Created", "True", "ToyJobCreated"),
         ("Running", "False", "ToyJobRunning"),
         ("Succeeded", "True", "ToyJobSucceeded"),
@@ -145,10 +145,10 @@ def test_an_exit_code_is_that_of_the_frameworks_container():
         {"name": "toy", "state": {"terminated": {"exitCode": 1}}},
     ]
     made = plan(TOY, see(job, [toy_pod("server", phase="Failed", status={"containerStatuses": states})]))
-    assert told(made.status)[-1] == ("Failed", "True", "ToyJobFailed")
+    assert conditions_of(made.status)[-1] == ("Failed", "True", "ToyJobFailed")
     states[1]["state"] = {}
     made = plan(TOY, see(job, [toy_pod("server", phase="Failed", status={"containerStatuses": states})]))
-    assert told(made.status)[-1] == ("Restarting", "True", "ToyJobRestarting")
+    assert conditions_of(made.status)[-1] == ("Restarting", "True", "ToyJobRestarting")
 
 
 def test_first_completed_is_of_index_zero_whether_it_stays_or_goes():

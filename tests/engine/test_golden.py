@@ -1,6 +1,6 @@
-"""A whole job and the whole of what it gets, to be read side by side: `golden/<kind>-job.yaml`, `-children.yaml`.
+"""Golden tests of a complete job and all its children: `golden/<kind>-job.yaml` and `golden/<kind>-children.yaml`.
 
-`python -m tests.engine.test_golden` writes the children anew; read the difference before it is committed.
+`python -m tests.engine.test_golden` rewrites the children; review the difference before committing it.
 """
 
 import io

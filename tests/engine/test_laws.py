@@ -1,4 +1,4 @@
-"""What holds of every plan, whatever the job is and whatever happens to its pods."""
+"""Invariants of every plan, tested with generated jobs and histories of pods."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ anything = st.recursive(
 
 
 def rich_job() -> Json:
-    """Has something at every place that the engine reads."""
+    """A job with a value at every place that the engine reads."""
     job = make_job(
         1,
         2,
@@ -84,7 +84,7 @@ PLACES = [path for path in places(rich_job()) if path and path[0] in {"spec", "s
 
 @st.composite
 def spoilt_jobs(draw: st.DrawFn) -> Json:
-    """A good job with one to three of its places holding anything."""
+    """A valid job with arbitrary values at one to three of its places."""
     job = rich_job()
     for path in draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=3)):
         place: Any = job
@@ -93,7 +93,7 @@ def spoilt_jobs(draw: st.DrawFn) -> Json:
                 place = place[key]
             place[path[-1]] = draw(anything)
         except (LookupError, TypeError):
-            continue  # an earlier change took the place away
+            continue  # an earlier change removed the place
     return job
 
 
@@ -114,7 +114,7 @@ pods = st.builds(
 
 
 def check_form(made: Plan) -> None:
-    """The plan can be carried out: all of it is JSON, and every child says where it belongs."""
+    """Check that the plan can be applied: all manifests are JSON, and every child has its namespace and owner."""
     json.dumps(made.status)
     for action in made.actions:
         if isinstance(action, CreatePod | CreateService):
@@ -165,7 +165,7 @@ def test_the_status_that_a_plan_writes_is_not_written_again(job: Json, seen_pods
     assert (second.status, second.annotations, second.transitions) == (None, {}, ())
 
 
-# Annotations, which everybody may write -------------------------------------------------------------------------------
+# Forged annotations --------------------------------------------------------------------------------------------------
 
 times = st.one_of(
     st.sampled_from(
@@ -214,7 +214,7 @@ texts = st.one_of(
     st.lists(pods, max_size=4),
     st.sampled_from(["Never", "OnFailure", "Always", "ExitCode"]),
 )
-def test_whatever_annotations_say_nobody_waits_long_and_what_is_written_is_ours(
+def test_forged_annotations_cause_no_long_pause_and_are_rewritten_validly(
     annotations: dict[str, str], seen_pods: list[Any], policy: str
 ):
     """`MAX_BACKOFF` is the longest pause that docs/annotations.md knows; the job sets no time itself. A history
@@ -309,7 +309,7 @@ jobs = st.builds(
 
 
 def check_state(world: World) -> None:
-    """Of the world after a settled pass."""
+    """Check the invariants of a settled cluster."""
     types = [type_ for type_, _, _ in world.conditions]
     assert len(types) == len(set(types))
     assert types[0] == "Created"
@@ -343,7 +343,7 @@ def test_every_history_settles_and_its_end_is_for_ever(job: Json, history: list[
 @SLOW
 @given(jobs, st.data())
 def test_whatever_happened_a_job_left_alone_comes_to_rest_with_all_its_pods(job: Json, data: st.DataObject):
-    """Disturbances that are nobody's fault never end a job that may restart."""
+    """Disruptions never end a job that may restart."""
     job["spec"]["runPolicy"] = {}
     job["metadata"].get("annotations", {}).pop(INFRA_RESTART_LIMIT, None)
     for role in job["spec"]["pytorchReplicaSpecs"].values():

@@ -1,4 +1,4 @@
-"""Back-off limit, deadline, time to live, and what is cleaned up at the end."""
+"""Back-off limit, deadline, time to live, and clean-up at the end."""
 
 import json
 
@@ -11,6 +11,7 @@ from tests.engine.builders import (
     UID,
     at,
     condition,
+    conditions_of,
     make_job,
     make_pod,
     make_service,
@@ -18,7 +19,6 @@ from tests.engine.builders import (
     plan_for,
     stamp,
     status_of,
-    told,
     written,
 )
 from tests.engine.world import World
@@ -74,7 +74,10 @@ def test_at_the_backoff_limit_all_running_pods_go_and_the_job_is_over():
     assert made.status_first
     assert names(made, DeletePod) == ["j-master-0", "j-worker-0"]
     assert names(made, DeleteService) == ["j-master-0", "j-worker-0"]
-    assert told(made.status)[1:] == [("Running", "False", "PyTorchJobRunning"), ("Failed", "True", "PyTorchJobFailed")]
+    assert conditions_of(made.status)[1:] == [
+        ("Running", "False", "PyTorchJobRunning"),
+        ("Failed", "True", "PyTorchJobFailed"),
+    ]
     assert written(made)["completionTime"] == stamp()
     assert made.transitions == (Event("Normal", "PyTorchJobFailed", BACKOFF), Count("failed"))
     statuses = written(made)["replicaStatuses"]
@@ -102,7 +105,7 @@ def test_the_deadline_comes_without_any_event():
 def test_a_deadline_of_zero_trips_at_once():
     made = plan_for(make_job(run={"activeDeadlineSeconds": 0}))
     assert names(made, CreatePod) == []
-    assert told(made.status)[-1][0] == "Failed"
+    assert conditions_of(made.status)[-1][0] == "Failed"
 
 
 @pytest.mark.case("job-engine-24", "d")
@@ -137,7 +140,7 @@ def test_the_deadline_does_not_run_while_suspended_and_starts_anew_on_resume():
 def test_success_that_came_before_the_limits_were_looked_at_counts():
     job = make_job(1, 1, run={"activeDeadlineSeconds": 1, "backoffLimit": 1}, status=status_of(CREATED, start=-100))
     made = plan_for(job, [make_pod("master", phase="Succeeded", exit_code=0), make_pod(restarts=7)])
-    assert told(made.status)[-1][0] == "Succeeded"
+    assert conditions_of(made.status)[-1][0] == "Succeeded"
 
 
 # Time to live ---------------------------------------------------------------------------------------------------------
@@ -253,7 +256,7 @@ def test_a_job_cut_short_never_keeps_running_pods(stopped: str, reason: str | No
 
 @pytest.mark.parametrize("run", [{"backoffLimit": 4}, {"activeDeadlineSeconds": 1}])
 def test_the_limit_that_ended_a_job_is_noted_for_later_passes(run: Json):
-    """The message of the condition is for people: nothing depends on its words."""
+    """The condition's message is for humans; no decision depends on it."""
     started = {**status_of(CREATED, RUNNING), "startTime": "2020-01-01T00:00:00Z"}
     made = plan_for(make_job(run=run, status=started), [make_pod(restarts=4)])
     assert not made.annotations_required
@@ -304,7 +307,7 @@ def test_active_counters_without_succeeded_become_succeeded():
         ("x", "y", None, False),
     ],
 )
-def test_when_a_job_has_to_be_looked_at_in_any_case(run: Json, status: Json, due: float | None, under_way: bool):
+def test_the_time_at_which_a_job_has_to_be_reconciled(run: Json, status: Json, due: float | None, under_way: bool):
     job = Unstructured(make_job(spec={"runPolicy": run}, status=status))
     assert seconds_to_due(job, NOW) == due
     assert is_under_way(job, NOW) is under_way
@@ -321,7 +324,7 @@ def test_a_time_of_completion_before_the_end_is_not_believed(forged: str):
 
 
 def test_the_time_of_completion_is_set_once():
-    """Of a finished job it stays, whatever its pods do."""
+    """It is kept for a finished job, whatever its pods do."""
     job = make_job(None, 1, status=status_of(CREATED, SUCCEEDED, completionTime=stamp(-10)))
     for pods in ([], [make_pod(phase="Succeeded", exit_code=0)], [make_pod(phase="Failed", exit_code=1)]):
         made = plan_for(job, pods)

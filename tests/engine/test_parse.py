@@ -1,4 +1,4 @@
-"""Validation: one sentence for each thing wrong, in the API server's words, naming the field."""
+"""Validation: one sentence per error in the API server's style, naming the field."""
 
 import copy
 import json
@@ -303,7 +303,7 @@ def test_values_that_json_does_not_know_are_shown_all_the_same():
 
 
 def test_thousands_of_unknown_roles_are_one_short_message():
-    """And not counted among the replicas, or etcd would refuse the status."""
+    """They are not counted as replicas, because etcd would refuse the status."""
     job = make_job()
     job["spec"]["pytorchReplicaSpecs"] = {f"Role{number:05}": {} for number in range(20_000)}
     made = plan_for(job)
@@ -344,8 +344,8 @@ def test_no_value_of_a_user_makes_a_text_long(spoil: Callable[[Json], None]):
     assert all(len(text) <= 1024 and "..." in text for text in texts), texts
 
 
-def test_of_many_wrong_containers_a_hundred_are_told_and_the_rest_is_counted():
-    """That none of the rest has the name of the framework's container is not known, hence not said."""
+def test_a_hundred_invalid_containers_are_reported_and_the_rest_is_counted():
+    """A missing framework container is not reported, because the rest was not checked for its name."""
     found = errors(changed(f"{WORKER}/template/spec/containers", [7] * 5000))
     rest = "after 100 entries, of which 100 are wrong, 4,900 are not read"
     assert found[-1] == f"{SPEC}.containers: Too many: {rest}"

@@ -1,4 +1,4 @@
-"""Suspend and resume, jobs that others manage, specs that went wrong, templates that were refused."""
+"""Suspend and resume, jobs of other managers, invalid specs, refused templates, and pods stuck terminating."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from tests.engine.builders import (
     CREATED,
     RUNNING,
     condition,
+    conditions_of,
     make_job,
     make_pod,
     make_service,
@@ -16,7 +17,6 @@ from tests.engine.builders import (
     stamp,
     status_of,
     template,
-    told,
     written,
 )
 from tests.engine.world import World
@@ -48,12 +48,12 @@ def test_a_job_created_suspended_gets_nothing():
 
 @pytest.mark.case("job-engine-17", "abcde")
 @pytest.mark.case("frameworks-v1-25", "abc")
-def test_suspending_gives_all_back_and_tells_once():
+def test_suspending_deletes_all_children_and_reports_it_once():
     status = status_of(CREATED, RUNNING, start=-60, replicaStatuses={"Worker": {"active": 1, "succeeded": 1}})
     pods = [make_pod("master"), make_pod(), make_pod(index=1, phase="Succeeded")]
     made = plan_for(make_job(run={"suspend": True}, status=status), pods)
     assert len(names(made, DeletePod)) == len(names(made, DeleteService)) == 3
-    assert told(made.status) == [
+    assert conditions_of(made.status) == [
         ("Created", "True", "PyTorchJobCreated"),
         ("Running", "False", "PyTorchJobSuspended"),
         ("Suspended", "True", "PyTorchJobSuspended"),
@@ -67,7 +67,7 @@ def test_suspending_gives_all_back_and_tells_once():
 def test_a_restarting_job_that_is_suspended_is_restarting_no_more():
     status = status_of(CREATED, condition("Restarting"))
     made = plan_for(make_job(run={"suspend": True}, status=status))
-    assert [type_ for type_, _, _ in told(made.status)] == ["Created", "Suspended"]
+    assert [type_ for type_, _, _ in conditions_of(made.status)] == ["Created", "Suspended"]
 
 
 @pytest.mark.case("job-engine-18", "abc")
@@ -138,7 +138,7 @@ def test_pods_that_outlived_the_suspension_are_removed_before_the_job_resumes():
 
 
 def test_that_a_job_is_resumed_is_written_before_its_pods_are_made():
-    """Else these would be taken for pods from before, and removed, if the operator fell down in between."""
+    """Otherwise, after a crash in between, the new pods would be taken for old ones and deleted."""
     made = plan_for(make_job(None, 1, status=status_of(CREATED, condition("Suspended"))))
     assert names(made, CreatePod) == ["j-worker-0"]
     assert made.status is not None
@@ -148,7 +148,7 @@ def test_that_a_job_is_resumed_is_written_before_its_pods_are_made():
 @pytest.mark.case("job-engine-20", "ab")
 @pytest.mark.case("frameworks-v1-23", "ab")
 def test_a_job_that_others_manage_is_left_alone_wholly():
-    """Of the case: what the engine has to do with it. That the field cannot be changed is for admission."""
+    """The engine's part of the case; admission makes the field immutable."""
     run = {"managedBy": "kueue.x-k8s.io/multikueue", "suspend": True}
     world = World(make_job(run=run))
     assert world.step() == Plan()
@@ -227,14 +227,14 @@ def test_a_number_that_is_not_allowed_is_taken_as_the_nearest():
     world.raw["metadata"]["generation"] = 2
     world.settle()
     world.settle()
-    (text,) = world.told("PyTorchJobFailedValidation")
+    (text,) = world.event_messages("PyTorchJobFailedValidation")
     assert "spec.pytorchReplicaSpecs[Worker].replicas: Forbidden: must be at least 1" in text
     assert world.living() == ["j-master-0", "j-worker-0"]
     world.end("j-worker-0", 137)
     world.settle()
     world.reap()
     world.settle()
-    assert world.living() == ["j-master-0", "j-worker-0"], "restarts go on"
+    assert world.living() == ["j-master-0", "j-worker-0"], "restarts continue"
     world.end("j-master-0", 0)
     world.settle()
     assert world.conditions[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
@@ -256,7 +256,7 @@ def test_the_deadline_holds_for_a_job_whose_spec_went_wrong():
 
 
 def test_a_job_scaled_until_its_names_are_too_long_goes_on():
-    """The API server refuses services of such names, and the job is told of them."""
+    """The API server refuses services with such names, which is reported on the job."""
     name = "j" * 54
     world = World(make_job(None, 2, name=name))
     world.settle()
@@ -264,7 +264,7 @@ def test_a_job_scaled_until_its_names_are_too_long_goes_on():
     world.settle()
     world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 11
     world.settle()
-    (text,) = world.told("PyTorchJobFailedValidation")
+    (text,) = world.event_messages("PyTorchJobFailedValidation")
     assert f'the service "{name}-worker-10" must be no more than 63 characters' in text
     assert len(world.living()) == 11
     world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 2
@@ -275,7 +275,7 @@ def test_a_job_scaled_until_its_names_are_too_long_goes_on():
 
     job = make_job(1, 1, name="j" * 60, status=status_of(CREATED, RUNNING))
     made = plan_for(job, [make_pod("master", job="j" * 60, phase="Succeeded", exit_code=0)], [])
-    assert told(made.status)[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
+    assert conditions_of(made.status)[-1] == ("Succeeded", "True", "PyTorchJobSucceeded")
 
 
 def test_a_bad_job_can_be_suspended():
@@ -283,11 +283,11 @@ def test_a_bad_job_can_be_suspended():
     assert names(made, DeletePod) == ["j-worker-0"]
 
 
-def test_a_refused_template_fails_the_job_in_the_servers_words():
+def test_a_refused_template_fails_the_job_with_the_servers_message():
     snapshot = see(make_job(status=status_of(CREATED)), [make_pod("master"), make_pod(phase="Succeeded")])
     made = reject(PYTORCH, snapshot, 'Pod "j-worker-1" is invalid: spec.x: Required value')
     assert made.status_first
-    assert told(made.status)[-1] == ("Failed", "True", "PyTorchJobFailedValidation")
+    assert conditions_of(made.status)[-1] == ("Failed", "True", "PyTorchJobFailedValidation")
     text = 'PyTorchJob failed validation because Pod "j-worker-1" is invalid: spec.x: Required value'
     assert written(made)["conditions"][-1]["message"] == text
     assert made.transitions == (Event("Warning", "PyTorchJobFailedValidation", text), Count("failed"))
@@ -311,7 +311,7 @@ def test_a_job_has_begun_once_it_has_a_start_time_or_a_pod(start: float | None, 
 
 def test_a_template_refused_in_the_very_first_pass():
     made = reject(PYTORCH, see(make_job()), "no")
-    assert [type_ for type_, _, _ in told(made.status)] == ["Created", "Failed"]
+    assert [type_ for type_, _, _ in conditions_of(made.status)] == ["Created", "Failed"]
     assert Count("created") in made.transitions
 
 
@@ -319,11 +319,12 @@ def test_a_finished_job_is_not_failed_by_a_late_refusal():
     assert reject(PYTORCH, see(make_job(status=status_of(condition("Succeeded")))), "no") == Plan()
 
 
-# Pods that do not go --------------------------------------------------------------------------------------------------
+# Pods stuck terminating
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("late", "notices", "again"), [(0, 0, 300), (299, 0, 1), (300, 1, None), (100_000, 1, None)])
-def test_a_pod_stuck_terminating_is_told_of(late: float, notices: int, again: float | None):
+def test_a_pod_stuck_terminating_is_reported(late: float, notices: int, again: float | None):
     dying = make_pod(deletionTimestamp=stamp(-late))
     made = plan_for(make_job(run={"suspend": True}, status=status_of(CREATED, condition("Suspended"))), [dying], [])
     assert [notice.event.reason for notice in made.notices] == ["StuckTerminating"] * notices
@@ -340,7 +341,7 @@ def test_a_stuck_pod_is_removed_by_force_if_asked_for(late: float, deleted: bool
     assert made.requeue_after == again
 
 
-def test_a_predecessors_stuck_pod_is_told_of_and_never_removed_by_force():
+def test_a_predecessors_stuck_pod_is_reported_and_never_force_deleted():
     dying = make_pod(owner="older", deletionTimestamp=stamp(-1000))
     made = plan_for(make_job(None, 1), [dying], [make_service()], options=Options(force_delete_after=60))
     assert made.actions == ()
@@ -360,6 +361,6 @@ def test_templates_are_not_touched():
     assert repr(job) == before
 
 
-def test_services_without_pods_are_given_back_on_suspension():
+def test_services_without_pods_are_deleted_on_suspension():
     made = plan_for(make_job(run={"suspend": True}), [], [make_service()])
     assert names(made, DeleteService) == ["j-worker-0"]

@@ -1,4 +1,4 @@
-"""What failed, deleted and lost pods mean: restart, failure, and how often."""
+"""Failed, deleted and lost pods: restarts, failures, counts and pauses."""
 
 import json
 from datetime import timedelta
@@ -11,6 +11,7 @@ from tests.engine.builders import (
     RUNNING,
     UID,
     condition,
+    conditions_of,
     make_job,
     make_pod,
     make_service,
@@ -18,7 +19,6 @@ from tests.engine.builders import (
     plan_for,
     stamp,
     status_of,
-    told,
     written,
 )
 from tests.engine.world import World
@@ -50,7 +50,7 @@ def test_a_retryable_exit_code_restarts_the_pod():
     made = plan_for(make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING)), pods)
     assert names(made, DeletePod) == ["j-worker-0"]
     assert not made.status_first
-    assert told(made.status) == [
+    assert conditions_of(made.status) == [
         ("Created", "True", "PyTorchJobCreated"),
         ("Restarting", "True", "PyTorchJobRestarting"),
     ]
@@ -74,7 +74,7 @@ def test_the_next_pass_that_finds_the_name_free_creates_the_pod_anew():
     world.settle()
     assert world.living() == ["j-master-0", "j-worker-0"]
     assert world.counts["restarted"] == 1
-    assert world.told("PyTorchJobRestarting") == [RESTARTING_TEXT]
+    assert world.event_messages("PyTorchJobRestarting") == [RESTARTING_TEXT]
 
 
 @pytest.mark.case("job-engine-7", "d")
@@ -94,7 +94,7 @@ def test_a_permanent_exit_code_fails_the_job():
     assert [t for t in made.transitions if isinstance(t, Event)] == [Event("Warning", "PyTorchJobFailed", EXIT_TEXT)]
     assert Count("failed") in made.transitions
     assert made.requeue_after == 5
-    assert world.told("PyTorchJobRestarting") == []
+    assert world.event_messages("PyTorchJobRestarting") == []
     world.settle()
     assert world.living() == ["j-master-0", "j-worker-0"]
     world.pass_time(5)
@@ -120,7 +120,7 @@ def test_without_an_exit_code_the_pod_was_not_at_fault():
         [make_pod("master"), make_pod(phase="Failed", reason="Evicted")],
     )
     assert names(made, DeletePod) == ["j-worker-0"]
-    assert told(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
+    assert conditions_of(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
     noted = json.loads(made.annotations[RESTARTS] or "")
     assert (noted["job"], noted["disruptions"]) == (UID, 1)
     assert "failures" not in noted
@@ -133,7 +133,7 @@ def test_an_evicted_pod_is_restarted():
         [make_pod("master"), make_pod(phase="Failed", reason="Evicted")],
     )
     assert names(made, DeletePod) == ["j-worker-0"]
-    assert told(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
+    assert conditions_of(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
 
 
 @pytest.mark.case("job-engine-10", "ab")
@@ -157,12 +157,12 @@ DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "Terminati
 def test_under_policy_exit_code_a_disrupted_pod_restarts_whatever_its_code(
     code: int, reason: str, conditions: list[Json]
 ):
-    """A program that handles SIGTERM may end with 0 or 1 when its node shuts down: that is the node's doing."""
+    """A program that handles SIGTERM may exit with 0 or 1 when its node shuts down; the node caused that."""
     lost = make_pod(phase="Failed", exit_code=code, reason=reason, status={"conditions": conditions})
     job = make_job(1, 1, policy="ExitCode", run={"backoffLimit": 0}, status=status_of(CREATED, RUNNING))
     made = plan_for(job, [make_pod("master"), lost])
     assert names(made, DeletePod) == ["j-worker-0"]
-    assert told(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
+    assert conditions_of(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
     history = RestartHistory(UID, {RESTARTS: made.annotations[RESTARTS] or ""})
     assert (history.failures, history.disruptions) == (0, 1)
 
@@ -171,7 +171,7 @@ def test_under_policy_exit_code_a_disrupted_pod_restarts_whatever_its_code(
 def test_under_policy_exit_code_an_undisturbed_pod_ends_the_job_by_its_code(conditions: list[Json]):
     failed = make_pod(phase="Failed", exit_code=1, status={"conditions": conditions})
     made = plan_for(make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING)), [make_pod("master"), failed])
-    assert told(made.status)[-1] == ("Failed", "True", "PyTorchJobFailed")
+    assert conditions_of(made.status)[-1] == ("Failed", "True", "PyTorchJobFailed")
 
 
 @pytest.mark.parametrize(("policy", "retry"), [("Always", True), ("OnFailure", True), ("Never", False)])
@@ -220,7 +220,7 @@ def test_a_failed_worker_beside_a_succeeded_master_does_not_matter_any_more():
     assert not world.is_true("Failed")
 
 
-def test_the_leaders_failure_is_told_first():
+def test_the_leaders_failure_is_reported_first():
     world = started("Never")
     world.end("j-worker-0", 1)
     world.end("j-master-0", 1)
@@ -230,13 +230,13 @@ def test_the_leaders_failure_is_told_first():
 
 
 @pytest.mark.case("job-engine-38", "cd")
-def test_a_running_pod_deleted_by_somebody_else_is_replaced():
+def test_a_running_pod_deleted_by_another_client_is_recreated():
     world = started("OnFailure")
     world.delete("j-worker-0")
     world.settle()
     assert world.conditions[-1] == ("Restarting", "True", "PyTorchJobRestarting")
     assert world.status["replicaStatuses"]["Worker"].keys() == {"selector"}
-    world.end("j-worker-0", 143)  # and it may end as it likes
+    world.end("j-worker-0", 143)  # its exit code does not matter
     world.settle()
     assert world.counts["restarted"] == 1
     world.reap()
@@ -248,7 +248,7 @@ def test_a_running_pod_deleted_by_somebody_else_is_replaced():
     assert "failed" not in world.counts
 
 
-def test_a_pending_pod_deleted_by_somebody_else_is_replaced_without_a_word():
+def test_a_pending_pod_deleted_by_another_client_is_recreated_silently():
     world = World(make_job(1, 1))
     world.settle()
     world.run("j-master-0")
@@ -323,7 +323,7 @@ def test_the_living_pod_of_an_earlier_job_is_waited_for_too():
     assert made.notices == ()
 
 
-def test_somebody_elses_object_of_our_name_is_told_of():
+def test_a_foreign_object_of_our_name_is_reported():
     foreign = [{"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "x", "controller": True}]
     made = plan_for(make_job(1, 1), [make_pod(ownerReferences=foreign)])
     assert names(made, CreatePod) == ["j-master-0"]
@@ -347,7 +347,7 @@ def test_exit_codes_reach_the_backoff_limit(limit: int):
         world.settle()
         world.reap()
         world.pass_time(1)
-        world.settle()  # a plan holds no memory: every pass is as after a restart of the operator
+        world.settle()  # a plan has no state, so every pass is like one after a restart of the operator
         world.run()
         world.settle()
     assert world.created_pods == 2 + limit
@@ -396,16 +396,16 @@ def test_disruptions_are_counted_apart_and_not_limited():
         ([{"type": "Ready", "status": "False"}, {"type": "DisruptionTarget", "status": "True"}], True),
     ],
 )
-def test_a_disruption_is_told_by_its_condition(conditions: list[Json], expected: bool):
+def test_a_disruption_is_recognized_by_its_condition(conditions: list[Json], expected: bool):
     assert disrupted(make_pod(phase="Failed", status={"conditions": conditions})) is expected
 
 
-def test_the_pods_own_deadline_is_the_users_doing():
+def test_the_pods_deadline_counts_as_a_failure_of_the_user():
     pods = [make_pod("master"), make_pod(phase="Failed", exit_code=137, reason="DeadlineExceeded")]
     made = plan_for(
         make_job(1, 1, policy="ExitCode", run={"backoffLimit": 0}, status=status_of(CREATED, RUNNING)), pods
     )
-    assert told(made.status)[-1][0] == "Failed"
+    assert conditions_of(made.status)[-1][0] == "Failed"
 
 
 def test_restarts_in_a_row_slow_down():
@@ -460,7 +460,7 @@ def test_a_role_that_waits_but_has_all_its_pods_has_nothing_to_look_at():
     assert plan_for(job, [make_pod()]).requeue_after is None
 
 
-def test_nobody_waits_for_a_round_of_the_future_after_the_clock_was_set_back():
+def test_no_pause_for_a_restart_in_the_future_after_the_clock_was_set_back():
     history = RestartHistory(UID, {})
     for number in range(9):
         when = NOW + timedelta(hours=1, seconds=2**number)
@@ -501,7 +501,7 @@ def test_a_restart_is_counted_once_however_often_its_pass_is_repeated():
     assert snapshot.job.metadata.annotations == {}
 
 
-def test_a_restart_that_was_counted_but_not_told_is_told():
+def test_a_restart_that_was_counted_but_not_reported_is_reported():
     annotation = json.dumps({"job": UID, "failures": 1, "settled": sorted(RestartHistory(UID, {})._counted)})
     history = RestartHistory(UID, {RESTARTS: annotation})
     pod = make_pod(phase="Failed", exit_code=137)
@@ -557,8 +557,8 @@ def test_an_annotation_that_is_not_ours_counts_as_none(text: str):
         '"lost":{"Worker":"\\ud800AAAAAAA"},"settled":"\\ud800"',
     ],
 )
-def test_a_forged_ledger_stops_nothing(entries: str):
-    """And what is written in its place is small, and can be read."""
+def test_a_forged_ledger_blocks_nothing(entries: str):
+    """The ledger that replaces it is small and valid."""
     annotations = {RESTARTS: f'{{"job":"{UID}",{entries}}}'}
     job = make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING), annotations=annotations)
     made = plan_for(job, [make_pod("master"), make_pod(phase="Failed", exit_code=137)])
@@ -620,9 +620,9 @@ def test_restarting_gives_way_to_running_only_when_every_replica_has_a_pod():
     status = status_of(CREATED, condition("Restarting", message=RESTARTING_TEXT))
     vacant = plan_for(make_job(1, 1, status=status), [make_pod("master")])
     assert names(vacant, CreatePod) == ["j-worker-0"]
-    assert told(vacant.status)[-1][0] == "Restarting"
+    assert conditions_of(vacant.status)[-1][0] == "Restarting"
     full = plan_for(make_job(1, 1, status=status), [make_pod("master"), make_pod(phase="Pending")])
-    assert told(full.status)[-1][0] == "Running"
+    assert conditions_of(full.status)[-1][0] == "Running"
 
 
 def test_pods_of_unknown_phase_count_nowhere():
@@ -652,7 +652,7 @@ def test_pods_that_fail_together_are_as_many_restarts_as_the_scope_says(
     assert world.counts["restarted"] == restarted
     assert world.counts["failed_pods"] == 3
     texts = [f"job j is restarting because {role} replica(s) failed." for role in told]
-    assert world.told("PyTorchJobRestarting") == texts
+    assert world.event_messages("PyTorchJobRestarting") == texts
     assert json.loads(world.raw["metadata"]["annotations"][RESTARTS])["failures"] == failures
     assert world.living() == (["j-worker-1"] if scope == "pod" else [])
 
@@ -692,7 +692,7 @@ def test_a_whole_restart_takes_succeeded_pods_and_those_of_other_policies_with_i
 
 
 def test_a_whole_restart_that_was_cut_off_is_carried_on():
-    """The operator stopped after the count: what is not deleted yet is deleted, and nothing counts again."""
+    """The operator stopped after the count: the remaining pods are deleted, and no restart is counted again."""
     world = World(make_job(1, 2, policy="OnFailure", annotations={RESTART_SCOPE: "job"}))
     world.settle()
     world.run()

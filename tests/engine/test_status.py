@@ -1,4 +1,4 @@
-"""The algebra of conditions, and times."""
+"""Merging of conditions, and parsing and formatting of times."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -17,7 +17,7 @@ def types(status: Status) -> list[tuple[str, str]]:
 
 
 @pytest.mark.case("job-engine-26", "ab")
-def test_running_and_restarting_oust_each_other_and_failure_is_the_end():
+def test_running_and_restarting_exclude_each_other_and_failure_is_final():
     status = Status(None, NOW)
     for type_ in ("Created", "Running", "Restarting", "Running", "Failed"):
         assert status.set(type_, f"X{type_}", "text")

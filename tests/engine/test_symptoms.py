@@ -1,4 +1,4 @@
-"""What is told of pods in trouble: once, and not of every one of a thousand."""
+"""Notices about pods in trouble: once per symptom, and bounded for large jobs."""
 
 import pytest
 
@@ -68,13 +68,13 @@ def test_active_pods_in_trouble(pod: Pod, expected: list[tuple[str, str]]):
 
 
 @pytest.mark.parametrize("code", [0, 7, 130])
-def test_the_end_of_the_frameworks_container_is_told(code: int):
+def test_the_end_of_the_frameworks_container_is_reported(code: int):
     pods = [make_pod(phase="Failed" if code else "Succeeded", exit_code=code), make_pod(index=1)]
     (notice,) = [notice for notice in notices(*pods) if notice.event.type == "Normal"]
     assert notice.event == Event("Normal", "ExitedWithCode", f"Pod: ns.j-worker-0 exited with code {code}")
 
 
-def test_the_same_trouble_has_the_same_identity_and_a_new_message_is_told_anew():
+def test_the_same_symptom_has_the_same_identity_and_a_new_message_is_reported():
     first, again, other = (
         notices(pending(containerStatuses=[waiting("ErrImagePull", text)]))[0] for text in ("a", "a", "b")
     )
@@ -83,7 +83,7 @@ def test_the_same_trouble_has_the_same_identity_and_a_new_message_is_told_anew()
     assert first.event != other.event
 
 
-def test_twenty_pods_speak_for_all():
+def test_twenty_pods_represent_all():
     pods = [make_pod(index=index, phase="Pending", status={"conditions": [UNSCHEDULABLE]}) for index in range(100)]
     assert len(notices(*pods)) == 20
 
@@ -103,7 +103,7 @@ def test_long_messages_are_cut_when_they_are_decoded() -> None:
     assert "(3,376 characters left out)" in notices(held)[0].event.message, "of the text that the pod has"
 
 
-def test_of_thousands_of_containers_those_are_kept_that_tell_something() -> None:
+def test_of_thousands_of_containers_only_informative_ones_are_kept() -> None:
     quiet = [{"name": f"c{number}", "state": {"running": {}}} for number in range(5_000)]
     telling = [terminated(0, name="pytorch"), {"name": "again", "restartCount": 1}, waiting("ErrImagePull", "no", "w")]
     held = make_pod(status={"containerStatuses": [*quiet, *telling], "initContainerStatuses": quiet})

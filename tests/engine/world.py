@@ -1,4 +1,4 @@
-"""A toy cluster around the pure engine: it carries out plans, and pods do what the test says."""
+"""A toy cluster around the pure engine: it applies plans, and the test sets the states of pods."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class World:
 
     @property
     def raw(self) -> Json:
-        """The job, which is still there."""
+        """The stored job, which must exist."""
         assert self.job is not None
         return self.job
 
@@ -89,7 +89,7 @@ class World:
     def is_true(self, type_: str) -> bool:
         return any(name == type_ and status == "True" for name, status, _ in self.conditions)
 
-    def told(self, reason: str) -> list[str]:
+    def event_messages(self, reason: str) -> list[str]:
         return [event.message for event in self.events if event.reason == reason]
 
     def living(self) -> list[str]:
@@ -98,13 +98,13 @@ class World:
     # Passes -----------------------------------------------------------------------------------------------------------
 
     def step(self) -> Plan:
-        """One pass, carried out wholly."""
+        """Make one plan and apply it completely."""
         made = plan(self.framework, self.snapshot())
         self.carry_out(made)
         return made
 
     def settle(self, *, most: int = 30) -> None:
-        """Passes until one changes nothing."""
+        """Run passes until one changes nothing."""
         for _ in range(most):
             if self.job is None:
                 return
@@ -188,13 +188,13 @@ class World:
         self.pods[name]["status"] = {"phase": phase, **status}
 
     def run(self, *pods: str) -> None:
-        """These pods, or all pending ones, are Running now."""
+        """Set these pods, or all pending ones, to Running."""
         for name in pods or [name for name, pod in self.pods.items() if pod["status"]["phase"] == "Pending"]:
             state = {"name": self.framework.container, "restartCount": 0, "state": {}}
             self.set_pod(name, "Running", containerStatuses=[state])
 
     def end(self, name: str, code: int, **status: Any) -> None:
-        """The pod's container has exited."""
+        """Terminate the pod's container with `code`."""
         state = {"name": self.framework.container, "state": {"terminated": {"exitCode": code}}}
         self.set_pod(name, "Failed" if code else "Succeeded", containerStatuses=[state], **status)
 
@@ -202,7 +202,7 @@ class World:
         self.pods[name]["metadata"].setdefault("deletionTimestamp", format_time(self.now + timedelta(seconds=30)))
 
     def reap(self) -> None:
-        """Terminating pods have gone."""
+        """Remove terminating pods."""
         self.pods = {name: pod for name, pod in self.pods.items() if "deletionTimestamp" not in pod["metadata"]}
 
     def pass_time(self, seconds: float) -> None:
