@@ -1,4 +1,7 @@
-"""What a plan asks for: the actions that the shell carries out, and what it reports. All are values."""
+"""`Plan` and its parts: the actions that the controllers carry out, and the events and counters that they report.
+
+All are immutable values, so that tests compare plans. `trainop/controllers/apply.py` executes the actions.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from trainop.runtime.texts import LONGEST_REASON, cut
 
 @dataclass(frozen=True, slots=True)
 class CreatePod:
-    """`encode` makes the manifest as JSON when it is to be sent, so that there are no more of them than requests."""
+    """Create a pod. `encode` returns the manifest as JSON; it is called right before the request, so that only
+    manifests of requests in flight are in memory."""
 
     name: str
     encode: Callable[[], bytes] = field(compare=False, repr=False)
@@ -21,7 +25,7 @@ class CreatePod:
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    """As `CreatePod`."""
+    """Create a service; `encode` as in `CreatePod`."""
 
     name: str
     encode: Callable[[], bytes] = field(compare=False, repr=False)
@@ -29,7 +33,8 @@ class CreateService:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """`uid` is the precondition: a successor of the same name is never hit. `force` means grace period 0."""
+    """Delete a pod. `uid` is the precondition, so that a newer pod of the same name is not deleted. `force`: grace
+    period 0."""
 
     name: str
     uid: str
@@ -38,25 +43,27 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class DeleteService:
+    """Delete a service, with `uid` as precondition."""
+
     name: str
     uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make a companion what `manifest` says, by server-side apply. `uid` is that of the object that was seen; it is
-    empty if none was, and then an object of this name that belongs to somebody else is left alone."""
+    """Create or update a companion by server-side apply of `manifest`. `uid` is the UID of the object in the snapshot.
+    Empty: there was none, and an existing object of this name with another owner is not changed."""
 
     resource: Resource
     manifest: Json
     uid: str = ""
     essential: bool = True
-    """Pods cannot do without it: the job fails if the API server refuses it."""
+    """Pods depend on it: the job fails if the API server refuses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Of a companion."""
+    """Delete a companion, with `uid` as precondition."""
 
     resource: Resource
     name: str
@@ -65,7 +72,8 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Put our owner reference on an orphan, after one live look per pass that the job is still there."""
+    """Add the job's owner reference to an orphan. Before the first adoption of a reconcile, the job is read from the
+    API server, because a deleted job must not adopt."""
 
     kind: str
     """`Pod` or `Service`."""
@@ -75,7 +83,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Take our owner reference off an object whose labels no longer match."""
+    """Remove the job's owner reference from an object whose labels no longer match."""
 
     kind: str
     name: str
@@ -84,7 +92,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
-    """The time to live after finishing is over."""
+    """Delete the job, because its time to live after finishing has passed."""
 
 
 Action: TypeAlias = CreatePod | CreateService | DeletePod | DeleteService | Apply | Delete | Adopt | Release | DeleteJob
@@ -92,7 +100,7 @@ Action: TypeAlias = CreatePod | CreateService | DeletePod | DeleteService | Appl
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """About the job; `type` is Normal or Warning. Long texts are cut."""
+    """An event about the job. `type` is Normal or Warning. Long texts are truncated."""
 
     type: str
     reason: str
@@ -105,7 +113,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Steps of a counter: of jobs `created`, `successful`, `failed`, `restarted` (once a pod), and `failed_pods`."""
+    """Increments a counter: jobs `created`, `successful`, `failed`, `restarted` (once per restart), or
+    `failed_pods`."""
 
     counter: str
     by: int = 1
@@ -113,26 +122,26 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An event that states what is so, not what changed: reported once for each new `identity` and message."""
+    """An event about a state, not a transition: emitted once for each combination of `identity` and message."""
 
     identity: str
     event: Event
     routine: bool = False
-    """Every pod that does well has one: told only if asked for."""
+    """Emitted only with `--pod-events`, because every successful pod has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do about one snapshot, in this order: annotations, then status and actions as `status_first` says.
+    """The result of planning: annotations are written first, then status and actions in the order of `status_first`.
 
-    A terminal status is written before clean-up begins; otherwise actions go first and status follows. Events and
-    counts of `transitions` are reported once status and annotations are written, `notices` when they are new.
+    A terminal status is written before clean-up begins; otherwise the actions are carried out before the status is
+    written. `transitions` are reported after status and annotations have been written, `notices` if they are new.
     """
 
     annotations: Mapping[str, str | None] = field(default_factory=dict)
-    """Merged into the job's annotations under its resourceVersion, before anything else; None removes."""
+    """Merged into the job's annotations, with its resourceVersion as precondition. None removes an annotation."""
     status: Json | None = None
-    """The whole new status; None if it is to stay as it is."""
+    """The complete new status; None: unchanged."""
     status_first: bool = False
     actions: tuple[Action, ...] = ()
     transitions: tuple[Event | Count, ...] = ()
@@ -140,6 +149,6 @@ class Plan:
     annotations_required: bool = field(default=True, compare=False)
     """Otherwise the rest is carried out even if the API server refuses the annotations: a job must come to its end."""
     begun: bool = field(default=False, compare=False)
-    """The job has had pods: what the API server refuses does not end it."""
+    """The job has, or once had, pods. A refusal by the API server does not fail such a job."""
     requeue_after: float | None = None
-    """Seconds until the next look is due even if nothing happens: a deadline, a time to live."""
+    """Seconds until the job is requeued if no event comes first, such as for a deadline; None: no requeue."""

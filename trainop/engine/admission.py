@@ -1,7 +1,8 @@
-"""Admission: the only validation of jobs. Plans, `trainop run` and admission webhooks ask the same function.
+"""Admission: the only validation of jobs. `judge` serves admission webhooks and `trainop run`; plans call
+`find_errors`.
 
-A job is judged as a whole: its fields (`parse`), and what follows from them, such as pods that no program could start
-in because a variable is too long.
+Two steps: the fields of the job (`parse`), then the manifests that follow from them, such as an environment variable
+that is longer than Linux allows.
 """
 
 from __future__ import annotations
@@ -21,21 +22,20 @@ PLAIN = Options()
 
 
 class Judgement(NamedTuple):
-    """The result of a validation; the job is admitted if there are no `errors`."""
+    """The result of a validation. The job is admitted if there are no `errors`."""
 
     errors: tuple[FieldError, ...] = ()
     more_errors: int = 0
-    """Errors beside `errors`, which are like the last of these."""
+    """Number of further errors of the same type as the last of `errors`."""
     warnings: tuple[str, ...] = ()
-    """Shown to the user who writes the job; they refuse nothing."""
+    """Messages for the user that do not refuse the job (`warnings` of an AdmissionReview)."""
 
 
 def judge(
     framework: Framework, new: Unstructured, old: Unstructured | None = None, options: Options = PLAIN
 ) -> Judgement:
-    """Validates `new`, created or, with `old`, updated. An error that `old` has too is a warning: whoever updates a
-    stored job, such as a controller that sets a finalizer, is not responsible for it. Never raises for what a job
-    contains."""
+    """Validates a job that is created or, with `old`, updated. An error that `old` has too becomes a warning, so that a
+    controller can still set a finalizer on a stored invalid job. Never raises, whatever the job contains."""
     job = parse(framework, new)
     errors = find_errors(job, lambda: Manifests(framework, job, options))
     warnings = [*_find_warnings(framework, job)]
@@ -49,7 +49,7 @@ def judge(
 
 
 def find_errors(job: Job, manifests: Callable[[], Manifests]) -> tuple[FieldError, ...]:
-    """What keeps a job from ever running. `manifests` is only asked for a job whose fields are right."""
+    """The errors that keep a job from ever running. `manifests` is called only if all fields are valid."""
     if job.errors:
         return job.errors
     size_error = manifests().size_error

@@ -1,7 +1,8 @@
-"""What the pods of a job mean, before anything is done about it: a plan acts on it, and `why` explains it.
+"""Assessment: what a snapshot means for a job that is neither finished nor suspended.
 
-Reads a snapshot and decides nothing: which pod holds which replica slot, how many pods are in which state, which pods
-are to be restarted or end the job, which limit is reached, and how long restarts in a row have to wait.
+First half of a plan. It determines which pod holds which replica slot, how many pods are in which state, which failed
+pods are to be restarted or end the job, which limit is reached, and which restarts are in back-off. `plan` turns an
+Assessment into actions; reports about a job can use it without planning anything.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Assessment:
     """The state of a job that is neither finished nor suspended."""
 
     arrangement: Arrangement
-    """Every pod in its replica slot."""
+    """The pods by replica slot."""
     tallies: Mapping[str, Tally]
     """Role type -> how many of its pods are in which state."""
     progress: Progress
@@ -41,23 +42,23 @@ class Assessment:
     findings: Findings
     """Pods to restart, and pods that end the job."""
     new_restarts: NewRestarts
-    """Those of `findings` that no earlier pass has counted."""
+    """The restarts of `findings` that are not yet in the restart history."""
     history: RestartHistory
     limit: Limit | None
     """The limit of `runPolicy` that the job has reached."""
     deadline_in: float | None
-    """Seconds until `activeDeadlineSeconds` are over; None without a deadline."""
+    """Seconds until `activeDeadlineSeconds` have passed; None without a deadline."""
     waits: Mapping[str, float]
-    """Restart group (a role, or the whole job) -> seconds until its pods may be created again."""
+    """Restart group (a role, or the whole job) -> seconds of back-off left before its pods may be created again."""
 
     @property
     def role_slots(self) -> Sequence[RoleSlots]:
-        """In the kind's order of roles."""
+        """The slots of all roles, in the order of the framework."""
         return self.arrangement.all_slots
 
 
 def assess(framework: Framework, seen: Snapshot) -> Assessment:
-    """The assessment of a job as it is seen. Never raises for what a job contains."""
+    """Assesses the job of a snapshot. Never raises, whatever the job contains."""
     job = parse(framework, seen.job)
     return assess_job(framework, job, claim(framework, job, seen), seen, Status(seen.job.raw.get("status"), seen.now))
 
@@ -65,8 +66,8 @@ def assess(framework: Framework, seen: Snapshot) -> Assessment:
 def assess_job(
     framework: Framework, job: Job, children: Children, seen: Snapshot, status: Status, *, resumed: bool = False
 ) -> Assessment:
-    """The same for a pass that has parsed the job and claimed its children. The restarts of a job that is `resumed` in
-    this pass are forgotten."""
+    """Like `assess`, for a caller that has parsed the job and claimed its children. With `resumed` the restart history
+    starts empty, because resuming a job resets it."""
     pods = children.pods.ours
     arrangement = arrange(job, pods)
     slots = arrangement.all_slots
@@ -94,8 +95,8 @@ def assess_job(
 
 
 def _read_progress(framework: Framework, job: Job, arrangement: Arrangement, tallies: Mapping[str, Tally]) -> Progress:
-    """Neither running nor succeeded while the pods of a role that an edit removed or misspelt may be those that
-    decide."""
+    """The framework's progress. While the spec has errors and there are pods of roles that it lacks, it is neither
+    running nor succeeded: an edit may have misspelt the deciding role."""
     if job.errors and arrangement.pods_of_removed_roles:
         return Progress(running=False, succeeded=False)
     return framework.progress(job, tallies)

@@ -1,4 +1,7 @@
-"""A plan in the making."""
+"""`PlanBuilder`: collects the parts of a Plan while the modules of the engine decide.
+
+One per reconcile. It starts with the ownership of all children (`claim`) and a copy of the stored status.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from trainop.engine.seen import Snapshot
 from trainop.engine.status import RESTARTING, RUNNING, Status
 
 NAME_TAKEN_REQUEUE_DELAY = 30.0
-"""Seconds until the next look at a name that somebody else's object occupies."""
+"""Seconds until a name that an object of another owner occupies is checked again; its deletion triggers no event."""
 
 MAX_UNREADABLE_WARNINGS = 20
-"""Children that a plan calls unreadable; the same is mostly wrong with all of them."""
+"""Undecodable children that one plan warns about; usually all of them have the same fault."""
 
 
 class PlanBuilder:
-    """Gathers what one pass decides, beginning with whose the children are."""
+    """Collects actions, status changes, events and the requeue delay of one reconcile; `plan` returns them."""
 
     def __init__(self, framework: Framework, job: Job, seen: Snapshot, children: Children) -> None:
         self.framework = framework
@@ -38,38 +41,39 @@ class PlanBuilder:
 
     @cached_property
     def manifests(self) -> Manifests:
-        """Of the job's children; what they share is made when the first is asked for."""
+        """The manifests of the job's children. Created on first use, because most plans create nothing."""
         return Manifests(self.framework, self.job, self.seen.options)
 
     def reason(self, state: str) -> str:
-        """Conditions and events say which kind they speak of: `PyTorchJobRunning`."""
+        """The reason of a condition or event, prefixed with the kind: `PyTorchJobRunning`."""
         return f"{self.framework.kind}{state}"
 
     def event(self, reason: str, message: str, type_: str = "Normal") -> None:
-        """Report this once the status is written."""
+        """Adds an event that is emitted after the status has been written."""
         self._transitions.append(Event(type_, reason, message))
 
     def count(self, counter: str, by: int = 1) -> None:
         self._transitions.append(Count(counter, by))
 
     def warn(self, identity: str, reason: str, message: str) -> None:
-        """State what is so."""
+        """Adds a Warning about a state, emitted once per `identity` and message."""
         self.notices.append(Notice(identity, Event("Warning", reason, message)))
 
     def warn_name_taken(self, kind: str, name: str) -> None:
-        """Somebody else's object has the name of a child that is wanted; nothing tells when it goes."""
+        """Warns that an object of another owner has the name of a needed child, and requeues: its deletion triggers no
+        event."""
         text = f"{kind} {name} already exists and does not belong to {self.framework.kind} {self.job.name}"
         self.warn(f"foreign/{kind}/{name}", f"FailedCreate{kind}", f"Error creating: {text}")
         self.requeue_after(NAME_TAKEN_REQUEUE_DELAY)
 
     def warn_unreadable(self, kind: str, name: str, fault: str) -> None:
-        """An object that has the name of a wanted child may be that child."""
+        """Warns about an undecodable object that may be a child of the job."""
         if len(self._unreadable) < MAX_UNREADABLE_WARNINGS:
             self._unreadable.add(f"{kind} {name}")
             self.warn(f"unreadable/{kind}/{name}", f"Unreadable{kind}", f"{kind} {name} cannot be read: {fault}")
 
     def requeue_after(self, seconds: float | None) -> None:
-        """At the latest after so many seconds, from now."""
+        """Requeues the job after at most this many seconds; the smallest delay of a plan counts. None: no requeue."""
         if seconds is not None:
             self._requeue_after = max(
                 0.0, seconds if self._requeue_after is None else min(self._requeue_after, seconds)
@@ -77,13 +81,13 @@ class PlanBuilder:
 
     @property
     def has_pods(self) -> bool:
-        """Pods made for the job are there, also if they have lost its labels or its owner reference."""
+        """Whether pods of the job exist, including pods that lost its labels or its owner reference."""
         pods = self.children.pods
         return bool(pods.ours or pods.claims)
 
     def _had_pods(self) -> bool:
-        """Whether the job, as it is stored, remembers pods that are not there any more. `startTime` alone is no proof:
-        a quota may hold up the first pod. Of pods that never ran nothing remains, but then nothing is lost either."""
+        """Whether the stored status or restart history shows that the job had pods. `startTime` alone is no proof,
+        because a quota may delay the first pod. Pods that never ran leave no trace, and no work is lost with them."""
         stored = Status(self.seen.job.raw.get("status"), self.seen.now)
         if stored.find(RUNNING) or stored.find(RESTARTING) or stored.counts_pods:
             return True

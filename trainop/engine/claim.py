@@ -1,4 +1,7 @@
-"""Which of the objects seen belong to the job (client-go's ControllerRefManager, for pods and services alike)."""
+"""Ownership: which pods and services of a snapshot belong to the job (cf. client-go's ControllerRefManager).
+
+Decides adoption and release, and which names are occupied by objects of others.
+"""
 
 from __future__ import annotations
 
@@ -17,41 +20,45 @@ from trainop.runtime.clock import read_time
 from trainop.runtime.objects.metadata import Metadata
 
 MAX_NAMES = 10
-"""Objects that an event names."""
+"""Names of objects that one event lists."""
 
 ChildT = TypeVar("ChildT", Pod, Service)
 
 
 @dataclass(slots=True)
 class Claimed(Generic[ChildT]):
-    """The objects of one kind, sorted by whose they are."""
+    """The objects of one kind by ownership."""
 
     ours: list[ChildT] = field(default_factory=list)
-    """Controlled by the job's UID."""
+    """The job is their controller, by UID."""
     claims: list[Adopt | Release] = field(default_factory=list)
+    """Adoptions and releases to carry out."""
     orphans: dict[str, ChildT] = field(default_factory=dict)
-    """By name: orphans about to be adopted. They keep their names, and count only in a later pass, once they are ours:
-    the API server may refuse the adoption."""
+    """Name -> orphan about to be adopted. It occupies its name but is counted only in a later reconcile, because the
+    API server may refuse the adoption."""
     being_removed: dict[str, ChildT] = field(default_factory=dict)
-    """By name: not ours, but terminating or a predecessor's, so that the name will be free in a while."""
+    """Name -> object of another owner that is terminating, or whose owner was a previous job of this name: the name
+    will become free."""
     foreign: dict[str, ChildT] = field(default_factory=dict)
-    """By name: not ours, and here to stay."""
+    """Name -> object of another owner that is not about to be deleted."""
     unexpected: list[Metadata] = field(default_factory=list)
-    """Those of them that have the job's labels nevertheless."""
+    """The `foreign` objects that match the job's selector."""
 
     def uids(self) -> Iterator[str]:
-        """Of those that are ours, or were and may be again."""
+        """The UIDs of owned objects and of orphans about to be adopted."""
         return (child.metadata.uid for child in (*self.ours, *self.orphans.values()))
 
 
 @dataclass(slots=True)
 class Children:
+    """The pods and services of a snapshot by ownership."""
+
     pods: Claimed[Pod]
     services: Claimed[Service]
 
 
 def claim(framework: Framework, job: Job, seen: Snapshot) -> Children:
-    """Sort what is seen. The job itself is not being deleted."""
+    """Determines the ownership of all children in the snapshot. The job must not be terminating."""
     labels = selector(framework, job.name)
     return Children(
         pods=_claim(framework, job, labels, "Pod", seen.pods),
@@ -88,12 +95,12 @@ def _claim(
 
 
 def _may_adopt(job: Job, orphan: Metadata) -> bool:
-    """Only what the job itself may have made and lost: it has the name of its slot, and is no older than the job.
+    """Whether an orphan may have been created for this job: it has the name of its slot and is not older than the job.
 
-    Labels alone prove nothing, as everybody who may create pods can write them: a pod that waits for a job yet to be
-    created would become its master, and end it. What cannot be told apart is a pod that somebody makes under the name
-    of a slot while the job is there (or within the same second): whoever may create pods in a namespace can take a slot
-    before the operator does, with or without the owner reference. Only RBAC and admission policies prevent that.
+    Labels alone are no proof, because any user who may create pods can set them: a pod created before the job could
+    become its master and end it. A pod that a user creates under the name of a slot during the job's lifetime (or in
+    the second of its creation) cannot be distinguished; such a user could also set the owner reference. Only RBAC and
+    admission policies prevent that.
     """
     label, index = read_place(orphan.labels)
     role = next((role for role in job.roles if role.label == label), None)
@@ -104,13 +111,13 @@ def _may_adopt(job: Job, orphan: Metadata) -> bool:
 
 
 def join_names(objects: Iterable[Metadata]) -> str:
-    """The names of the oldest of them: a text that stays the same while more come."""
+    """The names of the `MAX_NAMES` oldest objects, so that the text does not change when newer ones appear."""
     oldest = nsmallest(MAX_NAMES + 1, ((each.creation_timestamp or "", each.name) for each in objects))
     names = ", ".join(name for _, name in oldest[:MAX_NAMES])
     return f"{names} and others" if len(oldest) > MAX_NAMES else names
 
 
 def _belongs_to_previous_job(framework: Framework, job: Job, metadata: Metadata) -> bool:
-    """Its owner was an earlier job of the same kind and name, so that garbage collection is about to remove it."""
+    """Whether its owner is a previous job of the same kind and name: garbage collection is about to delete it."""
     owner = metadata.controller
     return owner is not None and owner.kind == framework.kind and owner.name == job.name

@@ -1,4 +1,4 @@
-"""What a finished or suspended job gives back."""
+"""Deletion of the pods and services of a finished or suspended job, by `cleanPodPolicy`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from trainop.engine.seen import Pod
 def sweep(
     children: Children, policy: str, surplus: Collection[str] = frozenset()
 ) -> Iterator[DeletePod | DeleteService]:
-    """Delete what `policy` does not keep: `None` keeps everything, `Running` the pods that have ended and their
-    services, `All` nothing. Services go by their own list, so that those of vanished pods do not stay.
+    """Deletes the children that `policy` does not keep: `None` keeps all, `Running` keeps pods that have ended and
+    their services, `All` keeps none. Services are examined on their own, so that a service without a pod is deleted
+    too.
 
-    No policy keeps what still runs of the `surplus`, the names of slots that the spec does not have any more. What is
-    to be adopted is left to the pass that finds it adopted."""
+    `surplus` are the names of slots that the spec no longer has: their running pods are deleted under every policy.
+    Orphans are left until a later reconcile finds them adopted.
+    """
     kept = set(children.pods.orphans)
     for pod in children.pods.ours:
         name = pod.metadata.name

@@ -1,4 +1,9 @@
-"""A kind of job is one frozen value: facts and small pure functions. The flow is the engine's alone."""
+"""`Framework`: the declaration of a kind of job whose spec maps replica types to pod templates.
+
+A Framework is one frozen value of constants and small pure functions. It has no flow of control: `plan` calls these
+functions at fixed points, and the CRD, the manifests and the page in `docs/kinds` are generated from the same value.
+All functions accept any parsed job, also one with errors, and never raise.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,7 @@ from trainop.runtime.objects.resource import Resource
 
 GROUP = "kubeflow.org"
 OURS = "kubeflow.org/training-operator"
+"""The default of `spec.runPolicy.managedBy`."""
 RESTART_POLICIES = ("Always", "OnFailure", "Never", "ExitCode")
 OPERATOR_NAME = LABELS + "operator-name"
 JOB_NAME = LABELS + "job-name"
@@ -25,7 +31,7 @@ JOB_ROLE = LABELS + "job-role"
 
 @dataclass(slots=True)
 class Tally:
-    """How the pods of one role stand; only slots below `replicas` count."""
+    """Counts of one role's pods by state. Only pods in slots below `replicas` are counted."""
 
     active: int = 0
     """Running and not being deleted."""
@@ -33,18 +39,19 @@ class Tally:
     failed: int = 0
     """In phase Failed and not being deleted."""
     first_completed: bool = False
-    """The pod of index 0 is among the succeeded, and the framework's container is known to have ended with 0."""
+    """The pod of index 0 has succeeded, and its container of the framework is reported with exit code 0."""
 
 
 class Progress(NamedTuple):
-    """What a framework reads from its tallies. With both true, Running is set before Succeeded."""
+    """Whether the job runs and whether it has succeeded. If both are true, Running is set before Succeeded."""
 
     running: bool
     succeeded: bool
 
 
 class Texts(NamedTuple):
-    """Messages of conditions, filled with `kind`, `name`, `namespace`, and `count` and `role` where pods failed."""
+    """Format strings of condition messages, with fields `kind`, `name`, `namespace`; `failed` also `count` and
+    `role`."""
 
     running: str = "{kind} {name} is running."
     succeeded: str = "{kind} {name} is successfully completed."
@@ -56,11 +63,11 @@ QUALIFIED_TEXTS = Texts(
     running="{kind} {namespace}/{name} is running.",
     succeeded="{kind} {namespace}/{name} successfully completed.",
 )
-"""What upstream says of jobs that no master leads (training-operator `pkg/controller.v1/pytorch`)."""
+"""Upstream's messages for jobs without a master (training-operator `pkg/controller.v1/pytorch`)."""
 
 
 class Services(enum.Enum):
-    """Which replicas of a role get a headless Service, which gives the pod its stable name."""
+    """Which replicas of a role get a headless Service, and with it a stable DNS name."""
 
     NONE = "none"
     FIRST = "first"
@@ -68,51 +75,52 @@ class Services(enum.Enum):
 
 
 class Replicas(NamedTuple):
-    """What a kind allows and assumes of one replica type."""
+    """Limits and defaults of one replica type."""
 
     minimum: int = 0
     maximum: int | None = None
-    """None is no limit."""
+    """None: no limit."""
     default: int = 1
-    """The count if none is given."""
+    """Number of replicas if the spec has none."""
     restart_policy: str = ""
-    """The default; empty is that of the kind."""
+    """The default restart policy; empty: the default of the kind."""
     restart_policies: tuple[str, ...] = RESTART_POLICIES
-    """Those that a user may choose."""
+    """The restart policies that validation accepts."""
     services: Services = Services.EACH
     indexed: bool = True
-    """Names of children end in the index (`j-worker-0`). Otherwise the role has at most one replica (`j-launcher`)."""
+    """Names of pods and services end in the index (`j-worker-0`). False only for roles of one replica
+    (`j-launcher`)."""
 
 
 class CompanionKind(NamedTuple):
-    """A kind of object that jobs may have beside pods and services."""
+    """A kind of object that jobs may own in addition to pods and services, such as a HorizontalPodAutoscaler."""
 
     resource: Resource
     needed_by_pods: bool
-    """Pods refer to it: it stays until the job itself goes, and a job whose companion is refused fails. Otherwise it
-    goes as soon as the job does not ask for it, is suspended or has finished."""
+    """Pods refer to it. It is kept until the job is deleted, and the job fails if the API server refuses it. If False,
+    it is deleted as soon as the job no longer asks for it, is suspended or has finished."""
     metadata_only: bool = False
-    """Contents are too large to be watched."""
+    """The watch asks for metadata only, because the contents are large."""
 
 
 class Companion(NamedTuple):
-    """One such object; it bears the labels of the job."""
+    """One object of a `CompanionKind`. It gets the labels and the owner reference of the job."""
 
     kind: CompanionKind
     name: str
     inputs: str
-    """Whatever its content depends on: with other facts it is written anew."""
+    """Everything that the content depends on, as text. The object is applied again when its hash changes."""
     content: Callable[[], Json]
-    """All but apiVersion, kind and metadata."""
+    """Returns the manifest without apiVersion, kind and metadata."""
     create_only: bool = False
-    """Written once and never again, whatever it becomes: content that is random, such as the key in a Secret."""
+    """Created once and never updated: for random content, such as the key in a Secret."""
     ready: Callable[[Unstructured], bool] | None = None
-    """Pods are created only once this is true of the object as it is seen, such as the phase of a PodGroup. None: they
-    do not wait for it."""
+    """Pods are created only while this is true of the object in the cache, such as for the phase of a PodGroup. None:
+    pods do not wait for it."""
 
 
 class Mount(NamedTuple):
-    """A volume, and where the containers that get the variables find it."""
+    """A volume and its mount path. The containers that get the variables mount it read-only."""
 
     name: str
     source: Json
@@ -120,27 +128,27 @@ class Mount(NamedTuple):
 
 
 Environment: TypeAlias = Callable[[Role, int], Sequence[Json]]
-"""The variables of one replica, in order; what all replicas share was computed before."""
+"""(role, index) -> the `env` entries of one replica, in order. What replicas share is computed before, once per job."""
 
 Found: TypeAlias = Mapping[Resource, Sequence[Unstructured]]
-"""The companions that exist, by resource."""
+"""Resource -> the existing companions of the job."""
 
 
 def no_variables(_role: Role, _index: int) -> Sequence[Json]:
-    """The kind adds none."""
+    """The kind adds no variables."""
     return ()
 
 
 class RoleAdditions(NamedTuple):
-    """What a kind adds to the pod template of one role."""
+    """Additions to the pod template of one role."""
 
     command: Sequence[str] = ()
-    """Of the framework's container, if the template gives none."""
+    """Command of the framework's container, used if the template has none."""
     service_account: str = ""
-    """Replaces that of the template."""
+    """Replaces the template's service account; empty: the template's."""
     mounts: Sequence[Mount] = ()
     init_containers: Sequence[Json] = ()
-    """Appended to those of the template."""
+    """Appended to the init containers of the template."""
 
 
 def no_additions(_role: Role) -> RoleAdditions:
@@ -149,11 +157,11 @@ def no_additions(_role: Role) -> RoleAdditions:
 
 
 class PodAdditions(NamedTuple):
-    """What a kind adds to the pods of one job. The parts are computed once; only `variables` differ by replica."""
+    """Additions to the pods of one job. They are computed once per plan; only `variables` differ by replica."""
 
     variables: Environment = no_variables
     in_all_containers: bool = True
-    """Variables and mounts go to every container of a pod, otherwise only to the framework's own (TFJob)."""
+    """Variables and mounts are added to every container. False: only to the framework's container (TFJob)."""
     of_role: Callable[[Role], RoleAdditions] = no_additions
 
 
@@ -161,7 +169,7 @@ Additions: TypeAlias = Callable[[Job, Options], PodAdditions]
 
 
 def only_variables(environment: Callable[[Job, Options], Environment]) -> Additions:
-    """For kinds whose pods get variables and nothing else."""
+    """Additions of kinds whose pods get variables only."""
     return lambda job, options: PodAdditions(environment(job, options))
 
 
@@ -171,12 +179,12 @@ def variable(name: str, value: object) -> Json:
 
 
 def numbered(before: str, count: int, after: str, separator: str = ",") -> str:
-    """`before0after,before1after,…`: what all replicas of a role are called, also of a hundred thousand in no time."""
+    """`before0after,before1after,…` for `count` indices. One `join`, so that 100,000 replicas take milliseconds."""
     return before + f"{after}{separator}{before}".join(map(str, range(count))) + after if count else ""
 
 
 def everywhere(_job: Job, _role: Role, _index: int) -> bool:
-    """Each replica is known to the others by its address."""
+    """Every replica needs a service, because the others connect to its address."""
     return True
 
 
@@ -185,7 +193,7 @@ def no_rules(_job: Job, _fields: Fields) -> None:
 
 
 def no_companions(_job: Job, _options: Options, _found: Found) -> Sequence[Companion]:
-    """The kind has none."""
+    """The kind has no companions."""
     return ()
 
 
@@ -196,55 +204,57 @@ def no_failure(_job: Job, _role: Role) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """All that tells one kind of job from another."""
+    """Everything that differs between kinds of jobs."""
 
     resource: Resource
     name: str
     """The metric label `framework`: `pytorch`."""
     controller: str
-    """Controller name, value of the label operator-name, source of events: `pytorchjob-controller`. It is part of
-    every selector and must stay as it is, or objects of running jobs are not found after a change of operator."""
+    """Name of the controller, value of the label operator-name, source of events: `pytorchjob-controller`. It is part
+    of every selector and must equal upstream's, or the pods of running jobs are not found after switching operators."""
     replica_specs: str
-    """The field of the spec that maps replica types to templates: `pytorchReplicaSpecs`."""
+    """The field of the spec that maps replica types to pod templates: `pytorchReplicaSpecs`."""
     roles: Mapping[str, Replicas]
-    """Replica types in canonical spelling; the order is that of creation and of judgement, leaders first."""
+    """Replica types in canonical spelling. Pods are created and examined in this order, leaders first."""
     required_roles: tuple[str, ...] = ()
     container: str
-    """The container of the template that runs the framework; ports and exit codes are read from it."""
+    """Name of the container that runs the framework. Its ports and its exit code are read."""
     port_name: str
     port: int
     container_rule: str = "must have at least one container with name {}"
-    """What validation says of a template without that container."""
+    """Validation message for a template without that container."""
     restart_policy: str = "Never"
-    """The default of roles that name none."""
+    """The default of roles whose spec has none."""
     manager: str = OURS
     """The value of `spec.runPolicy.managedBy` that means this operator."""
 
     is_master: Callable[[Job, Role, int], bool]
     """Which replicas carry the label job-role=master."""
     needs_service: Callable[[Job, Role, int], bool] = everywhere
-    """Which replicas' services rendezvous needs: with service mode `leader` only these get one."""
+    """Whether other replicas connect to this one. With service mode `leader` only these replicas get a service."""
     additions: Additions
-    """What pods have beside their template: variables, command, service account, volumes, init containers."""
+    """What is added to pod templates: variables, command, service account, volumes, init containers."""
     companion_kinds: tuple[CompanionKind, ...] = ()
     companions: Callable[[Job, Options, Found], Sequence[Companion]] = no_companions
-    """What an active job should have of them, given those that exist; asked on every pass."""
+    """The companions that an active job should have, given the existing ones. Called on every reconcile."""
     progress: Callable[[Job, Mapping[str, Tally]], Progress]
-    """When the job is running, when it has succeeded; `Mapping` has every role of the job."""
+    """Whether the job runs or has succeeded, by the tallies of all its roles."""
     tolerates: Callable[[Job, Role], bool] = no_failure
-    """Failed replicas of this role do not fail the job (TFJob `enableDynamicWorker`), unless by their exit code."""
+    """Whether failed replicas of this role do not fail the job (TFJob `enableDynamicWorker`). A permanent exit code
+    under policy ExitCode fails it nevertheless."""
     rules: Callable[[Job, Fields], None] = no_rules
     """Validation beyond the common rules."""
     texts: Callable[[Job], Texts]
 
     spec_fields: Mapping[str, Json] = field(default_factory=dict)
-    """Schemas of the fields of the spec that only this kind has, for its CRD."""
+    """OpenAPI schemas of the spec fields that only this kind has."""
     required_fields: tuple[str, ...] = ()
-    """Those of them that the CRD requires."""
+    """The required fields among `spec_fields`."""
     scale: bool = False
-    """The CRD has the scale subresource, hence replicaStatuses name their selector."""
+    """The CRD has the scale subresource; replicaStatuses then contain the selector."""
     deleted_as: str = "Pod"
-    """Ends the event reasons of a job deleted after its time to live, as upstream: SuccessfulDelete`Pod` or `Job`."""
+    """Suffix of the event reason for a job deleted after its time to live, as upstream: SuccessfulDelete`Pod` or
+    `Job`."""
 
     @property
     def kind(self) -> str:
@@ -257,5 +267,5 @@ class HasController(Protocol):
 
 
 def selector(kind: HasController, job_name: str) -> dict[str, str]:
-    """The labels by which the children of a job are found (training-operator `GenLabels`)."""
+    """The labels of all pods and services of a job (training-operator `GenLabels`)."""
     return {OPERATOR_NAME: kind.controller, JOB_NAME: job_name.replace("/", "-")}

@@ -1,4 +1,7 @@
-"""A job as plans read it: every field checked, every default applied, roles in the framework's order."""
+"""`Job`: the parsed form of a job, with every field checked, defaults applied and roles in the framework's order.
+
+`parse` builds it from the raw object; everything else in the engine reads it.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,15 @@ from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json, Metadata
 
 MAX_REPLICAS = 100_000
-"""Of a job: about what the largest clusters hold; beyond it a typing error must not cost the operator its memory."""
+"""Replicas of one job, all roles together. Clusters hold about as many pods at most; the limit protects the operator's
+memory from a mistyped number."""
 UNKNOWN_REPLICAS = MAX_REPLICAS + 1
-"""Of a role whose number cannot be read: no pod is beyond it, and no number of pods is all of them."""
+"""`replicas` of a role whose number is unreadable: above every valid index, so that no pod is surplus, and never
+reached, so that the role is never complete."""
 
 
 class Port(msgspec.Struct, frozen=True, gc=False):
-    """A container port; `name` and `protocol` are empty where the user left them out."""
+    """A container port; `name` and `protocol` are empty if not given."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=65535)] = msgspec.field(name="containerPort")
     name: str = ""
@@ -27,21 +32,21 @@ class Port(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One replica type of a job: so many pods of one template."""
+    """One replica type of a job: a number of pods with one template."""
 
     type: str
-    """Canonical spelling, such as `Worker`; on the wire of labels and names it is `label`."""
+    """Canonical spelling, such as `Worker`. Labels and names contain `label`, the lower-case form."""
     replicas: int
     restart_policy: str
     """Always, OnFailure, Never or ExitCode."""
     template: Json
-    """The raw pod template, never mutated."""
+    """The raw pod template. It is shared with the cache and must not be mutated."""
     ports: tuple[Port, ...] = ()
-    """Ports of the container that the framework names, the default port included."""
+    """Ports of the framework's container, including the default port."""
     has_valid_template: bool = True
     """Pods can be made from the template."""
     indexed: bool = True
-    """Names of children end in the index."""
+    """Names of pods and services end in the index (`Replicas.indexed`)."""
 
     @property
     def label(self) -> str:
@@ -54,7 +59,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class RunPolicy:
-    """`spec.runPolicy` with defaults; times in seconds, None is no limit. An unreadable value counts as not given."""
+    """`spec.runPolicy` with defaults. Times are in seconds; None: no limit. Invalid values count as not given."""
 
     clean_pod_policy: str = "None"
     ttl: int | None = None
@@ -65,19 +70,19 @@ class RunPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one pass knows of the job itself. With `errors` the rest is the best reading there is (`readings`)."""
+    """A parsed job. If there are `errors`, invalid fields have the values of the table in `readings`."""
 
     metadata: Metadata
     spec: Json
-    """The raw spec, for fields that only one framework knows."""
+    """The raw spec, for the fields of one framework."""
     roles: tuple[Role, ...] = ()
     run_policy: RunPolicy = field(default_factory=RunPolicy)
     extensions: Extensions = field(default_factory=Extensions)
     errors: tuple[FieldError, ...] = ()
     more_errors: int = 0
-    """Roles that the kind does not have, beside those in `errors`: there may be as many as etcd can hold."""
+    """Number of further unknown replica types that are not in `errors`, which is bounded."""
     readable: bool = True
-    """It is known which pods the job is to have."""
+    """The set of pods that the job should have is known. If False, pods are neither created, restarted nor removed."""
 
     @property
     def name(self) -> str:
@@ -89,7 +94,7 @@ class Job:
 
     @property
     def replicas(self) -> int:
-        """Pods of all roles together."""
+        """The replicas of all roles together."""
         return sum(role.replicas for role in self.roles)
 
     def role(self, type_: str) -> Role | None:

@@ -1,7 +1,7 @@
-"""The contract between the shell and a kind of job.
+"""`Kind`: the interface between the controllers and a kind of job.
 
-The shell (`trainop.controllers`) watches, plans, writes and reports for any `Kind`. Jobs with a map of replica types
-describe themselves as a `Framework`, and `kind_of` builds their Kind. Other kinds bring a plan of their own, made from
+The controllers (`trainop.controllers`) watch, reconcile and write for any `Kind`. `kind_of` builds the Kind of a
+`Framework`, that is of jobs with a map of replica types. Other kinds define their own `plan` and `reject`, made from
 the same parts: `claim`, `cleanup`, `status`, `companions`.
 """
 
@@ -23,7 +23,7 @@ from trainop.runtime.objects.resource import Resource
 
 
 def admit_all(_new: Unstructured, _old: Unstructured | None) -> Judgement:
-    """The kind has no rules beyond its schema."""
+    """Accepts every job: the kind has no validation beyond its schema."""
     return Judgement()
 
 
@@ -34,30 +34,30 @@ def never_due(_job: Unstructured, _now: datetime) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What the shell needs of any kind. All functions are pure and never raise for what a job contains."""
+    """What the controllers need of a kind. All functions are pure and never raise, whatever a job contains."""
 
     resource: Resource
-    """Of the job, in the version that is watched."""
+    """The resource of the job, in the version that is watched."""
     name: str
     """The metric label `framework`, such as `pytorch`."""
     controller: str
     """Name of the controller, source of its events, and value of the label operator-name of all children."""
     companion_kinds: tuple[CompanionKind, ...] = ()
-    """Kinds of children beside pods and services, which are watched as well."""
+    """Kinds of owned objects that are watched in addition to pods and services."""
     plan: Callable[[Snapshot], Plan]
-    """What to do about one snapshot."""
+    """Snapshot -> the actions, status and events of one reconcile."""
     reject: Callable[[Snapshot, str], Plan]
-    """What to do when the API server refuses an object that the job cannot do without, with its message."""
+    """Snapshot and the API server's message -> the plan for a job that needs an object which the API server refused."""
     judge: Callable[[Unstructured, Unstructured | None], Judgement] = admit_all
-    """Validates a new job, or the update of an old one."""
+    """(new, old) -> validation of a created job, for which `old` is None, or of an updated one."""
     due: Callable[[Unstructured, datetime], float | None] = never_due
-    """Seconds until the next deadline of a job; None without one."""
+    """Seconds until the next deadline or the time to live of a job; None without one."""
     deleted_as: str = "Job"
-    """Ends the event reasons of a job that is deleted after its time to live: SuccessfulDelete`Job`."""
+    """Suffix of the event reason for a job deleted after its time to live: SuccessfulDelete`Job`."""
 
 
 def kind_of(framework: Framework, options: Options | None = None) -> Kind:
-    """The Kind of jobs that have a map of replica types."""
+    """The Kind of a Framework; `options` are the settings that validation depends on."""
     return Kind(
         resource=framework.resource,
         name=framework.name,

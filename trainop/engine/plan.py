@@ -311,8 +311,8 @@ def _notice(builder: PlanBuilder, arrangement: Arrangement) -> None:
     for pod in builder.children.pods.ours:
         if isinstance(pod, UnreadablePod):
             builder.warn_unreadable("Pod", pod.metadata.name, pod.fault)
-    if unreadable := arrangement.unreadable:
-        named = join_names(pod.metadata for pod in unreadable)
+    if invalid := arrangement.pods_without_slot:
+        named = join_names(pod.metadata for pod in invalid)
         text = "Not counted and not replaced, as their labels replica-type and replica-index name no replica"
         builder.warn("labels", "InvalidReplicaLabels", f"{text}: {named}")
     for claimed, kind in ((builder.children.pods, "Pod"), (builder.children.services, "Service")):

@@ -1,4 +1,7 @@
-"""Every replica has a slot, told by role and index; pods are sorted into the slots by their labels."""
+"""Replica slots: a slot is a role and an index, and at most one pod of the job holds it.
+
+Pods are assigned to slots by their labels and their name. Tallies, restarts and scaling are decided per slot.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,15 @@ class RoleSlots:
 
     role: Role
     pods: dict[int, Pod] = field(default_factory=dict)
-    """Index -> the living pod of the slot; only indices below `replicas`."""
+    """Index -> the pod that holds the slot and is not terminating; only indices below `replicas`."""
     terminating: dict[int, Pod] = field(default_factory=dict)
-    """Index -> a terminating pod that still has the slot's name."""
+    """Index -> a terminating pod that still occupies the slot's name."""
     surplus: list[Pod] = field(default_factory=list)
-    """Living pods beyond `replicas`, and those that have another name than their slot: they never count."""
+    """Pods, not terminating, with an index of `replicas` or above or with another name than their slot. Never
+    counted."""
 
     def vacancies(self) -> Iterator[int]:
-        """Indices that no pod occupies, not even a terminating one."""
+        """The indices without a pod, terminating ones included."""
         if len(self.pods) < self.role.replicas:
             for index in range(self.role.replicas):
                 if index not in self.pods and index not in self.terminating:
@@ -34,12 +38,12 @@ class RoleSlots:
 
     @property
     def full(self) -> bool:
-        """Every slot has its living pod."""
+        """Every slot has a pod that is not terminating."""
         return len(self.pods) == self.role.replicas
 
     def tally(self, container: str) -> Tally:
-        """Count the pods as replicaStatuses do: by phase, terminating ones only if they have succeeded. `container` is
-        the one whose exit code counts."""
+        """Counts the pods by phase, as in replicaStatuses. Terminating pods count only if they have succeeded.
+        `container` is the name of the container whose exit code decides `first_completed`."""
         tally = Tally()
         for pod in self.pods.values():
             match pod.status.phase:
@@ -64,25 +68,25 @@ def _has_completed(pod: Pod, container: str) -> bool:
 
 @dataclass(slots=True)
 class Arrangement:
-    """All pods of a job in their places."""
+    """All pods of a job by slot."""
 
     all_slots: list[RoleSlots]
     """In the framework's order of roles."""
     pods_of_removed_roles: list[Pod] = field(default_factory=list)
-    """Living pods of roles that the spec does not have any more."""
-    unreadable: list[Pod] = field(default_factory=list)
-    """Pods whose labels tell no slot."""
+    """Pods, not terminating, of roles that the spec no longer has."""
+    pods_without_slot: list[Pod] = field(default_factory=list)
+    """Pods whose labels replica-type and replica-index are missing or invalid."""
 
 
 def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
-    """Sort the job's own pods into slots, by labels and name."""
+    """Assigns the pods that the job owns to slots, by labels and name."""
     all_slots = {role.label: RoleSlots(role) for role in job.roles}
     name_of = {label: child_namer(job.name, slots.role) for label, slots in all_slots.items()}
     arrangement = Arrangement(list(all_slots.values()))
     for pod in pods:
         role, index = read_place(pod.metadata.labels)
         if index is None or role is None:
-            arrangement.unreadable.append(pod)
+            arrangement.pods_without_slot.append(pod)
         elif (slots := all_slots.get(role)) is None:
             if not pod.metadata.terminating:
                 arrangement.pods_of_removed_roles.append(pod)
@@ -92,7 +96,8 @@ def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
 
 
 def find_surplus(job: Job, children: Iterable[HasMetadata]) -> set[str]:
-    """The names of those whose slot the spec does not have (any more). None while it is doubtful what it has."""
+    """The names of the children whose slot the spec does not have. Empty if the spec has errors, because the roles are
+    then uncertain."""
     if job.errors:
         return set()
     replicas = {role.label: role.replicas for role in job.roles}
@@ -101,18 +106,18 @@ def find_surplus(job: Job, children: Iterable[HasMetadata]) -> set[str]:
 
 
 def read_place(labels: Mapping[str, str]) -> tuple[str | None, int | None]:
-    """The role and the index that the labels of a child tell; each None if it is not told. An index is a natural
-    number of at most ten digits."""
+    """The role label and the index in the labels of a child; each None if missing or invalid. An index has at most ten
+    ASCII digits."""
     return labels.get(REPLICA_TYPE), _parse_index(labels.get(REPLICA_INDEX, ""))
 
 
-@lru_cache(maxsize=16_384)  # asked of every child in every pass, and there are few different ones
+@lru_cache(maxsize=16_384)  # called for every child in every reconcile, with few distinct values
 def _parse_index(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
 
 
 def _place(slots: RoleSlots, index: int, pod: Pod, name: str) -> None:
-    """`name` is that of the slot; a namespace has one living pod of it."""
+    """Assigns a pod of the role. `name` is the name of the slot's pod."""
     is_in_slot = index < slots.role.replicas and pod.metadata.name == name
     if not pod.metadata.terminating:
         if is_in_slot:

@@ -1,4 +1,7 @@
-"""Pods that should have terminated: warned about, and deleted by force if the operator is told to."""
+"""Pods stuck terminating, usually because their node is gone: a Warning event, and forced deletion if enabled.
+
+`plan` and kinds with their own plan pass every terminating pod to `StuckPods.check`, then take over its results.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from trainop.engine.seen import Options, Pod
 from trainop.runtime.clock import read_time
 
 STUCK_AFTER = 300.0
-"""Seconds beyond its grace period after which a terminating pod is called stuck."""
+"""Seconds after the end of its grace period from which a terminating pod counts as stuck."""
 FORCE_DELETE_REQUEUE_DELAY = 60.0
+"""Seconds until a forced deletion is checked and repeated."""
 
 
 class StuckPods:
-    """Pods that should have gone: what to say of them, what to do, and when to look again (seconds)."""
+    """Collects `notices` and `actions` for stuck pods, and `requeue_after`, the seconds until the next check is due."""
 
     def __init__(self, now: datetime, options: Options) -> None:
         self._now = now
@@ -24,7 +28,8 @@ class StuckPods:
         self.requeue_after: float | None = None
 
     def check(self, pod: Pod, *, ours: bool) -> None:
-        """`deletionTimestamp` is when the grace period is over. Only our own pods are ever removed by force."""
+        """Checks one pod. Its `deletionTimestamp` is the end of the grace period. Only pods of the job are
+        force-deleted."""
         due = read_time(pod.metadata.deletion_timestamp)
         if due is None:
             return
