@@ -37,16 +37,16 @@ def claimed(pod: Pod) -> Claimed[Pod]:
 @pytest.mark.case("job-engine-35", "a")
 def test_own_and_matching_is_ours():
     found = claimed(make_pod())
-    assert [pod.metadata.name for pod in found.ours] == ["j-worker-0"]
+    assert [pod.metadata.name for pod in found.owned] == ["j-worker-0"]
     assert found.claims == []
 
 
 def test_the_labels_of_the_selector_are_all_that_it_takes():
     both = {key: value for key, value in labels("worker", 0).items() if "replica" not in key}
-    assert len(claimed(make_pod(labels=both)).ours) == 1
+    assert len(claimed(make_pod(labels=both)).owned) == 1
     for missing in both:
         rest = {key: value for key, value in both.items() if key != missing}
-        assert claimed(make_pod(labels=rest)).ours == []
+        assert claimed(make_pod(labels=rest)).owned == []
 
 
 @pytest.mark.case("job-engine-35", "b")
@@ -69,7 +69,7 @@ def test_own_with_changed_labels_is_released_and_its_name_not_used_in_this_pass(
 )
 def test_foreign_and_terminating_orphaned_pods_are_not_ours(fields: Json, where: str):
     found = claimed(make_pod(**fields))
-    assert found.ours == []
+    assert found.owned == []
     assert found.claims == []
     assert list(getattr(found, where)) == ["j-worker-0"]
 

@@ -244,11 +244,11 @@ def own_names_free() -> Any:
 
     def without_own(builder: PlanBuilder, role: Any, kind: str, indices: Any) -> list[int]:
         claimed: Any = builder.children.pods if kind == "Pod" else builder.children.services
-        ours, claimed.ours = claimed.ours, []
+        owned, claimed.owned = claimed.owned, []
         try:
             return free(builder, role, kind, indices)
         finally:
-            claimed.ours = ours
+            claimed.owned = owned
 
     return patch(replicas, "_available", without_own)
 

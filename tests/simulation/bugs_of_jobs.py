@@ -306,7 +306,7 @@ def limit_leaves_pods():
 @bug("Services are deleted only together with a pod of their name.")
 def services_outlive_vanished_pods():
     def swept(children: Children, policy: str, *surplus: Any) -> Any:
-        pods = {pod.metadata.name for pod in children.pods.ours}
+        pods = {pod.metadata.name for pod in children.pods.owned}
         found = sweep(children, policy, *surplus)
         return (action for action in found if isinstance(action, DeletePod) or action.name in pods)
 

@@ -84,7 +84,7 @@ def orphan_counted_before_adoption():
 
     def counted(*args: Any) -> Any:
         found = sort(*args)
-        found.ours += found.orphans.values()
+        found.owned += found.orphans.values()
         return found
 
     return patch(claim, "_claim", counted)

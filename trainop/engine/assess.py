@@ -68,7 +68,7 @@ def assess_job(
 ) -> Assessment:
     """Like `assess`, for a caller that has parsed the job and claimed its children. With `resumed` the restart history
     starts empty, because resuming a job resets it."""
-    pods = children.pods.ours
+    pods = children.pods.owned
     arrangement = arrange(job, pods)
     slots = arrangement.all_slots
     tallies = {each.role.type: each.tally(framework.container) for each in slots}

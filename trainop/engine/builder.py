@@ -83,7 +83,7 @@ class PlanBuilder:
     def has_pods(self) -> bool:
         """Whether pods of the job exist, including pods that lost its labels or its owner reference."""
         pods = self.children.pods
-        return bool(pods.ours or pods.claims)
+        return bool(pods.owned or pods.claims)
 
     def _had_pods(self) -> bool:
         """Whether the stored status or restart history shows that the job had pods. `startTime` alone is no proof,

@@ -29,7 +29,7 @@ ChildT = TypeVar("ChildT", Pod, Service)
 class Claimed(Generic[ChildT]):
     """The objects of one kind by ownership."""
 
-    ours: list[ChildT] = field(default_factory=list)
+    owned: list[ChildT] = field(default_factory=list)
     """The job is their controller, by UID."""
     claims: list[Adopt | Release] = field(default_factory=list)
     """Adoptions and releases to carry out."""
@@ -46,7 +46,7 @@ class Claimed(Generic[ChildT]):
 
     def uids(self) -> Iterator[str]:
         """The UIDs of owned objects and of orphans about to be adopted."""
-        return (child.metadata.uid for child in (*self.ours, *self.orphans.values()))
+        return (child.metadata.uid for child in (*self.owned, *self.orphans.values()))
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def _claim(
         matches = found.get(OPERATOR_NAME) == operator and found.get(JOB_NAME) == name
         if owner is not None and owner.uid == uid:
             if matches:
-                claimed.ours.append(child)
+                claimed.owned.append(child)
             else:
                 claimed.claims.append(Release(kind, metadata.name, metadata.uid))
                 claimed.foreign[metadata.name] = child

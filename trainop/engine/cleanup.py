@@ -20,14 +20,14 @@ def sweep(
     Orphans are left until a later reconcile finds them adopted.
     """
     kept = set(children.pods.orphans)
-    for pod in children.pods.ours:
+    for pod in children.pods.owned:
         name = pod.metadata.name
         if policy == "All" or (pod.status.phase in _UNFINISHED and (policy == "Running" or name in surplus)):
             if not pod.metadata.terminating:
                 yield delete_pod(pod)
         else:
             kept.add(name)
-    for service in children.services.ours:
+    for service in children.services.owned:
         metadata = service.metadata
         goes = metadata.name in surplus or policy != "None"
         if goes and metadata.name not in kept and not metadata.terminating:

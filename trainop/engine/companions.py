@@ -1,4 +1,8 @@
-"""What a job has beside its pods and services, such as an autoscaler: applied, kept as it should be, and removed."""
+"""Companions: objects that a job owns in addition to pods and services, such as an autoscaler.
+
+They are applied if missing, applied again if changed, and deleted if not needed any more. Server-side apply makes this
+idempotent.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,13 @@ from trainop.engine.framework import Companion, CompanionKind, selector
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
 
 FINGERPRINT = ANNOTATION_PREFIX + "fingerprint"
-"""What a companion was made from. Contents are not compared: the API server writes quantities and defaults its way."""
+"""Annotation with a hash of `Companion.inputs`. It shows that the content must change without comparing contents, which
+the API server rewrites (quantities, defaults)."""
 
 
 def reconcile_companions(builder: PlanBuilder, *, active: bool) -> bool:
-    """Apply the companions that the job should have and does not; delete the others that need not stay. A job that is
-    not `active` should have none. Returns whether pods may be created, as every companion that they wait for is ready.
-    """
+    """Applies missing and changed companions and deletes those that are not needed any more. A job that is not `active`
+    needs none. Returns whether pods may be created: every companion with a `ready` function exists and is ready."""
     job, framework, seen = builder.job, builder.framework, builder.seen
     asked = framework.companions(job, seen.options, seen.companions) if active and framework.companion_kinds else ()
     wanted = {(companion.kind.resource, companion.name): companion for companion in asked}
@@ -32,14 +36,14 @@ def reconcile_companions(builder: PlanBuilder, *, active: bool) -> bool:
 
 
 def _reconcile_one(builder: PlanBuilder, kind: CompanionKind, companion: Companion | None, found: Unstructured) -> None:
-    """`companion` is None if the job should not have `found`."""
+    """Applies or deletes one existing object. `companion` is None if the job does not need it."""
     metadata = found.metadata
     owner = metadata.controller
     if owner is None or owner.uid != builder.job.metadata.uid:
         if companion is not None and not metadata.terminating:
             builder.warn_name_taken(kind.resource.kind, companion.name)
     elif metadata.terminating:
-        pass  # its deletion triggers the next pass
+        pass  # its deletion triggers the next reconcile
     elif companion is None:
         if not kind.needed_by_pods:
             builder.actions.append(Delete(kind.resource, metadata.name, metadata.uid))
@@ -70,14 +74,14 @@ def _fingerprint(companion: Companion) -> str:
 
 
 def _differs(companion: Companion, found: Unstructured) -> bool:
-    """It was made from other facts, or somebody has changed a plain value of a field that we write."""
+    """Whether the object was made from other inputs, or another client has changed a scalar field that we manage."""
     if found.metadata.annotations.get(FINGERPRINT) != _fingerprint(companion):
         return True
     return not companion.kind.metadata_only and _deviates(companion.content(), found.raw)
 
 
 def _deviates(wanted: object, found: object) -> bool:
-    """Lists are not looked into."""
+    """Whether any scalar in `wanted` has another value in `found`. Lists are not compared."""
     if isinstance(wanted, dict):
         inner: Json = found if isinstance(found, dict) else {}
         return any(_deviates(value, inner.get(name)) for name, value in wanted.items())

@@ -1,4 +1,7 @@
-"""What trainop adds to the API: annotations of the job, the same for every kind, all of them off unless given."""
+"""Extensions of the API: annotations of the job, the same for every kind and all optional (`docs/annotations.md`).
+
+`parse` reads and validates them. Annotations are used because typed clients drop spec fields that they do not know.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,14 @@ from dataclasses import dataclass
 from trainop.engine.fields import Fields, find_word
 
 ANNOTATION_PREFIX = "trainop.kubeflow.org/"
-"""Annotations and not fields: typed clients drop spec fields that they do not know."""
 
 RESTART_SCOPE = ANNOTATION_PREFIX + "restart-scope"
-"""What is restarted when a pod is: that `pod`, all pods of its `role`, or all pods of the `job`."""
+"""Scope of a restart: the failed `pod`, all pods of its `role`, or all pods of the `job`."""
 SERVICE_MODE = ANNOTATION_PREFIX + "service-mode"
-"""Which replicas get a service: each `replica`, or only the `leader` where rendezvous needs no others. Goes over the
+"""Which replicas get a service: every `replica`, or only the `leader`s that other replicas connect to. Overrides the
 operator's `--service-mode`."""
 INFRA_RESTART_LIMIT = ANNOTATION_PREFIX + "infra-restart-limit"
-"""How many restarts through no fault of the user's code (eviction, preemption, node loss) before the job fails."""
+"""Limit of restarts after disruptions (eviction, preemption, node loss); beyond it the job fails."""
 
 SCOPES = ("pod", "role", "job")
 MODES = ("replica", "leader")
@@ -26,7 +28,7 @@ MAX_RESTART_LIMIT = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """The annotations as read; a wrong value counts as not given, unless only its case is wrong."""
+    """The parsed annotations. An invalid value counts as not given; a value in wrong case is accepted with an error."""
 
     restart_scope: str = "pod"
     service_mode: str | None = None
@@ -34,7 +36,7 @@ class Extensions:
 
 
 def read_extensions(fields: Fields, annotations: Mapping[str, str]) -> Extensions:
-    """What is wrong with them is noted in `fields`."""
+    """Parses the annotations; errors are added to `fields`."""
     return Extensions(
         restart_scope=_read_choice(fields, annotations, RESTART_SCOPE, SCOPES) or "pod",
         service_mode=_read_choice(fields, annotations, SERVICE_MODE, MODES),

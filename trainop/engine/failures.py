@@ -1,4 +1,8 @@
-"""What failed pods mean for the job: which are restarted, and which end it."""
+"""Failed pods: which of them are restarted, and which fail the job.
+
+Restart policies, exit codes and disruptions are evaluated here. `restarts` deletes the pods, `limits` applies
+`backoffLimit` to their number.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +17,40 @@ from trainop.engine.seen import Pod
 from trainop.engine.slots import RoleSlots
 
 WHOLE_JOB = "*"
-"""The restart group of all roles together."""
+"""Restart group of scope `job`: all roles together."""
 
 RETRYABLE_EXIT_CODE = 128
-"""Policy ExitCode restarts from here on: killed by a signal, or by choice of the program (`pkg/util/train`)."""
+"""Lowest exit code that policy ExitCode restarts: 128 + signal number, or chosen by the program (training-operator
+`pkg/util/train`)."""
 
 _USER_REASONS = frozenset({"", "DeadlineExceeded"})
-"""Pod status reasons that are the user's own doing; any other is the kubelet's or a controller's: Evicted, NodeLost,
-Preempting, Terminated, OutOfcpu, NodeAffinity, UnexpectedAdmissionError ..."""
+"""Pod status reasons of failures of the user's code. All others are disruptions, set by the kubelet or a controller:
+Evicted, NodeLost, Preempting, Terminated, OutOfcpu, NodeAffinity, UnexpectedAdmissionError ..."""
 
 
 class Restart(NamedTuple):
-    """A pod that gives way to a new one of the same name."""
+    """A pod to be deleted and replaced by a new one of the same name."""
 
     role: Role
     pod: Pod
     disrupted: bool
-    """Through no fault of the user's code."""
+    """Not a failure of the user's code (see `disrupted`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FatalFailure:
-    """Pods of a role that end the job."""
+    """Failed pods of one role that fail the job."""
 
     role: Role
     count: int
     exit_code: bool
-    """By an exit code that policy ExitCode does not retry."""
+    """The role has policy ExitCode, and the exit code is permanent."""
 
 
 @dataclass(slots=True)
 class Findings:
+    """The failed pods of all roles, by consequence."""
+
     restarts: list[Restart] = field(default_factory=list)
     fatal_failures: list[FatalFailure] = field(default_factory=list)
 
@@ -51,18 +58,18 @@ class Findings:
 def examine(
     framework: Framework, job: Job, all_slots: Iterable[RoleSlots], pods: Sequence[Pod], history: RestartHistory
 ) -> Findings:
-    """Look at the failed and the vanishing pods of all roles, in their order; `pods` are all that the job has.
-    Losses are noted in the history."""
+    """Classifies the failed and the externally deleted pods of all roles, in the order of roles. `pods` are all pods of
+    the job. Losses are recorded in the history."""
     all_slots = list(all_slots)
     history.clear_lost_beyond({slots.role.type: slots.role.replicas for slots in all_slots})
     findings = Findings()
-    wide = job.extensions.restart_scope != "pod"
+    in_groups = job.extensions.restart_scope != "pod"
     for slots in all_slots:
         role = slots.role
         final = 0
         for pod in slots.pods.values():
             uid = pod.metadata.uid
-            if pod.status.phase != "Failed" and not (wide and history.is_counted(uid)):
+            if pod.status.phase != "Failed" and not (in_groups and history.is_counted(uid)):
                 continue
             if history.is_counted(uid) or may_restart(framework, role, pod):
                 findings.restarts.append(Restart(role, pod, disrupted(pod)))
@@ -80,7 +87,8 @@ def examine(
 
 
 def _examine_terminating(findings: Findings, role: Role, index: int, pod: Pod, history: RestartHistory) -> int:
-    """A pod that somebody else is deleting; answers 1 if that ends the job now. Never begun, it is just replaced."""
+    """Classifies a pod that another client is deleting. Returns 1 if this fails the job, else 0. A pending pod is
+    simply replaced."""
     match pod.status.phase:
         case "Pending":
             return 0
@@ -97,11 +105,11 @@ def _examine_terminating(findings: Findings, role: Role, index: int, pod: Pod, h
 
 
 def may_restart(framework: Framework, role: Role, pod: Pod) -> bool:
-    """Whether the role's policy restarts this failed pod. Policy ExitCode restarts it also if it was disrupted or if
-    its exit code is lost: a program that handles SIGTERM ends with any code when its node shuts down, also with 0.
+    """Whether the role's policy restarts this failed pod. Policy ExitCode also restarts disrupted pods and pods without
+    an exit code, because a program that handles SIGTERM may exit with any code when its node shuts down.
 
-    A container that had completed with 0 before the disruption runs again nevertheless: in phase Failed the pod as a
-    whole has not succeeded, and the alternative is a job that fails because of its node."""
+    A container that had exited with 0 before the disruption runs again: the pod is in phase Failed, and otherwise the
+    job would fail because of its node."""
     if role.restart_policy != "ExitCode":
         return role.restart_policy != "Never"
     if disrupted(pod):
@@ -111,7 +119,7 @@ def may_restart(framework: Framework, role: Role, pod: Pod) -> bool:
 
 
 def disrupted(pod: Pod) -> bool:
-    """Whether the pod failed through no fault of the user's code."""
+    """Whether the pod failed because of its node or a controller, such as by eviction, preemption or node loss."""
     if pod.status.reason not in _USER_REASONS:
         return True
     conditions = pod.status.conditions
@@ -119,30 +127,31 @@ def disrupted(pod: Pod) -> bool:
 
 
 def restartable(job: Job, restarts: Sequence[Restart]) -> list[Restart]:
-    """Those that can be followed by new pods: a failed pod stays as long as its successor cannot be made."""
+    """The restarts whose replacement can be created. A failed pod is kept while the template of its restart group is
+    invalid."""
     held = {restart_group(job, role.type) for role in job.roles if not (role.has_valid_template and job.readable)}
     return [restart for restart in restarts if restart_group(job, restart.role.type) not in held]
 
 
 class NewRestarts(NamedTuple):
-    """Restarts that this pass has found and no earlier one has counted, by the budget that they fall under."""
+    """Number of restarts that are not yet in the restart history, by budget."""
 
     failures: int
     disruptions: int
 
 
 def restart_group(job: Job, role: str) -> str:
-    """Names what restarts together: a role, or all of the job."""
+    """The name of the group that restarts together: the role, or `WHOLE_JOB`."""
     return WHOLE_JOB if job.extensions.restart_scope == "job" else role
 
 
 def count_new_restarts(job: Job, findings: Findings, history: RestartHistory) -> NewRestarts:
-    """Each pod is a restart, or each circle of pods, which is a disruption if any pod of it was disrupted: its peers
-    fail because of that one."""
-    fresh = [restart for restart in findings.restarts if not history.is_counted(restart.pod.metadata.uid)]
+    """Counts new restarts: one per pod with scope `pod`, else one per restart group. A group restart is a disruption if
+    any of its pods was disrupted, because the others may have failed as a consequence."""
+    new = [restart for restart in findings.restarts if not history.is_counted(restart.pod.metadata.uid)]
     if job.extensions.restart_scope == "pod":
-        disruptions = sum(restart.disrupted for restart in fresh)
-        return NewRestarts(len(fresh) - disruptions, disruptions)
-    groups = {restart_group(job, restart.role.type) for restart in fresh}
-    disrupted = {restart_group(job, restart.role.type) for restart in fresh if restart.disrupted}
+        disruptions = sum(restart.disrupted for restart in new)
+        return NewRestarts(len(new) - disruptions, disruptions)
+    groups = {restart_group(job, restart.role.type) for restart in new}
+    disrupted = {restart_group(job, restart.role.type) for restart in new if restart.disrupted}
     return NewRestarts(len(groups - disrupted), len(disrupted))

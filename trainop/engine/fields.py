@@ -1,4 +1,8 @@
-"""Reads fields of unchecked JSON: whatever is wrong becomes a field error in the API server's words, never a crash."""
+"""`Fields`: reads typed values from unvalidated JSON and collects field errors in the API server's wording.
+
+No content raises an exception: each method returns a value of its type and adds an error if the input is invalid.
+Sizes of messages and numbers of errors are bounded.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +27,18 @@ from trainop.runtime.texts import LONGEST, cut, join_some
 T = TypeVar("T")
 
 MAX_SENTENCE_LENGTH = LONGEST - 128
-"""Bytes, so that there is room for what comes before it."""
+"""Bytes of a message made of errors; leaves room for the text before it."""
 
 MAX_INVALID_ENTRIES = 100
-"""Entries of one list."""
+"""Invalid entries of one list that are reported; the rest of the list is not read."""
 
 MAX_PATH_LENGTH = 256
 MAX_VALUE_LENGTH = 100
 
 
 def sentence(errors: Sequence[FieldError], more: int = 0) -> str:
-    """All errors in one line: the one alone, several as `[e1, e2]`, very many as `[e1, e2 ... (and 19,998 more)]`.
-    `more` counts those that are not among `errors`."""
+    """All errors in one line: `e1`, `[e1, e2]`, or if too long `[e1, e2 ... (and 19,998 more)]`. `more` is the number
+    of errors that are not in `errors`."""
     total = len(errors) + more
     if total == 1:
         return cut(str(errors[0]), MAX_SENTENCE_LENGTH)
@@ -42,14 +46,14 @@ def sentence(errors: Sequence[FieldError], more: int = 0) -> str:
 
 
 class Fields:
-    """A reader that gathers what is wrong; each method answers a value of its type whatever it is given."""
+    """Reader that collects errors. Each method returns a value of its type, whatever the input."""
 
     __slots__ = ("_errors", "more")
 
     def __init__(self) -> None:
         self._errors: list[FieldError] = []
         self.more = 0
-        """How many errors there are beside those in `errors`, which are like the last of these."""
+        """Number of further errors of the same type as the last of `errors`."""
 
     @property
     def errors(self) -> tuple[FieldError, ...]:
@@ -68,7 +72,7 @@ class Fields:
         self._add(path, INVALID, detail, _quote(value))
 
     def unreadable(self, path: str, detail: str) -> None:
-        """A value that cannot be shown."""
+        """Adds an error without a value, because the value cannot be decoded."""
         self._errors.append(FieldError(path, INVALID, detail))
 
     def duplicate(self, path: str, value: object, detail: str) -> None:
@@ -97,9 +101,8 @@ class Fields:
         return []
 
     def entries(self, path: str, values: list[Any], kind: type[T], read: Callable[[str, Any], T]) -> list[T]:
-        """The entries of a list: those that are as they should be are converted to `kind`, which costs little however
-        many there are; each other one is left to `read`, with its path. After `MOST_WRONG` of these the rest is not
-        read."""
+        """The entries of a list. Valid entries are converted to `kind` by msgspec, which is fast for large lists;
+        invalid ones are passed to `read` with their path. Reading stops after `MAX_INVALID_ENTRIES` invalid entries."""
         found: list[T] = []
         wrong = 0
         for place, value in enumerate(values):
@@ -133,7 +136,7 @@ class Fields:
         return False
 
     def integer(self, path: str, value: object, *, minimum: int | None = None, maximum: int = 2**31 - 1) -> int | None:
-        """A whole number from `least` to `most`; anything else, absence included, is None."""
+        """An integer from `minimum` to `maximum`; None if absent or invalid."""
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool):
@@ -149,8 +152,8 @@ class Fields:
     def choice(
         self, path: str, value: object, supported: tuple[str, ...], default: str, *, empty: str | None = None
     ) -> str:
-        """One of `supported`; absent, null and unknown are `default`, the last of them an error. An empty text is
-        `empty`, or the default too. A word in wrong case is an error, and that word."""
+        """One of `supported`. Absent, null and unknown values are `default`; unknown ones are errors. An empty string
+        is `empty` if given, else `default`. A supported value in wrong case is accepted with an error."""
         if value is None:
             return default
         if value == "":
@@ -162,13 +165,13 @@ class Fields:
 
 
 def find_word(value: object, supported: tuple[str, ...]) -> str | None:
-    """The one of `supported` that the value spells, whatever its case."""
+    """The supported value that equals `value` regardless of case, or None."""
     folded = value.casefold() if isinstance(value, str) else None
     return next((word for word in supported if word.casefold() == folded), None)
 
 
 def _quote(value: object) -> str:
-    """JSON, cut short: messages land in conditions and events. No more of the value is looked at than is shown."""
+    """The value as JSON, truncated. Only the part that is shown is encoded, because values may be huge."""
     pieces: list[str] = []
     size = 0
     for piece in _WRITER.iterencode(value[: MAX_VALUE_LENGTH + 1] if isinstance(value, str) else value):

@@ -19,7 +19,7 @@ from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.objects.resource import Resource
 
 GROUP = "kubeflow.org"
-OURS = "kubeflow.org/training-operator"
+THIS_OPERATOR = "kubeflow.org/training-operator"
 """The default of `spec.runPolicy.managedBy`."""
 RESTART_POLICIES = ("Always", "OnFailure", "Never", "ExitCode")
 OPERATOR_NAME = LABELS + "operator-name"
@@ -225,7 +225,7 @@ class Framework:
     """Validation message for a template without that container."""
     restart_policy: str = "Never"
     """The default of roles whose spec has none."""
-    manager: str = OURS
+    manager: str = THIS_OPERATOR
     """The value of `spec.runPolicy.managedBy` that means this operator."""
 
     is_master: Callable[[Job, Role, int], bool]

@@ -1,4 +1,4 @@
-"""What kinds with a leading role share: whose state is the job's state, and which replicas are called master."""
+"""Shared by kinds with a leading role: which role determines the state of the job, and which replicas are masters."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ WORKER = "Worker"
 
 
 def leader(job: Job, *types: str) -> Role | None:
-    """The first of these roles that the job has replicas of."""
+    """The first of these roles that has replicas in the job, or None."""
     return next((role for type_ in types if (role := job.role(type_)) is not None and role.replicas), None)
 
 
 def follow(role: Role | None, tallies: Mapping[str, Tally], *, enough: int | None = None) -> Progress:
-    """The state of this role is that of the job; it has succeeded when all of its replicas have, or `enough` of them.
-    No replicas are no success."""
+    """Progress of the job by the state of one role. It succeeds when all replicas of the role, or `enough` of them,
+    have succeeded. A role without replicas never succeeds."""
     if role is None:
         return Progress(running=False, succeeded=False)
     tally = tallies[role.type]
@@ -27,7 +27,7 @@ def follow(role: Role | None, tallies: Mapping[str, Tally], *, enough: int | Non
 
 
 def follow_first(*types: str) -> Callable[[Job, Mapping[str, Tally]], Progress]:
-    """The first of these roles that there is decides."""
+    """A `progress` function that follows the first of these roles that has replicas."""
 
     def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
         return follow(leader(job, *types), tallies)
@@ -36,15 +36,15 @@ def follow_first(*types: str) -> Callable[[Job, Mapping[str, Tally]], Progress]:
 
 
 def only_master(_job: Job, role: Role, _index: int) -> bool:
-    """The replicas of the role Master lead, and without that role nobody does."""
+    """Masters are the replicas of the role Master; a job without that role has none."""
     return role.type == MASTER
 
 
 def master_or_first(job: Job, role: Role, index: int) -> bool:
-    """The replicas of the role Master lead, or without that role the first one."""
+    """Masters are the replicas of the role Master, or replica 0 of a job without that role."""
     return role.type == MASTER if leader(job, MASTER) else index == 0
 
 
 def texts_by_master(job: Job) -> Texts:
-    """Upstream says the namespace of jobs that no master leads."""
+    """Upstream's messages include the namespace for jobs without a master."""
     return PLAIN_TEXTS if leader(job, MASTER) else QUALIFIED_TEXTS

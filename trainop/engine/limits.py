@@ -1,4 +1,4 @@
-"""The limits of `spec.runPolicy`: how often to try, how long to run, how long to stay after the end."""
+"""The limits of `spec.runPolicy`: back-off limit, active deadline, and time to live after the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Limit(enum.Enum):
 
     @property
     def message(self) -> str:
-        """Of the condition Failed, to be filled with the job's name (training-operator `pkg/controller.v1/common`)."""
+        """Format string of the condition Failed, with the job's name (training-operator `pkg/controller.v1/common`)."""
         return _MESSAGES[self]
 
 
@@ -37,25 +37,25 @@ _MESSAGES = {
 
 
 def exceeded(
-    job: Job, all_slots: Iterable[RoleSlots], findings: Findings, history: RestartHistory, fresh: NewRestarts
+    job: Job, all_slots: Iterable[RoleSlots], findings: Findings, history: RestartHistory, new: NewRestarts
 ) -> Limit | None:
-    """The limit of restarts that the job has reached, including the restarts of this pass."""
-    if _past_backoff(job, all_slots, findings, history, fresh.failures):
+    """The restart limit that the job has exceeded, counting the `new` restarts of this reconcile; None if none."""
+    if _past_backoff(job, all_slots, findings, history, new.failures):
         return Limit.BACKOFF
     limit = job.extensions.infra_restart_limit
-    if limit is not None and fresh.disruptions and history.disruptions + fresh.disruptions > limit:
+    if limit is not None and new.disruptions and history.disruptions + new.disruptions > limit:
         return Limit.INFRA
     return None
 
 
 def _past_backoff(
-    job: Job, all_slots: Iterable[RoleSlots], findings: Findings, history: RestartHistory, fresh: int
+    job: Job, all_slots: Iterable[RoleSlots], findings: Findings, history: RestartHistory, new_failures: int
 ) -> bool:
-    """Whether the user's code has failed more often than `backoffLimit` allows."""
+    """Whether failures of the user's code exceed `backoffLimit`."""
     limit = job.run_policy.backoff_limit
     if limit is None:
         return False
-    if fresh and history.failures + fresh > limit:
+    if new_failures and history.failures + new_failures > limit:
         return True
     if limit == 0 and findings.fatal_failures:
         return True
@@ -64,7 +64,7 @@ def _past_backoff(
 
 
 def _container_restarts(all_slots: Iterable[RoleSlots]) -> int:
-    """Restarts by the kubelet, of containers in pods that are Running now (training-operator `PastBackoffLimit`)."""
+    """Container restarts by the kubelet in pods that are Running (training-operator `PastBackoffLimit`)."""
     return sum(
         container.restart_count
         for slots in all_slots
@@ -76,7 +76,7 @@ def _container_restarts(all_slots: Iterable[RoleSlots]) -> int:
 
 
 def seconds_to_deadline(job: Job, status: Status, now: datetime) -> float | None:
-    """Until activeDeadlineSeconds are over since the start; None without deadline or start."""
+    """Seconds until activeDeadlineSeconds have passed since startTime; None without deadline or startTime."""
     deadline, start = job.run_policy.active_deadline, status.start_time
     if deadline is None or start is None:
         return None
@@ -84,9 +84,9 @@ def seconds_to_deadline(job: Job, status: Status, now: datetime) -> float | None
 
 
 def seconds_to_live(job: Job, status: Status, now: datetime) -> float | None:
-    """Until ttlSecondsAfterFinished are over since the end of a finished job; None without a time to live.
+    """Seconds until ttlSecondsAfterFinished have passed since the end of a finished job; None without a time to live.
 
-    A status that lacks completionTime (written by others) is read from its conditions.
+    If the status has no completionTime, the transition time of the terminal condition is used.
     """
     if job.run_policy.ttl is None:
         return None
@@ -95,7 +95,7 @@ def seconds_to_live(job: Job, status: Status, now: datetime) -> float | None:
 
 
 def seconds_to_due(raw: Unstructured, now: datetime) -> float | None:
-    """Until the next moment that the job itself sets: its deadline, or after its end its time to live. None without."""
+    """Seconds until the active deadline or, for a finished job, the end of its time to live; None if neither is set."""
     job = Job(raw.metadata, {}, run_policy=read_run_policy(raw))
     status = Status(raw.raw.get("status"), now)
     if job.run_policy.suspend:
@@ -104,7 +104,7 @@ def seconds_to_due(raw: Unstructured, now: datetime) -> float | None:
 
 
 def is_under_way(raw: Unstructured, now: datetime) -> bool:
-    """Whether time counts for the job: it has started, and is not suspended."""
+    """Whether the job has started and is not suspended, so that its deadline is running."""
     status = Status(raw.raw.get("status"), now)
     return status.start_time is not None and not status.is_true(SUSPENDED) and not read_run_policy(raw).suspend
 

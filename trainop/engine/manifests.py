@@ -1,4 +1,8 @@
-"""The pods and services of a job, as they are sent to the API server (training-operator `pkg/controller.v1/common`)."""
+"""Manifests: the pods and services of a job as JSON (training-operator `pkg/controller.v1/common`).
+
+What all replicas of a role share is encoded once per plan; the manifest of one replica is a copy with its name, labels
+and variables inserted. Large jobs are therefore cheap to create.
+"""
 
 from __future__ import annotations
 
@@ -16,54 +20,57 @@ from trainop.runtime.objects.field_error import FORBIDDEN, FieldError
 from trainop.runtime.objects.metadata import Json, owner_reference
 
 POD_RESTART_POLICY = {"ExitCode": "Never"}
-"""Where the policy of a role differs from that of its pods: whether to restart is ours to say then."""
+"""Restart policies of roles that pods do not know: with ExitCode the operator, not the kubelet, restarts."""
 
 MAX_VARIABLE_SIZE = 128 * 1024 - 1
-"""Bytes of `NAME=value`; with a longer one Linux starts no program (`MAX_ARG_STRLEN`, less the byte at the end)."""
+"""Bytes of `NAME=value`. With a longer variable `execve` fails (Linux `MAX_ARG_STRLEN`, minus the terminating byte)."""
 
 MAX_BODY_SIZE = 3 * 1024 * 1024
-"""Bytes of a request that the API server takes (kubernetes `staging/src/k8s.io/apiserver/pkg/server/config.go`,
+"""Bytes of a request body that the API server accepts (kubernetes `staging/src/k8s.io/apiserver/pkg/server/config.go`,
 `MaxRequestBodyBytes`)."""
 
 _PLACEHOLDER = msgspec.Raw(b"\0")
-"""Where something of one replica goes: JSON has this byte nowhere, in strings it is escaped."""
+"""Marks the places for values of one replica. Encoded JSON never contains this byte, because it is escaped in
+strings."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def child_name(job_name: str, role: Role, index: int) -> str:
-    """The name of a replica's pod and service."""
+    """The name of the pod and of the service of a replica."""
     return child_namer(job_name, role)(index)
 
 
 def child_namer(job_name: str, role: Role) -> Callable[[int], str]:
-    """`child_name` for many indices of one role."""
+    """Like `child_name`, for many indices of one role: index -> name."""
     name = f"{job_name}-{role.label}".replace("/", "-")
     return (lambda index: f"{name}-{index}") if role.indexed else (lambda _index: name)
 
 
 class _Template(NamedTuple):
-    """A pod of a role as JSON, with room for what only one replica has."""
+    """The JSON of a role's pods, cut at the places of name, labels and variables."""
 
     to_name: bytes
     to_labels: bytes
     labels: bytes
-    """Those of the template, an object that is still open."""
+    """The labels of the template, as a JSON object without its closing brace."""
     parts: list[bytes]
-    """The rest, cut where the variables go; the last one closes the pod."""
+    """The rest, cut at the places of the variables; the last part closes the pod."""
 
     def fill(self, name: str, labels: dict[str, str], env: bytes) -> bytes:
+        """The manifest of one replica; `env` is the JSON of its variables without brackets."""
         head = (self.to_name, _encode(name), self.to_labels, self.labels, _encode(labels)[1:], self.parts[0])
         return env.join([b"".join(head), *self.parts[1:]])
 
     def size(self, env: bytes) -> int:
-        """Bytes of a pod without its name and its own labels."""
+        """Bytes of a pod with these variables, without its name and the labels of its replica."""
         fixed = len(self.to_name) + len(self.to_labels) + len(self.labels) + sum(map(len, self.parts))
         return fixed + len(env) * (len(self.parts) - 1)
 
 
 class Manifests:
-    """Makes the children of one job. What they share is encoded once; then a child costs no more than a copy of it."""
+    """Encodes the pods and services of one job. May raise what `framework.additions` raises, such as
+    `TemplateError`."""
 
     def __init__(self, framework: Framework, job: Job, options: Options) -> None:
         self._framework = framework
@@ -80,7 +87,8 @@ class Manifests:
 
     @cached_property
     def size_error(self) -> FieldError | None:
-        """Why no program could start in the pods: a variable is too long for Linux, or a pod for a request."""
+        """The error of a job whose pods cannot work: a variable is too long for Linux, or a pod too large for a
+        request."""
         for role in filter(attrgetter("has_valid_template"), self._job.roles):
             at = f"spec.{self._framework.replica_specs}[{role.type}]"
             entries = self._environment(role, max(role.replicas, 1) - 1)
@@ -98,7 +106,7 @@ class Manifests:
         return None
 
     def _size_of_pod(self, role: Role, entries: Sequence[Json]) -> int:
-        """At least so many bytes. Of what is much too large the variables alone are counted."""
+        """A lower bound of the bytes of a pod. If the variables alone exceed the limit, the pod is not encoded."""
         variables = _encode(entries)[1:-1]
         if self._additions.in_all_containers:
             size = len(variables) * len(role.template["spec"]["containers"])
@@ -118,7 +126,7 @@ class Manifests:
         return self._template(role, bool(entries)).fill(name, labels, _encode(entries)[1:-1])
 
     def service(self, role: Role, index: int) -> bytes:
-        """Headless; it gives the pod its stable name. As JSON."""
+        """The manifest of one replica's headless service as JSON."""
         labels = self._labels(role, index)
         ports = self._ports.get(role.type)
         if ports is None:
@@ -198,18 +206,18 @@ class Manifests:
 
 
 def _size(text: str) -> int:
-    """Bytes of UTF-8; plain text, which may be long, is not copied."""
+    """Bytes of the text in UTF-8. ASCII text, which may be long, is not copied."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def _labels_of(role: Role) -> dict[str, str]:
-    """Those of the template."""
+    """The labels of the role's template."""
     return (role.template.get("metadata") or {}).get("labels") or {}
 
 
 def service_ports(ports: tuple[Port, ...]) -> list[Json]:
-    """One entry for each number and protocol, in the container's order; the first name given wins, and where names
-    are needed, a port without one is called after its number."""
+    """One entry per number and protocol, in the container's order. The first name of a port counts. If there are
+    several ports, which Kubernetes requires to be named, a port without a name is named after its number."""
     names: dict[tuple[int, str], str] = {}
     for port in ports:
         at = (port.number, port.protocol or "TCP")

@@ -1,7 +1,7 @@
-"""From a raw job to a `Job`: defaults applied, every rule checked, nothing that a user can write makes it raise.
+"""Parsing: from a raw job to a `Job` with defaults applied and every field validated. No content makes it raise.
 
-The rules and their words are those of training-operator's webhooks (`pkg/webhooks`, `pkg/common/util/webhooks.go`),
-and more where those let pass what can never run.
+Rules and messages are those of training-operator's webhooks (`pkg/webhooks`, `pkg/common/util/webhooks.go`), plus rules
+for jobs that those accept although they can never run. `readings` decides what a begun job does about each error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from trainop.engine.extensions import read_extensions
 from trainop.engine.fields import Fields
-from trainop.engine.framework import OURS, Framework, Replicas
+from trainop.engine.framework import THIS_OPERATOR, Framework, Replicas
 from trainop.engine.job import MAX_REPLICAS, UNKNOWN_REPLICAS, Job, Port, Role, RunPolicy
 from trainop.engine.manifests import child_name
 from trainop.engine.readings import apply_readings
@@ -27,7 +27,7 @@ CLEAN_POD_POLICIES = ("None", "Running", "All")
 NAME = "metadata.name"
 MAX_LABEL_LENGTH = 63
 MAX_UNKNOWN_ROLES = 20
-"""Roles that the kind does not have; more of them are only counted."""
+"""Unknown replica types that are reported one by one; further ones are only counted."""
 
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NOT_DNS_1035 = (
@@ -38,14 +38,14 @@ _NOT_DNS_1035 = (
 _TOO_LONG = f"must be no more than {MAX_LABEL_LENGTH} characters"
 
 
-def ignored(job: Unstructured, ours: str = OURS) -> bool:
-    """Whether `spec.runPolicy.managedBy` leaves the job to another controller: nothing is to be written."""
+def ignored(job: Unstructured, this_manager: str = THIS_OPERATOR) -> bool:
+    """Whether `spec.runPolicy.managedBy` assigns the job to another controller, so that nothing may be written."""
     manager = _run_policy_of(job.raw).get("managedBy")
-    return isinstance(manager, str) and manager != ours
+    return isinstance(manager, str) and manager != this_manager
 
 
 def parse(framework: Framework, raw: Unstructured) -> Job:
-    """Read a job of any content; what is wrong with it is in its `errors`."""
+    """Parses a job of any content. Invalid fields are listed in `Job.errors`."""
     fields = Fields()
     if raw.fault is not None:
         fields.unreadable(raw.fault.path or "job", raw.fault.detail)
@@ -61,13 +61,13 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
     framework.rules(job, fields)
     if not fields.errors:
         return job
-    weighed = apply_readings(framework.replica_specs, job, fields.errors, fields.more)
-    # What could not be read may be anywhere: the fault names one place, and there may be others.
-    return replace(weighed, readable=False) if raw.fault is not None else weighed
+    parsed = apply_readings(framework.replica_specs, job, fields.errors, fields.more)
+    # A decoding fault names one place, but others may be affected too.
+    return replace(parsed, readable=False) if raw.fault is not None else parsed
 
 
 def read_run_policy(raw: Unstructured) -> RunPolicy:
-    """That alone, without checking it."""
+    """The run policy alone; errors are ignored."""
     return _read_run_policy(Fields(), _run_policy_of(raw.raw))
 
 
@@ -77,11 +77,11 @@ def _run_policy_of(raw: Json) -> Json:
     return policy if isinstance(policy, dict) else {}
 
 
-def _read_run_policy(fields: Fields, raw: object, ours: str = OURS) -> RunPolicy:
+def _read_run_policy(fields: Fields, raw: object, this_manager: str = THIS_OPERATOR) -> RunPolicy:
     at = "spec.runPolicy"
     policy = fields.mapping(at, raw)
     if policy.get("managedBy") is not None:
-        fields.choice(f"{at}.managedBy", policy["managedBy"], (MULTIKUEUE, ours), ours)
+        fields.choice(f"{at}.managedBy", policy["managedBy"], (MULTIKUEUE, this_manager), this_manager)
     return RunPolicy(
         clean_pod_policy=_read_clean_pod_policy(fields, f"{at}.cleanPodPolicy", policy.get("cleanPodPolicy")),
         ttl=fields.integer(f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished"), minimum=0),
@@ -94,7 +94,8 @@ def _read_run_policy(fields: Fields, raw: object, ours: str = OURS) -> RunPolicy
 
 
 def _read_clean_pod_policy(fields: Fields, path: str, value: object) -> str:
-    """An empty text acts as All, as upstream; unknown ones, which upstream takes for All too, keep what there is."""
+    """An empty string means All, as upstream. Unknown values, which upstream treats as All too, mean None: deletion
+    cannot be undone."""
     return fields.choice(path, value, CLEAN_POD_POLICIES, "None", empty="All")
 
 
@@ -116,7 +117,7 @@ def _read_roles(framework: Framework, fields: Fields, spec: Json) -> Iterator[Ro
 
 
 def _match_keys(framework: Framework, fields: Fields, at: str, raw: Json) -> dict[str, tuple[str, object]]:
-    """Canonical type -> key as the user spelled it, and value; spelling does not depend on case."""
+    """Canonical type -> (key as spelled by the user, value). Keys match regardless of case."""
     canonical = {type_.lower(): type_ for type_ in framework.roles}
     spelled: dict[str, tuple[str, object]] = {}
     unknown: list[str] = []
@@ -154,8 +155,8 @@ def _read_role(framework: Framework, fields: Fields, at: str, type_: str, raw: o
 
 
 def _read_replicas(fields: Fields, path: str, value: object, limits: Replicas) -> int:
-    """The default if not given. Of a number outside the kind's limits, the nearest one that they allow. What is no
-    number at all may mean any count."""
+    """The number of replicas: the default if not given, the nearest valid number if outside the kind's limits, and
+    `UNKNOWN_REPLICAS` if it is not an integer."""
     count = fields.integer(path, value, minimum=None if limits.minimum else 0, maximum=MAX_REPLICAS)
     if count is None:
         return limits.default if value is None else UNKNOWN_REPLICAS
@@ -168,7 +169,7 @@ def _read_replicas(fields: Fields, path: str, value: object, limits: Replicas) -
 
 
 def _read_template(framework: Framework, fields: Fields, at: str, template: Json) -> tuple[Port, ...]:
-    """Check what the manifests build upon, and answer the ports of the framework's container."""
+    """Validates the fields that manifests use. Returns the ports of the framework's container."""
     metadata = fields.mapping(f"{at}.metadata", template.get("metadata"))
     fields.mapping(f"{at}.metadata.labels", metadata.get("labels"))
     fields.mapping(f"{at}.metadata.annotations", metadata.get("annotations"))
@@ -192,7 +193,7 @@ def _read_template(framework: Framework, fields: Fields, at: str, template: Json
 
 
 class _Container(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """What manifests build upon, and what no container can do without."""
+    """The fields of a container that manifests use or that every container must have."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
     image: Annotated[str, msgspec.Meta(min_length=1)]
@@ -224,7 +225,7 @@ def _read_port(fields: Fields, at: str, raw: object) -> Port:
 
 
 def _check_name(fields: Fields, job: Job) -> None:
-    """A service bears the name of each replica, and a service's name is a DNS label."""
+    """Validates the job's name: every replica has a service named after it, and service names are DNS labels."""
     name, at = job.name, NAME
     wrong = [] if _DNS_1035.fullmatch(name) else [_NOT_DNS_1035]
     if len(name) > MAX_LABEL_LENGTH:

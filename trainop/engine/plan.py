@@ -1,8 +1,8 @@
-"""From one snapshot to one plan: the flow that all kinds share (job-engine, `ReconcileJobs` of training-operator).
+"""Planning: from one snapshot to one `Plan`, the flow that all frameworks share (training-operator `ReconcileJobs`).
 
-Read from the top: a job that is finished is tidied up; one that cannot run is refused; a suspended one gives its pods
-back; any other advances: it succeeds, or meets a limit, or fails, or else its replicas are restarted, removed and
-created until they are what the spec says.
+In order: a finished job is cleaned up; an invalid one is failed; a suspended one loses its pods. Any other job is
+assessed (`assess`): it succeeds, exceeds a limit or fails, or else its replicas are restarted, removed and created
+until they match the spec. Pure: time and settings are part of the snapshot.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VALIDATION = "FailedValidation"
 
 
 def plan(framework: Framework, seen: Snapshot) -> Plan:
-    """What to do about `seen`. Pure, and never raises for what a job contains."""
+    """Plans one reconcile. Pure, and never raises, whatever the job contains."""
     if ignored(seen.job, framework.manager) or seen.job.metadata.terminating:
         return Plan()
     builder = _begin(framework, seen)
@@ -52,7 +52,7 @@ def plan(framework: Framework, seen: Snapshot) -> Plan:
 
 
 def reject(framework: Framework, seen: Snapshot, message: str) -> Plan:
-    """Fail the job because the API server refused a manifest made from its template, with the server's `message`."""
+    """Plans the failure of a job because the API server refused one of its manifests with `message`."""
     builder = _begin(framework, seen)
     if builder.status.finished:
         return Plan()
@@ -66,13 +66,13 @@ def _begin(framework: Framework, seen: Snapshot) -> PlanBuilder:
 
 
 def _find_fatal_errors(builder: PlanBuilder) -> str:
-    """What keeps the job from ever running; empty if nothing does."""
+    """The errors that keep the job from ever running, as one sentence; empty if there are none."""
     errors = find_errors(builder.job, lambda: builder.manifests)
     return sentence(errors, builder.job.more_errors) if errors else ""
 
 
 def _describe_errors(builder: PlanBuilder) -> str:
-    """What validation says of the job; empty if nothing."""
+    """The validation errors of the job as one sentence; empty if there are none."""
     return sentence(builder.job.errors, builder.job.more_errors) if builder.job.errors else ""
 
 
@@ -81,11 +81,11 @@ def _note_creation(builder: PlanBuilder) -> None:
         builder.count("created")
 
 
-# The end --------------------------------------------------------------------------------------------------------------
+# Finished -------------------------------------------------------------------------------------------------------------
 
 
 def _tidy_up(builder: PlanBuilder) -> Plan:
-    """Of a finished job only the clean-up and its time to live are left."""
+    """A finished job is cleaned up, and deleted after its time to live."""
     job, status = builder.job, builder.status
     if status.is_true(SUCCEEDED):
         status.retire_active(into="succeeded")
@@ -100,7 +100,8 @@ def _tidy_up(builder: PlanBuilder) -> Plan:
 
 
 def _finish(builder: PlanBuilder, *, abrupt: bool = False) -> Plan:
-    """The terminal condition is set: write it before anything is cleaned up. `abrupt`: see `_clean_up`."""
+    """Completes a plan that has set a terminal condition. The status is written before the clean-up. `abrupt`: see
+    `_clean_up`."""
     builder.status.complete()
     if builder.status.is_true(SUCCEEDED):
         builder.status.retire_active(into="succeeded")
@@ -112,18 +113,18 @@ def _finish(builder: PlanBuilder, *, abrupt: bool = False) -> Plan:
 
 
 def _clean_up(builder: PlanBuilder, *, abrupt: bool) -> None:
-    """Delete what `cleanPodPolicy` does not keep. Of a job that a limit or a refusal ended abruptly, pods may still
-    run: they are deleted under each policy."""
+    """Deletes what `cleanPodPolicy` does not keep. With `abrupt`, a limit or a refusal ended the job while pods were
+    running; these are deleted under every policy."""
     policy = builder.job.run_policy.clean_pod_policy
     if policy != "All" and abrupt:
         policy = "Running"
     children = builder.children
-    surplus = find_surplus(builder.job, (*children.pods.ours, *children.services.ours))
+    surplus = find_surplus(builder.job, (*children.pods.owned, *children.services.owned))
     builder.actions += sweep(children, policy, surplus)
 
 
 def _ended_abruptly(builder: PlanBuilder) -> bool:
-    """Whether an earlier pass failed the job because of a limit or a refusal."""
+    """Whether an earlier reconcile failed the job because of a limit or a refusal."""
     failed = builder.status.find(FAILED) or {}
     if failed.get("status") != "True":
         return False
@@ -151,7 +152,7 @@ def _fail(
 
 
 def _fail_at_limit(builder: PlanBuilder, limit: Limit, history: RestartHistory) -> Plan:
-    """All pods are deleted, so that none is active any more. The annotation makes later passes delete them too."""
+    """Fails the job and deletes its pods. The annotation makes later reconciles continue with the deletion."""
     history.stopped = limit.value
     builder.annotations[RESTARTS] = history.text(builder.children.pods.uids())
     builder.status.retire_active()
@@ -171,7 +172,7 @@ def _fail_because(builder: PlanBuilder, fatal_failure: FatalFailure, progress: P
 
 
 def _refuse(builder: PlanBuilder, problem: str) -> Plan:
-    """The job can never run as it is."""
+    """Fails a job that can never run, such as an invalid one."""
     builder.status.retire_active()
     return _fail(builder, _validation_text(builder, problem), reason=VALIDATION, event_type="Warning", abrupt=True)
 
@@ -185,13 +186,13 @@ def _fill_text(builder: PlanBuilder, text: str, **facts: object) -> str:
     return text.format(kind=builder.framework.kind, name=job.name, namespace=job.namespace, **facts)
 
 
-# Pauses ---------------------------------------------------------------------------------------------------------------
+# Suspension -----------------------------------------------------------------------------------------------------------
 
 
 def _suspend(builder: PlanBuilder) -> Plan:
-    """Give back all pods and services, whatever the clean-up policy; startTime stays.
+    """Deletes all pods and services, whatever the clean-up policy; startTime is kept.
 
-    The status goes first: were the job resumed between the two, its dying pods would pass for failures.
+    The status is written first: if the job were resumed in between, its terminating pods would count as failures.
     """
     status, reason = builder.status, builder.reason(SUSPENDED)
     builder.actions += sweep(builder.children, "All")
@@ -200,15 +201,14 @@ def _suspend(builder: PlanBuilder) -> Plan:
     text = f"{builder.framework.kind} {builder.job.name} is suspended."
     if status.is_true(RUNNING):
         status.set(RUNNING, reason, text, status="False")
-    fresh = status.set(SUSPENDED, reason, text)
-    if fresh:
+    changed = status.set(SUSPENDED, reason, text)
+    if changed:
         builder.event(reason, text)
-    return builder.plan(status_first=fresh)
+    return builder.plan(status_first=changed)
 
 
 def _wait_for_old_pods(builder: PlanBuilder) -> Plan:
-    """Resumed while pods from before are still there: the job stays suspended until they have gone, so that their end
-    is not taken for a failure of the new ones."""
+    """A resumed job stays suspended until its old pods are gone, so that their end does not count as a failure."""
     builder.actions += sweep(builder.children, "All")
     return builder.plan()
 
@@ -224,24 +224,25 @@ def _resume(builder: PlanBuilder) -> None:
 
 def _check_terminating_pods(builder: PlanBuilder) -> None:
     stuck = StuckPods(builder.seen.wall or builder.seen.now, builder.seen.options)
-    for pod in builder.children.pods.ours:
+    for pod in builder.children.pods.owned:
         if pod.metadata.deletion_timestamp is not None:
-            stuck.check(pod, ours=True)
+            stuck.check(pod, owned=True)
     for pod in builder.children.pods.being_removed.values():
-        stuck.check(pod, ours=False)
+        stuck.check(pod, owned=False)
     builder.actions += stuck.actions
     builder.notices += stuck.notices
     builder.requeue_after(stuck.requeue_after)
 
 
-# The way there --------------------------------------------------------------------------------------------------------
+# Running --------------------------------------------------------------------------------------------------------------
 
 
 def _proceed(builder: PlanBuilder) -> Plan:
-    """The status of a resumed job goes first: as long as it says Suspended, pods are taken for those from before."""
+    """Continues a job that is neither finished nor suspended. The status of a resumed job is written first: while it
+    says Suspended, pods count as those from before the suspension."""
     resumed = builder.status.is_true(SUSPENDED)
     if resumed:
-        if builder.children.pods.ours or builder.children.pods.orphans:
+        if builder.children.pods.owned or builder.children.pods.orphans:
             return _wait_for_old_pods(builder)
         _resume(builder)
     if builder.job.errors:
@@ -252,7 +253,7 @@ def _proceed(builder: PlanBuilder) -> Plan:
 
 
 def _advance(builder: PlanBuilder) -> Plan:
-    """One step of a job that is to run."""
+    """Decides by the assessment: success, limit, failure, or restarts and scaling."""
     framework, job, status = builder.framework, builder.job, builder.status
     if status.start_time is None:
         status.start()
@@ -280,15 +281,15 @@ def _advance(builder: PlanBuilder) -> Plan:
 
 
 def _write_history(builder: PlanBuilder, history: RestartHistory) -> None:
-    """The job goes on: a limit that an earlier pass noted, without being able to write the condition, does not count
-    any more."""
+    """Writes the history of a job that continues. A limit that an earlier reconcile recorded without being able to
+    write the condition is removed."""
     if history.changed or history.stopped:
         history.stopped = ""
         builder.annotations[RESTARTS] = history.text(builder.children.pods.uids())
 
 
 def _count_failed_pods(builder: PlanBuilder, found: Assessment) -> None:
-    """Once each: a pod to be restarted is settled thereafter, a fatality is the job's end."""
+    """Counts each failed pod once: restarted pods are in the history afterwards, and a fatal failure ends the job."""
     restarts = (pod for _, pod, _ in found.findings.restarts if pod.status.phase == "Failed")
     count = sum(not found.history.is_counted(pod.metadata.uid) for pod in restarts)
     count += sum(fatal_failure.count for fatal_failure in found.findings.fatal_failures)
@@ -297,7 +298,7 @@ def _count_failed_pods(builder: PlanBuilder, found: Assessment) -> None:
 
 
 def _restart_pending(builder: PlanBuilder, found: Assessment) -> bool:
-    """A restarted replica is not back yet."""
+    """Whether a restarted replica has not been replaced yet."""
     return builder.status.is_true(RESTARTING) and any(not slots.full for slots in found.role_slots)
 
 
@@ -307,8 +308,8 @@ def _set_running(builder: PlanBuilder) -> None:
 
 
 def _notice(builder: PlanBuilder, arrangement: Arrangement) -> None:
-    builder.notices += notice_symptoms(builder.framework, builder.children.pods.ours)
-    for pod in builder.children.pods.ours:
+    builder.notices += notice_symptoms(builder.framework, builder.children.pods.owned)
+    for pod in builder.children.pods.owned:
         if isinstance(pod, UnreadablePod):
             builder.warn_unreadable("Pod", pod.metadata.name, pod.fault)
     if invalid := arrangement.pods_without_slot:

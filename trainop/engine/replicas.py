@@ -1,4 +1,4 @@
-"""Scaling: which children are too many, and which are missing."""
+"""Scaling: deletes surplus pods and services, and creates missing ones."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from trainop.engine.seen import Pod, Service
 from trainop.engine.slots import RoleSlots, read_place
 
 MAX_PER_PLAN = 500
-"""Pods, and services, that one plan creates at most, and pods that it takes away as too many: each of them brings the
-next pass, and the history has room for them."""
+"""Maximum per plan of created pods, of created services, and of deleted surplus pods. The events of these children
+trigger the next reconcile, which continues. The restart history has room for this many entries."""
 NAME_OCCUPIED_REQUEUE_DELAY = 30.0
-"""Seconds until the next look at a name whose holder is going; its end wakes the job before that."""
+"""Seconds until an occupied name is checked again. Usually the deletion event of its object triggers a reconcile
+first."""
 
 
 def remove_surplus(builder: PlanBuilder, found: Assessment) -> None:
-    """Delete what the spec does not ask for (any more): higher indices, whole roles, and what has no slot's name. Roles
-    stay while the spec has errors: one that is missing may be misspelt."""
+    """Deletes pods that the spec does not ask for: indices above `replicas`, removed roles, and pods with a wrong name.
+    Pods of removed roles are kept while the spec has errors, because the role may only be misspelt."""
     removed = () if builder.job.errors else found.arrangement.pods_of_removed_roles
     surplus = (*(pod for slots in found.role_slots for pod in slots.surplus), *removed)
     for pod in surplus[:MAX_PER_PLAN]:
@@ -39,8 +40,8 @@ def remove_surplus(builder: PlanBuilder, found: Assessment) -> None:
 
 
 def create_missing(builder: PlanBuilder, found: Assessment, *, gated: bool = False) -> None:
-    """Create what is missing, services before pods, leaders before others; delete services that are too many. No pod
-    is created while companions are not ready for it (`gated`)."""
+    """Creates missing services and pods, leaders first, and deletes surplus services. With `gated`, companions are not
+    ready and no pods are created."""
     present = _sort_services(builder, found.role_slots)
     busy = restarting_groups(builder.job, found)
     for slots in found.role_slots:
@@ -49,7 +50,7 @@ def create_missing(builder: PlanBuilder, found: Assessment, *, gated: bool = Fal
             continue
         services = _available(builder, role, "Service", _lacking_services(builder, role, present[role.label]))
         pods = [] if gated else _available(builder, role, "Pod", _vacant(builder, slots, busy, found.history))
-        if pods and (size_error := builder.manifests.size_error):  # scaled too far: those that run go on
+        if pods and (size_error := builder.manifests.size_error):  # scaled beyond a size limit: running pods continue
             builder.warn("overlong", "FailedCreatePod", f"Error creating: {size_error.detail}")
             continue
         builder.actions += _create(builder, role, services, pods)
@@ -61,7 +62,8 @@ def create_missing(builder: PlanBuilder, found: Assessment, *, gated: bool = Fal
 def _create(
     builder: PlanBuilder, role: Role, services: Sequence[int], pods: Sequence[int]
 ) -> Iterator[CreateService | CreatePod]:
-    """A service right before the pod of its index: what is beyond the cap of a pass are then the last of both."""
+    """Creations ordered by index, each service before the pod of its index, so that the cap of a reconcile postpones
+    the highest indices of both."""
     manifests, job = builder.manifests, builder.job.name
     wanted: list[tuple[int, type[CreateService | CreatePod], Callable[[Role, int], bytes]]] = [
         *((index, CreateService, manifests.service) for index in services),
@@ -72,7 +74,7 @@ def _create(
 
 
 def _vacant(builder: PlanBuilder, slots: RoleSlots, busy: set[str], history: RestartHistory) -> Iterator[int]:
-    """The vacancies of the role, unless it is to wait for pods to go, or after restarts in a row."""
+    """The vacant indices of the role; none while its group waits for pods to terminate or is in back-off."""
     group = restart_group(builder.job, slots.role.type)
     if group in busy:
         return
@@ -84,11 +86,11 @@ def _vacant(builder: PlanBuilder, slots: RoleSlots, busy: set[str], history: Res
 
 
 def _sort_services(builder: PlanBuilder, all_slots: Iterable[RoleSlots]) -> dict[str, set[int]]:
-    """Role label -> indices that have a service."""
+    """Role label -> indices that have a service. Surplus services are deleted."""
     roles = {slots.role.label: slots.role for slots in all_slots}
     name_of = {label: child_namer(builder.job.name, role) for label, role in roles.items()}
     present: dict[str, set[int]] = {label: set() for label in roles}
-    for service in builder.children.services.ours:
+    for service in builder.children.services.owned:
         metadata = service.metadata
         label, index = read_place(metadata.labels)
         if index is None or label is None:
@@ -102,6 +104,7 @@ def _sort_services(builder: PlanBuilder, all_slots: Iterable[RoleSlots]) -> dict
 
 
 def _lacking_services(builder: PlanBuilder, role: Role, present: set[int]) -> Iterator[int]:
+    """The indices that need a service, by the kind and the service mode, and have none."""
     services = builder.framework.roles[role.type].services
     if len(present) == role.replicas or services is Services.NONE:
         return
@@ -112,20 +115,22 @@ def _lacking_services(builder: PlanBuilder, role: Role, present: set[int]) -> It
 
 
 def _available(builder: PlanBuilder, role: Role, kind: str, indices: Iterator[int]) -> list[int]:
-    """Those of the `indices` whose names nobody occupies, as many as one plan creates. An own child that somebody has
-    labelled as another replica, or as none, keeps its name until it has gone."""
+    """The first `MAX_PER_PLAN` of `indices`, without those whose names are occupied. A child of the job that was
+    relabelled as another replica occupies its name until it is gone."""
     claimed: Claimed[Pod] | Claimed[Service] = builder.children.pods if kind == "Pod" else builder.children.services
     wanted = list(islice(indices, MAX_PER_PLAN))
     if not wanted:
         return wanted
-    going = {child.metadata.name for child in claimed.ours} | claimed.being_removed.keys() | claimed.orphans.keys()
+    going = {child.metadata.name for child in claimed.owned} | claimed.being_removed.keys() | claimed.orphans.keys()
     unreadable = builder.seen.unreadable.get(kind, {})
     free: list[int] = []
     for index in wanted:
         name = child_name(builder.job.name, role, index)
         if name in unreadable:
             builder.warn_unreadable(kind, name, unreadable[name])
-            builder.requeue_after(NAME_OCCUPIED_REQUEUE_DELAY)  # its end wakes nobody, as nobody knows whose it was
+            builder.requeue_after(
+                NAME_OCCUPIED_REQUEUE_DELAY
+            )  # its owner is unknown, so that its deletion triggers no reconcile
         elif name in claimed.foreign:
             builder.warn_name_taken(kind, name)
         elif name in going:

@@ -1,8 +1,9 @@
-"""The restarts of a job, kept in an annotation of it: counted once for each pod, however often a pass is repeated.
+"""Restart history: the restarts of a job, stored in an annotation of the job and counted once per pod UID.
 
-Two budgets: failures of the user's code count against `backoffLimit`; disruptions (eviction, preemption, node loss,
-deletion by others) are counted apart and not limited. Whatever the budget, a role whose new pods fail as well is
-restarted at a slower pace each time: what can never start must not keep the cluster busy.
+It is written before a pod is deleted, so that repeating a reconcile counts nothing twice. Failures of the user's code
+count towards `backoffLimit`; disruptions (eviction, preemption, node loss, deletion by other clients) are counted
+apart, by default without limit. Repeated restarts of a role are delayed by an exponential back-off, so that a program
+that can never start does not load the cluster.
 """
 
 from __future__ import annotations
@@ -23,34 +24,35 @@ from trainop.runtime.clock import read_time
 
 RESTARTS = ANNOTATION_PREFIX + "restarts"
 MAX_BACKOFF = 300.0
-"""Seconds."""
+"""Longest delay between restarts, in seconds."""
 BACKOFF_RESET_AFTER = 600.0
-"""Seconds without a restart after which the next one counts as the first."""
+"""Seconds without a restart after which the back-off starts again."""
 MAX_COUNT = 2**31 - 1
-"""A stored count above it was not written by us."""
+"""Largest valid count; larger stored values are ignored."""
 MAX_ROUNDS = 32
-"""Entries of rounds that are read: far more than any kind has roles."""
+"""Stored entries of rounds that are read; no kind has as many roles."""
 
 DIGEST_LENGTH = 8
+"""Letters of the digest of a pod UID."""
 SHORT = 5
-"""Letters of a digest: usually, and in the entry of a lost pod, where the index of its slot takes the other three."""
+"""Letters of the digest in the entry of a lost pod; the index of its slot takes the other three."""
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
 _LOST = re.compile(f"[-_A-Za-z0-9]{{{DIGEST_LENGTH}}}")
 
 
 class Rounds(NamedTuple):
-    """How often a role was restarted in a row, and when last. Pods that fail together are one round."""
+    """Number and time of the latest consecutive restarts of a restart group. Pods that fail together are one round."""
 
     number: int
     last: datetime
 
 
 class RestartHistory:
-    """Reads the annotation, takes entries, and writes it anew. Content that is not ours counts as none.
+    """The parsed annotation with methods to add entries; `text` returns its new value. Invalid content counts as empty.
 
-    Pods appear as short digests of their UIDs, one after another, so that 30,000 of them fit into the 256 KiB that the
-    API server allows all annotations of an object; an entry goes when its pod has gone.
-    The job's UID is part of it: a copy of the job's manifest, annotations included, begins with no restarts.
+    Pods are stored as short digests of their UIDs without separators, so that 30,000 of them fit into the 256 KiB that
+    the API server allows for all annotations of an object. Entries are dropped when their pods are gone. The annotation
+    contains the job's UID, so that a copied manifest starts with an empty history.
     """
 
     def __init__(self, job_uid: str, annotations: Mapping[str, str]) -> None:
@@ -58,16 +60,17 @@ class RestartHistory:
         if stored.get("job") != job_uid:
             stored = {}
         self._job_uid = job_uid
-        self.failures = _natural(stored.get("failures"))
-        self.disruptions = _natural(stored.get("disruptions"))
+        self.failures = _read_count(stored.get("failures"))
+        self.disruptions = _read_count(stored.get("disruptions"))
         self._counted = _unpack(stored.get("settled"))
         self._lost = dict(_read_lost(stored.get("lost")))
         self._rounds = dict(_read_rounds(stored.get("rounds")))
         stopped = stored.get("stopped")
         self.stopped = stopped if isinstance(stopped, str) else ""
-        """The limit that ended the job (`limits.Limit`): its pods are deleted whatever `cleanPodPolicy` says. Empty
-        unless a limit was reached."""
+        """The exceeded limit that failed the job (`limits.Limit`), or empty. The pods of such a job are deleted under
+        every `cleanPodPolicy`."""
         self.changed = False
+        """Whether entries were added or removed since reading, so that the annotation must be written."""
 
     @property
     def used(self) -> bool:
@@ -75,24 +78,25 @@ class RestartHistory:
         return bool(self.failures or self.disruptions or self._counted or self._lost or self._rounds)
 
     def is_counted(self, pod_uid: str) -> bool:
-        """The pod is counted already, or deleted by ourselves: its end means nothing new."""
+        """Whether the pod's restart is counted, or the operator itself deletes the pod: its end is then not a new
+        failure."""
         return bool(self._counted) and _digest(pod_uid) in self._counted
 
     def mark_counted(self, pod_uid: str) -> None:
-        """We are about to delete the pod."""
+        """Marks the pod before the operator deletes it."""
         if not self.is_counted(pod_uid):
             self._counted.add(_digest(pod_uid))
             self.changed = True
 
     def count(self, failures: int, disruptions: int) -> None:
-        """So many restarts more of each budget; their pods are to be settled."""
+        """Adds restarts to both budgets. Their pods must be passed to `mark_counted`."""
         self.failures += failures
         self.disruptions += disruptions
 
     def begin_round(self, role: str, created: datetime | None, now: datetime) -> None:
-        """A pod of the role, created at `born`, is restarted: a new round unless it is of the generation that failed
-        before. As `born` is of the API server's clock, which may be ahead of ours, `wait` has to agree: while the role
-        waits, no newer pod of it is made, and pods that fail together remain one round."""
+        """Starts a round for the restart of a pod `created` at this time, unless the pod is older than the last round
+        and so belongs to it. `created` is in the API server's clock, which may be ahead of ours; no round starts during
+        a back-off either, because no newer pod is created then."""
         number, last = self._rounds.get(role, Rounds(0, now))
         if number and (now - last).total_seconds() > BACKOFF_RESET_AFTER:
             number = 0
@@ -100,8 +104,8 @@ class RestartHistory:
             self._rounds[role] = Rounds(number + 1, now.replace(microsecond=0))
 
     def wait(self, role: str, now: datetime) -> float:
-        """Seconds until pods of the role may be made anew: none in the first round, then 1, 2, 4 ... A round in the
-        future tells that the clock was set back since: nobody knows how long ago it was, and nobody waits for it."""
+        """Seconds of back-off left before pods of the role may be created: none in the first round, then 1, 2, 4 ... If
+        the last round is in the future, the clock was set back; its age is unknown, and there is no back-off."""
         number, last = self._rounds.get(role, Rounds(0, now))
         if number < 2:
             return 0.0
@@ -110,32 +114,32 @@ class RestartHistory:
         return max(0.0, pause - passed) if passed >= 0 else 0.0
 
     def record_lost(self, role: str, index: int, pod_uid: str) -> None:
-        """Somebody else deletes the pod of this slot, which must not be restarted: unless it still succeeds, it is a
-        failure."""
+        """Records that another client deletes the pod of this slot under policy Never. Unless the pod still succeeds,
+        it counts as failed once it is gone."""
         digest = _digest(pod_uid)[:SHORT]
         if self._lost.get((role, index)) != digest:
             self._lost[role, index] = digest
             self.changed = True
 
     def clear_lost(self, role: str, index: int) -> None:
-        """The mourned pod has succeeded after all."""
+        """Removes the record of a lost pod, because it has succeeded."""
         if self._lost.pop((role, index), None) is not None:
             self.changed = True
 
     def clear_lost_beyond(self, replicas: Mapping[str, int]) -> None:
-        """Losses count only in slots that the job still has, given the replicas of each role: what was lost and then
-        scaled away is no failure, also if the job is scaled up again."""
+        """Removes records of slots that the job no longer has, given the replicas of each role: a lost replica that is
+        scaled away is no failure, even if the job is scaled up again."""
         for role, index in [slot for slot in self._lost if slot[1] >= replicas.get(slot[0], 0)]:
             self.clear_lost(role, index)
 
     def lost(self, role: str, pod_uids: Iterable[str]) -> int:
-        """How many mourned pods of the role are among those that have gone, given the UIDs of all that are left."""
-        mourned = [digest for (type_, _), digest in self._lost.items() if type_ == role]
-        left = {_digest(uid)[:SHORT] for uid in pod_uids} if mourned else set()
-        return sum(digest not in left for digest in mourned)
+        """The number of recorded lost pods of the role that are gone, given the UIDs of all remaining pods."""
+        recorded = [digest for (type_, _), digest in self._lost.items() if type_ == role]
+        left = {_digest(uid)[:SHORT] for uid in pod_uids} if recorded else set()
+        return sum(digest not in left for digest in recorded)
 
     def text(self, pod_uids: Iterable[str]) -> str:
-        """The annotation's new value; entries of pods that are not left are dropped."""
+        """The new value of the annotation; entries of pods that no longer exist are dropped."""
         left = {_digest(uid) for uid in pod_uids}
         short = {digest[:SHORT] for digest in left}
         lost: dict[str, list[str]] = {}
@@ -165,7 +169,7 @@ def _read(text: str) -> dict[str, object]:
 def _read_rounds(stored: object) -> Iterator[tuple[str, Rounds]]:
     for role, entry in islice(stored.items(), MAX_ROUNDS) if isinstance(stored, dict) else ():
         match entry:
-            case [number, str(text)] if _natural(number) and (last := read_time(text)) is not None:
+            case [number, str(text)] if _read_count(number) and (last := read_time(text)) is not None:
                 yield role, Rounds(number, last)
 
 
@@ -177,7 +181,7 @@ def _read_lost(stored: object) -> Iterator[tuple[tuple[str, int], str]]:
 
 
 def _write_index(index: int) -> str:
-    """Three letters: 18 bits."""
+    """The index as three letters of six bits each."""
     return "".join(_LETTERS[index >> shift & 63] for shift in (12, 6, 0))
 
 
@@ -185,8 +189,8 @@ def _read_index(text: str) -> int:
     return sum(_LETTERS.index(letter) << shift for letter, shift in zip(text, (12, 6, 0), strict=True))
 
 
-def _natural(value: object) -> int:
-    """What no count of ours can be is none: Python writes no number of more than 4,300 digits."""
+def _read_count(value: object) -> int:
+    """A stored count, or 0 if it is not a valid one. The upper bound also avoids integers that Python cannot format."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT else 0
 
 

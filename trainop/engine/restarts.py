@@ -1,7 +1,7 @@
-"""Restarts: pods give way, and the next pass that finds their names free makes new ones.
+"""Restarts: the pods are counted and deleted; a later reconcile that finds their names free creates new ones.
 
-A restart may take more with it than the pod that failed: by the annotation restart-scope all pods of its role, or of
-the job. Then all of them go, none is made before all have gone, and it counts as one.
+The annotation restart-scope extends a restart to all pods of the role or of the job (the restart group). Then all of
+them are deleted, new ones are created only after all are gone, and the restart is counted once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainop.runtime.clock import read_time
 
 
 def restart(builder: PlanBuilder, found: Assessment) -> None:
-    """Delete the pods that restart, count them once, and say so."""
+    """Counts new restarts, deletes their pods and sets the condition Restarting."""
     history, findings = found.history, found.findings
     history.count(found.new_restarts.failures, found.new_restarts.disruptions)
     new: dict[str, int] = {}
@@ -41,7 +41,7 @@ def restart(builder: PlanBuilder, found: Assessment) -> None:
 
 
 def _peers(job: Job, all_slots: Iterable[RoleSlots], new: dict[str, int], history: RestartHistory) -> Iterator[Pod]:
-    """Pods that have to go because others of their circle restart."""
+    """The other pods of restart groups with a new restart, which have to be deleted as well."""
     if job.extensions.restart_scope == "pod":
         return
     doomed = {restart_group(job, role) for role, count in new.items() if count}
@@ -51,7 +51,8 @@ def _peers(job: Job, all_slots: Iterable[RoleSlots], new: dict[str, int], histor
 
 
 def _report(builder: PlanBuilder, new: dict[str, int]) -> None:
-    """One event for each role, or for the whole job if that restarts; `new` has the fresh restarts of each role."""
+    """Adds condition, event and counter: once per role, or once for the job with scope `job`. `new` is role -> number
+    of new restarts."""
     scope = builder.job.extensions.restart_scope
     if scope == "job" and new:
         first = next((role for role, count in new.items() if count), next(iter(new)))
@@ -65,7 +66,7 @@ def _report(builder: PlanBuilder, new: dict[str, int]) -> None:
 
 
 def restarting_groups(job: Job, found: Assessment) -> set[str]:
-    """The restart groups that get no new pods yet, because some of their pods are still to be deleted."""
+    """The restart groups that get no new pods yet, because some of their pods are not gone."""
     if job.extensions.restart_scope == "pod":
         return set()
     roles = [each.role.type for each in found.findings.restarts]

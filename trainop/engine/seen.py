@@ -1,6 +1,7 @@
-"""What a plan depends on: the job and its children as one pass sees them, in a `Snapshot`.
+"""`Snapshot`: the only input of a plan, that is the job, its children, the settings and the time of one reconcile.
 
-Pods and services are decoded to the few fields that plans read, as tens of thousands of them are held in memory.
+Also defines the structs that pods and services are decoded to. They contain only the fields that plans read, because
+the caches hold tens of thousands of them.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from trainop.runtime.objects.resource import Resource
 from trainop.runtime.texts import LONGEST_REASON, cut
 
 LABELS = "training.kubeflow.org/"
-"""With this all labels begin that the operator sets and reads."""
+"""Prefix of all labels that the operator sets and reads."""
 
 ROUTINE_CONDITIONS = frozenset({"PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"})
+"""Pod conditions that are dropped once there are container statuses."""
 
 # What is read of a pod ------------------------------------------------------------------------------------------------
 
 
 MAX_STATUS_MESSAGE_LENGTH = 768
-"""Bytes of a container's or a condition's message that are kept: an event has room for so much, and the names."""
+"""Bytes that are kept of the message of a container or condition, so that an event has room for it and the names."""
 
 MANY_CONTAINERS = 16
-"""Statuses of a pod above which those are not kept that only say that a container runs, or is to start."""
+"""Number of container statuses of a pod above which only significant ones are kept."""
 
 
 class Terminated(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -37,7 +39,7 @@ class Terminated(msgspec.Struct, frozen=True, rename="camel", gc=False):
     message: str = ""
 
     def __post_init__(self) -> None:
-        _cut_words(self)
+        _truncate(self)
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -45,7 +47,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     message: str = ""
 
     def __post_init__(self) -> None:
-        _cut_words(self)
+        _truncate(self)
 
 
 class ContainerState(msgspec.Struct, frozen=True, gc=False):
@@ -60,7 +62,7 @@ class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
     @property
     def is_significant(self) -> bool:
-        """It says more than that the container runs, or is to start."""
+        """Whether it says more than that the container is running or about to start."""
         state = self.state
         return bool(self.restart_count or state.terminated or (state.waiting and state.waiting.message))
 
@@ -77,32 +79,32 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     phase: str = "Pending"
     reason: str = ""
     conditions: tuple[PodCondition, ...] = ()
-    """Once there are container statuses, without `ROUTINE_CONDITIONS`: the containers tell more."""
+    """Without `ROUTINE_CONDITIONS` once there are container statuses, which are more specific."""
     container_statuses: tuple[ContainerStatus, ...] = ()
-    """Of more than `MANY_CONTAINERS` the first, and those that are `telling`."""
+    """All, or above `MANY_CONTAINERS` the first one and the significant ones."""
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     """The same."""
 
     def __post_init__(self) -> None:
-        """Forget what every pod has and nobody reads: it would be a third of a pod's memory."""
+        """Drops conditions and statuses that plans do not read: about a third of a pod's memory."""
         set_field = msgspec.structs.force_setattr
         if self.container_statuses and self.conditions:
             kept = tuple(condition for condition in self.conditions if condition.type not in ROUTINE_CONDITIONS)
             set_field(self, "conditions", kept)
         for condition in self.conditions:
-            _cut_words(condition)
+            _truncate(condition)
         if len(self.container_statuses) > MANY_CONTAINERS:
             set_field(self, "container_statuses", _some_of(self.container_statuses))
         if len(self.init_container_statuses) > MANY_CONTAINERS:
             set_field(self, "init_container_statuses", _some_of(self.init_container_statuses))
 
 
-def _cut_words(said: Terminated | Waiting | PodCondition) -> None:
-    """Long texts are cut when they are decoded: thousands of pods may have hundreds of containers each."""
-    if len(said.message) > MAX_STATUS_MESSAGE_LENGTH // 4:  # characters, each of at most four bytes
-        msgspec.structs.force_setattr(said, "message", cut(said.message, MAX_STATUS_MESSAGE_LENGTH))
-    if len(said.reason) > LONGEST_REASON // 4:
-        msgspec.structs.force_setattr(said, "reason", cut(said.reason, LONGEST_REASON))
+def _truncate(state: Terminated | Waiting | PodCondition) -> None:
+    """Truncates long texts at decoding, because thousands of pods may have hundreds of containers each."""
+    if len(state.message) > MAX_STATUS_MESSAGE_LENGTH // 4:  # characters, each of at most four bytes
+        msgspec.structs.force_setattr(state, "message", cut(state.message, MAX_STATUS_MESSAGE_LENGTH))
+    if len(state.reason) > LONGEST_REASON // 4:
+        msgspec.structs.force_setattr(state, "reason", cut(state.reason, LONGEST_REASON))
 
 
 def _some_of(statuses: tuple[ContainerStatus, ...]) -> tuple[ContainerStatus, ...]:
@@ -110,24 +112,24 @@ def _some_of(statuses: tuple[ContainerStatus, ...]) -> tuple[ContainerStatus, ..
 
 
 class ChildMetadata(Metadata, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """Of a pod or service: without annotations and without labels that are not ours. Users put what they like into
-    both, up to the size of an object, and each replica has a copy."""
+    """Metadata of a pod or service without annotations and without labels of other prefixes. Users may put up to the
+    size limit of an object into both, and every replica has a copy."""
 
     annotations: dict[str, str] = msgspec.field(default_factory=dict, name="")
-    """Always empty: no field of an object is called so."""
+    """Always empty, because no JSON field has this name."""
 
     def _kept_labels(self) -> dict[str, str]:
         return {intern(label): intern(value) for label, value in self.labels.items() if label.startswith(LABELS)}
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a v1 Pod that plans depend on, and no more: ten thousand of these are held in memory."""
+    """The fields of a v1 Pod that plans depend on."""
 
     metadata: ChildMetadata = ChildMetadata()
     status: PodStatus = PodStatus()
 
     def exit_code(self, container: str) -> int | None:
-        """Of the container of that name; None if it has not terminated, or nothing is known of it."""
+        """The exit code of a container; None if it has not terminated or has no status."""
         for each in self.status.container_statuses:
             if each.name == container and each.state.terminated is not None:
                 return each.state.terminated.exit_code
@@ -135,15 +137,15 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
 
 class UnreadablePod(Pod, frozen=True, gc=False):
-    """A pod of which only the metadata can be read. It has its slot, is in no phase that counts, and can be deleted."""
+    """A pod whose status cannot be decoded. It holds its slot, is not counted in any phase, and can be deleted."""
 
     status: PodStatus = PodStatus(phase="Unknown")
     fault: str = ""
-    """What is wrong with the rest."""
+    """The decoding error."""
 
 
 class Service(PartialObject, frozen=True, gc=False):
-    """Of a service only the metadata matters."""
+    """A v1 Service; plans read only its metadata."""
 
     metadata: ChildMetadata = ChildMetadata()
 
@@ -153,25 +155,26 @@ class Service(PartialObject, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The settings that plans depend on (`trainop/settings.py` tells their flags)."""
+    """The settings that plans depend on. `trainop/settings.py` defines their flags."""
 
     cluster_domain: str = ""
     """Appended to the service names in TF_CONFIG, from env CUSTOM_CLUSTER_DOMAIN."""
     pytorch_init_image: str = "alpine:3.10"
     pytorch_init_template: str | None = None
-    """Text of the init-container template file; None is the built-in one."""
+    """Text of the init-container template file; None: the built-in template."""
     pytorch_init_max_tries: int = 100
     force_delete_after: float | None = None
-    """Seconds beyond its grace period after which a pod stuck terminating is deleted by force; None is never."""
+    """Seconds after the end of its grace period at which a terminating pod is force-deleted; None: never."""
     service_mode: str = "replica"
+    """`replica` or `leader`; default of the annotation service-mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything one pass looks at, from one moment: no await lies between its parts.
+    """The consistent input of one reconcile: it is taken from the caches without an await in between.
 
-    `pods` and `services` are those in the job's namespace that the job's UID controls, or that the job's selector
-    matches, whoever owns them; what belongs to the job is for the plan to say.
+    `pods` and `services` are those in the job's namespace that the job's UID controls or that the job's selector
+    matches, whatever their owner. The plan determines their ownership (`claim`).
     """
 
     job: Unstructured
@@ -180,9 +183,10 @@ class Snapshot:
     now: datetime
     options: Options = field(default_factory=Options)
     companions: Mapping[Resource, Sequence[Unstructured]] = field(default_factory=dict)
-    """Of the kinds that the framework names, with the same condition."""
+    """Resource -> objects of the kind's `companion_kinds`, selected in the same way."""
     unreadable: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """`Pod` or `Service` -> the names of those in the namespace of which not even the metadata can be read, whoever
-    they belong to -> what is wrong with them."""
+    """`Pod` or `Service` -> name -> decoding error, for objects in the namespace whose metadata cannot be decoded.
+    Their owner is unknown."""
     wall: datetime | None = None
-    """The wall clock, for comparison with what the API server has just stamped; `now` if it is the same."""
+    """Wall clock, for comparison with recent timestamps of the API server. None: the same as `now`, which follows the
+    monotonic clock."""

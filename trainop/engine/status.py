@@ -1,7 +1,7 @@
-"""The status of a job in the making: its conditions under their algebra, its counters, its times.
+"""`Status`: the new status of a job, with its conditions, replica counters and times.
 
-Conditions follow training-operator `pkg/util/status.go`: their order matters, for the printer column State shows the
-last one.
+Conditions follow training-operator `pkg/util/status.go`. Their order matters, because the printer column State shows
+the last one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ FAILED = "Failed"
 
 
 class ConditionRules(NamedTuple):
-    """How conditions exclude each other."""
+    """Which conditions exclude each other."""
 
     removes: Mapping[str, tuple[str, ...]]
-    """Condition -> conditions that it removes from the list when it is set."""
+    """Condition -> conditions that are removed from the list when it is set."""
     terminal: tuple[str, ...] = (SUCCEEDED, FAILED)
     closes: str = RUNNING
-    """The condition that a terminal one makes False."""
+    """The condition that becomes False when a terminal condition is set."""
 
 
 TRAINING_OPERATOR = ConditionRules(
@@ -43,11 +43,11 @@ TRAINING_OPERATOR = ConditionRules(
         FAILED: (RESTARTING,),
     }
 )
-"""Those of training-operator `pkg/util/status.go`."""
+"""The rules of training-operator `pkg/util/status.go`."""
 
 
 class Status:
-    """Starts as a copy of the stored status; `changed()` answers the new one. Fields unknown to us are kept."""
+    """Starts as a copy of the stored status; `changed()` returns the new one. Unknown fields are kept."""
 
     def __init__(self, raw: object, now: datetime, rules: ConditionRules = TRAINING_OPERATOR) -> None:
         self._rules = rules
@@ -59,11 +59,11 @@ class Status:
         ]
 
     def changed(self) -> Json | None:
-        """The whole new status, or None if it is what is stored."""
-        fresh = dict(self._fields)
-        if self.conditions or "conditions" in fresh:
-            fresh["conditions"] = self.conditions
-        return None if fresh == self._stored else fresh
+        """The complete new status, or None if it equals the stored one."""
+        new = dict(self._fields)
+        if self.conditions or "conditions" in new:
+            new["conditions"] = self.conditions
+        return None if new == self._stored else new
 
     # Conditions -------------------------------------------------------------------------------------------------------
 
@@ -79,7 +79,8 @@ class Status:
         return self.is_true(SUCCEEDED) or self.is_true(FAILED)
 
     def set(self, type_: str, reason: str, message: str, *, status: str = "True") -> bool:
-        """Set a condition, unless the job has failed or says so already; answers whether anything changed."""
+        """Sets a condition. Does nothing if the job has failed, or if the condition has this status and reason already.
+        Returns whether anything changed."""
         old = self.find(type_)
         if self.is_true(FAILED) or (old is not None and (old.get("status"), old.get("reason")) == (status, reason)):
             return False
@@ -114,18 +115,18 @@ class Status:
         return read_time(self._fields.get("completionTime"))
 
     def start(self) -> None:
-        """The clock of the deadline starts anew."""
+        """Sets startTime, from which the active deadline counts."""
         self._fields["startTime"] = self._now
 
     def complete(self) -> None:
-        """Note the time of completion. One that the job had before it was finished was written by somebody else, and
-        would end its time to live too soon, or never."""
+        """Sets completionTime, even if there is one: a value from before the end was written by another client, and the
+        time to live would count from it."""
         self._fields["completionTime"] = self._now
 
     # Counters ---------------------------------------------------------------------------------------------------------
 
     def record(self, framework: Framework, job: Job, tallies: Mapping[str, Tally]) -> None:
-        """Write replicaStatuses anew; entries of roles that left the spec go, unless it cannot be read."""
+        """Writes replicaStatuses. Entries of removed roles are dropped, unless the spec is unreadable."""
         stored = self._fields.get("replicaStatuses")
         kept = stored if isinstance(stored, dict) and not job.readable else {}
         self._fields["replicaStatuses"] = kept | {
@@ -135,20 +136,20 @@ class Status:
 
     @property
     def counts_pods(self) -> bool:
-        """Whether replicaStatuses count any pod."""
+        """Whether any counter in replicaStatuses is set."""
         stored = self._fields.get("replicaStatuses")
         entries = stored.values() if isinstance(stored, dict) else ()
         return any(isinstance(entry, dict) and entry.keys() & {"active", "succeeded", "failed"} for entry in entries)
 
     def retire_active(self, *, into: str | None = None) -> None:
-        """No replica is active any more; those that were count as `into` (`succeeded`), or nowhere."""
+        """Removes the `active` counters; with `into` (`succeeded`) they are added to that counter."""
         stored = self._fields.get("replicaStatuses")
         if isinstance(stored, dict):
             self._fields["replicaStatuses"] = {type_: _retired(entry, into) for type_, entry in stored.items()}
 
 
 def selector_text(framework: Framework, job: Job, type_: str) -> str:
-    """The selector of a role's pods as the scale subresource wants it: `k=v,k=v`, keys sorted."""
+    """The selector of a role's pods in the format of the scale subresource: `k=v,k=v`, keys sorted."""
     labels = {**selector(framework, job.name), REPLICA_TYPE: type_.lower()}
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 

@@ -27,7 +27,7 @@ class StuckPods:
         self.actions: list[DeletePod] = []
         self.requeue_after: float | None = None
 
-    def check(self, pod: Pod, *, ours: bool) -> None:
+    def check(self, pod: Pod, *, owned: bool) -> None:
         """Checks one pod. Its `deletionTimestamp` is the end of the grace period. Only pods of the job are
         force-deleted."""
         due = read_time(pod.metadata.deletion_timestamp)
@@ -39,7 +39,7 @@ class StuckPods:
         else:
             text = f"Pod {pod.metadata.name} is still terminating long after its grace period: is its node gone?"
             self.notices.append(Notice(f"stuck/{pod.metadata.uid}", Event("Warning", "StuckTerminating", text)))
-        if ours and self._force_after is not None:
+        if owned and self._force_after is not None:
             if late < self._force_after:
                 self._requeue_after(self._force_after - late)
             else:

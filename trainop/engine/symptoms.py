@@ -1,4 +1,4 @@
-"""What pods show that their job's owner should be told: exit codes, trouble, and refusal to go."""
+"""Events of a job about the state of its pods: exit codes, failing containers, and pods that cannot start."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainop.engine.framework import Framework
 from trainop.engine.seen import ContainerStatus, Pod
 
 MAX_NOTICES = 20
-"""What twenty pods tell speaks for the rest of them: a job of a thousand pods is not a thousand events."""
+"""Notices of one plan. Pods of one job usually have the same problem, so that more events add no information."""
 
 
 def notice_symptoms(framework: Framework, pods: Iterable[Pod]) -> list[Notice]:
-    """Events about pods (training-operator `pkg/controller.v1/common/{job,pod}.go`), in a plan's own form: a notice
-    is reported once, not on every pass."""
+    """Notices about pods (training-operator `pkg/controller.v1/common/{job,pod}.go`). Unlike upstream's events, each is
+    emitted once, not on every reconcile."""
     return list(islice(_symptoms(framework, pods), MAX_NOTICES))
 
 

@@ -1,1 +1,1 @@
-"""The kinds of jobs: what distinguishes each of them, as values and pure functions that the engine calls."""
+"""The kinds of jobs: one `Framework` per module, made of constants and pure functions that the engine calls."""

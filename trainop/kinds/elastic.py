@@ -1,4 +1,4 @@
-"""`spec.elasticPolicy` of kinds that can do with fewer or more workers than asked for (`*_defaults.go` upstream)."""
+"""`spec.elasticPolicy` of kinds whose number of workers may change while the job runs (upstream `*_defaults.go`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainop.runtime.objects.resource import Resource
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
-    """`spec.elasticPolicy` with its defaults; None is not given."""
+    """The parsed `spec.elasticPolicy` with defaults; None: not given."""
 
     min_replicas: int
     max_replicas: int
@@ -26,17 +26,17 @@ class Elastic:
     port: int | None
     id: str
     configuration: str
-    """`k1=v1,k2=v2`."""
+    """rdzvConf in the format of torchrun: `k1=v1,k2=v2`."""
     standalone: bool
     processes: int | None
-    """nProcPerNode, the deprecated one."""
+    """The deprecated field nProcPerNode."""
     max_restarts: int | None
     metrics: tuple[Json, ...]
-    """What autoscaling is to follow; without any the job is not scaled."""
+    """Metrics of the HorizontalPodAutoscaler; without any there is none."""
 
 
 def read_elastic(job: Job, fields: Fields) -> Elastic | None:
-    """The elastic policy, what is wrong with it being noted in `fields`."""
+    """Parses the elastic policy; errors are added to `fields`. None if the job has none."""
     if job.spec.get("elasticPolicy") is None:
         return None
     at = "spec.elasticPolicy"
@@ -65,7 +65,7 @@ def read_elastic(job: Job, fields: Fields) -> Elastic | None:
 
 
 def autoscaler(kind: CompanionKind, target: Resource, job: Job, elastic: Elastic) -> Companion:
-    """What scales the workers of the job between the bounds of its policy (`pytorch/hpa.go`)."""
+    """The HorizontalPodAutoscaler that scales the workers between the bounds of the policy (`pytorch/hpa.go`)."""
     spec = {
         "scaleTargetRef": {"apiVersion": target.api_version, "kind": target.kind, "name": job.name},
         "minReplicas": elastic.min_replicas,
@@ -79,7 +79,7 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def check_elastic(job: Job, fields: Fields, replica_specs: str) -> Elastic | None:
-    """The rules of an elastic policy, which needs workers; answers the policy."""
+    """Validates the elastic policy, which requires the role Worker, and returns it."""
     elastic = read_elastic(job, fields)
     if elastic is not None and job.role(WORKER) is None:
         fields.required(f"spec.{replica_specs}[{WORKER}]", "must be configured if elastic policy is used")

@@ -1,4 +1,4 @@
-"""The schema of `spec.elasticPolicy`."""
+"""The OpenAPI schema of `spec.elasticPolicy`."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from trainop.engine.schema.openapi import anything, fields, flag, int32, items, 
 from trainop.runtime.objects.metadata import Json
 
 _COUNTS: Json = {
-    "minReplicas": int32("The least workers that the job can go on with."),
-    "maxReplicas": int32("The most workers that the job can use."),
-    "maxRestarts": int32("How often workers may be restarted before the job fails."),
+    "minReplicas": int32("The minimum number of workers with which the job can continue."),
+    "maxReplicas": int32("The maximum number of workers."),
+    "maxRestarts": int32("The maximum number of restarts of the workers before the job fails."),
     "metrics": items(
-        "What the number of workers is made to follow, as in an autoscaling/v2 HorizontalPodAutoscaler.",
+        "Metrics that scale the number of workers, as in an autoscaling/v2 HorizontalPodAutoscaler.",
         anything("One metric."),
     ),
 }
 
 
 def elastic_policy(**more: Json) -> Json:
-    """The policy of a kind that has these fields beyond the common ones."""
-    return fields("How the job goes on with fewer or more workers.", {**_COUNTS, **more})
+    """The schema for a kind with these fields in addition to the common ones."""
+    return fields("Settings for a changing number of workers.", {**_COUNTS, **more})
 
 
 TORCH_ELASTIC_POLICY = elastic_policy(
-    rdzvBackend=text("Where workers find each other: c10d, etcd or etcd-v2. c10d if not given."),
+    rdzvBackend=text("The rendezvous backend: c10d, etcd or etcd-v2. c10d if not given."),
     rdzvHost=text("The host of the rendezvous; worker 0 if not given."),
     rdzvPort=int32("The port of the rendezvous; that of worker 0 if not given."),
-    rdzvId=text("Tells this job's rendezvous from others at the same place."),
+    rdzvId=text("Identifies this job at a rendezvous host that several jobs use."),
     rdzvConf=items(
         "Settings of the rendezvous.",
         fields("One setting.", {"key": text("Its name."), "value": text("Its value.")}),
     ),
-    standalone=flag("Whether each node runs a rendezvous of its own."),
+    standalone=flag("Whether each pod runs a local rendezvous for itself only."),
     nProcPerNode=int32("Deprecated: use spec.nprocPerNode."),
 )

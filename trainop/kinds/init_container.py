@@ -1,4 +1,7 @@
-"""The init container that holds PyTorch workers back, from a template that the operator's owner may replace."""
+"""The init container with which PyTorch workers wait for the master.
+
+Its template is built in or read from the file of `--pytorch-init-container-template-file`.
+"""
 
 from __future__ import annotations
 
@@ -37,30 +40,32 @@ DEFAULT_TEMPLATE = """\
       if getent hosts {{.MasterAddr}} || nslookup {{.MasterAddr}}; then exit 0; fi;
       echo waiting for master; sleep 2; done; exit 1
 """
-"""Holds workers back until the master's service resolves, that is until the master is Ready. Beside upstream's
-(`pkg/config/config.go`): allowed under restricted Pod Security, and content with a name from /etc/hosts."""
+"""Waits until the name of the master's service resolves, that is until the master is Ready. Unlike upstream's template
+(`pkg/config/config.go`), it is allowed under the restricted Pod Security Standard and accepts names in /etc/hosts."""
 
-_SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's takes an eighth of the time, once a job
+_SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml takes an eighth of the time
 
 _PLACEHOLDER = re.compile(r"\{\{-?\s*\.(\w+)\s*-?\}\}")
 
 
 class TemplateError(ValueError):
-    """The operator's init-container template cannot be used; the text says why."""
+    """The operator's init-container template is invalid; the message contains the reason."""
 
 
 _MASTER_PLACEHOLDER = "stand-in-of-ours-master-0"
-"""For the master's address, whatever the job: YAML reads both as the same kind of word."""
+"""Replaces the master's address in the parsed template, so that parsing is cached for all jobs. Like the address, it is
+a plain YAML string."""
 
 
 @lru_cache(maxsize=64)
 def render(template: str, master: str, image: str, tries: int) -> tuple[Json, ...]:
-    """The containers of a template: a YAML list with `{{.MasterAddr}}`, `{{.InitContainerImage}}`, `{{.MaxTries}}`."""
+    """The containers of a template, which is a YAML list with `{{.MasterAddr}}`, `{{.InitContainerImage}}` and
+    `{{.MaxTries}}`. Raises `TemplateError`."""
     return tuple(_fill(container, master) for container in _parse(template, image, tries))
 
 
 def _fill(value: Any, master: str) -> Any:
-    """The same with the master's address."""
+    """Copies the value with the master's address inserted."""
     match value:
         case str():
             return value.replace(_MASTER_PLACEHOLDER, master)
@@ -71,9 +76,9 @@ def _fill(value: Any, master: str) -> Any:
     return value
 
 
-@lru_cache(maxsize=4)  # one operator has one template, and reading YAML takes half a millisecond
+@lru_cache(maxsize=4)  # one operator has one template, and parsing YAML takes half a millisecond
 def _parse(template: str, image: str, tries: int) -> tuple[Json, ...]:
-    """The containers with a stand-in for the master's address."""
+    """The containers with a placeholder for the master's address."""
     values = {"MasterAddr": _MASTER_PLACEHOLDER, "InitContainerImage": image, "MaxTries": str(tries)}
     unknown = {name for name in _PLACEHOLDER.findall(template) if name not in values}
     if unknown:

@@ -1,4 +1,4 @@
-"""JAXJob (training-operator `pkg/controller.v1/jax`): each process finds the coordinator, which is worker 0."""
+"""JAXJob (training-operator `pkg/controller.v1/jax`): `jax.distributed` with worker 0 as coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PORT = 6666
 
 
 def environment(job: Job, _options: Options) -> Environment:
-    """What `jax.distributed.initialize` asks for, in upstream's order (`envvar.go`)."""
+    """The variables for `jax.distributed.initialize`, in upstream's order (`envvar.go`)."""
     worker = job.role(WORKER)
     shared = [
         variable("PYTHONUNBUFFERED", 1),

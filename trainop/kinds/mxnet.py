@@ -1,4 +1,5 @@
-"""MXJob (training-operator v1.7.0 `pkg/controller.v1/mxnet`): MXNet's parameter servers, and TVM's auto-tuning."""
+"""MXJob (training-operator v1.7.0 `pkg/controller.v1/mxnet`): MXNet with parameter servers, and auto-tuning with
+TVM."""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ TUNER = "Tuner"
 PORT_NAME = "mxjob-port"
 PORT = 9091
 TUNER_SERVER_KEY = "tuner-server-key"
-"""The annotation of a template that MX_CONFIG repeats as the label of the role."""
+"""Annotation of a pod template whose value becomes the label of the role in MX_CONFIG."""
 
 
 def environment(job: Job, _options: Options) -> Environment:
-    """MX_CONFIG, and what ps-lite reads, in upstream's order (`mxnet.go`)."""
+    """MX_CONFIG and the variables of ps-lite, in upstream's order (`mxnet.go`)."""
     scheduler = leader(job, SCHEDULER)
     counts = {role.type: role.replicas for role in job.roles}
     shared = [
@@ -58,7 +59,7 @@ def environment(job: Job, _options: Options) -> Environment:
 
 
 def _describe(job: Job) -> str:
-    """The members of MX_CONFIG that are the same for all replicas."""
+    """The members of MX_CONFIG that all replicas share, as JSON without braces."""
     cluster, labels = [], {}
     for role in sorted(job.roles, key=lambda role: role.label):
         urls = numbered(f'{{"url":"{job.name}-{role.label}-', role.replicas, f'","port":{role.port(PORT_NAME)}}}')
@@ -70,20 +71,20 @@ def _describe(job: Job) -> str:
 
 
 def is_master(_job: Job, role: Role, _index: int) -> bool:
-    """Every server, as upstream has it."""
+    """Masters are all servers, as upstream."""
     return role.type == SERVER
 
 
 def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
-    """The scheduler decides; of a job that tunes the tuners do; and workers that nobody serves answer for themselves.
-    Upstream knows only the first of these, and a single worker."""
+    """Follows the scheduler, in tuning jobs the tuners, and in jobs without servers the workers. Upstream supports only
+    the scheduler and a single worker."""
     first = (TUNER, SCHEDULER) if job.spec.get("jobMode") == "MXTune" else (SCHEDULER, TUNER)
     alone = leader(job, SERVER) is None
     return follow(leader(job, *first, *([WORKER] if alone else [])), tallies)
 
 
 def check(job: Job, fields: Fields) -> None:
-    """The rules that only an MXJob has."""
+    """Validates the fields that only an MXJob has."""
     fields.text("spec.jobMode", job.spec.get("jobMode"))
 
 
@@ -101,6 +102,6 @@ MXNET = Framework(
     progress=progress,
     rules=check,
     texts=lambda _job: Texts(failed="mxjob {name} is failed because {count} {role} replica(s) failed."),
-    spec_fields={"jobMode": text("What the job does: MXTrain or MXTune.")},
+    spec_fields={"jobMode": text("The mode of the job: MXTrain or MXTune.")},
     required_fields=("jobMode",),
 )

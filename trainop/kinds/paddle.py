@@ -1,4 +1,5 @@
-"""PaddleJob (training-operator `pkg/controller.v1/paddlepaddle`): collective, or with parameter servers as masters."""
+"""PaddleJob (training-operator `pkg/controller.v1/paddlepaddle`): collective training, or masters as parameter
+servers."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from trainop.runtime.objects.resource import Resource
 PORT_NAME = "master"
 PORT = 36543
 OWN_ADDRESS = {"name": "POD_IP_DUMMY", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-"""The leader binds to its own IP, whatever its name resolves to; upstream's name of the variable."""
+"""The leader binds to its pod IP, not to its service name. The name of the variable is upstream's."""
 
 
 def environment(job: Job, _options: Options) -> Environment:
-    """What `paddle.distributed.launch` reads, in upstream's order (`envvar.go`)."""
+    """The variables of `paddle.distributed.launch`, in upstream's order (`envvar.go`)."""
     chief = leader(job, MASTER, WORKER)
     type_, port = (chief.type, chief.port(PORT_NAME)) if chief else (WORKER, PORT)
     shared = [
@@ -42,12 +43,12 @@ def environment(job: Job, _options: Options) -> Environment:
 
 
 def check(job: Job, fields: Fields) -> None:
-    """The rules that only a PaddleJob has. Upstream's elastic policy does nothing but this."""
+    """Validates the elastic policy. As upstream, it has no other effect."""
     check_elastic(job, fields, PADDLE.replica_specs)
 
 
 def needs_service(job: Job, role: Role, index: int) -> bool:
-    """The address of the first master, or without masters of the first worker, is in PADDLE_MASTER."""
+    """PADDLE_MASTER contains the address of the first master or, without masters, of the first worker."""
     chief = leader(job, MASTER, WORKER)
     return index == 0 and chief is not None and chief.type == role.type
 

@@ -1,4 +1,5 @@
-"""PyTorchJob (training-operator `pkg/controller.v1/pytorch`): torchrun finds its peers by `MASTER_*` and `PET_*`."""
+"""PyTorchJob (training-operator `pkg/controller.v1/pytorch`): torchrun and torch.distributed by `MASTER_*` and
+`PET_*`."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ AUTOSCALER = CompanionKind(HORIZONTAL_POD_AUTOSCALERS, needed_by_pods=False)
 
 
 def check(job: Job, fields: Fields) -> None:
-    """The rules that only a PyTorchJob has."""
+    """Validates the fields that only a PyTorchJob has."""
     processes = _read_processes(job, fields)
     elastic = check_elastic(job, fields, PYTORCH.replica_specs)
     if elastic is not None and elastic.processes is not None and processes:
@@ -45,7 +46,7 @@ def check(job: Job, fields: Fields) -> None:
 
 
 def _read_processes(job: Job, fields: Fields) -> str:
-    """`spec.nprocPerNode`, empty if not given; what is wrong is `auto`."""
+    """`spec.nprocPerNode`: empty if not given, `auto` if invalid."""
     at, given = "spec.nprocPerNode", job.spec.get("nprocPerNode")
     processes = fields.text(at, given)
     if re.fullmatch("-[0-9]+|[+-]?0+", processes):
@@ -88,7 +89,7 @@ def _rendezvous(job: Job, elastic: Elastic) -> list[Json]:
         "PET_NPROC_PER_NODE": elastic.processes,
         "PET_RDZV_ID": elastic.id or None,
         "PET_RDZV_CONF": elastic.configuration or None,
-        # Upstream leaves it empty, and torchrun, which reads flags as numbers, stops at that.
+        # Upstream sets an empty value, with which torchrun fails because it parses flags as numbers.
         "PET_STANDALONE": 1 if elastic.standalone else None,
     }
     return [
@@ -100,7 +101,7 @@ def _rendezvous(job: Job, elastic: Elastic) -> list[Json]:
 
 
 def _processes_per_node(job: Job, elastic: Elastic | None) -> str | None:
-    """`spec.nprocPerNode`, whose default is `auto` unless the elastic policy has its own."""
+    """`spec.nprocPerNode`. The default is `auto`, or None if the elastic policy has nProcPerNode."""
     given = _read_processes(job, Fields())
     if given:
         return given
@@ -108,25 +109,25 @@ def _processes_per_node(job: Job, elastic: Elastic | None) -> str | None:
 
 
 def _number(processes: str | None) -> int:
-    """As Go's Atoi reads it; words such as `auto` and `gpu` count as 1."""
+    """The integer as parsed by Go's Atoi; words such as `auto` and `gpu` count as 1."""
     return int(processes) if processes is not None and re.fullmatch(r"[+-]?[0-9]{1,9}", processes) else 1
 
 
 def needs_service(job: Job, role: Role, index: int) -> bool:
-    """The leader's address is in MASTER_ADDR, the first worker's in PET_RDZV_ENDPOINT."""
+    """MASTER_ADDR contains the master's address, PET_RDZV_ENDPOINT that of the first worker of an elastic job."""
     first_worker = role.type == WORKER and index == 0
     return master_or_first(job, role, index) or (first_worker and job.spec.get("elasticPolicy") is not None)
 
 
 def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
-    """The masters decide, or without that role the workers; of elastic workers one success is enough."""
+    """Follows the master or, without that role, the workers. One successful worker is enough in an elastic job."""
     role = leader(job, MASTER, WORKER)
     elastic = role is not None and role.type == WORKER and job.spec.get("elasticPolicy") is not None
     return follow(role, tallies, enough=1 if elastic else None)
 
 
 def additions(job: Job, options: Options) -> PodAdditions:
-    """Variables for every container, and an init container for workers."""
+    """Variables for all containers, and an init container for workers."""
     return PodAdditions(
         environment(job, options),
         of_role=lambda role: RoleAdditions(init_containers=init_containers(job, role, options)),
@@ -134,7 +135,8 @@ def additions(job: Job, options: Options) -> PodAdditions:
 
 
 def init_containers(job: Job, role: Role, options: Options) -> Sequence[Json]:
-    """Workers wait for the master, if there is one. Raises `TemplateError` if the operator's template is bad."""
+    """The init container of workers in a job with a master. Raises `TemplateError` if the operator's template is
+    invalid."""
     if role.type == MASTER or job.role(MASTER) is None:
         return ()
     template = DEFAULT_TEMPLATE if options.pytorch_init_template is None else options.pytorch_init_template
@@ -142,7 +144,7 @@ def init_containers(job: Job, role: Role, options: Options) -> Sequence[Json]:
 
 
 def companions(job: Job, _options: Options, _found: Found) -> Sequence[Companion]:
-    """The autoscaler of an elastic job that says what to follow."""
+    """The autoscaler of an elastic job with `metrics`."""
     policy = job.spec.get("elasticPolicy")
     if not isinstance(policy, dict) or not policy.get("metrics"):
         return ()

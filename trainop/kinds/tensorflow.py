@@ -1,4 +1,4 @@
-"""TFJob (training-operator `pkg/controller.v1/tensorflow`): every replica knows all others by TF_CONFIG."""
+"""TFJob (training-operator `pkg/controller.v1/tensorflow`): TF_CONFIG lists the addresses of all replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALL_WORKERS = "AllWorkers"
 
 
 def check(job: Job, fields: Fields) -> None:
-    """The rules that only a TFJob has."""
+    """Validates the fields that only a TFJob has."""
     fields.choice("spec.successPolicy", job.spec.get("successPolicy"), (ALL_WORKERS,), "")
     fields.flag("spec.enableDynamicWorker", job.spec.get("enableDynamicWorker"))
     if job.role(CHIEF) and job.role(MASTER):
@@ -26,13 +26,13 @@ def check(job: Job, fields: Fields) -> None:
 
 
 def is_master(job: Job, role: Role, index: int) -> bool:
-    """The chief, under either name, or without one the first worker."""
+    """The master is the Chief or Master or, without one, worker 0."""
     chief = leader(job, CHIEF, MASTER)
     return role.type == chief.type if chief else role.type == WORKER and index == 0
 
 
 def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
-    """The chief decides. Without one the workers do: all of them have to succeed, or by default the first."""
+    """Follows the chief or, without one, the workers: by default worker 0 must succeed, with AllWorkers all of them."""
     chief = leader(job, CHIEF, MASTER, WORKER)
     found = follow(chief, tallies)
     if chief is None or chief.type != WORKER or find_word(job.spec.get("successPolicy"), (ALL_WORKERS,)):
@@ -42,7 +42,7 @@ def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
 
 
 def tolerates(job: Job, role: Role) -> bool:
-    """Dynamic workers may fail."""
+    """Whether the role is Worker and the job has dynamic workers, which may fail."""
     return role.type == WORKER and job.spec.get("enableDynamicWorker") is True
 
 
@@ -67,11 +67,11 @@ TENSORFLOW = Framework(
     ),
     spec_fields={
         "successPolicy": text(
-            "When a job without chief has succeeded: AllWorkers, when all workers have; by default when worker 0 has."
+            "Success condition of a job without a chief. AllWorkers: all workers succeed. Default: worker 0 succeeds."
         ),
         "enableDynamicWorker": flag(
-            "Whether workers may be added, removed and fail while the job runs; they know only themselves and the "
-            "parameter servers then."
+            "Whether workers may be added, removed and fail while the job runs. TF_CONFIG of a worker then contains "
+            "only itself and the parameter servers."
         ),
     },
     deleted_as="Job",

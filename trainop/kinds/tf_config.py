@@ -1,4 +1,7 @@
-"""TF_CONFIG (training-operator `pkg/controller.v1/tensorflow/tensorflow.go`): who is in the job, and who one is."""
+"""TF_CONFIG (training-operator `pkg/controller.v1/tensorflow/tensorflow.go`): the cluster, and the task of one replica.
+
+A cluster that is too large for an environment variable is stored in a ConfigMap (`docs/tf-config.md`).
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,13 @@ PORT_NAME = "tfjob-port"
 PORT = 2222
 
 MAX_CLUSTER_IN_ENVIRONMENT = 100 * 1024
-"""Bytes of `cluster`; of a larger one TF_CONFIG has the path of a file in its place."""
+"""Bytes of `cluster` in the variable. For a larger one, TF_CONFIG contains the path of a file instead."""
 FOLDER, FILE = "/etc/trainop/tf-config", "cluster.json"
 CLUSTER_FILE = f"{FOLDER}/{FILE}"
 CLUSTER_CONFIG_MAP = CompanionKind(CONFIG_MAPS, needed_by_pods=True, metadata_only=True)
 
 Config: TypeAlias = Callable[[Role, int], str]
-"""The value of TF_CONFIG for each replica."""
+"""(role, index) -> the value of TF_CONFIG."""
 
 
 def environment(job: Job, options: Options) -> Environment:
@@ -45,7 +48,7 @@ def environment(job: Job, options: Options) -> Environment:
 
 
 def _dense(job: Job, options: Options) -> Config:
-    """All replicas of all types."""
+    """TF_CONFIG with the addresses of all replicas."""
     cluster = f'"{CLUSTER_FILE}"' if _is_large(job, options) else _cluster(job, options)
 
     def config(role: Role, index: int) -> str:
@@ -60,7 +63,8 @@ def _cluster(job: Job, options: Options) -> str:
 
 
 def _sparse(job: Job, options: Options) -> Config:
-    """Workers know the parameter servers and themselves, so that the others may come and go."""
+    """TF_CONFIG for dynamic workers: a worker sees itself and the parameter servers, so that other workers may be added
+    and removed."""
     servers = job.role(PS)
     all_servers = _endpoints(job, servers, options) if servers else "[]"
 
@@ -79,13 +83,13 @@ def _task(role: Role, index: int) -> str:
 
 
 def _endpoints(job: Job, role: Role, options: Options) -> str:
-    """A JSON list; names of jobs and namespaces need no escapes."""
+    """The addresses of a role as a JSON list. Names of jobs and namespaces need no escaping."""
     before, after = _address_parts(job, role, options)
     return "[" + numbered(f'"{before}', role.replicas, f'{after}"') + "]"
 
 
 def _address_parts(job: Job, role: Role, options: Options) -> tuple[str, str]:
-    """What the addresses of a role have before the index, and after it."""
+    """The parts of a role's addresses before and after the index."""
     domain = f".{options.cluster_domain}" if options.cluster_domain else ""
     return f"{job.name}-{role.label}-", f".{job.namespace}.svc{domain}:{role.port(PORT_NAME)}"
 
@@ -94,11 +98,11 @@ def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-# A cluster too large for the environment ---------------------------------------------------------------------------
+# A cluster too large for the environment ------------------------------------------------------------------------------
 
 
 def _is_large(job: Job, options: Options) -> bool:
-    """The cluster would not fit into the environment of a process (Linux: 128 KiB for one variable)."""
+    """Whether the cluster is too large for an environment variable (Linux: 128 KiB)."""
     if job.spec.get("enableDynamicWorker") is True:
         return False
     size = 0
@@ -109,18 +113,18 @@ def _is_large(job: Job, options: Options) -> bool:
 
 
 def _digits(count: int) -> int:
-    """Of all numbers below `count`, written one after another."""
-    return sum(count - least for least in (0, 10, 100, 1_000, 10_000) if count > least)
+    """The number of digits of all numbers below `count` together."""
+    return sum(count - power for power in (0, 10, 100, 1_000, 10_000) if count > power)
 
 
 def additions(job: Job, options: Options) -> PodAdditions:
-    """TF_CONFIG, for the framework's container only, as upstream."""
+    """TF_CONFIG, as upstream only for the framework's container."""
     found = RoleAdditions(mounts=mounts(job, options))
     return PodAdditions(environment(job, options), in_all_containers=False, of_role=lambda _role: found)
 
 
 def companions(job: Job, options: Options, _found: Found) -> Sequence[Companion]:
-    """The cluster as a file that all replicas share."""
+    """The ConfigMap with a large cluster, which all replicas mount."""
     if not _is_large(job, options):
         return ()
     roles = [(role.label, role.replicas, role.port(PORT_NAME)) for role in job.roles]
@@ -129,7 +133,7 @@ def companions(job: Job, options: Options, _found: Found) -> Sequence[Companion]
 
 
 def mounts(job: Job, options: Options) -> Sequence[Mount]:
-    """Where pods find it."""
+    """The mount of the ConfigMap, if there is one."""
     if not _is_large(job, options):
         return ()
     return [Mount("trainop-tf-config", {"configMap": {"name": _shared_name(job)}}, FOLDER)]

@@ -1,4 +1,4 @@
-"""XGBoostJob (training-operator `pkg/controller.v1/xgboost`), also of LightGBM: a tracker and its workers."""
+"""XGBoostJob (training-operator `pkg/controller.v1/xgboost`): a tracker and workers, for XGBoost and LightGBM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ PORT = 9999
 
 
 def environment(job: Job, _options: Options) -> Environment:
-    """XGBoost's tracker and rank, and LightGBM's list of machines, in upstream's order (`xgboost.go`)."""
+    """The tracker address and rank for XGBoost, and the machine list for LightGBM, in upstream's order
+    (`xgboost.go`)."""
     ports = {role.type: role.port(PORT_NAME) for role in job.roles}
     masters = sum(role.replicas for role in job.roles if role.type == MASTER)
     before = [
@@ -48,7 +49,7 @@ def environment(job: Job, _options: Options) -> Environment:
 
 
 def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
-    """The master decides. Running is told before any end, even if nobody saw the job run."""
+    """Follows the master. Running is also set before Succeeded or Failed if no reconcile saw the job running."""
     found = follow(job.role(MASTER), tallies)
     failed = any(tally.failed for tally in tallies.values())
     return Progress(running=found.running or found.succeeded or failed, succeeded=found.succeeded)

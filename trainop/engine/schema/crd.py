@@ -1,7 +1,7 @@
-"""The CustomResourceDefinition of a kind, made from its `Framework` (training-operator `manifests/base/crds/`).
+"""The CustomResourceDefinition of a kind, generated from its `Framework` (training-operator `manifests/base/crds/`).
 
-As upstream there are no enums and no minima: the API server would hold them against stored objects at every update.
-What is wrong with a job is told by validation, at creation only.
+As upstream, the schema has no enums and no minima, because the API server would enforce them on every update of a
+stored object. `admission` validates values instead.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _spec(framework: Framework) -> Json:
     types = list(framework.roles)
     named = types[0] if len(types) == 1 else f"{', '.join(types[:-1])} and {types[-1]}"
     return fields(
-        "What is wanted.",
+        "The desired state of the job.",
         {
             framework.replica_specs: mapping(
                 f"The pods of the job by type. Types are {named}.", _replica_spec(framework)
@@ -102,7 +102,7 @@ def _replica_spec(framework: Framework) -> Json:
         {
             "replicas": int32("How many; 1 if not given."),
             "restartPolicy": text(
-                "What becomes of a pod that fails: Always and OnFailure restart it, Never fails the job, ExitCode "
+                "What happens to a pod that fails: Always and OnFailure restart it, Never fails the job, ExitCode "
                 f"restarts it if the exit code is 128 or above. {framework.restart_policy} if not given."
             ),
             "template": pod_template(),
@@ -121,13 +121,13 @@ def _run_policy() -> Json:
                 "None if not given."
             ),
             "managedBy": text(
-                "Who runs the job: kubeflow.org/training-operator, or kueue.x-k8s.io/multikueue, which makes the "
-                "operator leave it alone. It cannot be changed.",
+                "The controller of the job: kubeflow.org/training-operator, or kueue.x-k8s.io/multikueue, with which "
+                "the operator ignores the job. Immutable.",
                 **_immutable("field is immutable"),  # upstream `pkg/webhooks` says so too
             ),
             "schedulingPolicy": _scheduling_policy(),
             "suspend": flag(
-                "While true the job has no pods; its time limits start anew when it resumes.", default=False
+                "While true, the job has no pods. Its deadline starts again when it is resumed.", default=False
             ),
             "ttlSecondsAfterFinished": int32("The job is deleted this long after it has finished; never if not given."),
         },
@@ -135,60 +135,62 @@ def _run_policy() -> Json:
 
 
 def _immutable(message: str) -> Json:
-    """Refuses another value; adding and removing the field is allowed, as transition rules have it."""
+    """A rule that refuses another value. As with all transition rules, the field may be added and removed."""
     return {"x-kubernetes-validations": [{"rule": "self == oldSelf", "message": message}]}
 
 
 def _scheduling_policy() -> Json:
     immutable = _immutable("spec.runPolicy.schedulingPolicy.queue is immutable")
     return fields(
-        "How all pods of the job are placed together, where the operator runs with a gang scheduler.",
+        "Gang scheduling of the job's pods, if the operator runs with a gang scheduler.",
         {
-            "minAvailable": int32("Pods are placed once this many can be; all of them if not given."),
-            "minResources": quantities("What must be free before any pod is placed; computed if not given."),
-            "priorityClass": text("The priority of the group."),
+            "minAvailable": int32("The number of pods that must be schedulable together; all if not given."),
+            "minResources": quantities(
+                "The resources that must be free before any pod is scheduled; computed if not given."
+            ),
+            "priorityClass": text("The priority class of the pod group."),
             "queue": text("The queue of the scheduler.", **immutable),
-            "scheduleTimeoutSeconds": int32("How long the scheduler may wait for the group."),
+            "scheduleTimeoutSeconds": int32("The time in seconds that the scheduler may wait for the pod group."),
         },
     )
 
 
 def _status() -> Json:
     condition = fields(
-        "One thing that is, or was, so.",
+        "One condition of the job.",
         {
             "type": text("Created, Running, Restarting, Suspended, Succeeded or Failed."),
             "status": text("True, False or Unknown."),
-            "reason": text("Why, as one word."),
-            "message": text("Why, as a sentence."),
+            "reason": text("The reason of the last transition, in CamelCase."),
+            "message": text("The reason as a sentence."),
             "lastUpdateTime": moment("When the condition was last written."),
             "lastTransitionTime": moment("When its status last changed."),
         },
         required=["type", "status"],
     )
     replica_status = fields(
-        "How the pods of one type stand.",
+        "The number of pods of one type by state.",
         {
             "active": int32("Running pods."),
             "succeeded": int32("Pods that have succeeded."),
             "failed": int32("Pods that have failed."),
             "selector": text("Selects the pods of this type."),
             "labelSelector": open_fields(
-                "Not written any more; see selector.",
+                "Deprecated and not written; use selector.",
                 {
-                    "matchLabels": texts("Labels that must be there."),
+                    "matchLabels": texts("Required labels."),
                     "matchExpressions": items("Conditions on labels.", anything("One condition.")),
                 },
             ),
         },
     )
     return fields(
-        "What has come of it; written by the operator.",
+        "The observed state of the job, written by the operator.",
         {
-            "conditions": items("The state of the job; the newest condition stands last.", condition),
+            "conditions": items("The state of the job; the latest condition is the last entry.", condition),
             "replicaStatuses": mapping("Pods by type.", replica_status),
             "startTime": moment("When the job started, or resumed last."),
             "completionTime": moment("When the job finished."),
-            "lastReconcileTime": moment("When the operator last wrote while the job waited to be placed."),
+            "lastReconcileTime": moment("When the operator last reconciled the job while it waited for scheduling."),
         },
     )

@@ -1,4 +1,4 @@
-"""Words to write OpenAPI schemas with; each call makes one structural schema."""
+"""Constructors of OpenAPI schemas: each call returns one structural schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def moment(description: str) -> Json:
 
 
 def fields(description: str, properties: Mapping[str, Json], *, required: Sequence[str] = (), **more: Any) -> Json:
-    """An object with these fields and no others."""
+    """An object with exactly these fields; unknown ones are pruned."""
     return {
         "type": "object",
         "description": description,
@@ -45,12 +45,12 @@ def fields(description: str, properties: Mapping[str, Json], *, required: Sequen
 
 
 def anything(description: str) -> Json:
-    """An object whose fields are left to whoever reads it."""
+    """An object with arbitrary fields, which are neither validated nor pruned."""
     return {"type": "object", "description": description, "x-kubernetes-preserve-unknown-fields": True}
 
 
 def open_fields(description: str, properties: Mapping[str, Json], *, required: Sequence[str] = ()) -> Json:
-    """An object with these fields and any others, which are kept."""
+    """An object with these fields; unknown ones are kept."""
     kept = {"x-kubernetes-preserve-unknown-fields": True}
     return fields(description, properties, required=required, **kept)
 
@@ -64,7 +64,8 @@ def texts(description: str) -> Json:
 
 
 def items(description: str, of: Json, *, keys: Sequence[str] = ()) -> Json:
-    """A list; with `keys` one whose items are told apart, and may be owned one by one, by these fields."""
+    """A list. With `keys` it has list type `map`: these fields identify an item, and field managers own single
+    items."""
     by_key = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)} if keys else {}
     return {"type": "array", "description": description, "items": of, **by_key}
 
@@ -74,7 +75,7 @@ def words(description: str) -> Json:
 
 
 def quantities(description: str) -> Json:
-    """Amounts of resources by name, such as `cpu: 500m`."""
+    """A map from resource names to quantities, such as `cpu: 500m`."""
     amount = {
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "pattern": _QUANTITY,

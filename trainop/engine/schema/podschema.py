@@ -1,7 +1,7 @@
-"""The schema of a pod template: common fields are described for `kubectl explain`, all others are kept unseen.
+"""The schema of a pod template: common fields are described for `kubectl explain`, all others are kept unvalidated.
 
-The API server checks the whole of a template when a pod is made from it. The schema of upstream's CRDs repeats all of
-PodTemplateSpec, at 400 to 900 KB for each kind, which plain `kubectl apply` cannot store in its annotation.
+The API server validates templates when pods are created. Upstream's CRDs contain the schema of PodTemplateSpec, 400 to
+900 KB per kind, which is too large for the annotation of plain `kubectl apply`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from trainop.runtime.objects.metadata import Json
 def _environment() -> Json:
     value = {
         "name": text("The variable's name."),
-        "value": text("Its value. $(NAME) stands for the value of a variable that was set before."),
-        "valueFrom": anything("Where the value comes from: a field of the pod, a ConfigMap, a Secret."),
+        "value": text("Its value. $(NAME) is replaced by the value of an earlier variable."),
+        "valueFrom": anything("The source of the value: a field of the pod, a ConfigMap or a Secret."),
     }
     return items(
-        "Variables of the environment. Those that the operator sets are put behind them.",
+        "Environment variables. The operator appends its own.",
         open_fields("One variable.", value, required=["name"]),
     )
 
@@ -41,14 +41,14 @@ def _container(description: str) -> Json:
         "protocol": text("TCP, UDP or SCTP."),
     }
     mount = {
-        "name": text("Which of the pod's volumes."),
-        "mountPath": text("Where it stands in the container."),
-        "readOnly": flag("Whether writing is forbidden."),
-        "subPath": text("The part of the volume to mount."),
+        "name": text("The name of a volume of the pod."),
+        "mountPath": text("The path in the container."),
+        "readOnly": flag("Whether the mount is read-only."),
+        "subPath": text("The path in the volume to mount."),
     }
     resources = {
-        "limits": quantities("At most these may be used."),
-        "requests": quantities("At least these are set aside."),
+        "limits": quantities("Maximum amounts."),
+        "requests": quantities("Amounts reserved by the scheduler."),
     }
     return open_fields(
         description,
@@ -56,11 +56,11 @@ def _container(description: str) -> Json:
             "name": text("Unique within the pod."),
             "image": text("The image to run."),
             "imagePullPolicy": text("Always, IfNotPresent or Never."),
-            "command": words("The program and its first arguments; without them, the image's own."),
-            "args": words("Arguments of the program; without them, the image's own."),
-            "workingDir": text("The directory that the program starts in."),
+            "command": words("The entry point; that of the image if not given."),
+            "args": words("Arguments of the entry point; those of the image if not given."),
+            "workingDir": text("The working directory."),
             "env": _environment(),
-            "envFrom": items("ConfigMaps and Secrets whose every entry becomes a variable.", anything("One source.")),
+            "envFrom": items("ConfigMaps and Secrets whose entries become variables.", anything("One source.")),
             "ports": items("Ports that the container opens.", open_fields("One port.", port)),
             "resources": open_fields("CPU, memory and devices.", resources),
             "volumeMounts": items("Volumes to mount.", open_fields("One mount.", mount)),
@@ -74,30 +74,30 @@ def _pod_spec() -> Json:
     name = open_fields("One name.", {"name": text("The Secret's name.")})
     volume = open_fields("One volume.", {"name": text("Unique within the pod.")}, required=["name"])
     return open_fields(
-        "What the pods are. Any field of a pod's spec may stand here, described or not.",
+        "The spec of the pods. Every field of a pod spec is accepted, described here or not.",
         {
             "containers": items(
-                "The containers. The operator looks after the one that is named after the framework.",
+                "The containers. The one named after the framework runs the training.",
                 _container("One container."),
                 keys=["name"],
             ),
             "initContainers": items(
-                "Containers that run one after the other before all others.",
+                "Containers that run one after the other before `containers` start.",
                 _container("One container."),
                 keys=["name"],
             ),
             "volumes": items("Volumes that containers may mount.", volume, keys=["name"]),
-            "restartPolicy": text("Overruled by the restartPolicy of the replica type."),
+            "restartPolicy": text("Overwritten by the restartPolicy of the replica type."),
             "serviceAccountName": text("The service account that the pods run as."),
             "nodeSelector": texts("Labels that a node must have."),
-            "affinity": anything("Which nodes and neighbours are wanted or avoided."),
-            "tolerations": items("Taints of nodes that do not matter.", anything("One toleration.")),
+            "affinity": anything("Affinity to nodes and other pods."),
+            "tolerations": items("Tolerated taints of nodes.", anything("One toleration.")),
             "topologySpreadConstraints": items("How pods are spread.", anything("One constraint.")),
             "schedulerName": text("The scheduler that places the pods."),
-            "priorityClassName": text("How important the pods are against others."),
+            "priorityClassName": text("The priority class of the pods."),
             "imagePullSecrets": items("Secrets to pull images with.", name),
-            "terminationGracePeriodSeconds": int64("How long a pod may take to stop."),
-            "hostNetwork": flag("Whether the pods use the node's network."),
+            "terminationGracePeriodSeconds": int64("The time in seconds that a pod may take to stop."),
+            "hostNetwork": flag("Whether the pods use the network of the node."),
             "securityContext": anything("User, groups and other rights of all containers."),
         },
         required=["containers"],
@@ -105,11 +105,11 @@ def _pod_spec() -> Json:
 
 
 def pod_template() -> Json:
-    """The schema of `template`: of its metadata only what pods can take over is kept, as upstream."""
+    """The schema of `template`. As upstream, only the listed metadata fields are kept."""
     metadata = {
         "annotations": texts("Annotations of the pods."),
         "finalizers": words("Finalizers of the pods."),
-        "labels": texts("Labels of the pods; those of the operator win."),
+        "labels": texts("Labels of the pods; the operator's labels take precedence."),
         "name": text("Not used: pods are named after the job, the replica type and the index."),
         "namespace": text("Not used: pods live in the job's namespace."),
     }
