@@ -1,4 +1,4 @@
-"""A raw HTTP client and the steps of rows: the same bytes go to the embedded and to the real API server."""
+"""A raw HTTP client and the steps of table rows, which send the same bytes to the embedded and the real API server."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from tests.patience import PATIENCE
 
 PRESENT = object()
-"""Matches anything that is there."""
+"""Matches any value that is present."""
 ABSENT = object()
-"""Matches nothing being there."""
+"""Matches a missing value."""
 
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -30,7 +30,7 @@ PARTIAL = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 PARTIAL_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 
 Variables: TypeAlias = dict[str, str]
-"""What `$name` stands for in paths, bodies and expectations."""
+"""Values of `$name` in paths, bodies and expectations."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Holding:
-    """Matches a list that holds, among others, elements that agree with each of these."""
+    """Matches a list that contains a matching element for each of these, besides any others."""
 
     elements: tuple[Any, ...]
 
@@ -55,23 +55,23 @@ class Backend(Protocol):
     context: ssl.SSLContext | None
 
     def compact(self) -> None:
-        """Forget all history up to now."""
+        """Compact the whole history."""
         ...
 
     def kubeconfig(self, folder: Path) -> Path:
-        """A file with which kubectl reaches it as administrator; written into `folder` if there is none yet."""
+        """The path of an administrator's kubeconfig; written into `folder` if none exists yet."""
         ...
 
 
 class Step(Protocol):
     def take(self, backend: Backend, variables: Variables) -> None:
-        """Ask the server and assert on its answer."""
+        """Send the requests and check the responses."""
         ...
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: what is asked in order, and what must be answered."""
+    """A row of the table: requests in order, and the expected responses."""
 
     name: str
     steps: tuple[Step, ...]
@@ -121,7 +121,7 @@ def find(value: Any, path: str) -> Any:
 
 
 def agrees(seen: Any, wanted: Any) -> bool:
-    """Whether what was seen is as wanted: of objects the named fields only."""
+    """Whether a value matches the expectation; of objects, only the named fields are compared."""
     if wanted is PRESENT or wanted is ABSENT:
         return (seen is ABSENT) == (wanted is ABSENT)
     if isinstance(wanted, Text):
@@ -143,7 +143,7 @@ def differences(seen: Any, wanted: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Call:
-    """One request; `expects` names the fields of the answer that matter, `keeps` those that later steps refer to."""
+    """One request. `expects` has the fields of the response to compare, `keeps` those that later steps refer to."""
 
     method: str
     path: str
@@ -187,9 +187,9 @@ def decode(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Watch:
-    """A watch that is opened, then the calls, then exactly these events in order (of bookmarks only those expected).
+    """Opens a watch, makes the calls, and expects exactly these events in order (unexpected bookmarks are ignored).
 
-    A call among the events is made once those before it have come.
+    A call among the events is made once the events before it have arrived.
     """
 
     path: str
@@ -232,7 +232,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Until:
-    """A call that is repeated until it is answered as expected: what comes about in the background takes its time."""
+    """A call that is repeated until the response is as expected, for effects of background controllers."""
 
     call: Call
     seconds: float = PATIENCE
@@ -252,7 +252,7 @@ class Until:
 
 @dataclass(frozen=True)
 class Compact:
-    """The server forgets its history."""
+    """Compacts the server's history."""
 
     def take(self, backend: Backend, variables: Variables) -> None:
         backend.compact()

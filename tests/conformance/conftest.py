@@ -1,4 +1,4 @@
-"""The two API servers of the table: the embedded one always, the real one where it is built."""
+"""The two API servers under test: the embedded one always, the real one if its binaries are built."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainop.local.api.serving.server import ApiServer
 
 
 class EmbeddedBackend:
-    """Our API server on a loop of its own in a thread, reached over a socket like the real one."""
+    """The embedded API server in a thread with its own event loop, reached over a socket like the real one."""
 
     url = ""
     headers: Mapping[str, str] = {"Authorization": "Bearer secret"}
@@ -70,7 +70,7 @@ class EmbeddedBackend:
 
 
 class RealBackend:
-    """kube-apiserver; its history lies in etcd, which is told to forget it over its HTTP gateway."""
+    """kube-apiserver; its history is compacted through etcd's HTTP gateway."""
 
     headers: Mapping[str, str] = {}
 
@@ -95,7 +95,7 @@ class RealBackend:
 
 
 def install(backend: Backend, crds: list[dict[str, Any]]) -> None:
-    """Create CRDs and wait until all that the table needs are served."""
+    """Create the CRDs of the table and wait until they are served."""
     for crd in crds:
         Call("POST", CRDS, crd, 201).take(backend, {})
     for path in (f"/apis/{GROUP}/v1/widgets", "/apis/kubeflow.org/v1/pytorchjobs"):

@@ -1,4 +1,4 @@
-"""The objects that rows are about, and a CRD that shows what a schema can say."""
+"""The objects used in rows, and a CRD with most features of a schema."""
 
 from __future__ import annotations
 

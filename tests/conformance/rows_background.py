@@ -1,4 +1,4 @@
-"""What the controllers of a control plane do in the background: collect garbage, empty namespaces."""
+"""Rows about background controllers: garbage collection and namespace deletion."""
 
 from __future__ import annotations
 

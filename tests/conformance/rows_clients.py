@@ -1,5 +1,5 @@
-"""What informers, controllers and kubectl rely upon beyond single requests: lists at a version, watches with selectors,
-kinds that come and go, kinds with several versions."""
+"""Rows about sequences of requests by informers, controllers and kubectl: lists at a version, watches with selectors,
+kinds that are added and removed, kinds with several versions."""
 
 from __future__ import annotations
 

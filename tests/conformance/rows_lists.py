@@ -1,4 +1,4 @@
-"""Lists, pages, selectors, tables, and watches."""
+"""Rows about lists, pages, selectors, tables and watches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Discovery, and objects created, read, replaced and deleted; what errors look like."""
+"""Rows about discovery, about creating, reading, replacing and deleting objects, and about errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patches of every type, server-side apply, subresources, schemas of custom kinds, dry run."""
+"""Rows about patches of every type, server-side apply, subresources, schemas of custom kinds, and dry run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One table, two API servers: what the embedded one answers is what kube-apiserver answers."""
+"""One table of requests and responses for two API servers: the embedded one must answer like kube-apiserver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMESPACES = itertools.count(1)
 
 
 def check(row: Row, backend: Backend) -> None:
-    """Take the steps of a row in a namespace of its own."""
+    """Run the steps of a row in a new namespace."""
     namespace = f"row-{next(NAMESPACES)}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     Call("POST", "/api/v1/namespaces", body, 201).take(backend, {})

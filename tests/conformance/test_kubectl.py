@@ -1,4 +1,4 @@
-"""kubectl as people use it, asked of the embedded and of the real API server: the same words come back."""
+"""kubectl commands against the embedded and the real API server must print the same."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NAMESPACES = itertools.count(1)
 
 @dataclass(frozen=True)
 class Line:
-    """One command; `says` is a pattern that its output has, errors included."""
+    """One command; its output, including stderr, must match the pattern `says`."""
 
     command: str
     says: str
     fails: bool = False
     sent: Json | None = None
-    """What is given on standard input."""
+    """Standard input of the command."""
 
 
 def create(arguments: str, name: str) -> Line:

@@ -1,4 +1,4 @@
-"""What `trainop run` says of files before anything is started."""
+"""The errors that `trainop run` reports about files before it starts anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def master(**fields: Any) -> dict[str, Any]:
 
 
 def said(tmp_path: Path, *objects: dict[str, Any]) -> list[str]:
-    """The lines of the refusal, without the place of the file."""
+    """The lines of the error, without the path of the file."""
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump_all(objects), encoding="utf-8")
     with pytest.raises(BadInputError) as refused:
@@ -40,7 +40,7 @@ def test_a_misspelt_field_is_named_with_what_was_meant(tmp_path: Path):
     ]
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path):
+def test_all_errors_are_reported_at_once(tmp_path: Path):
     first = job(pytorchReplicaSpecs={"Master": master(replicas=2)})
     second = {**job(pytorchReplicaSpecs={"Worker": master(restartPolicy="Sometimes")}), "metadata": {"name": "other"}}
     lines = said(tmp_path, first, second)

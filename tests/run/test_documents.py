@@ -1,4 +1,4 @@
-"""Files of users: what is read from them, and where a mistake is shown."""
+"""Reading YAML files of users, and the positions in error messages."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How `trainop run` and `trainop cluster` end: signals, and output that nobody reads."""
+"""The end of `trainop run` and `trainop cluster`: signals, and stdout that is closed or not read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import yaml
 from tests.patience import PATIENCE
 
 SAVES = "trap 'echo saved > {0}; exit 0' TERM; echo up; while :; do sleep 0.1; done"
-"""Ends as a trainer does that keeps a checkpoint."""
+"""A program that saves a checkpoint at SIGTERM, as a trainer does."""
 DEAF = "trap '' TERM; echo up; while :; do sleep 0.1; done"
 
 
@@ -46,7 +46,7 @@ def listen() -> None:
 
 @contextmanager
 def started(*arguments: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """The command, with stdout and stderr to be read; killed if it is still there at the end."""
+    """Run the command with readable stdout and stderr; kill it at the end if it still runs."""
     command = [sys.executable, "-m", "trainop", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     process = subprocess.Popen(command, text=True, preexec_fn=listen, **pipes)  # noqa: PLW1509  # sets signals only
@@ -78,7 +78,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def running(mark: str) -> bool:
-    """Whether a process has `mark` among its words."""
+    """Whether any process has `mark` in its command line."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (folder / "cmdline").read_bytes():
@@ -100,7 +100,7 @@ def test_pods_may_save_what_they_have_when_it_is_interrupted(tmp_path: Path, num
 
 
 def test_a_closed_terminal_leaves_nothing_behind(tmp_path: Path):
-    """Neither pods, nor what a flood would have kept."""
+    """No pod survives, and no temporary file for a flood of output is kept."""
     path = write(tmp_path, SAVES.format(tmp_path / "checkpoint"))
     child, terminal = pty.fork()
     if child == 0:
@@ -126,7 +126,7 @@ def test_a_second_signal_kills(tmp_path: Path):
         assert process.stderr.readline() == "trainop: killing the pods that still run\n"
         begun = time.monotonic()
         process.communicate(timeout=PATIENCE)
-        assert time.monotonic() - begun < 25, "nobody waits for the rest of the grace period"
+        assert time.monotonic() - begun < 25, "it does not wait for the rest of the grace period"
     assert process.returncode == 128 + signal.SIGINT
     wait_until(lambda: not running(mark))
 
@@ -157,7 +157,7 @@ def test_a_cluster_stops_its_pods_too(tmp_path: Path):
 
 
 def ask(kubeconfig: Path, path: str, body: dict[str, Any] | None = None) -> str:
-    """What the API server answers; nothing when it refuses, as for the log of a pod that has none yet."""
+    """The response body of the API server; empty if it refuses, as for the log of a pod without one."""
     config = json.loads(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     trusted = ssl.create_default_context(cadata=b64decode(cluster["certificate-authority-data"]).decode())
@@ -174,8 +174,8 @@ def ask(kubeconfig: Path, path: str, body: dict[str, Any] | None = None) -> str:
     return "" if answer.status == 400 else text
 
 
-def test_a_reader_who_leaves_ends_it_quietly(tmp_path: Path):
-    """As `| head` does."""
+def test_a_closed_stdout_ends_it_quietly(tmp_path: Path):
+    """The reader closes the pipe, as `| head` does."""
     path = write(
         tmp_path, f"trap 'echo saved > {tmp_path}/checkpoint; exit 0' TERM; while :; do echo up; sleep 0.1; done"
     )
@@ -200,7 +200,7 @@ def test_output_that_cannot_be_written_is_an_error(tmp_path: Path):
     assert "Traceback" not in errors
 
 
-def test_a_reader_who_does_not_read_keeps_nobody_from_ending_it(tmp_path: Path):
+def test_a_blocked_stdout_does_not_prevent_the_end(tmp_path: Path):
     script = f"yes up & trap 'kill $!; exit 0' TERM; echo begun > {tmp_path}/begun; wait"
     with started("run", write(tmp_path, script), stderr=subprocess.DEVNULL) as process:
         wait_until((tmp_path / "begun").exists)
@@ -210,7 +210,7 @@ def test_a_reader_who_does_not_read_keeps_nobody_from_ending_it(tmp_path: Path):
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_files_change_nothing(tmp_path: Path, closed: str):
-    """No file of ours may take their numbers: it would get what is printed."""
+    """No file may get the descriptor numbers of closed streams, because it would receive the output."""
     path = write(tmp_path, f"echo done > {tmp_path}/done; echo words")
     command = shlex.join([sys.executable, "-m", "trainop", "run", str(path), "--data", str(tmp_path / "data")])
     whole = ["sh", "-c", f"{command} {closed}"]

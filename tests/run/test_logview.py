@@ -1,4 +1,4 @@
-"""Logs on their way to the screen: everything for a file or pipe, what a person can read for a terminal."""
+"""Display of logs: complete for a file or pipe, limited to a readable rate on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainop.run.screen import Replica, Screen
 
 
 class Stopped:
-    """A clock on which no time passes, unless a test says so."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -69,13 +69,13 @@ async def test_a_terminal_gets_the_end_of_a_flood_and_how_much_was_left_out():
     assert list(replica.tail)[-1] == "the error"
 
 
-async def test_a_terminal_shows_what_comes_slowly_whole():
+async def test_a_terminal_shows_slow_output_completely():
     shown, _ = await view(pieces(numbers(3000)), terminal=True)
     assert len(shown.splitlines()) == 3000
 
 
 async def test_a_flood_that_pauses_shows_where_it_stands():
-    """It need not end for its last lines to be seen."""
+    """Its last lines are shown although it has not ended."""
     seen = asyncio.Event()
 
     async def flood() -> AsyncIterator[bytes]:
@@ -91,7 +91,7 @@ async def test_a_flood_that_pauses_shows_where_it_stands():
 
 
 class Watched(io.StringIO):
-    """Sets an event of the loop when what was written so far satisfies a condition."""
+    """A text stream that sets an event once its content satisfies a condition."""
 
     def __init__(self, condition: Callable[[str], bool], event: asyncio.Event) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ async def test_a_terminal_keeps_colours_and_no_other_control():
     assert shown == "worker-0    20%\n"
 
 
-async def test_a_reader_who_is_slow_holds_up_the_log_and_not_the_loop():
+async def test_a_slow_reader_delays_the_log_and_not_the_event_loop():
     reading = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -139,7 +139,7 @@ async def test_a_reader_who_is_slow_holds_up_the_log_and_not_the_loop():
         running = asyncio.create_task(log.run(pieces(numbers(1000), 100)))
         await started.wait()
         for _ in range(100):
-            await asyncio.sleep(0)  # the loop turns
+            await asyncio.sleep(0)  # the event loop is not blocked
         assert not running.done()
         reading.set()
         async with asyncio.timeout(PATIENCE):

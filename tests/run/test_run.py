@@ -1,4 +1,4 @@
-"""`trainop run` and `trainop cluster` as their users meet them: what they print, and what they exit with."""
+"""`trainop run` and `trainop cluster` as processes: their output and exit codes."""
 
 import asyncio
 import copy
@@ -43,7 +43,7 @@ def write(folder: Path, *objects: dict[str, Any]) -> Path:
 
 
 async def run(path: Path, *, data: Path | None = None, start_timeout: float = 0) -> tuple[int, str]:
-    """Exit code, and what is printed where there is no terminal."""
+    """Exit code and output of the command without a terminal."""
     out = io.StringIO()
     console = Console(file=out, width=200, highlight=False)
     async with asyncio.timeout(PATIENCE):
@@ -62,7 +62,7 @@ async def test_logs_carry_the_replica_and_success_is_0(tmp_path: Path):
     assert shown.splitlines()[-1] == "a Succeeded PyTorchJob default/a successfully completed."
 
 
-async def test_a_failure_tells_the_replica_its_code_and_its_last_lines(tmp_path: Path):
+async def test_a_failure_reports_the_replica_its_exit_code_and_its_last_lines(tmp_path: Path):
     code, shown = await run(
         write(tmp_path, job("a", "test $RANK = 0 && sleep 30; echo so far; echo trouble >&2; exit 3", workers=1))
     )
@@ -79,7 +79,7 @@ async def test_every_line_is_printed_and_the_error_after_them(tmp_path: Path):
     assert shown.endswith("  60000\n  the error\n")
 
 
-async def test_a_job_that_cannot_start_says_what_it_waits_for_and_ends(tmp_path: Path):
+async def test_a_job_that_cannot_start_reports_the_reason_and_ends(tmp_path: Path):
     missing = job("a", "true")
     container = missing["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
     container["envFrom"] = [{"configMapRef": {"name": "settings"}}]
@@ -89,8 +89,8 @@ async def test_a_job_that_cannot_start_says_what_it_waits_for_and_ends(tmp_path:
     assert 'configmap "settings" not found' in shown
 
 
-async def test_a_finished_job_runs_anew_with_the_same_data(tmp_path: Path):
-    """Whatever changed: the file, the code that it calls, or nothing."""
+async def test_a_finished_job_runs_again_with_the_same_data(tmp_path: Path):
+    """It runs again whether the file, the code that it calls, or nothing has changed."""
     data = tmp_path / "data"
     code, shown = await run(write(tmp_path, job("a", "echo first")), data=data)
     assert (code, bool(re.search(r"^master-0 +first$", shown, re.MULTILINE))) == (0, True)
@@ -132,7 +132,7 @@ async def test_other_objects_are_there_before_the_job(tmp_path: Path):
 
 
 async def test_a_job_that_is_deleted_is_over(tmp_path: Path):
-    """Its time to live is 0: what it ended with counts, not that it is gone."""
+    """Its time to live is 0; its result counts, although the job is deleted."""
     code, _ = await run(write(tmp_path, job("a", "true", runPolicy={"ttlSecondsAfterFinished": 0})))
     assert code == 0
 
@@ -145,7 +145,7 @@ async def test_a_job_that_is_deleted_is_over(tmp_path: Path):
         ({"metadata": {"name": "A"}}, "metadata.name: Invalid value: "),
     ],
 )
-async def test_a_mistake_is_told_before_anything_starts(tmp_path: Path, change: dict[str, object], told: str):
+async def test_an_error_is_reported_before_anything_starts(tmp_path: Path, change: dict[str, object], told: str):
     with pytest.raises(BadInputError) as caught:
         await run(write(tmp_path, job("a", "true") | change))
     assert told in str(caught.value)
@@ -177,13 +177,13 @@ async def test_a_mistake_in_a_replica_names_its_field(tmp_path: Path, path: tupl
     assert told in str(caught.value)
 
 
-async def test_an_object_of_an_unknown_kind_is_told(tmp_path: Path):
+async def test_an_object_of_an_unknown_kind_is_reported(tmp_path: Path):
     odd = {"apiVersion": "example.org/v1", "kind": "Gadget", "metadata": {"name": "g"}}
     with pytest.raises(BadInputError, match=r"unknown kind Gadget in example.org/v1"):
         await run(write(tmp_path, odd, job("a", "true")))
 
 
-async def test_the_same_object_twice_is_told(tmp_path: Path):
+async def test_a_duplicate_object_is_reported(tmp_path: Path):
     with pytest.raises(BadInputError, match=r"job.yaml:\d+: PyTorchJob a is already defined at .*job.yaml:1"):
         await run(write(tmp_path, job("a", "true"), job("a", "false")))
 
@@ -242,7 +242,7 @@ def test_bad_input_ends_with_2_and_no_traceback(tmp_path: Path):
 
 
 def test_a_cluster_continues_where_it_was(tmp_path: Path):
-    """With --data the objects are there again, and a second cluster on the same folder is refused."""
+    """With --data the objects are restored, and a second cluster on the same folder is refused."""
     process = start("cluster", "--data", tmp_path / "data", "--no-operator")
     assert process.stdout is not None
     assert any(line == f"export KUBECONFIG={tmp_path / 'data' / 'kubeconfig'}\n" for line in process.stdout)

@@ -1,4 +1,4 @@
-"""What the table of `trainop run` shows."""
+"""The status table of `trainop run`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def shown(job: JobView) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-async def test_what_is_true_of_a_job_stands_in_its_title():
+async def test_the_title_shows_the_state_of_the_job():
     good, bad = [JobView("train", "PyTorchJob", ["Created", end]) for end in ("Succeeded", "Failed")]
     assert (await shown(good))[0] == "PyTorchJob train  ✓ Created  ✓ Succeeded"
     assert (await shown(bad))[0] == "PyTorchJob train  ✓ Created  ✗ Failed"

@@ -1,4 +1,4 @@
-"""What is said while jobs do not start, how often, and when that ends."""
+"""Messages while jobs do not start: their content, intervals, and the time limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainop.run.starting import StartWatch, describe_waiting
 
 
 class Leaping:
-    """A clock that sleeps at once, and cancels whoever would sleep past `end`."""
+    """A clock whose sleeps return at once, and which cancels the task that would sleep past `end`."""
 
     def __init__(self, end: float) -> None:
         self.at = 0.0
@@ -40,7 +40,7 @@ def waiting(name: str = "a", *, detail: str = "CreateContainerError: no command"
 
 
 async def watch(jobs: list[JobView], *, limit: float, end: float) -> tuple[list[str], list[str]]:
-    """What was said until `end`, each with the second; and what was given up."""
+    """The messages until `end`, each with its second, and the jobs that were given up."""
     clock = Leaping(end)
     said: list[str] = []
     ended: list[str] = []

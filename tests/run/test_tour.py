@@ -1,4 +1,4 @@
-"""The README's tour, as a newcomer types it: the commands come from the README itself."""
+"""Runs the tour of the README with the commands from the README itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tour() -> list[list[str]]:
 
 @pytest.fixture(params=KUBECTLS)
 def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """Of a shell in which the environment of the project is active and `kubectl` is of one version."""
+    """The environment of a shell with the project's virtual environment active and one version of `kubectl`."""
     program = need_program(request.param)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "kubectl").symlink_to(program)
@@ -39,7 +39,7 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str
 
 @pytest.fixture
 def cluster(environment: dict[str, str], tmp_path: Path) -> Iterator[dict[str, str]]:
-    """`trainop cluster` of the first block; the environment with the KUBECONFIG that it printed."""
+    """Run `trainop cluster` of the first block; yields the environment with the KUBECONFIG that it printed."""
     command = next(line for line in tour()[0] if line.startswith("trainop cluster"))
     out = tmp_path / "out"
     with out.open("w") as file:
@@ -58,7 +58,7 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Iterator[dict[str, s
 
 
 def read_until(process: subprocess.Popen[str], pattern: str) -> None:
-    """Read what a command that does not end prints, as far as a line with the pattern."""
+    """Read the output of a running command up to a line that matches the pattern."""
     assert process.stdout is not None
     seen = ""
     for line in process.stdout:
@@ -98,7 +98,7 @@ def test_every_kubectl_command_of_the_tour_works(cluster: dict[str, str]):
 
 def test_the_commands_without_kubectl_are_there():
     lines = [line.partition(" && ")[0] for line in tour()[0]]
-    assert lines[0] == "make demo"  # tests/test_examples.py runs what it runs
+    assert lines[0] == "make demo"  # tests/test_examples.py runs the same
     assert re.search(r"^demo:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert lines[1:] == ["trainop run examples/pytorch/train.yaml", "trainop cluster"]
 

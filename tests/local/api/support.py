@@ -1,4 +1,4 @@
-"""An API server under a clock that stands still, and short ways to ask it."""
+"""An API server under a manual clock, with short methods for requests and watches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class StillClock:
-    """Time passes only by `advance`."""
+    """A clock that only `advance` moves."""
 
     def __init__(self) -> None:
         self._passed = 0.0
@@ -57,13 +57,13 @@ class StillClock:
 
 
 async def settle() -> None:
-    """Let every task that can go on do so."""
+    """Let all ready tasks run."""
     for _ in range(50):
         await asyncio.sleep(0)
 
 
 class Answer:
-    """A response with its JSON."""
+    """A response with its decoded JSON."""
 
     def __init__(self, response: Response) -> None:
         self.code = response.status
@@ -81,7 +81,7 @@ class Answer:
 
 
 class Api:
-    """Requests in process; the server is `server`, its time `clock`."""
+    """In-process requests to `server`, which uses `clock`."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = StillClock()
@@ -105,7 +105,7 @@ class Api:
         return Answer(await self.transport.send(request))
 
     async def create(self, path: str, body: Any, **query: str) -> Any:
-        """The object, which must have been accepted."""
+        """The object of a response that must be successful."""
         answer = await self("POST", path, body, **query)
         assert answer.code == 201, answer.raw
         return answer.json

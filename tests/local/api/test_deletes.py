@@ -1,4 +1,4 @@
-"""Deletion, garbage collection, namespaces: what goes, when, and what goes with it."""
+"""Deletion, garbage collection and namespaces: which objects are deleted, in which order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.local.api.support import (
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    """With its background work running."""
+    """An API server with its background controllers running."""
     api = Api()
     task = asyncio.create_task(api.server.run())
     yield api
@@ -148,7 +148,7 @@ async def test_dependents_follow_their_owner(api: Api, policy: str, left: list[s
         assert "ownerReferences" not in (await api("GET", f"{CONFIG_MAPS}/a")).json["metadata"]
 
 
-async def test_a_foreground_deletion_waits_for_those_who_block(api: Api):
+async def test_a_foreground_deletion_waits_for_blocking_dependents(api: Api):
     made = await api.create(CONFIG_MAPS, config_map("own"))
     held = config_map("a", ownerReferences=[reference(made, block=True)], finalizers=["x/y"])
     await api.create(CONFIG_MAPS, held)
@@ -197,7 +197,7 @@ async def test_a_namespace_takes_its_content_along(api: Api):
 
 
 async def version(api: Api) -> int:
-    """The server's version, which counts its writes, once nothing is left to do."""
+    """The server's resourceVersion, which counts its writes, once its controllers are idle."""
     await settle()
     return int((await api("GET", CONFIG_MAPS)).json["metadata"]["resourceVersion"])
 
@@ -220,7 +220,7 @@ CLUSTER_ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 async def test_a_deletion_that_is_held_is_not_written_again_and_again(
     api: Api, collection: str, body: dict[str, Any], content: str, policy: str, holding: str
 ):
-    """Found at 5,000 writes a second."""
+    """Regression test: the loop caused 5,000 writes per second."""
     holder, held = (["example.com/mine"], []) if holding == "owner" else ([], ["example.com/mine"])
     made = await api.create(collection, {**body, "metadata": {**body["metadata"], "finalizers": holder}})
     name = f"{collection}/{body['metadata']['name']}"
@@ -278,7 +278,7 @@ async def test_a_circle_of_owners_is_deleted(api: Api, size: int, policy: str):
     assert await version(api) - before <= 4 * size
 
 
-async def test_a_foreground_deletion_goes_on_when_a_dependent_is_given_away(api: Api):
+async def test_a_foreground_deletion_continues_when_a_dependent_changes_its_owner(api: Api):
     await owned(api)
     for name in "ab":
         await api.patch(f"{CONFIG_MAPS}/{name}", {"metadata": {"finalizers": ["x/y"]}})

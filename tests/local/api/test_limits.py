@@ -1,4 +1,5 @@
-"""Requests that are too deep, too large or mean too much: each is refused in words, and the server goes on."""
+"""Requests that nest too deeply, are too large or expand too much: each is refused with a message, and the server
+continues."""
 
 from __future__ import annotations
 
@@ -147,6 +148,6 @@ async def test_admission_webhooks_are_refused_as_nobody_calls_them(kind: str):
     refused = await api("POST", path, {"metadata": {"name": "w"}, "webhooks": [webhook]})
     assert refused.code == 422
     assert "this cluster calls no admission webhooks" in refused.json["message"]
-    assert (await api("POST", path, {"metadata": {"name": "w"}})).code == 201  # it asks for nothing
+    assert (await api("POST", path, {"metadata": {"name": "w"}})).code == 201  # it sends no request
     assert (await api.patch(f"{path}/w", {"webhooks": [webhook]})).code == 422
     assert (await api("POST", CONFIG_MAPS, config_map())).code == 201

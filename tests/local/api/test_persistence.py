@@ -1,4 +1,4 @@
-"""What a server keeps on disk: nothing that was acknowledged is lost, whatever ends the process."""
+"""Persistence of the embedded API server: no acknowledged write is lost, however the process ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def journal_of(api: Api) -> Journal:
 
 
 def crash(api: Api) -> None:
-    """Let go of the file without writing what is left, as a process that is killed."""
+    """Release the file without writing pending changes, like a killed process."""
     journal_of(api)._database.close()
 
 
@@ -53,7 +53,7 @@ async def test_versions_never_go_back_even_after_a_crash(tmp_path: Path):
     path = tmp_path / "objects.db"
     crashed = Api(persist=path)
     await crashed.create(CONFIG_MAPS, config_map("kept"))
-    # seen by watches only: no request has been answered
+    # visible to watches only, because no request was answered
     seen = crashed.server._backend.store.put("configmaps", ("default", "lost"), config_map("lost"))
     crash(crashed)
     again = Api(persist=path)
@@ -100,7 +100,7 @@ asyncio.run(main())
 
 
 def write_until_killed(path: Path, writers: list[str], seconds: float) -> dict[str, int]:
-    """The last number that each writer was told to be stored when the process was killed."""
+    """Kill the process while writers run; returns the last number acknowledged to each writer."""
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path), *writers], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         lines = [child.stdout.readline()]  # it is at work
@@ -112,7 +112,8 @@ def write_until_killed(path: Path, writers: list[str], seconds: float) -> dict[s
 
 
 def check(found: dict[str, Any], writer: str, last: int) -> None:
-    """That what was acknowledged is there, with at most the three writes after it, and that each object is whole."""
+    """Check that all acknowledged writes are stored, with at most the three writes after them, and no partial
+    object."""
     current = int(found[writer]["number"])
     assert last <= current <= last + 1
     numbers = {int(name.rpartition("-")[2]) for name in found if name.startswith(f"{writer}-")}
@@ -179,7 +180,7 @@ async def test_a_file_has_one_server(tmp_path: Path):
 
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many changes each commit wrote."""
+    """The number of changes in each commit."""
     sizes: list[int] = []
     commit = Journal._commit
 

@@ -1,4 +1,4 @@
-"""The server as a whole: sockets and who may use them, what a restart keeps, logs, documents."""
+"""The server as a whole: sockets and authentication, restarts, logs, documents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BEARER = {"Authorization": "Bearer secret"}
         ({**BEARER, "Host": "localhost:80"}, 200),
     ],
 )
-async def test_lets_in_who_has_the_token_and_no_browser(headers: dict[str, str], code: int):
+async def test_accepts_the_token_and_refuses_browsers(headers: dict[str, str], code: int):
     server = ApiServer()
     url = await server.serve(token="secret", tls=False)
     try:
@@ -68,7 +68,7 @@ async def test_watches_over_tls():
 
 
 class Logs:
-    """A log source that notes how it was asked."""
+    """A log source that records its calls."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Any] = {}
@@ -80,7 +80,7 @@ class Logs:
 
 
 async def running(api: Api, name: str = "p") -> None:
-    """A pod that a node says is running."""
+    """A pod with status Running."""
     await api.create(PODS, pod(name, node="n"))
     state = {"name": "c", "state": {"running": {}}}
     await api.patch(f"{PODS}/{name}/status", {"status": {"phase": "Running", "containerStatuses": [state]}})
@@ -174,7 +174,7 @@ async def test_unknown_paths_are_answered_in_plain_text(path: str):
     assert (answer.code, answer.raw) == (404, b"404 page not found\n")
 
 
-async def test_reviews_allow_whoever_got_in():
+async def test_reviews_allow_every_authenticated_user():
     api = Api()
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     answer = await api("POST", path, {"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}})

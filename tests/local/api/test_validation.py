@@ -1,4 +1,4 @@
-"""What is wrong with built-in objects, in the words of kube-apiserver 1.34: each row was compared with the real one."""
+"""Validation errors of built-in objects with the messages of kube-apiserver 1.34; each row was compared with it."""
 
 from __future__ import annotations
 

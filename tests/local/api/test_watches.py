@@ -1,4 +1,4 @@
-"""Lists and watches: pages, versions, selectors, history that ends."""
+"""Lists and watches: pages, versions, selectors, compacted history."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_pages_show_one_moment(api: Api):
     assert third.json["metadata"] == {"resourceVersion": first.json["metadata"]["resourceVersion"]}
 
 
-async def test_a_page_after_compaction_is_gone_and_says_how_to_go_on(api: Api):
+async def test_a_page_after_compaction_is_gone_and_says_how_to_continue(api: Api):
     for name in "abc":
         await api.create(CONFIG_MAPS, config_map(name))
     first = await api("GET", CONFIG_MAPS, limit="1")
@@ -116,7 +116,7 @@ async def test_watches_what_happens_after_a_version(api: Api):
     assert await watch.told(3) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
 
 
-async def test_a_watch_without_version_begins_with_what_is_there(api: Api):
+async def test_a_watch_without_version_begins_with_existing_objects(api: Api):
     await api.create(CONFIG_MAPS, config_map("a"))
     watch = await api.watch("/api/v1/configmaps")
     await api.create(CONFIG_MAPS, config_map("b"))

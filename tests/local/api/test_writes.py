@@ -1,4 +1,4 @@
-"""Create, read, replace, patch: what is stored and what is refused, in the real API server's words."""
+"""Create, read, replace and patch: stored objects, and refusals with the messages of kube-apiserver."""
 
 from __future__ import annotations
 

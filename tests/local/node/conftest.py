@@ -1,4 +1,4 @@
-"""One node for each network mode, shared by all tests that run pods: starting one takes a third of a second."""
+"""One node per network mode, shared by all tests that run pods, because starting one takes a third of a second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainop.local.node.sandbox.sandbox import SandboxError
 
 
 async def serve(world: World) -> AsyncIterator[World]:
-    """For fixtures: the world is up between the parts of the fixture, if its mode can be had."""
+    """Run a node for the duration of a fixture; skip if the machine does not support its mode."""
     serving = asyncio.create_task(world.run())
     ready = asyncio.create_task(world.node.wait_ready())
     await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -31,7 +31,7 @@ async def serve(world: World) -> AsyncIterator[World]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def isolated(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    """A node whose pods have namespaces of their own."""
+    """A node whose pods have separate network namespaces."""
     async for world in serve(World(tmp_path_factory.mktemp("isolated"), "namespaces")):
         yield world
 
@@ -45,6 +45,6 @@ async def sharing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wor
 
 @pytest.fixture(scope="session", params=["isolated", "sharing"])
 def world(request: pytest.FixtureRequest) -> World:
-    """Each of the two."""
+    """A node in each of the two modes."""
     found: World = request.getfixturevalue(request.param)
     return found

@@ -1,4 +1,4 @@
-"""Environment and command line of a container: tables against kubelet's rules."""
+"""Environment and command line of a container, as tables of kubelet's rules."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_values_come_from_where_they_are_asked_for(origin: dict[str, Any], value
         ),
     ],
 )
-def test_what_is_missing_is_named_in_kubelets_words(container: dict[str, Any], message: str) -> None:
+def test_missing_references_are_reported_with_kubelets_messages(container: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         environment_of(**container)
     assert str(error.value) == message

@@ -1,4 +1,4 @@
-"""Logs: what is written line by line is served as `kubectl logs` asks for it."""
+"""Container logs: capture by line, and serving with the options of `kubectl logs`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START = datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)
 
 
 class Ticks:
-    """Every look at the clock is a second later than the one before."""
+    """A clock that advances by a second at every reading."""
 
     def __init__(self) -> None:
         self.at = START
@@ -36,7 +36,7 @@ class Ticks:
 
 
 class Writer:
-    """A container that writes when it is told."""
+    """A container that writes at the test's request."""
 
     def __init__(self, path: Path) -> None:
         self.log = RunLog(path)
@@ -68,7 +68,7 @@ async def test_lines_are_kept_with_their_times(writer: Writer) -> None:
     await writer.write(b"one\ntwo\n")
     await writer.write(b"bad\n", error=True)
     await writer.end()
-    assert writer.log.path.read_bytes() == b"one\ntwo\nbad\n", "the file is what the container wrote"
+    assert writer.log.path.read_bytes() == b"one\ntwo\nbad\n", "the file contains exactly what the container wrote"
     assert (await read(writer.log, timestamps=True)).decode().splitlines() == [
         "2026-01-02T03:04:06.006000000Z one",
         "2026-01-02T03:04:06.006000000Z two",
@@ -123,7 +123,7 @@ async def test_the_tail_of_a_log_of_many_blocks(writer: Writer) -> None:
     assert len((await read(writer.log)).splitlines()) == 20000
 
 
-async def test_who_follows_gets_each_line_when_it_is_written_and_the_end(writer: Writer) -> None:
+async def test_a_follower_gets_each_line_when_it_is_written_and_the_end(writer: Writer) -> None:
     await writer.write(b"before\n")
     chunks = read_log(writer.log, LogOptions(follow=True))
     assert await anext(chunks) == b"before\n"
@@ -135,7 +135,7 @@ async def test_who_follows_gets_each_line_when_it_is_written_and_the_end(writer:
     assert await asyncio.wait_for(ending, PATIENCE) == b"the end"
 
 
-async def test_a_log_that_somebody_holds_open_can_be_closed(writer: Writer) -> None:
+async def test_a_log_that_another_process_holds_open_can_be_closed(writer: Writer) -> None:
     os.write(writer.out, b"last words")
     writer.collector.close()
     assert writer.log.complete
@@ -173,7 +173,7 @@ def test_the_shelf_finds_the_latest_run_and_the_one_before(tmp_path: Path, metad
     assert not latest.complete
     afresh = LogStore(tmp_path).find(metadata, "main", previous=False)
     assert afresh is not None
-    assert afresh.complete, "nobody writes logs of an earlier run of the node"
+    assert afresh.complete, "logs of an earlier run of the node have no writer"
     store.forget(metadata)
     forgotten = store.find(metadata, "main", previous=False)
     assert forgotten is not None
@@ -185,7 +185,7 @@ def test_the_shelf_finds_the_latest_run_and_the_one_before(tmp_path: Path, metad
 
 
 async def test_a_flood_costs_the_loop_nothing_per_line(writer: Writer) -> None:
-    """16 million lines: work on each of them would take this thread many seconds."""
+    """16 million lines; work per line would block this thread for many seconds."""
     block, count = b"1\n" * 500_000, 32
 
     def flood() -> None:
@@ -200,11 +200,13 @@ async def test_a_flood_costs_the_loop_nothing_per_line(writer: Writer) -> None:
     await writer.end()
     spent = time.thread_time() - before
     assert writer.log.path.stat().st_size == len(block) * count + len(b"the error\n")
-    assert last_lines(writer.log, 2, 2048) == "1\nthe error\n", "no error overtakes what was printed before it"
+    assert last_lines(writer.log, 2, 2048) == "1\nthe error\n", "stderr does not overtake earlier stdout"
     assert spent < 2.0
 
 
-async def test_what_a_full_disk_refuses_is_counted_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_lost_to_a_full_disk_are_counted_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     log = RunLog(tmp_path / "0.log")
     collector = LogCollector(log, Ticks(), said.append)

@@ -1,4 +1,4 @@
-"""Names of the cluster: what resolves to what, and DNS messages."""
+"""DNS of the local cluster: resolution of names, and DNS messages."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_dns_answers_what_it_cannot_give(query: bytes, code: int, answers:
 
 
 @pytest.mark.parametrize("query", [b"", b"short", question("one.local", flags=0x8100)])
-async def test_dns_stays_silent_on_what_is_no_query(query: bytes) -> None:
+async def test_dns_does_not_answer_invalid_queries(query: bytes) -> None:
     assert await answer(query, lookup) == b""
 
 

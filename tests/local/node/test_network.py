@@ -1,4 +1,4 @@
-"""The network of pods: own addresses, names that resolve, and what each mode promises of them."""
+"""The network of pods in each mode: addresses, name resolution and isolation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_pods_on_the_same_port_are_both_reached_by_name(world: World) -> N
 
 
 async def test_a_service_is_found_only_once_its_pod_is_ready(world: World) -> None:
-    """What the init container of a worker waits for: `nslookup` of its master fails until that is ready.
+    """The init container of a worker waits: `nslookup` of its master fails until the master is ready.
 
     Where names are written out as addresses, the worker must know its master as a pod of the same job.
     """
@@ -90,7 +90,7 @@ with socket.create_connection(("{HUB_ADDRESS}", 53)):
 
 
 async def test_the_hub_keeps_its_hardware_address_as_pods_come_and_go(isolated: World) -> None:
-    """A bridge without one of its own takes the lowest of its ports: pods that knew another are then not answered."""
+    """A bridge without its own MAC address takes the lowest one of its ports, which breaks pods that cached another."""
     for _ in range(3):
         neighbours = [await isolated.start("sleep", "1000") for _ in range(3)]
         pod = await isolated.start("python", "-c", ASK_HUB)

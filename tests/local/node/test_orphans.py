@@ -1,4 +1,4 @@
-"""No process of a pod survives: not the end of its container, nor that of the agent, however that comes."""
+"""No process of a pod survives the end of its container or of the agent, however the agent ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.patience import PATIENCE
 
 PROGRAM = Path(__file__).with_name("agent_program.py")
 LITTER = 5
-"""The command itself, two plain children, one in a session of its own, one stopped."""
+"""Number of processes: the command, two plain children, one in a new session, one stopped."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -50,7 +50,7 @@ def children(pid: int) -> list[int]:
 
 
 class Agent:
-    """The program, with its litter lying about."""
+    """The agent program with the processes that it leaves behind."""
 
     def __init__(self, mode: str, lasting: float = 1000) -> None:
         self.marker = str(uuid.uuid4().int)  # digits, for `sleep` takes a number
@@ -63,7 +63,7 @@ class Agent:
         )
 
     def say(self, word: str) -> None:
-        """Waits for the program to say it."""
+        """Wait until the program prints `word`."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline().strip()
         if not line and self.process.wait(PATIENCE) == NO_SUCH_MODE:

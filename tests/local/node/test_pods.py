@@ -1,4 +1,4 @@
-"""Pods as processes, in both network modes: what they are given, how they end, what the API shows of it."""
+"""Pods as processes in both network modes: environment, termination, and status in the API."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_an_argument_that_no_process_can_have(world: World) -> None:
     assert terminated(pod)["message"] == 'exec: "echo": embedded null byte'
 
 
-async def test_what_cannot_be_understood_is_said_of_that_pod_alone(
+async def test_an_unsupported_pod_is_reported_and_does_not_affect_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(text: str) -> None:
@@ -289,7 +289,7 @@ async def test_a_deleted_pod_is_asked_to_end(world: World) -> None:
     assert terminated(last)["exitCode"] == 0
 
 
-async def test_who_does_not_listen_is_killed_after_the_grace_period(isolated: World) -> None:
+async def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(isolated: World) -> None:
     name = await isolated.start("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.01; done")
     await isolated.log_with(name, "up\n")
     await isolated.delete(name, grace=1)

@@ -1,4 +1,4 @@
-"""What a node does after it was away, and when the API server is."""
+"""Restarts of a node, and outages of the API server."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_pods_of_an_earlier_run_have_failed(tmp_path: Path) -> None:
 
 
 class Flaky:
-    """A transport that refuses writes of pods' status as long as `down`."""
+    """A transport that refuses writes of pod statuses while `down` is set."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""Phase and conditions of pods: tables against kubelet's getPhase and generators of conditions."""
+"""Phase and conditions of pods, as tables of kubelet's getPhase and condition generators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing needs root: the tests of pods again, as an ordinary user."""
+"""Runs the pod tests again as an ordinary user, because nothing may require root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHOSEN = "isolated and (same_port or mount_points or read_only) or namespaces an
 
 
 def as_user(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python with these arguments."""
+    """Run Python with these arguments as an ordinary user."""
     return subprocess.run(command(*arguments), env=environment(), check=False, capture_output=True, text=True)
 
 

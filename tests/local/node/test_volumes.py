@@ -1,4 +1,4 @@
-"""Volumes: what files they hold, where containers see them, and what cannot be had."""
+"""Volumes: their files, their paths in containers, and errors of unsupported or missing ones."""
 
 from __future__ import annotations
 

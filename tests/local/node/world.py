@@ -1,4 +1,4 @@
-"""A node on the embedded API server, and words for what tests do with it."""
+"""A node on the embedded API server, with methods for the actions of tests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ QUICK = Timing(backoff_initial=0.05, backoff_limit=0.2, retry_initial=0.02, retr
 
 
 class HurriedClock(SystemClock):
-    """Sleeps, as between two probes, take a fiftieth of the time that was asked for."""
+    """A clock whose sleeps, as between two probes, take a fiftieth of the requested time."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / 50)
 
 
 class FakeHostNetwork:
-    """The world outside: `web.example` is at 192.0.2.80, where port 443 answers with what it was sent, backwards."""
+    """The external network: `web.example` is at 192.0.2.80, where port 443 answers with the reversed request."""
 
     async def resolve(self, name: str) -> list[str] | None:
         return ["192.0.2.80"] if name == "web.example" else None
@@ -49,7 +49,7 @@ class FakeHostNetwork:
 
 
 class World:
-    """`run` starts it; all pods live in namespace `team`."""
+    """A node with its API server, started by `run`; all pods are in namespace `team`."""
 
     def __init__(self, directory: Path, network: NetworkMode, api: ApiServer | None = None) -> None:
         self.api = api or ApiServer()

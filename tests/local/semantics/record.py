@@ -1,10 +1,10 @@
-"""Asks a real kube-apiserver again what `recorded/*.json` says that it answered, and writes the answers.
+"""Replays the requests in `recorded/*.json` against a real kube-apiserver, and records the responses.
 
-python -m tests.local.semantics.record            writes the files anew; read the difference before it is committed
-python -m tests.local.semantics.record --check    only compares; exit code 1 and the first differences
+python -m tests.local.semantics.record            rewrites the files; review the difference before committing it
+python -m tests.local.semantics.record --check    only compares; on a difference, prints the first ones and exits with 1
 
-The requests are those in the files, so a new question is added there by hand, without its answer. What the server
-chooses by itself (UIDs, versions, times) is left out, as is what it fills in as defaults of pods.
+The requests are those in the files; to add one, write it there without its response. Values that the server generates
+(UIDs, versions, times) and defaults of pods are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.local.semantics.recordings import FOLDER, recorded
 
 Json: TypeAlias = dict[str, Any]
 TIME = "2026-01-01T00:00:00Z"
-"""Stands for the time of any write."""
+"""Placeholder for the time of a write."""
 CONTENT = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
@@ -95,7 +95,7 @@ def refusal(answer: Answer) -> tuple[str, list[Json]]:
 
 
 def record_schema(api: Api, known: Json) -> Json:
-    """Each body as a new object that is refused or defaulted, and is never stored."""
+    """Create each body with dry run, so that it is refused or defaulted without being stored."""
     path = f"{place('test.trainop', 'Thing')}?dryRun=All&fieldValidation=Strict"
     head = {"apiVersion": "test.trainop/v1", "kind": "Thing", "metadata": {"name": "x"}}
     answers = []
@@ -118,7 +118,7 @@ def tidy(value: Json) -> Json:
     value = copy.deepcopy(value)
     value["metadata"] = without(value["metadata"], *CHOSEN)
     for entry in value["metadata"].get("managedFields", ()):
-        if "time" in entry:  # an entry for what stood there before the first apply has none
+        if "time" in entry:  # the entry for fields from before the first apply has none
             entry["time"] = TIME
     return value
 
@@ -128,7 +128,7 @@ def record_apply(api: Api, known: list[Json]) -> list[Json]:
 
 
 def record_steps(api: Api, scenario: Json) -> Iterator[Json]:
-    """One object, step by step; where a step begins with another one than the last left, that is made first."""
+    """Apply one object step by step; a step with a different initial object creates that first."""
     path = place("test.trainop" if scenario["kind"] == "Thing" else "", scenario["kind"])
     stored: Json | None = None
     left: Json | None = None  # as the recording has it
@@ -149,7 +149,7 @@ def record_steps(api: Api, scenario: Json) -> Iterator[Json]:
 
 
 def prepare(api: Api, path: str, wanted: Json) -> Json:
-    """Make the object that a step begins with, of the fields that its only manager owns; the server adds the rest."""
+    """Create the initial object of a step from the fields of its only manager; the server adds the rest."""
     api("DELETE", f"{path}/x")
     (owner,) = wanted["metadata"]["managedFields"]
     named = {name.removeprefix("f:") for name in owner["fieldsV1"].get("f:spec", {})}
@@ -257,7 +257,7 @@ RECORDERS: dict[str, Callable[[Api, Any], Any]] = {
 
 
 def record(api: Api, crds: list[Json]) -> dict[str, Any]:
-    """Name of a file -> its content as this server, which must be a fresh one, answers."""
+    """File name -> its content with the responses of this server, which must be new and empty."""
     for crd in [definition(recorded("schema")["schema"]), *crds]:
         read(api("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd))
     assert wait_until(lambda: api("GET", place("test.trainop", "Thing")).status == 200, 60), "the CRD is not served"
@@ -265,7 +265,7 @@ def record(api: Api, crds: list[Json]) -> dict[str, Any]:
 
 
 def comparable(name: str, content: Any) -> Any:
-    """Without what depends on the moment: ages and timestamps in tables, the order of managers."""
+    """The content without time-dependent parts: ages and timestamps in tables, the order of managers."""
     content = copy.deepcopy(content)
     if name == "apply":
         for step in (step for scenario in content for step in scenario["steps"]):
@@ -285,7 +285,7 @@ def comparable(name: str, content: Any) -> Any:
 
 
 def differences(fresh: Mapping[str, Any]) -> list[str]:
-    """Where the files say something else than the server."""
+    """The paths at which the files and the server differ."""
     found: list[str] = []
     for name, content in fresh.items():
         found += unequal(comparable(name, recorded(name)), comparable(name, content), name)

@@ -1,4 +1,4 @@
-"""What a kube-apiserver 1.34.4 answered, recorded by `record.py`; ours must answer the same."""
+"""Responses of a kube-apiserver 1.34.4, recorded by `record.py`, which the embedded one must reproduce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-side apply: scenarios that a kube-apiserver 1.34.4 went through step by step, and what ours decides."""
+"""Server-side apply: scenarios recorded step by step from a kube-apiserver 1.34.4, and choices of the embedded one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def finished(kind: str, value: Any) -> Any:
 
 
 def comparable(value: Any) -> Any:
-    """Managers in one order, whatever the moment of their writes was; what is empty is as good as absent."""
+    """The object with its managers in a fixed order and without empty values, for comparison."""
     value = copy.deepcopy(value)
     managers = value["metadata"].get("managedFields", [])
     value["metadata"]["managedFields"] = sorted(managers, key=lambda entry: json.dumps(entry, sort_keys=True))
@@ -55,7 +55,7 @@ def comparable(value: Any) -> Any:
 
 
 def take(kind: str, step: Any) -> Any:
-    """The object after the step, as ours makes it."""
+    """The object after the step by our implementation."""
     before, body, manager = step["before"], step["body"], step["manager"]
     common: dict[str, Any] = {"manager": manager, "shape": shape(kind), "time": TIME}
     if step["op"] == "create":
@@ -91,7 +91,7 @@ def test_steps_of_the_api_server(kind: str, number: int, step: Any):
     assert step == kept
 
 
-# Decisions of ours ----------------------------------------------------------------------------------------------------
+# Choices of our own ---------------------------------------------------------------------------------------------------
 
 
 def config(**data: Any) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def put(current: Any, value: Any, manager: str, *, force: bool = False, kind: Sh
     return apply(current, value, manager=manager, force=force, shape=kind, time=TIME)
 
 
-def test_a_map_that_an_apply_empties_is_gone_unless_somebody_has_the_map_itself():
+def test_a_map_emptied_by_an_apply_is_removed_unless_a_manager_owns_the_map_itself():
     first = put(None, config(data={"a": "1"}), "m")
     assert "data" not in put(first, config(), "m")
     assert put(first, config(data={}), "m")["data"] == {}
@@ -224,7 +224,7 @@ def test_a_set_holds_scalars_only():
         put(None, {**config(), "metadata": {"name": "c", "finalizers": [["a"]]}}, "m")
 
 
-def test_who_applies_is_the_same_in_every_version_and_who_updates_is_not():
+def test_an_applying_manager_is_the_same_in_every_version_but_an_updating_one_is_not():
     def job(version: str, size: int) -> dict[str, Any]:
         return {
             "apiVersion": f"kubeflow.org/{version}",

@@ -1,4 +1,4 @@
-"""The part of CEL that rules of CRDs may use here."""
+"""The supported subset of CEL in validation rules of CRDs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_expressions_that_these_values_do_not_fit(text: str, message: str):
     "text",
     ["self.all(x, x > 1)", "quantity(self)", "self ==", "self = 1", "(self", "self)", "[1, 2", "a ? b", "x == 1", "§"],
 )
-def test_what_cannot_be_compiled(text: str):
+def test_rules_that_cannot_be_compiled(text: str):
     with pytest.raises(RuleError):
         compile_expression(text)
 
@@ -92,7 +92,7 @@ def test_which_rules_compare_with_the_past():
     assert transition.message == "failed rule: self == oldSelf"
 
 
-async def test_who_installs_a_crd_is_warned_of_rules_that_are_not_checked():
+async def test_installing_a_crd_warns_about_rules_that_are_not_checked():
     made = definition()
     made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-validations"] = [{"rule": "self.all(x, x)"}]
     answer = await Api()("POST", DEFINITIONS, made)

@@ -28,7 +28,7 @@ OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4)
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equality of JSON, in which true is not 1."""
+    """Equality of JSON values, where true differs from 1."""
     return repr(left) == repr(right) if not isinstance(left, dict | list) else _same_parts(left, right)
 
 
@@ -58,7 +58,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 @given(OBJECTS, OBJECTS)
 def test_a_merge_patch_made_of_a_difference_leads_there(old: dict[str, Any], new: dict[str, Any]):
     kept = copy.deepcopy(old)
-    # An object that replaces something else is merged into nothing, so it arrives whole.
+    # An object that replaces a value of another type is merged into an empty object.
     assert same(merge_patch(old, difference(old, new)), new)
     assert old == kept
 
@@ -169,7 +169,7 @@ def test_operations_that_do_not_fit(operation: Any, message: str):
 
 
 @pytest.mark.parametrize("patch", [{}, "x", [1], None])
-def test_what_is_no_json_patch(patch: Any):
+def test_invalid_json_patches(patch: Any):
     with pytest.raises(MalformedPatchError) as caught:
         json_patch({}, patch)
     assert caught.value.code == 400
@@ -192,7 +192,7 @@ def test_strategic_merge_patches_as_the_api_server_applies_them(case: Any):
     current = copy.deepcopy(STRATEGIC["current"])
     patched = strategic_merge_patch(current, case["patch"], shape_of_kind("", "PodTemplate"))
     for container in patched["template"]["spec"]["containers"]:
-        if container.get("env") == []:  # the API server drops what is empty when it stores the object
+        if container.get("env") == []:  # the API server drops empty values when it stores the object
             del container["env"]
     assert patched == case["result"]
     assert current == STRATEGIC["current"]
@@ -207,7 +207,7 @@ def test_strategic_merge_patches_as_the_api_server_applies_them(case: Any):
         ([], "must be an object"),
     ],
 )
-def test_what_is_no_strategic_merge_patch(patch: Any, message: str):
+def test_invalid_strategic_merge_patches(patch: Any, message: str):
     with pytest.raises(MalformedPatchError, match=message):
         strategic_merge_patch(STRATEGIC["current"], patch, shape_of_kind("", "PodTemplate"))
 

@@ -1,4 +1,4 @@
-"""Structural schemas: pruning, defaulting and validation as a kube-apiserver 1.34.4 did them."""
+"""Structural schemas: pruning, defaulting and validation as recorded from a kube-apiserver 1.34.4."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ STORED = thing(s="abcde", lm=[{"name": "a", "v": "x"}, {"name": "b", "v": 9}], l
         ({"m": {"a": "y"}}, ["spec.m.a"]),
     ],
 )
-def test_what_an_update_leaves_alone_is_not_complained_about(change: dict[str, Any], fields: list[str]):
+def test_an_update_reports_no_errors_of_unchanged_fields(change: dict[str, Any], fields: list[str]):
     new = {**STORED, "spec": {**STORED["spec"], **change}}
     assert [error.path for error in SCHEMA.validate(new, STORED) if error.path != "<nil>"] == fields
     assert {error.path for error in SCHEMA.validate(STORED)} == {
@@ -95,7 +95,7 @@ def test_what_an_update_leaves_alone_is_not_complained_about(change: dict[str, A
     }
 
 
-def test_pruning_tells_what_it_dropped_and_keeps_what_is_to_be_kept():
+def test_pruning_reports_dropped_fields_and_keeps_preserved_ones():
     body = {
         **thing(keep={"x": {"y": 1}, "o": {"z": "1", "gone": 1}}, foo=1, deep={"bar": 1}),
         "metadata": {"name": "x", "foo": 1, "labels": {"any": "thing"}},
@@ -115,7 +115,7 @@ def test_embedded_objects_keep_their_metadata():
     assert pruned["spec"]["emb"] == {**pod, "metadata": {"name": "a"}}
 
 
-def test_defaults_are_filled_deeply_and_are_nobody_elses():
+def test_defaults_are_applied_deeply_and_copied():
     first = SCHEMA.default(thing(lm=[{"name": "a"}], deep={"x": {}}))
     assert first["spec"]["lm"] == [{"name": "a", "v": 5}]
     assert first["spec"]["deep"] == {"x": {"y": 3}, "w": "dw"}
@@ -179,7 +179,7 @@ def test_schemas_that_are_not_structural(schema: dict[str, Any], message: str):
     assert str(caught.value) == message
 
 
-def test_rules_that_cannot_be_checked_are_told():
+def test_rules_that_cannot_be_checked_are_reported():
     rule = {"rule": "self.all(x, x > 1)"}
     schema = {"type": "object", "properties": {"a": {"type": "object", "x-kubernetes-validations": [rule]}}}
     compiled = Schema(schema)

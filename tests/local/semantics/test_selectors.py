@@ -1,4 +1,4 @@
-"""Label and field selectors; the messages are those that a kube-apiserver 1.34.4 gave."""
+"""Label and field selectors, with error messages recorded from a kube-apiserver 1.34.4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: cells and columns as a kube-apiserver 1.34.4 printed them."""
+"""Tables: cells and columns as recorded from a kube-apiserver 1.34.4."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_cells(kind: str, row: Any):
     columns = columns_of_kind(TABLES[kind]["group"], kind)
     told = dict(zip((column.name for column in columns), row["cells"], strict=True))
     mine = {column.name: column.cell(row["object"], NOW) for column in columns}
-    # What was told against the clock of the recording cannot be compared; the test below looks at it.
+    # Cells that depend on the clock of the recording cannot be compared; the test below checks them.
     clocked = {
         name for name, cell in told.items() if name in {"Age", "Last Seen", "First Seen"} or " ago)" in str(cell)
     }
