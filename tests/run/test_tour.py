@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 def tour() -> list[list[str]]:
     """The commands of each block of the tour, without their comments."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = text.split("## A minute's tour\n")[1].split("\n## ")[0]
+    section = text.split("## Quick start\n")[1].split("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return [[line.split("  #")[0].strip() for line in block.splitlines()] for block in blocks]
 
