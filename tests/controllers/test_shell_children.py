@@ -155,7 +155,7 @@ async def test_errors_of_one_batch_are_reported_together() -> None:
 
 @pytest.mark.case("runtime-38", "b")
 @virtual_time
-async def test_a_pod_whose_post_was_answered_by_a_reset_is_found_by_name_and_not_made_twice() -> None:
+async def test_a_pod_whose_post_ended_with_a_reset_is_found_by_name_and_not_created_twice() -> None:
     """The controller's part; a test of the client proves that it sends no POST twice."""
     shell = shell_with_job()
     create = shell.client.create

@@ -113,7 +113,7 @@ def test_restart_policy_of_the_pods_is_that_of_the_replica(policy: str | None, e
     assert [notice.event for notice in made.notices] == [Event("Warning", "SetPodTemplateRestartPolicy", text)] * 2
 
 
-def test_without_a_restart_policy_in_the_template_nobody_is_warned():
+def test_without_a_restart_policy_in_the_template_there_is_no_warning():
     assert plan_for(make_job()).notices == ()
 
 

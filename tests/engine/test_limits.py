@@ -119,7 +119,7 @@ def test_without_a_deadline_nothing_is_due():
 
 
 @pytest.mark.case("job-engine-24", "ef")
-def test_the_deadline_does_not_run_while_suspended_and_starts_anew_on_resume():
+def test_the_deadline_does_not_run_while_suspended_and_restarts_on_resume():
     world = World(make_job(1, 1, run={"activeDeadlineSeconds": 5, "suspend": True}))
     world.settle()
     world.pass_time(10)

@@ -72,7 +72,7 @@ def test_a_restarting_job_that_is_suspended_is_restarting_no_more():
 
 @pytest.mark.case("job-engine-18", "abc")
 @pytest.mark.case("frameworks-v1-25", "de")
-def test_resuming_starts_anew():
+def test_resuming_starts_the_job_from_the_beginning():
     world = World(make_job(1, 1, run={"suspend": False, "backoffLimit": 1}, policy="ExitCode"))
     world.settle()
     world.run()

@@ -64,7 +64,7 @@ def test_a_retryable_exit_code_restarts_the_pod():
     assert json.loads(made.annotations[RESTARTS] or "")["failures"] == 1
 
 
-def test_the_next_pass_that_finds_the_name_free_creates_the_pod_anew():
+def test_the_pod_is_recreated_once_its_name_is_free():
     world = started("ExitCode")
     world.end("j-worker-0", 130)
     world.settle()

@@ -238,7 +238,7 @@ async def test_long_outage_does_not_restart_the_back_off():
 
 
 @virtual_time
-async def test_back_off_starts_anew_after_a_calm_time():
+async def test_back_off_resets_after_a_calm_time():
     scene = listed(
         *[NotConnectedError("refused")] * 6,
         watch(added("c", 11), 80.0, bookmark(11), 80.0),

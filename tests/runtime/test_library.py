@@ -193,13 +193,13 @@ class World:
             return None
         return str(found["data"]["text"])
 
-    async def says(self, text: str | None) -> None:
+    async def wait_text(self, text: str | None) -> None:
         async def seen() -> bool:
             return await self.text() == text
 
         await until(seen)
 
-    async def told(self, text: str) -> None:
+    async def wait_status_text(self, text: str) -> None:
         async def seen() -> bool:
             greeting = await self.client.get(GREETINGS, "world", "default")
             return (greeting.get("status") or {}).get("text") == text
@@ -212,15 +212,15 @@ async def test_the_example_does_what_it_says():
         cluster.start(load_example().operator)
         world = World(cluster.client)
         await cluster.create(EXAMPLE / "greeting.yaml")
-        await world.says("Hello, world!")
-        await world.told("Hello, world!")
+        await world.wait_text("Hello, world!")
+        await world.wait_status_text("Hello, world!")
         await cluster.client.patch(GREETINGS, "world", "default", {"spec": {"who": "you"}})
-        await world.says("Hello, you!")
-        await world.told("Hello, you!")
+        await world.wait_text("Hello, you!")
+        await world.wait_status_text("Hello, you!")
         await cluster.client.delete(CONFIG_MAPS, "world", "default")
-        await world.says("Hello, you!")
+        await world.wait_text("Hello, you!")
         await cluster.client.delete(GREETINGS, "world", "default")
-        await world.says(None)
+        await world.wait_text(None)
 
 
 async def test_the_example_runs_with_any_kubeconfig(tmp_path: Path):
@@ -239,7 +239,7 @@ async def test_the_example_runs_with_any_kubeconfig(tmp_path: Path):
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        await World(client).says("Hello, world!")
+        await World(client).wait_text("Hello, world!")
         process.send_signal(signal.SIGTERM)
         said, _ = await asyncio.wait_for(process.communicate(), 20)
         assert process.returncode == 0, said.decode()

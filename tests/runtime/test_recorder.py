@@ -60,7 +60,7 @@ class EventServer:
             raise NotFoundError(404, "NotFound", f"{namespace}/{name}", {})
         self.events[name] |= patch
 
-    def told(self) -> list[tuple[str, int]]:
+    def recorded_events(self) -> list[tuple[str, int]]:
         return [(event["message"], event["count"]) for event in self.events.values()]
 
 
@@ -163,7 +163,7 @@ async def test_an_expired_event_is_recreated_with_its_count():
         running.server.events.clear()
         running.recorder.event(JOB, "Normal", "R", "again")
         await asyncio.sleep(1)
-    assert running.server.told() == [("again", 2)]
+    assert running.server.recorded_events() == [("again", 2)]
 
 
 @pytest.mark.case("runtime-36", "a")
@@ -174,7 +174,7 @@ async def test_from_the_tenth_message_of_a_reason_on_events_are_combined():
             running.recorder.event(JOB, "Normal", "SuccessfulCreatePod", f"Created pod: {number}")
             await running.clock.sleep(5)
     combined = "(combined from similar events): Created pod: 11"
-    assert running.server.told() == [(f"Created pod: {number}", 1) for number in range(9)] + [(combined, 3)]
+    assert running.server.recorded_events() == [(f"Created pod: {number}", 1) for number in range(9)] + [(combined, 3)]
     last = list(running.server.events.values())[-1]
     assert last["reportingComponent"] == ""
     assert last["source"] == {"component": "pytorchjob-controller"}
@@ -190,7 +190,7 @@ async def test_ten_quiet_minutes_end_the_combining():
         await running.clock.sleep(601)
         running.recorder.event(JOB, "Normal", "R", "late")
         await asyncio.sleep(1)
-    assert running.server.told()[-2:] == [("(combined from similar events): soon", 2), ("late", 1)]
+    assert running.server.recorded_events()[-2:] == [("(combined from similar events): soon", 2), ("late", 1)]
 
 
 @pytest.mark.case("runtime-36", "b")
@@ -200,16 +200,16 @@ async def test_more_than_twenty_five_events_about_an_object_are_dropped():
         for _ in range(30):
             running.recorder.event(JOB, "Normal", "R", "the same")
             await running.clock.sleep(1)
-        assert running.server.told() == [("the same", 25)]
+        assert running.server.recorded_events() == [("the same", 25)]
         assert running.dropped("spam") == 5
         running.recorder.event(JOB, "Warning", "R", "another type")
         running.recorder.event(job("other"), "Normal", "R", "another object")
         await running.clock.sleep(1)
-        assert running.server.told()[1:] == [("another type", 1), ("another object", 1)]
+        assert running.server.recorded_events()[1:] == [("another type", 1), ("another object", 1)]
         await running.clock.sleep(300)
         running.recorder.event(JOB, "Normal", "R", "the same")
         await running.clock.sleep(1)
-        assert running.server.told()[0] == ("the same", 31)
+        assert running.server.recorded_events()[0] == ("the same", 31)
 
 
 @pytest.mark.case("runtime-36", "c")
@@ -219,7 +219,7 @@ async def test_a_busy_server_gets_the_event_once():
         running.server.failures = [ApiError(503, "ServiceUnavailable", "", {}), ApiError(503, "", "", {})]
         running.recorder.event(JOB, "Normal", "R", "m")
         await asyncio.sleep(30)
-    assert running.server.told() == [("m", 1)]
+    assert running.server.recorded_events() == [("m", 1)]
     tries = [at for _, _, at in running.server.requests]
     assert len(tries) == 3
     assert 0 < tries[1] - tries[0] <= 10.1
@@ -244,7 +244,7 @@ async def test_a_refusal_is_final_and_the_next_event_is_written():
             running.recorder.event(JOB, "Normal", "R", "refused")
             running.recorder.event(JOB, "Normal", "R", "next")
             await asyncio.sleep(1)
-    assert running.server.told() == [("next", 1)]
+    assert running.server.recorded_events() == [("next", 1)]
     assert running.dropped("refused") == 1
     assert [line["event"] for line in logs] == ["event dropped"]
 
@@ -256,7 +256,7 @@ async def test_an_event_that_the_leaders_gate_refuses_is_dropped():
         running.recorder.event(JOB, "Normal", "R", "refused")
         running.recorder.event(JOB, "Normal", "R", "next")
         await asyncio.sleep(1)
-    assert running.server.told() == [("next", 1)]
+    assert running.server.recorded_events() == [("next", 1)]
     assert running.dropped("refused") == 1
 
 
@@ -266,14 +266,14 @@ async def test_an_event_is_dropped_after_two_minutes():
         running.server.failures = [ConnectionRefusedError("refused")] * 20
         running.recorder.event(JOB, "Normal", "R", "m")
         await asyncio.sleep(300)
-        assert running.server.told() == []
+        assert running.server.recorded_events() == []
         assert running.dropped("expired") == 1
         assert 11 <= len(running.server.requests) <= 13
         assert running.server.requests[-1][2] <= 120
         running.server.failures = []
         running.recorder.event(JOB, "Normal", "R", "later")
         await asyncio.sleep(1)
-    assert running.server.told() == [("later", 1)]
+    assert running.server.recorded_events() == [("later", 1)]
 
 
 @virtual_time
@@ -305,7 +305,7 @@ async def test_a_server_that_never_answers_times_out():
         running.server.delays.clear()
         running.recorder.event(JOB, "Normal", "R", "later")
         await asyncio.sleep(1)
-    assert running.server.told() == [("later", 1)]
+    assert running.server.recorded_events() == [("later", 1)]
 
 
 @virtual_time
@@ -317,7 +317,7 @@ async def test_events_waiting_for_a_retry_do_not_delay_others():
         await asyncio.sleep(0.01)
         running.recorder.event(JOB, "Normal", "R", "at once")
         await asyncio.sleep(0.01)
-        assert ("at once", 1) in running.server.told()
+        assert ("at once", 1) in running.server.recorded_events()
 
 
 @virtual_time
@@ -328,7 +328,7 @@ async def test_repeats_that_wait_are_written_as_one():
             running.recorder.event(JOB, "Normal", "R", "again")
             await running.clock.sleep(0.1)
         await running.clock.sleep(20)
-    assert running.server.told() == [("again", 20)]
+    assert running.server.recorded_events() == [("again", 20)]
     assert [method for method, _, _ in running.server.requests] == ["POST", "PATCH"]
 
 
@@ -341,7 +341,7 @@ async def test_a_repeat_during_a_write_has_its_own_two_minutes():
         running.recorder.event(JOB, "Normal", "R", "again")
         await running.clock.sleep(200)
         assert running.dropped("expired") == 0
-    assert running.server.told() == [("again", 2)]
+    assert running.server.recorded_events() == [("again", 2)]
 
 
 @virtual_time
@@ -355,7 +355,7 @@ async def test_an_expired_event_is_recreated_even_after_a_failure():
         running.recorder.event(JOB, "Normal", "R", "m")
         await asyncio.sleep(30)
     assert [method for method, _, _ in running.server.requests] == ["POST", "PATCH", "POST", "POST"]
-    assert running.server.told() == [("m", 2)]
+    assert running.server.recorded_events() == [("m", 2)]
 
 
 @virtual_time
@@ -387,7 +387,7 @@ async def test_flush_waits_for_the_last_event_with_a_timeout():
         running.server.delays["mnist"] = 3
         running.recorder.event(JOB, "Normal", "R", "m")
         await running.recorder.flush(5)
-        assert running.server.told() == [("m", 1)]
+        assert running.server.recorded_events() == [("m", 1)]
         assert running.clock.monotonic() == pytest.approx(3)
         running.server.delays["mnist"] = 60
         running.recorder.event(JOB, "Normal", "R", "stuck")

@@ -63,7 +63,7 @@ def test_an_autoscaler_follows_the_job(control_plane: ControlPlane, operator: Op
     stage.wait(lambda: not autoscaler(), "the end of the autoscaler")
 
 
-def test_an_autoscaler_of_somebody_else_is_left_alone(control_plane: ControlPlane, operator: Operator):
+def test_a_foreign_autoscaler_is_left_alone(control_plane: ControlPlane, operator: Operator):
     stage = kind_world("PyTorchJob", control_plane, operator)
     spec: Json = {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}, "maxReplicas": 7}
     body = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "j"}, "spec": spec}

@@ -102,7 +102,7 @@ def test_suspended_with_a_time_to_live(world: World):
 
 @pytest.mark.case("job-engine-20", "abd")
 @pytest.mark.case("frameworks-v1-23", "abc")
-def test_managed_by_somebody_else(world: World):
+def test_managed_by_another_controller(world: World):
     world.create_job("j", pair(), suspend=True, managedBy="kueue.x-k8s.io/multikueue")
     world.patch_run_policy(suspend=False)
     world.create_job("ours", {"Worker": replicas(1)}, managedBy="kubeflow.org/training-operator")

@@ -75,5 +75,5 @@ def _compared(script: Script, plan: JobPlan, end: Json) -> Iterator[str]:
         yield "services"
     paused = any(step.subject == plan.name and step.act == "suspend" for step in script.steps)
     together = plan.scope != "pod" and plan.goal != BACKOFF  # simultaneous failures count once
-    if not paused and not together and plan.goal not in {DEADLINE, FOREIGN}:  # a resumed job counts anew
+    if not paused and not together and plan.goal not in {DEADLINE, FOREIGN}:  # a resumed job resets its counts
         yield "failures"

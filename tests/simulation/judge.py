@@ -143,7 +143,7 @@ class Judge:
 
     # What a process knows ---------------------------------------------------------------------------------------------
 
-    def told(self, process: str, request: Request, answer: Response) -> None:
+    def received(self, process: str, request: Request, answer: Response) -> None:
         """A process has received a response."""
         if not 200 <= answer.status < 300:
             return

@@ -38,7 +38,7 @@ class Nodes:
         self.busy = 0
         """Things that are about to happen."""
 
-    # What the store tells ---------------------------------------------------------------------------------------------
+    # Changes in the store ---------------------------------------------------------------------------------------------
 
     def __call__(self, table: Table, change: Change) -> None:
         if table.name != PODS or change.new is None:

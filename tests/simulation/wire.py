@@ -83,7 +83,7 @@ class Wire:
 
     async def send(self, request: Request) -> Response:
         answer: Response = await self._exchange(request)
-        self._world.judge.told(self.name, request, answer)
+        self._world.judge.received(self.name, request, answer)
         return answer
 
     async def open(self, request: Request) -> Stream:

@@ -284,7 +284,7 @@ class World:
         return reconciles, sum(self.writes.values())
 
     def count_write(self, process: str) -> None:
-        """Stops who writes and writes before it takes minutes to simulate."""
+        """Stop a process that writes in a loop before its simulation takes minutes."""
         self.writes[process] += 1
         self._hectic += 1
         if self._hectic == HECTIC:
@@ -305,7 +305,7 @@ class World:
             self.judge.accuse("no hot loop", text)
 
     def mark_deleted(self, stored: Stored) -> None:
-        """Somebody else deletes the pod, with its grace period."""
+        """Delete the pod as another client, with its grace period."""
         at_once(self.users.client.delete(PODS, stored.key[1], stored.key[0], uid=stored.uid))
 
     # What there is ----------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class World:
         return stored.value if stored else None
 
     def lease_holder(self) -> str:
-        """The incarnation that holds the lease; empty if none does, or nobody elects."""
+        """The process that holds the lease; empty if none does, or without leader election."""
         if not self.elects:
             return ""
         leases = self.store.table(str(LEASES)).objects.values()

@@ -135,7 +135,7 @@ class Watching:
             self._lines = chunk.splitlines()
         return json.loads(self._lines.pop(0))
 
-    async def told(self, count: int) -> list[tuple[str, str]]:
+    async def next_events(self, count: int) -> list[tuple[str, str]]:
         """The type and object name of the next events."""
         events = [await self.next() for _ in range(count)]
         return [(event["type"], event["object"]["metadata"].get("name", "")) for event in events]

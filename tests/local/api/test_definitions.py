@@ -160,7 +160,7 @@ async def test_deletion_takes_the_objects_along_and_ends_their_watches(api: Api)
     await settle()
     assert (await api("GET", f"{DEFINITIONS}/tasks.example.com")).code == 404
     assert (await api("GET", TASKS)).code == 404
-    assert await watch.told(2) == [("ADDED", "t"), ("DELETED", "t")]
+    assert await watch.next_events(2) == [("ADDED", "t"), ("DELETED", "t")]
     assert await watch.next() is None
 
 

@@ -136,7 +136,7 @@ async def test_versions_that_no_number_holds_are_refused(api: Api, version: str)
 
 
 @pytest.mark.parametrize("kind", ["validating", "mutating"])
-async def test_admission_webhooks_are_refused_as_nobody_calls_them(kind: str):
+async def test_admission_webhooks_are_refused_because_they_are_not_called(kind: str):
     api = Api()
     path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
     webhook = {

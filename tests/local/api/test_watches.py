@@ -113,14 +113,14 @@ async def test_watches_what_happens_after_a_version(api: Api):
     watch = await api.watch(CONFIG_MAPS, resourceVersion=start)
     await api.patch(f"{CONFIG_MAPS}/a", {"data": {"x": "y"}})
     await api("DELETE", f"{CONFIG_MAPS}/a")
-    assert await watch.told(3) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+    assert await watch.next_events(3) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
 
 
 async def test_a_watch_without_version_begins_with_existing_objects(api: Api):
     await api.create(CONFIG_MAPS, config_map("a"))
     watch = await api.watch("/api/v1/configmaps")
     await api.create(CONFIG_MAPS, config_map("b"))
-    assert await watch.told(2) == [("ADDED", "a"), ("ADDED", "b")]
+    assert await watch.next_events(2) == [("ADDED", "a"), ("ADDED", "b")]
 
 
 async def test_entering_and_leaving_a_selection_is_being_added_and_deleted(api: Api):
@@ -151,11 +151,11 @@ async def test_streams_a_list_and_says_where_it_ends(api: Api):
         await api.create(CONFIG_MAPS, config_map(name))
     watch = await api.watch(CONFIG_MAPS, **STREAMED)
     await api.create(CONFIG_MAPS, config_map("c"))
-    assert await watch.told(2) == [("ADDED", "a"), ("ADDED", "b")]
+    assert await watch.next_events(2) == [("ADDED", "a"), ("ADDED", "b")]
     mark = await watch.next()
     assert (mark["type"], mark["object"]["kind"]) == ("BOOKMARK", "ConfigMap")
     assert mark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
-    assert await watch.told(1) == [("ADDED", "c")]
+    assert await watch.next_events(1) == [("ADDED", "c")]
 
 
 async def test_a_streamed_list_of_the_future_is_refused_in_the_stream(api: Api):

@@ -189,7 +189,7 @@ def test_optional_keys_that_are_missing_leave_no_variable() -> None:
     assert environment_of(env=[{"name": "X", "valueFrom": ref} for ref in refs]) == {}
 
 
-def test_references_tell_what_must_be_fetched() -> None:
+def test_references_name_the_objects_to_fetch() -> None:
     container = {
         "envFrom": [{"configMapRef": {"name": "a"}}, {"secretRef": {"name": "b"}}],
         "env": [

@@ -355,7 +355,7 @@ async def test_termination_messages(world: World, script: str, fields: Json, mes
     assert terminated(pod).get("message", "") == message
 
 
-async def test_a_fifo_in_the_place_of_the_message_holds_up_nobody(sharing: World) -> None:
+async def test_a_fifo_in_the_place_of_the_message_blocks_nothing(sharing: World) -> None:
     path = "/dev/termination-log"
     pod = await sharing.finish(await sharing.start("sh", "-c", f"rm {path}; mkfifo {path} || exit 9; exit 3"))
     assert terminated(pod)["exitCode"] == 3

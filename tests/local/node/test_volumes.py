@@ -95,7 +95,7 @@ def test_what_is_missing_is_named(volume: dict[str, Any], message: str) -> None:
         files_of(volume)
 
 
-def test_references_tell_what_must_be_fetched() -> None:
+def test_references_name_the_objects_to_fetch() -> None:
     pod = make_pod(
         {"name": "a", "configMap": {"name": "one"}},
         {"name": "b", "secret": {"secretName": "two"}},

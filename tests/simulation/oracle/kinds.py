@@ -172,7 +172,7 @@ class Job:
             return slot == ("master" if "Master" in self.roles else "worker", 0)
         return self.is_master(slot)
 
-    # What the status tells --------------------------------------------------------------------------------------------
+    # Status -----------------------------------------------------------------------------------------------------------
 
     def find(self, type_: str) -> Json | None:
         return next((each for each in self.conditions if each["type"] == type_), None)

@@ -201,7 +201,7 @@ class Observer:
         pod.gone_at = now
 
     def _on_deleted(self, now: float, record: Record, pod: Pod) -> None:
-        """Somebody has deleted a pod, and unless others have, it was the operator or the garbage collector."""
+        """A pod was deleted: by the operator or the garbage collector, unless another client was noted."""
         if record.gone or record.job.terminating or pod.uid in self._taken:
             return
         known = self._known(record, pod.ended_at if pod.ended_at is not None else now)
