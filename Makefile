@@ -52,8 +52,8 @@ simulate: $(READY)  ## the whole operator in virtual time with faults: SEEDS=300
 frameworks: $(READY)  ## PyTorch, TensorFlow, Paddle, JAX and XGBoost train under the operator; installs several GB, once
 	@$(BIN)/python -m e2e.frameworks
 
-coverage: $(READY)  ## every branch of the engine is covered by the tests of engine and controllers
-	@$(BIN)/coverage run --source=trainop/engine -m pytest -q tests/engine tests/controllers
+coverage: $(READY)  ## every branch of the engine is covered by the tests of engine, kinds and controllers
+	@$(BIN)/coverage run --source=trainop/engine -m pytest -q tests/engine tests/kinds tests/controllers
 	@$(BIN)/coverage report --show-missing --skip-covered --fail-under=100
 
 lint: $(READY)  ## ruff: rules and format

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.controllers.kinds import env, make, pods_of
-from trainop.engine.companions import FINGERPRINT
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.engine.restart_history import RESTARTS
+from trainop.engine.steps.companions import FINGERPRINT
 from trainop.kinds.tf_config import CLUSTER_FILE
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -12,9 +12,9 @@ import pytest
 from tests.engine.builders import UID, make_job, make_pod, see
 from tests.engine.world import World
 from trainop.engine.actions import Apply, Delete, Plan
-from trainop.engine.companions import FINGERPRINT
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Companion, CompanionKind
 from trainop.engine.plan import plan
+from trainop.engine.steps.companions import FINGERPRINT
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
 from trainop.runtime.objects.resource import CONFIG_MAPS, HORIZONTAL_POD_AUTOSCALERS, Resource

@@ -10,7 +10,6 @@ import pytest
 
 from tests.engine.builders import UID, make_job, make_pod, manifest_of, names, see
 from trainop.engine.actions import Apply, CreatePod, CreateService, Plan
-from trainop.engine.companions import FINGERPRINT
 from trainop.engine.framework import (
     Companion,
     CompanionKind,
@@ -24,6 +23,7 @@ from trainop.engine.framework import (
 )
 from trainop.engine.parse import parse
 from trainop.engine.plan import plan
+from trainop.engine.steps.companions import FINGERPRINT
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
 from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS

@@ -16,12 +16,13 @@ from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.reconciler import JobReconciler, _is_progress_only, _is_unsettled
-from trainop.engine import assess, replicas
+from trainop.engine import assess
 from trainop.engine import plan as engine
-from trainop.engine.builder import PlanBuilder
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import Status
+from trainop.engine.steps import replicas
+from trainop.engine.steps.builder import PlanBuilder
 from trainop.runtime.cache import watcher
 from trainop.runtime.cache.reflector import Reflector
 from trainop.runtime.cache.store import Change, Store

@@ -8,17 +8,18 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.planting import bug, patch
-from trainop.engine import assess, failures, leaders, limits, replicas, slots, status
+from trainop.engine import assess, failures, leaders, limits, slots, status
 from trainop.engine import plan as engine
 from trainop.engine.actions import DeletePod
-from trainop.engine.builder import PlanBuilder
 from trainop.engine.claim import Children
-from trainop.engine.cleanup import sweep
 from trainop.engine.framework import JOB_ROLE, Tally
 from trainop.engine.manifests import Manifests
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import Status
+from trainop.engine.steps import replicas
+from trainop.engine.steps.builder import PlanBuilder
+from trainop.engine.steps.cleanup import sweep
 
 # Pods and services ----------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from trainop.controllers.apply import Applier
 from trainop.controllers.refused_children import RefusedChildren
 from trainop.engine import claim
 from trainop.engine import plan as engine
-from trainop.engine.builder import PlanBuilder
 from trainop.engine.slots import read_place
+from trainop.engine.steps.builder import PlanBuilder
 
 # Ownership of pods ---------------------------------------------------------------------------------------------------
 

@@ -12,23 +12,23 @@ from dataclasses import replace
 from trainop.engine.actions import DeleteJob, Plan
 from trainop.engine.admission import find_errors
 from trainop.engine.assess import Assessment, assess_job
-from trainop.engine.builder import PlanBuilder
 from trainop.engine.claim import claim, join_names
-from trainop.engine.cleanup import sweep
-from trainop.engine.companions import reconcile_companions
 from trainop.engine.failures import FatalFailure
 from trainop.engine.fields import sentence
 from trainop.engine.framework import Framework, Progress
 from trainop.engine.limits import Limit, seconds_to_live
 from trainop.engine.parse import ignored, parse
-from trainop.engine.replicas import create_missing, remove_surplus
 from trainop.engine.restart_history import RESTARTS, RestartHistory
-from trainop.engine.restarts import restart
 from trainop.engine.seen import Snapshot, UnreadablePod
 from trainop.engine.slots import Arrangement, find_surplus
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
-from trainop.engine.stuck import StuckPods
-from trainop.engine.symptoms import notice_symptoms
+from trainop.engine.steps.builder import PlanBuilder
+from trainop.engine.steps.cleanup import sweep
+from trainop.engine.steps.companions import reconcile_companions
+from trainop.engine.steps.replicas import create_missing, remove_surplus
+from trainop.engine.steps.restarts import restart
+from trainop.engine.steps.stuck import StuckPods
+from trainop.engine.steps.symptoms import notice_symptoms
 
 __all__ = ["ignored", "plan", "reject"]
 

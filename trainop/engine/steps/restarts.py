@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trainop.engine.assess import Assessment
-from trainop.engine.builder import PlanBuilder
-from trainop.engine.cleanup import delete_pod
 from trainop.engine.failures import restart_group
 from trainop.engine.job import Job
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import RESTARTING
+from trainop.engine.steps.builder import PlanBuilder
+from trainop.engine.steps.cleanup import delete_pod
 from trainop.runtime.clock import read_time
 
 

@@ -9,17 +9,17 @@ from operator import itemgetter
 
 from trainop.engine.actions import CreatePod, CreateService, DeleteService
 from trainop.engine.assess import Assessment
-from trainop.engine.builder import PlanBuilder
 from trainop.engine.claim import Claimed
-from trainop.engine.cleanup import delete_pod
 from trainop.engine.failures import restart_group
 from trainop.engine.framework import Services
 from trainop.engine.job import Role
 from trainop.engine.manifests import child_name, child_namer
 from trainop.engine.restart_history import RestartHistory
-from trainop.engine.restarts import restarting_groups
 from trainop.engine.seen import Pod, Service
 from trainop.engine.slots import RoleSlots, read_place
+from trainop.engine.steps.builder import PlanBuilder
+from trainop.engine.steps.cleanup import delete_pod
+from trainop.engine.steps.restarts import restarting_groups
 
 MAX_PER_PLAN = 500
 """Maximum per plan of created pods, of created services, and of deleted surplus pods. The events of these children

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 
 from trainop.engine.actions import Apply, Delete
-from trainop.engine.builder import PlanBuilder
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.framework import Companion, CompanionKind, selector
+from trainop.engine.steps.builder import PlanBuilder
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
 
 FINGERPRINT = ANNOTATION_PREFIX + "fingerprint"
