@@ -156,7 +156,7 @@ async def test_an_unsupported_pod_is_reported_and_does_not_affect_others(
     def fail(text: str) -> None:
         raise ValueError(f"{text} is beyond me")
 
-    monkeypatch.setattr("trainop.local.node.pods.volumes.parse_quantity", fail)
+    monkeypatch.setattr("trainop.local.node.pods.volumes.exact_amount", fail)
     volume = {"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
     mount = {"name": "v", "mountPath": "/dev/shm"}
     name = await world.start("true", volumes=[volume], main={"volumeMounts": [mount]})
