@@ -17,7 +17,7 @@ from prometheus_client import Counter
 
 from trainop.controllers.api_errors import CreateFailure, classify
 from trainop.controllers.body_budget import BodyBudget
-from trainop.controllers.companions import CompanionWriter
+from trainop.controllers.companion_writer import CompanionWriter
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.refused_children import RefusedChild
 from trainop.controllers.report import Reporter

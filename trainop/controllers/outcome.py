@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainop.controllers.companions import CompanionResult
+from trainop.controllers.companion_writer import CompanionResult
 from trainop.controllers.refused_children import NEXT_BATCH_AFTER, RefusedChild
 from trainop.engine.actions import Apply
 

@@ -20,7 +20,6 @@ from trainop.local import private_files
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.logs import configure_logs
 from trainop.operator import FRAMEWORKS, build
-from trainop.run.apply import apply, install
 from trainop.run.check import find_jobs
 from trainop.run.documents import Document, read
 from trainop.run.follow import FollowedJob, Follower
@@ -30,6 +29,7 @@ from trainop.run.rerun import delete_finished
 from trainop.run.saved_logs import saved_logs
 from trainop.run.screen import JobView, Screen
 from trainop.run.starting import DEFAULT_TIMEOUT
+from trainop.run.submit import apply, install
 from trainop.runtime.cache.cache import Cache
 from trainop.settings import LogSettings, Settings
 
