@@ -45,7 +45,7 @@ def test_the_pages_of_the_kinds_are_up_to_date():
 
 
 @pytest.mark.parametrize(
-    ("kind", "roles", "spec", "told"),
+    ("kind", "roles", "spec", "reported"),
     [
         ("TFJob", ("Chief", "PS", "Worker"), {}, ("`Chief`", "all of `Chief`")),
         ("TFJob", ("Worker",), {}, ("`Worker`", "the first of `Worker`")),
@@ -56,10 +56,10 @@ def test_the_pages_of_the_kinds_are_up_to_date():
     ],
 )
 def test_the_deciding_replicas_are_found_by_trying(
-    kind: str, roles: tuple[str, ...], spec: dict[str, object], told: object
+    kind: str, roles: tuple[str, ...], spec: dict[str, object], reported: object
 ):
     framework = FRAMEWORKS[kind]
-    assert probe(framework, plain_job(framework, roles, **spec)) == told
+    assert probe(framework, plain_job(framework, roles, **spec)) == reported
 
 
 def test_a_new_kind_needs_only_its_file():

@@ -208,17 +208,17 @@ def test_a_run_of_the_cases_reports_and_fails_below_the_floor(tmp_path: Path, pr
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reported"),
     [
         ('"job-engine-41", "a"', "no such acceptance case: job-engine-41"),
         ('"job-engine-5", "ab"', "no such clause of job-engine-5: b"),
         ('"job-engine-5"', "missing 1 required positional argument: 'letters'"),
     ],
 )
-def test_an_unknown_case_or_clause_fails_the_collection(tmp_path: Path, wrong: str, told: str):
+def test_an_unknown_case_or_clause_fails_the_collection(tmp_path: Path, wrong: str, reported: str):
     done = run_pytest(tmp_path, PROBE.replace('"job-engine-5", "a"', wrong))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert told in done.stderr + done.stdout
+    assert reported in done.stderr + done.stdout
 
 
 LACKING = """

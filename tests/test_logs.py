@@ -42,20 +42,20 @@ def lines(settings: LogSettings) -> list[str]:
 
 
 def test_the_default_is_a_console_format_with_all_fields() -> None:
-    told = lines(LogSettings())
-    assert told[0].startswith("2026-01-02T03:04:05Z [debug    ] looked")
-    assert told[0].endswith("pods=3")
-    assert "odd request from somewhere" in told[2]
-    assert "ValueError: invalid literal" in told[-1]
-    assert not any("\x1b" in line for line in told), "colours are for terminals"
+    entries = lines(LogSettings())
+    assert entries[0].startswith("2026-01-02T03:04:05Z [debug    ] looked")
+    assert entries[0].endswith("pods=3")
+    assert "odd request from somewhere" in entries[2]
+    assert "ValueError: invalid literal" in entries[-1]
+    assert not any("\x1b" in line for line in entries), "colours are for terminals"
 
 
 def test_without_devel_they_are_json_from_info_on() -> None:
-    told = [json.loads(line) for line in lines(LogSettings(devel=False))]
-    assert told[0] == {"ts": "2026-01-02T03:04:05Z", "level": "info", "msg": "created", "pod": "j-worker-0"}
-    assert [entry["level"] for entry in told] == ["info", "warning", "error"]
-    assert told[1]["msg"] == "odd request from somewhere"
-    assert "ValueError: invalid literal" in told[2]["exception"]
+    entries = [json.loads(line) for line in lines(LogSettings(devel=False))]
+    assert entries[0] == {"ts": "2026-01-02T03:04:05Z", "level": "info", "msg": "created", "pod": "j-worker-0"}
+    assert [entry["level"] for entry in entries] == ["info", "warning", "error"]
+    assert entries[1]["msg"] == "odd request from somewhere"
+    assert "ValueError: invalid literal" in entries[2]["exception"]
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,10 @@ def test_a_console_can_be_asked_for() -> None:
 
 @pytest.mark.parametrize(("level", "stacks"), [("panic", [0, 0]), ("error", [0, 0]), ("info", [1, 0])])
 def test_stacks_are_shown_from_a_level_on(level: str, stacks: list[int]) -> None:
-    told = [json.loads(line) for line in lines(LogSettings(encoder="json", level="info", stacktrace_level=level))]
-    assert ["stack" in told[0], "stack" in told[-1]] == [bool(n) for n in stacks], "an exception has its own trace"
+    entries = [json.loads(line) for line in lines(LogSettings(encoder="json", level="info", stacktrace_level=level))]
+    assert ["stack" in entries[0], "stack" in entries[-1]] == [bool(n) for n in stacks], (
+        "an exception has its own trace"
+    )
 
 
 def test_an_error_without_an_exception_shows_its_stack_if_asked_for() -> None:
@@ -124,10 +126,10 @@ def test_no_value_makes_a_line_long(kind: str, encoder: str) -> None:
     structlog.get_logger().warning("odd", value=HUGE[kind], pods=3)
     logging.getLogger("aiohttp.server").warning("odd %s", HUGE[kind])
     structlog.get_logger().warning("odd " + "y" * 1_000_000)
-    told = out.getvalue()
-    assert len(told) < 5_000
-    assert "3" in told.splitlines()[0]
-    assert told.count("left out)") >= 2
+    entries = out.getvalue()
+    assert len(entries) < 5_000
+    assert "3" in entries.splitlines()[0]
+    assert entries.count("left out)") >= 2
 
 
 def test_short_values_are_left_as_they_are() -> None:
@@ -143,8 +145,8 @@ def test_a_traceback_is_cut_in_the_middle(encoder: str) -> None:
     out = io.StringIO()
     configure_logs(LogSettings(encoder=encoder), out, Fixed())
     structlog.get_logger().error("reconcile raised", exc_info=ValueError("x" * 1_000_000 + " the end"))
-    told = out.getvalue()
-    assert len(told) < 20_000
-    assert "ValueError: xxx" in told
-    assert "characters left out)xxx" in told
-    assert "xxx the end" in told
+    entries = out.getvalue()
+    assert len(entries) < 20_000
+    assert "ValueError: xxx" in entries
+    assert "characters left out)xxx" in entries
+    assert "xxx the end" in entries

@@ -69,16 +69,16 @@ def test_the_page_on_security_has_the_rights_that_are_shipped() -> None:
     page = (
         (ROOT / "SECURITY.md").read_text(encoding="utf-8").split("## The rights of the operator")[1].split("\n## ")[0]
     )
-    told = set()
+    reported = set()
     for line in page.splitlines():
         if line.startswith(("| `", "| core")):
             group, resources, verbs = (re.findall(r"`([^`]+)`", cell) for cell in line.split("|")[1:4])
-            told |= {(*(group or [""]), resource, verb) for resource in resources for verb in verbs}
+            reported |= {(*(group or [""]), resource, verb) for resource in resources for verb in verbs}
     shipped = set()
     for document in yaml.safe_load_all((ROOT / "manifests" / "base" / "rbac.yaml").read_text(encoding="utf-8")):
         for rule in document.get("rules", ()):
             shipped |= {(g, r, v) for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
-    assert told == shipped
+    assert reported == shipped
 
 
 def test_templates_of_issues_are_forms() -> None:

@@ -170,11 +170,11 @@ class Call:
             text = response.read().decode()
         finally:
             connection.close()
-        told = f"{self.method} {path} -> {response.status} {text[:2000]}"
-        assert response.status == self.status, told
+        reported = f"{self.method} {path} -> {response.status} {text[:2000]}"
+        assert response.status == self.status, reported
         answer = decode(text)
-        assert differences(answer, fill(self.expects, variables)) == [], told
-        assert re.search(self.warning, response.headers.get("Warning", "")), (told, response.headers.items())
+        assert differences(answer, fill(self.expects, variables)) == [], reported
+        assert re.search(self.warning, response.headers.get("Warning", "")), (reported, response.headers.items())
         variables.update({name: str(find(answer, at)) for name, at in self.keeps.items()})
 
 

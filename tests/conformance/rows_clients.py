@@ -70,7 +70,7 @@ LISTS = [
         Watch(f"{MAPS}?watch=1&resourceVersion=$rv&timeoutSeconds=1", ends=True),
     ),
     row(
-        "what remains is not told of a selection",
+        "what remains is not reported of a selection",
         *ABC,
         Call(
             "GET",
@@ -490,7 +490,7 @@ WRITES = [
         ),
     ),
     row(
-        "times are told in UTC, to the second",
+        "times are reported in UTC, to the second",
         Call("POST", PODS, pod(), 201),
         Call(
             "PATCH",

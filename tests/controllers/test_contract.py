@@ -433,7 +433,7 @@ def test_a_restart_of_more_than_the_pod(kind: str, scope: str):
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value", "told"),
+    ("annotation", "value", "reported"),
     [
         (RESTART_SCOPE, "all", 'Unsupported value: "all": supported values: "pod", "role", "job"'),
         (SERVICE_MODE, "none", 'Unsupported value: "none": supported values: "replica", "leader"'),
@@ -442,10 +442,10 @@ def test_a_restart_of_more_than_the_pod(kind: str, scope: str):
         (INFRA_RESTART_LIMIT, "", 'Invalid value: "": must be a whole number from 0 to 2147483647'),
     ],
 )
-def test_wrong_annotations_are_one_clear_error(kind: str, annotation: str, value: str, told: str):
+def test_wrong_annotations_are_one_clear_error(kind: str, annotation: str, value: str, reported: str):
     world = world_of(kind, annotations={annotation: value})
     assert world.pods == {}
-    text = f"{kind} failed validation because metadata.annotations[{annotation}]: {told}"
+    text = f"{kind} failed validation because metadata.annotations[{annotation}]: {reported}"
     assert world.event_messages(f"{kind}FailedValidation") == [text]
     assert world.status["conditions"][-1]["message"] == text
 
@@ -458,9 +458,9 @@ def test_service_mode_leader(kind: str):
     """Only replicas whose address others need get a service, except for LightGBM jobs, which need all."""
     services = services_of(make(kind, annotations={SERVICE_MODE: "leader"}))
     assert sorted(services_of(make(kind), service_mode="leader")) == sorted(services)
-    told = re.findall(r"\bj-[a-z]+-[0-9]+\b", " ".join(line(pod) for pod in pods_of(make(kind)).values()))
+    reported = re.findall(r"\bj-[a-z]+-[0-9]+\b", " ".join(line(pod) for pod in pods_of(make(kind)).values()))
     lightgbm = {"j-worker-0", "j-worker-1"} if kind == "XGBoostJob" else set()
-    assert set(services) == set(told) - lightgbm
+    assert set(services) == set(reported) - lightgbm
     everything = services_of(make(kind, annotations={SERVICE_MODE: "replica"}), service_mode="leader")
     assert sorted(everything) == sorted(pods_of(make(kind)))
 

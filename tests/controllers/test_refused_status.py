@@ -46,9 +46,9 @@ async def test_a_refused_status_is_reported_once_and_retried_with_back_off(code:
         await shell.look()
         assert len(shell.client.names("patch status", JOBS)) > asked, "a retry once it is due"
     assert all(wait is not None and 30 <= wait <= 1000 for wait in waits), waits
-    (told,) = shell.events.of("FailedStatusUpdate")
-    assert message in told
-    assert "Created: PyTorchJob j is created." in told
+    (reported,) = shell.events.of("FailedStatusUpdate")
+    assert message in reported
+    assert "Created: PyTorchJob j is created." in reported
     assert shell.counted("trainop_statuses_refused_total", framework="pytorch") == 7
 
 

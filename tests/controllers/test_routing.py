@@ -54,7 +54,7 @@ def listen(pods: Informer[PartialObject]) -> dict[str, Heard]:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "reported"),
     [
         (child(1, PYTORCH), child(2, PYTORCH), {"PyTorchJob": ALL, "TFJob": []}),
         (child(1, None, TENSORFLOW), child(2, None, TENSORFLOW), {"PyTorchJob": [], "TFJob": ALL}),
@@ -66,13 +66,13 @@ def listen(pods: Informer[PartialObject]) -> dict[str, Heard]:
     ids=["owned", "orphan", "owner-before-label", "changes-hands", "set-free", "nobodys"],
 )
 def test_child_events_reach_only_their_kind(
-    pods: Informer[PartialObject], before: PartialObject, after: PartialObject, told: dict[str, list[str]]
+    pods: Informer[PartialObject], before: PartialObject, after: PartialObject, reported: dict[str, list[str]]
 ) -> None:
     heard = listen(pods)
     pods.put(before, listing=False, initial=False)
     pods.put(after, listing=False, initial=False)
     pods.remove(after)
-    assert heard == told
+    assert heard == reported
 
 
 @pytest.mark.parametrize("fails", ["add", "update", "delete"])

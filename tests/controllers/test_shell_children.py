@@ -493,9 +493,9 @@ async def test_a_refused_service_is_reported_once_and_the_pods_still_run() -> No
         assert result.requeue_after
         assert result.requeue_after > 50
     assert len(shell.pods()) == 3
-    told = shell.events.of("FailedCreateService")
-    assert set(told) == {"Error creating: must be no more than 63 characters"}
-    assert len(told) <= 3
+    messages = shell.events.of("FailedCreateService")
+    assert set(messages) == {"Error creating: must be no more than 63 characters"}
+    assert len(messages) <= 3
     assert shell.counted("failed_service_creation_total") > 0
 
 

@@ -118,8 +118,8 @@ def test_the_end_of_a_job_does_not_depend_on_its_annotations(monkeypatch: pytest
 
 @pytest.mark.parametrize("verb", ["patch merge", "patch status"])
 def test_a_conflict_causes_a_silent_requeue(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-    told = (Event("Normal", "Said", "it"), Count("successful"))
-    follow(monkeypatch, Plan({"a": "1"}, {"conditions": [CREATED]}, transitions=told))
+    reported = (Event("Normal", "Said", "it"), Count("successful"))
+    follow(monkeypatch, Plan({"a": "1"}, {"conditions": [CREATED]}, transitions=reported))
 
     @virtual_time
     async def run() -> None:

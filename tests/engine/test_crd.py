@@ -119,8 +119,8 @@ def test_the_replica_map_is_required():
 
 
 def test_conditions_name_type_and_status():
-    told = complaints({**job(), "status": {"conditions": [{"reason": "R"}]}})
-    assert told[:2] == ["status.conditions[0].type: Required value", "status.conditions[0].status: Required value"]
+    reported = complaints({**job(), "status": {"conditions": [{"reason": "R"}]}})
+    assert reported[:2] == ["status.conditions[0].type: Required value", "status.conditions[0].status: Required value"]
 
 
 def test_suspend_is_false_by_default_where_there_is_a_run_policy():
@@ -132,9 +132,9 @@ def test_a_queue_is_immutable_but_may_come_and_go():
     def queued(**policy: Any) -> dict[str, Any]:
         return job(runPolicy={"schedulingPolicy": policy})
 
-    told = complaints(queued(queue="b"), queued(queue="a"))
+    reported = complaints(queued(queue="b"), queued(queue="a"))
     field, message = "spec.runPolicy.schedulingPolicy.queue", "spec.runPolicy.schedulingPolicy.queue is immutable"
-    assert told == [f'{field}: Invalid value: "string": {message}']
+    assert reported == [f'{field}: Invalid value: "string": {message}']
     assert complaints(queued(queue="a"), queued(queue="a")) == []
     assert complaints(queued(queue="a"), queued()) == []
     assert complaints(queued(), queued(queue="a")) == []

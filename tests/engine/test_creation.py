@@ -434,8 +434,8 @@ def test_of_many_names_that_unreadable_objects_hold_twenty_are_named_and_none_is
     names = {f"j-worker-{index}": "metadata: Expected `object`, got `array`" for index in range(30)}
     seen = see(make_job(None, 32))
     made = plan(PYTORCH, replace(seen, unreadable={"Pod": names}))
-    told = [notice.event for notice in made.notices if notice.event.reason == "UnreadablePod"]
-    assert len(told) == 20
-    assert told[0].message == "Pod j-worker-0 cannot be read: metadata: Expected `object`, got `array`"
+    reported = [notice.event for notice in made.notices if notice.event.reason == "UnreadablePod"]
+    assert len(reported) == 20
+    assert reported[0].message == "Pod j-worker-0 cannot be read: metadata: Expected `object`, got `array`"
     assert [action.name for action in made.actions if isinstance(action, CreatePod)] == ["j-worker-30", "j-worker-31"]
     assert made.requeue_after == 30

@@ -636,11 +636,11 @@ def test_pods_of_unknown_phase_count_nowhere():
 
 
 @pytest.mark.parametrize(
-    ("scope", "restarted", "told", "failures"),
+    ("scope", "restarted", "reported", "failures"),
     [("pod", 3, ["Master", "Worker"], 3), ("role", 2, ["Master", "Worker"], 2), ("job", 1, ["Master"], 1)],
 )
 def test_pods_that_fail_together_are_as_many_restarts_as_the_scope_says(
-    scope: str, restarted: int, told: list[str], failures: int
+    scope: str, restarted: int, reported: list[str], failures: int
 ):
     world = World(make_job(1, 3, policy="OnFailure", annotations={RESTART_SCOPE: scope}))
     world.settle()
@@ -651,7 +651,7 @@ def test_pods_that_fail_together_are_as_many_restarts_as_the_scope_says(
     world.settle()
     assert world.counts["restarted"] == restarted
     assert world.counts["failed_pods"] == 3
-    texts = [f"job j is restarting because {role} replica(s) failed." for role in told]
+    texts = [f"job j is restarting because {role} replica(s) failed." for role in reported]
     assert world.event_messages("PyTorchJobRestarting") == texts
     assert json.loads(world.raw["metadata"]["annotations"][RESTARTS])["failures"] == failures
     assert world.living() == (["j-worker-1"] if scope == "pod" else [])

@@ -279,7 +279,7 @@ def test_a_job_without_roles_makes_no_progress():
 
 @pytest.mark.case("frameworks-v1-22", "abcdh")
 @pytest.mark.parametrize(
-    ("job", "told"),
+    ("job", "reported"),
     [
         (pt(2, 1), ["spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1"]),
         (pt(1, 0), ["spec.pytorchReplicaSpecs[Worker].replicas: Forbidden: must be at least 1"]),
@@ -303,8 +303,8 @@ def test_a_job_without_roles_makes_no_progress():
         ),
     ],
 )
-def test_rules(job: Json, told: list[str]):
-    assert [str(error) for error in parse(PYTORCH, Unstructured(job)).errors] == told
+def test_rules(job: Json, reported: list[str]):
+    assert [str(error) for error in parse(PYTORCH, Unstructured(job)).errors] == reported
 
 
 @pytest.mark.parametrize("processes", ["0", "-1", "+0", "-" + "9" * 5000])

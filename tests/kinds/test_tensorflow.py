@@ -388,15 +388,15 @@ def test_chief_and_master_are_one_too_many():
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "reported"),
     [
         ({"successPolicy": "all"}, 'spec.successPolicy: Unsupported value: "all": supported values: "AllWorkers"'),
         ({"enableDynamicWorker": "yes"}, 'spec.enableDynamicWorker: Invalid value: "yes": must be true or false'),
     ],
 )
-def test_rules(spec: Json, told: str):
+def test_rules(spec: Json, reported: str):
     (error,) = parse(TENSORFLOW, Unstructured(tf({"Worker": 1}, **spec))).errors
-    assert str(error) == told
+    assert str(error) == reported
 
 
 def test_a_job_without_chief_runs_with_its_workers():

@@ -49,7 +49,7 @@ def test_dates_stay_text(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("a: [", "{path}:1:5: not valid YAML: expected the node content, but found '<stream end>'"),
         ("a: 1\na: 2", "{path}:2:1: not valid YAML: duplicate key 'a'"),
@@ -68,13 +68,13 @@ def test_dates_stay_text(tmp_path: Path):
         (JOB.replace("name: a", "name: 7"), "{path}:1: metadata.name is missing or not a string"),
     ],
 )
-def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, text: str | bytes, told: str):
+def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, text: str | bytes, reported: str):
     path = write(tmp_path, text)
     with pytest.raises(BadInputError) as caught:
         read([path])
     message = str(caught.value)
     if not isinstance(text, bytes) or b"\xff" not in text:
-        assert message.startswith(told.format(path=path))
+        assert message.startswith(reported.format(path=path))
     assert message.startswith(str(path))
     assert "\n" not in message
 

@@ -138,22 +138,22 @@ async def test_a_job_that_is_deleted_is_over(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"kind": "PytorchJob"}, "no job found, only PytorchJob (kubeflow.org/v1); supported kinds of jobs:"),
         ({"spec": {}}, "spec.pytorchReplicaSpecs: Required value: must be required"),
         ({"metadata": {"name": "A"}}, "metadata.name: Invalid value: "),
     ],
 )
-async def test_an_error_is_reported_before_anything_starts(tmp_path: Path, change: dict[str, object], told: str):
+async def test_an_error_is_reported_before_anything_starts(tmp_path: Path, change: dict[str, object], reported: str):
     with pytest.raises(BadInputError) as caught:
         await run(write(tmp_path, job("a", "true") | change))
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path / "job.yaml:1: "))
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "reported"),
     [
         (("Master", "replicas"), -1, "spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1"),
         (("Master", "replicas"), 2, "spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1"),
@@ -165,7 +165,9 @@ async def test_an_error_is_reported_before_anything_starts(tmp_path: Path, chang
         ),
     ],
 )
-async def test_a_mistake_in_a_replica_names_its_field(tmp_path: Path, path: tuple[str, ...], value: object, told: str):
+async def test_a_mistake_in_a_replica_names_its_field(
+    tmp_path: Path, path: tuple[str, ...], value: object, reported: str
+):
     wrong = copy.deepcopy(job("a", "true", workers=1))
     *parents, last = path
     place = wrong["spec"]["pytorchReplicaSpecs"]
@@ -174,7 +176,7 @@ async def test_a_mistake_in_a_replica_names_its_field(tmp_path: Path, path: tupl
     place[last] = value
     with pytest.raises(BadInputError) as caught:
         await run(write(tmp_path, wrong))
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 async def test_an_object_of_an_unknown_kind_is_reported(tmp_path: Path):

@@ -558,64 +558,64 @@ async def complaint_about(server: str, **config: Any) -> ConnectionError:
 
 
 async def test_an_unknown_host_name_is_reported():
-    told = await complaint_about("http://no-such-host.invalid:80")
-    assert isinstance(told, NotConnectedError)
-    assert "cannot connect to no-such-host.invalid:80: " in str(told)
+    reported = await complaint_about("http://no-such-host.invalid:80")
+    assert isinstance(reported, NotConnectedError)
+    assert "cannot connect to no-such-host.invalid:80: " in str(reported)
 
 
 async def test_an_answer_that_is_no_http_may_have_been_an_action():
     async with saying(b"220 smtp ready\r\n") as port:
-        told = await complaint_about(f"http://127.0.0.1:{port}")
-    assert not isinstance(told, NotConnectedError)
-    assert str(told) == "GET /x: the answer is not HTTP: Bad status line"
+        reported = await complaint_about(f"http://127.0.0.1:{port}")
+    assert not isinstance(reported, NotConnectedError)
+    assert str(reported) == "GET /x: the answer is not HTTP: Bad status line"
 
 
 async def test_a_closed_connection_is_reported_in_words():
     async with saying(b"") as port:
-        told = await complaint_about(f"http://127.0.0.1:{port}")
-    assert str(told) == "GET /x: Server disconnected"
+        reported = await complaint_about(f"http://127.0.0.1:{port}")
+    assert str(reported) == "GET /x: Server disconnected"
 
 
 async def test_tls_to_a_plain_server_is_reported():
     async with saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        told = await complaint_about(f"https://127.0.0.1:{port}")
-    assert isinstance(told, NotConnectedError)
-    assert f"cannot connect to 127.0.0.1:{port}: " in str(told)
-    assert "SSL" in str(told).upper()
+        reported = await complaint_about(f"https://127.0.0.1:{port}")
+    assert isinstance(reported, NotConnectedError)
+    assert f"cannot connect to 127.0.0.1:{port}: " in str(reported)
+    assert "SSL" in str(reported).upper()
 
 
 async def test_a_certificate_of_another_authority_is_reported(tmp_path: Path):
     ours, theirs = Authority.make(), Authority.make()
     async with serving(whoami, server_context(tmp_path, theirs)) as server:
-        told = await complaint_about(server, ca=ours.pem, tls_server_name="api")
-        assert isinstance(told, NotConnectedError)
+        reported = await complaint_about(server, ca=ours.pem, tls_server_name="api")
+        assert isinstance(reported, NotConnectedError)
         port = server.rpartition(":")[2]
-        assert str(told).startswith(f"GET /x: certificate of 127.0.0.1:{port} is not accepted: ")
-        assert "verify failed" in str(told)
+        assert str(reported).startswith(f"GET /x: certificate of 127.0.0.1:{port} is not accepted: ")
+        assert "verify failed" in str(reported)
         wrong = await complaint_about(server, ca=theirs.pem, tls_server_name="other")
         assert "Hostname mismatch" in str(wrong)
 
 
 async def test_a_refusing_proxy_is_reported_and_nothing_was_sent(tmp_path: Path):
     async with saying(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n") as port:
-        told = await complaint_about("https://api.invalid", proxy=f"http://127.0.0.1:{port}")
-    assert isinstance(told, NotConnectedError)
-    assert str(told) == "GET /x: the proxy refuses: 403 Forbidden"
+        reported = await complaint_about("https://api.invalid", proxy=f"http://127.0.0.1:{port}")
+    assert isinstance(reported, NotConnectedError)
+    assert str(reported) == "GET /x: the proxy refuses: 403 Forbidden"
 
 
 async def test_name_look_ups_are_measured():
     async def ok(_: web.BaseRequest) -> web.Response:
         return web.Response()
 
-    told: list[tuple[str, float]] = []
+    reported: list[tuple[str, float]] = []
     async with serving(ok) as server:
         config = ClusterConfig(server.replace("127.0.0.1", "localhost"))
-        transport = HttpTransport(config, resolved=lambda host, seconds: told.append((host, seconds)))
+        transport = HttpTransport(config, resolved=lambda host, seconds: reported.append((host, seconds)))
         assert (await transport.send(GET)).status == 200
         assert (await transport.send(GET)).status == 200
         await transport.close()
-    assert [host for host, _ in told] == ["localhost"], "one look-up for the connection that both requests used"
-    assert told[0][1] >= 0
+    assert [host for host, _ in reported] == ["localhost"], "one look-up for the connection that both requests used"
+    assert reported[0][1] >= 0
 
 
 @pytest.mark.parametrize(

@@ -460,18 +460,18 @@ async def test_other_tasks_run_during_a_resync():
     quiet = [watch(bookmark(5_000), HANG)] * 500
     scene = Scene(watch(*objects, bookmark(5_000, end=True), HANG), *quiet)
     begun, turns = asyncio.Event(), [0]
-    told = scene.handler.calls
+    reported = scene.handler.calls
 
     async def tick() -> None:
         await begun.wait()
-        while len(told) < 4_000:
-            turns.append(len(told) - 2_000)
+        while len(reported) < 4_000:
+            turns.append(len(reported) - 2_000)
             await asyncio.sleep(0)
 
     def update(old: HasMetadata, new: HasMetadata) -> None:
         assert old is new
         begun.set()
-        told.append("~")
+        reported.append("~")
 
     scene.handler.update = update  # type: ignore[method-assign]  # tells that it has begun
     ticking = asyncio.create_task(tick())

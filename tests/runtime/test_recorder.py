@@ -436,8 +436,8 @@ async def test_combined_messages_are_short_and_fields_are_distinguished():
     assert second.message.endswith("y... (80 characters left out)")
     assert len(second.message) == 1024 - 48 + len("... (80 characters left out)")
     containers = [replace(JOB, uid="2", field_path=f"spec.containers{{{name}}}") for name in "ab"]
-    told = [correlator.correlate(about, "Normal", "R", "m") for about in containers]
-    assert [occurrence.count for occurrence in told if occurrence] == [1, 1]
+    reported = [correlator.correlate(about, "Normal", "R", "m") for about in containers]
+    assert [occurrence.count for occurrence in reported if occurrence] == [1, 1]
 
 
 @virtual_time

@@ -403,8 +403,8 @@ async def test_a_folder_is_read_periodically(tmp_path: Path, capsys: pytest.Capt
     await folder.reload()
     (tmp_path / "tls.key").write_bytes(AUTHORITY.key)
     await folder.reload()
-    told = capsys.readouterr().out.count("cannot load serving certificate")
-    assert told == 3, "logged once for each error, and again when it recurs"
+    reported = capsys.readouterr().out.count("cannot load serving certificate")
+    assert reported == 3, "logged once for each error, and again when it recurs"
     assert not certificate.load(SERVER.certificate, SERVER.key), "the last valid pair is still served"
 
 

@@ -252,9 +252,9 @@ def judge(stage: KindWorld, name: str, case: Case) -> str:
         return str(stage.status(name))
     if [c[0] for c in stage.conditions(name) if c[1] == "True"] != ["Created", "Failed"]:
         return str(stage.conditions(name))
-    told = [event["reason"] for event in stage.warnings_about(name)]
-    as_told = told.count(reason) == 1 and set(told) <= {reason, "FailedCreatePod", "FailedCreateService"}
-    return str(stage.pods_of(name)) if stage.pods_of(name) else "" if as_told else str(told)
+    reasons = [event["reason"] for event in stage.warnings_about(name)]
+    as_expected = reasons.count(reason) == 1 and set(reasons) <= {reason, "FailedCreatePod", "FailedCreateService"}
+    return str(stage.pods_of(name)) if stage.pods_of(name) else "" if as_expected else str(reasons)
 
 
 def test_no_job_can_harm_the_operator(stage: KindWorld, operator: Operator):
@@ -327,8 +327,8 @@ def test_no_drawn_job_can_harm_the_operator(stage: KindWorld, operator: Operator
     wait_rest(operator, stage)
 
     def warnings(name: str) -> int:
-        told = [event["reason"] for event in stage.warnings_about(name)]
-        return told.count(f"{stage.framework.kind}FailedValidation")
+        reasons = [event["reason"] for event in stage.warnings_about(name)]
+        return reasons.count(f"{stage.framework.kind}FailedValidation")
 
     for name in accepted:
         failed = bool(stage.condition("Failed", name))

@@ -70,6 +70,6 @@ def test_a_job_that_can_never_run_fails_with_a_short_message(stage: World, opera
     assert failed["reason"] == "PyTorchJobFailedValidation"
     assert words in failed["message"]
     assert len(failed["message"].encode()) <= 1024
-    told = [event for event in stage.events("PyTorchJobFailedValidation") if event["message"] == failed["message"]]
-    assert len(told) <= 1
+    reported = [event for event in stage.events("PyTorchJobFailedValidation") if event["message"] == failed["message"]]
+    assert len(reported) <= 1
     assert max(map(len, operator.text().splitlines())) < 20_000, "a line of the log"

@@ -43,7 +43,7 @@ def main() -> int:
     if options.seed is not None:
         return replay(options.seed, options.log)
     if options.bugs:
-        return tell_bugs(options.first, options.write)
+        return print_bugs(options.first, options.write)
     return kill_everywhere() if options.kills else search(options.first, options.seeds)
 
 
@@ -92,7 +92,7 @@ def kill_everywhere() -> int:
     return 1 if failed else 0
 
 
-def tell_bugs(first: int, write: bool) -> int:
+def print_bugs(first: int, write: bool) -> int:
     rows = ["| planted bug | what is wrong | seeds | what the simulation says |", "|---|---|---|---|"]
     missed = 0
     for bug in BUGS:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.simulation import intruders
 from tests.simulation.facts import Slot
+from tests.simulation.fault_rates import draw_fault_rates
 from tests.simulation.script import (
     BACKOFF,
     DEADLINE,
@@ -23,7 +24,6 @@ from tests.simulation.script import (
 )
 from tests.simulation.staged import stage
 from tests.simulation.themes import ENCORES, LOSSES, SCENES, Scene, Theme, Weights, theme_of
-from tests.simulation.weather import draw_weather
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.engine.parse import parse
 from trainop.operator import FRAMEWORKS
@@ -83,7 +83,7 @@ def _draw_themed(seed: int) -> Script:
         jobs=jobs,
         steps=tuple(steps),
         chaos=tuple(sorted(step for step in chaos if not (delicate and step.act in LOSSES))),
-        weather=draw_weather(rng, {*theme.sure, *rng.sample(theme.weather, rng.choice(theme.kinds))}),
+        fault_rates=draw_fault_rates(rng, {*theme.sure, *rng.sample(theme.fault_rates, rng.choice(theme.kinds))}),
         storm_at=0.0 if rng.random() < 0.2 else rng.choice(steps[:2]).at - 0.05,
         calm_at=calm_at,
         encore=() if delicate or (orderly and scene in OF_USERS) else ENCORES.get(scene, ()),

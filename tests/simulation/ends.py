@@ -31,7 +31,7 @@ def _end_of(world: World, plan: JobPlan) -> Json | None:
             if owner is not None and owner["name"] == plan.name:
                 found[name] = phase(stored.value) if table == "pods" else ""
                 if owner["uid"] != uid:
-                    world.judge.accuse("nothing stays behind", f"{table} {name} has outlived its job")
+                    world.judge.flag("nothing stays behind", f"{table} {name} has outlived its job")
     if job is None:
         return None
     status = job.get("status") or {}

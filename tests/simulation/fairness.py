@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulation import intruders
 from tests.simulation.fate import OF_PODS
+from tests.simulation.fault_rates import FAIR
 from tests.simulation.loop import EPOCH
-from tests.simulation.weather import FAIR
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -28,7 +28,7 @@ class Fairness:
         script = world.script
         self.exact = not script.jumps
         only_pods = all(step.act in (OF_PODS | intruders.ACTS | {"deny"}) - {"vanish unseen"} for step in script.chaos)
-        self._fair = only_pods and not world.is_killed and replace(script.weather, latency=FAIR.latency) == FAIR
+        self._fair = only_pods and not world.is_killed and replace(script.fault_rates, latency=FAIR.latency) == FAIR
 
     def now(self) -> float:
         return self._world.loop.time()
@@ -36,5 +36,5 @@ class Fairness:
     def fair_since(self) -> float:
         return STARTED if self._fair and not self._world.in_encore else math.inf
 
-    def accuse(self, rule: str, text: str) -> None:
-        self._world.judge.accuse(rule, text)
+    def flag(self, rule: str, text: str) -> None:
+        self._world.judge.flag(rule, text)

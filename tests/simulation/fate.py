@@ -41,7 +41,7 @@ class Fate:
         if step.act == "compact":
             self._compact()
         elif step.act == "contention":
-            world.weather = replace(world.weather, conflict=1.0)
+            world.fault_rates = replace(world.fault_rates, conflict=1.0)
         elif step.act in BREAKDOWNS:
             self._break_down(step)
         elif (replica := self._named(step.subject)) is not None:

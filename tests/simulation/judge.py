@@ -87,7 +87,7 @@ class Judge:
         self._deleted: set[tuple[str, str]] = set()
         """Process and UID of children that the process knows to have deleted."""
 
-    def accuse(self, rule: str, text: str) -> None:
+    def flag(self, rule: str, text: str) -> None:
         violation = Violation(self._world.loop.time(), rule, text)
         self.violations.append(violation)
         self._world.note("judge", f"{rule}: {text}")
@@ -110,23 +110,23 @@ class Judge:
         old, new = change.old.value, change.new.value
         name = change.key[1]
         if ignored(Unstructured(new)) and (new.get("status") or {}) != (old.get("status") or {}):
-            self.accuse("foreign job", f"somebody wrote the status of {name}, which another controller manages")
+            self.flag("foreign job", f"somebody wrote the status of {name}, which another controller manages")
         for type_ in ("Succeeded", "Failed"):
             if is_true(old, type_) and not is_true(new, type_):
-                self.accuse("terminal is for ever", f"{name} was {type_} and is not any more")
+                self.flag("terminal is for ever", f"{name} was {type_} and is not any more")
         if is_true(new, "Succeeded") and is_true(new, "Failed"):
-            self.accuse("not both", f"{name} is Succeeded and Failed")
+            self.flag("not both", f"{name} is Succeeded and Failed")
         if finished(new) and is_true(new, "Running"):
-            self.accuse("not both", f"{name} is finished and Running")
+            self.flag("not both", f"{name} is finished and Running")
         self._on_completion(name, old, new)
 
     def _on_completion(self, name: str, old: Json, new: Json) -> None:
         before, after = (value.get("status", {}).get("completionTime") for value in (old, new))
         if before is not None and after != before:
-            self.accuse("completed once", f"completionTime of {name} was {before} and is {after}")
+            self.flag("completed once", f"completionTime of {name} was {before} and is {after}")
         if finished(new) and not finished(old):
             if after is None:
-                self.accuse("completed once", f"{name} is finished without completionTime")
+                self.flag("completed once", f"{name} is finished without completionTime")
             self._on_deadline(name, new)
 
     def _on_deadline(self, name: str, job: Json) -> None:
@@ -139,7 +139,7 @@ class Judge:
             due = parse_timestamp(job["status"]["startTime"]) + timedelta(seconds=policy["activeDeadlineSeconds"])
             late = (self._world.clock.now() - due).total_seconds()
             if not -0.01 <= late <= self._world.rest.patience(due, 2.0):
-                self.accuse("deadline on time", f"{name} failed at its deadline {late:.2f} s late")
+                self.flag("deadline on time", f"{name} failed at its deadline {late:.2f} s late")
 
     # What a process knows ---------------------------------------------------------------------------------------------
 
@@ -224,28 +224,28 @@ class Judge:
             case "PATCH" | "PUT" if any(request.path.startswith(path) for path in self._paths):
                 version = body["metadata"].get("resourceVersion")
                 if not version:
-                    self.accuse("over what was seen", f"{process} writes {request.path} whatever it is by now")
+                    self.flag("over what was seen", f"{process} writes {request.path} whatever it is by now")
                 self._check_order(process, place_of(request.path)[1][1], self._versions.get(version, 0))
 
     def _check_lead(self, process: str, request: Request) -> None:
         holder = self._world.lease_holder()
         if holder and holder != process:
-            self.accuse("one leader", f"{process} sends {request.method} {request.path} while {holder} leads")
+            self.flag("one leader", f"{process} sends {request.method} {request.path} while {holder} leads")
 
     def _check_order(self, process: str, name: str, number: int) -> None:
         """A process that has acted for a job must not act for its predecessor of the same name afterwards."""
         if number < self._acted[process, name]:
-            self.accuse("time goes forward", f"{process} writes for {name} as it was before the present one was made")
+            self.flag("time goes forward", f"{process} writes for {name} as it was before the present one was made")
         self._acted[process, name] = max(number, self._acted[process, name])
 
     def _check_create(self, process: str, request: Request, body: Json) -> None:
         owner = owner_of(body)
         name = body["metadata"]["name"]
         if owner is None:
-            self.accuse("ours", f"{process} creates {name}, which belongs to nobody")
+            self.flag("ours", f"{process} creates {name}, which belongs to nobody")
             return
         if self._orphaned.get((process, owner["uid"]), math.inf) < self._asked[self._author]:
-            self.accuse("nothing for a deleted job", f"{process} makes {name} anew, which went because its job is gone")
+            self.flag("nothing for a deleted job", f"{process} makes {name} anew, which went because its job is gone")
         self._check_order(process, owner["name"], self._born[owner["uid"]])
         path = f"{request.path}/{name}"
         uid = self._made.get((process, path, owner["uid"]))
@@ -253,16 +253,16 @@ class Judge:
         found = self._world.store.get(table, (body["metadata"].get("namespace") or "ns", name))
         taken = found is not None and (owner_of(found.value) != owner or is_misplaced(found.value, owner))  # by others
         if uid is not None and found is not None and found.uid == uid and not taken:
-            self.accuse("reads its own writes", f"{process} creates {name} again, which it has created and which lives")
+            self.flag("reads its own writes", f"{process} creates {name} again, which it has created and which lives")
         if table != "pods":
             return
         known = self._knew(process, owner["uid"])
         if all(facts.stopped for facts in known):
             why = known[-1].stopped if known else "unknown"
-            self.accuse("no pod for a stopped job", f"{process} creates {name} though the job is {why}")
-        self._check_circle(process, body, owner["uid"])
+            self.flag("no pod for a stopped job", f"{process} creates {name} though the job is {why}")
+        self._check_restart_group(process, body, owner["uid"])
 
-    def _check_circle(self, process: str, pod: Json, owner: str) -> None:
+    def _check_restart_group(self, process: str, pod: Json, owner: str) -> None:
         """Pods that restart together must all be gone, except surplus ones, before any of them is recreated."""
         job = self._world.job_of(pod)
         if job is None or _scope(job) == "pod":
@@ -277,19 +277,19 @@ class Judge:
                 continue
             if _scope(job) == "job" or (place is not None and place[0] == other[0]):
                 name = pod["metadata"]["name"]
-                self.accuse("restarts together", f"{process} creates {name} before {stored.key[1]} has gone")
+                self.flag("restarts together", f"{process} creates {name} before {stored.key[1]} has gone")
 
     def _check_delete(self, process: str, request: Request) -> None:
         uid, table, key = precondition(request), *place_of(request.path)
         if not uid:
-            self.accuse("delete by UID", f"{process} deletes {request.path} whoever that is")
+            self.flag("delete by UID", f"{process} deletes {request.path} whoever that is")
             return
         stored = self._world.store.get(table, key)
         if stored is None or stored.uid != uid:
             return
         forced = b'"gracePeriodSeconds":0' in request.body
         if (process, uid) in self._deleted and not forced:
-            self.accuse("reads its own writes", f"{process} deletes {key[1]} again")
+            self.flag("reads its own writes", f"{process} deletes {key[1]} again")
         if table == "pods" and not terminating(stored.value):
             self._check_delete_pod(process, stored.value)
         elif table in self._kinds:
@@ -313,11 +313,11 @@ class Judge:
         history = RestartHistory(owner["uid"], job["metadata"].get("annotations") or {})
         counted = history.is_counted(pod["metadata"]["uid"])
         if phase(pod) != "Failed" and not (counted and _scope(job) != "pod"):
-            self.accuse(
+            self.flag(
                 "clean up after the end", f"{process} deletes {name}, {phase(pod)}, of a job that is not finished"
             )
         elif not counted:
-            self.accuse("restarts once", f"{process} deletes {name}, which failed, before that is counted")
+            self.flag("restarts once", f"{process} deletes {name}, which failed, before that is counted")
 
     def _is_double(self, pod: Json, owner: str) -> bool:
         others = (stored.value for stored in self._world.store.table("pods").objects.values())
@@ -332,12 +332,12 @@ class Judge:
         name, policy = job["metadata"]["name"], job["spec"].get("runPolicy") or {}
         ttl, end = policy.get("ttlSecondsAfterFinished"), job.get("status", {}).get("completionTime")
         if ttl is None or end is None or not finished(job):
-            self.accuse("TTL on time", f"{name} is deleted although its time is not limited, or has not begun")
+            self.flag("TTL on time", f"{name} is deleted although its time is not limited, or has not begun")
             return
         due = parse_timestamp(end) + timedelta(seconds=ttl)
         late = (self._world.clock.now() - due).total_seconds()
         if not self._world.script.jumps and not -0.01 <= late <= self._world.rest.patience(due, 2.0):
-            self.accuse("TTL on time", f"{name} is deleted {late:.2f} s late")
+            self.flag("TTL on time", f"{name} is deleted {late:.2f} s late")
 
 
 def _scope(job: Json) -> str:

@@ -27,7 +27,7 @@ def logs_into(world_of: Callable[[], World | None], *, everything: bool) -> Iter
             keys = " ".join(f"{key}={value}" for key, value in sorted(entry.items()) if key != "reconcile_id")
             world.note("log", f"{level} {event} {keys}")
             if event in UNFORGIVABLE:
-                world.judge.accuse("no bugs", f"{event}: {keys} {error!r}")
+                world.judge.flag("no bugs", f"{event}: {keys} {error!r}")
         raise structlog.DropEvent
 
     before = structlog.get_config()

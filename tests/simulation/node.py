@@ -117,8 +117,8 @@ class Nodes:
 
     def _end_alone(self, plan: JobPlan, place: Slot, stored: Stored) -> None:
         if plan.goal == SUCCEED:  # now and then the exit code is not reported
-            told = self._rng.random() < 0.9 and place not in self._world.script.unreported
-            self.end(stored, "Succeeded", code=0 if told else None)
+            has_exit_code = self._rng.random() < 0.9 and place not in self._world.script.unreported
+            self.end(stored, "Succeeded", code=0 if has_exit_code else None)
         elif plan.goal == FAIL and plan.culprit == place:
             self.end(stored, "Failed", code=1)
 

@@ -136,11 +136,11 @@ class Replica:
         if task.cancelled():
             return
         if task.exception() is not None:
-            world.judge.accuse("no crash", f"{self.process.name} ended with {task.exception()!r}")
+            world.judge.flag("no crash", f"{self.process.name} ended with {task.exception()!r}")
         else:
             world.note(self.process.name, f"exits with {task.result()}")
             if task.result() != 0 and not world.elects:
-                world.judge.accuse("no crash", f"{self.process.name} exited with {task.result()}")
+                world.judge.flag("no crash", f"{self.process.name} exited with {task.result()}")
         world.loop.outside(1.5, self.start)
 
     @property

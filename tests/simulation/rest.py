@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tests.simulation.facts import due_at
+from tests.simulation.fault_rates import FAIR
 from tests.simulation.loop import EPOCH, Pause
 from tests.simulation.replica import metrics
-from tests.simulation.weather import FAIR
 from trainop.local.api.storage.versioned_store import Change, Table
 from trainop.runtime.controller.expectations import EXPECTATION_TIMEOUT
 from trainop.runtime.objects.metadata import Json
@@ -58,7 +58,7 @@ class Rest:
             await Pause(world.loop, LOOK_EVERY)
             world.nodes.look()
             if world.loop.time() - world.calm_at > MOST_RESTLESS:
-                world.judge.accuse("comes to rest", f"after {MOST_RESTLESS:g} s something still happens or is awaited")
+                world.judge.flag("comes to rest", f"after {MOST_RESTLESS:g} s something still happens or is awaited")
             elif self._rests():
                 return
 
@@ -68,7 +68,7 @@ class Rest:
         if not any(each.oversees for each in world.replicas):
             self._attentive_at = now
         elif now > max(self._attentive_at, world.calm_at) + PATIENCE:
-            world.judge.accuse("comes to rest", "own writes are awaited, although they have been seen")
+            world.judge.flag("comes to rest", "own writes are awaited, although they have been seen")
         if not all(each.stands for each in world.replicas) or not any(each.is_master for each in world.replicas):
             self.changed_at = now
         quiet = FAR if any(each.has_due(FAR) for each in world.replicas) else QUIET
@@ -91,7 +91,7 @@ class Rest:
         late = (self._world.clock.now() - due).total_seconds()
         if late > self.patience(due, 5.0) and not jumps:
             name = job["metadata"]["name"]
-            self._world.judge.accuse("limits on time", f"{name} is past its deadline or time to live by {late:.0f} s")
+            self._world.judge.flag("limits on time", f"{name} is past its deadline or time to live by {late:.0f} s")
         return not jumps or -100 < late < 0
 
     def patience(self, due: datetime, usual: float) -> float:
@@ -100,7 +100,7 @@ class Rest:
         world = self._world
         if self._expired() > self._expired_before or any(replica.waits for replica in world.replicas):
             return EXPECTATION_TIMEOUT + RECOVERY
-        recovered = world.calm_at + RECOVERY if world.script.chaos or world.script.weather != FAIR else 0.0
+        recovered = world.calm_at + RECOVERY if world.script.chaos or world.script.fault_rates != FAIR else 0.0
         return max(usual, recovered - (due - EPOCH).total_seconds())
 
     def _expired(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation.facts import Slot
-from tests.simulation.weather import FAIR, Weather
+from tests.simulation.fault_rates import FAIR, FaultRates
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.framework import Framework
 from trainop.operator import FRAMEWORKS
@@ -96,7 +96,7 @@ class Script:
     jobs: tuple[JobPlan, ...]
     steps: tuple[Step, ...]
     chaos: tuple[Step, ...] = ()
-    weather: Weather = FAIR
+    fault_rates: FaultRates = FAIR
     storm_at: float = 0.0
     """The time at which network faults begin."""
     calm_at: float = 30.0
@@ -120,7 +120,7 @@ class Script:
     """Share of pods that stay Terminating until it is calm, or somebody uses force."""
 
     def without_faults(self) -> Script:
-        return replace(self, chaos=(), encore=(), weather=FAIR, calm_at=self.hold, stubborn=0.0, replicas=1)
+        return replace(self, chaos=(), encore=(), fault_rates=FAIR, calm_at=self.hold, stubborn=0.0, replicas=1)
 
     @property
     def jumps(self) -> bool:

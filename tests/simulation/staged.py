@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from tests.simulation.fault_rates import FaultRates
 from tests.simulation.script import REQUIRED, RUN, SUCCEED, JobPlan, Script, Step, replica_spec
 from tests.simulation.small import pick_roles
-from tests.simulation.weather import Weather
 from trainop.engine.framework import Framework
 from trainop.engine.parse import parse
 from trainop.operator import FRAMEWORKS
@@ -90,7 +90,7 @@ def _lost_before_observed(seed: str, rng: random.Random) -> Script:
         Step(lost + rng.uniform(1.5, 2.5), "vanish unseen"),
     )
     return Script(
-        seed, (_lone(rng),), (Step(1.0, "create", NAME),), chaos, weather=Weather(latency=0.05), orderly=False
+        seed, (_lone(rng),), (Step(1.0, "create", NAME),), chaos, fault_rates=FaultRates(latency=0.05), orderly=False
     )
 
 

@@ -30,8 +30,8 @@ def digest(seed: int) -> str:
 
 def tell() -> None:
     """Print the digests, in the reverse order of the test."""
-    told = {seed: digest(seed) for seed in reversed(SEEDS)}
-    print(*(told[seed] for seed in SEEDS))  # noqa: T201  # to the test that has started this
+    reported = {seed: digest(seed) for seed in reversed(SEEDS)}
+    print(*(reported[seed] for seed in SEEDS))  # noqa: T201  # to the test that has started this
 
 
 def digests_elsewhere(folder: Path, **environ: str) -> list[str]:
@@ -49,12 +49,14 @@ def digests_elsewhere(folder: Path, **environ: str) -> list[str]:
 
 def test_a_seed_always_gives_the_same_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The trace does not depend on earlier runs, time, host, hash seed, memory addresses or time zone."""
-    told = [digest(seed) for seed in SEEDS]
-    assert len(set(told)) == len(SEEDS)
+    reported = [digest(seed) for seed in SEEDS]
+    assert len(set(reported)) == len(SEEDS)
     monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
     monkeypatch.setattr(time, "time", lambda: 0.0)
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    assert told == [digest(seed) for seed in SEEDS]
+    assert reported == [digest(seed) for seed in SEEDS]
     monkeypatch.undo()
-    assert told == digests_elsewhere(ROOT, PYTHONHASHSEED="1")
-    assert told == digests_elsewhere(tmp_path, PYTHONHASHSEED="2", PYTHONMALLOC="malloc", TZ="Asia/Tokyo", LC_ALL="C")
+    assert reported == digests_elsewhere(ROOT, PYTHONHASHSEED="1")
+    assert reported == digests_elsewhere(
+        tmp_path, PYTHONHASHSEED="2", PYTHONMALLOC="malloc", TZ="Asia/Tokyo", LC_ALL="C"
+    )

@@ -46,11 +46,11 @@ class Theme:
     """How many jobs run smoothly but for faults: what goes wrong unseen is not made good by the next thing that
     happens."""
     orderly: float = 0.3
-    weather: tuple[str, ...] = REQUESTS + WATCHES
+    fault_rates: tuple[str, ...] = REQUESTS + WATCHES
     sure: tuple[str, ...] = ()
     """What of it there always is."""
     kinds: tuple[int, ...] = (0, 1, 3, 4, 5, 8)
-    """How many kinds of bad weather there are."""
+    """How many kinds of faults are drawn."""
     acts: tuple[str, ...] = OPERATOR + SERVER
     most_acts: int = 4
     losses: tuple[str, ...] = LOSSES
@@ -77,7 +77,7 @@ THEMES: tuple[Theme, ...] = (
         "pods",
         goals=GOALS | {RUN: 8},
         deeds=DEEDS | {"pause": 6, "suspend": 0},
-        weather=WATCHES,
+        fault_rates=WATCHES,
         kinds=(0, 0, 1, 2),
         most_acts=1,
         most_losses=4,
@@ -103,7 +103,7 @@ THEMES: tuple[Theme, ...] = (
         "refusals",
         goals={SUCCEED: 3, FAIL: 1, BACKOFF: 1, DEADLINE: 1, RUN: 14},
         deeds=DEEDS | {"scale": 4},
-        weather=REQUESTS,
+        fault_rates=REQUESTS,
         kinds=(0, 0, 1, 2),
         acts=("kill", "outage"),
         most_acts=1,
@@ -119,7 +119,7 @@ THEMES: tuple[Theme, ...] = (
         "conflicts",
         goals={SUCCEED: 3, FAIL: 1, BACKOFF: 1, DEADLINE: 1, RUN: 14},
         deeds=DEEDS | {"annotate": 4, "scale": 4},
-        weather=REQUESTS,
+        fault_rates=REQUESTS,
         sure=("conflict",),
         most_deeds=3,
         plain=0.6,
@@ -135,7 +135,7 @@ THEMES: tuple[Theme, ...] = (
         "users",
         goals=GOALS | {FOREIGN: 8, DEADLINE: 5, RUN: 10},
         deeds=DEEDS | {"pause": 3, "recreate": 6},
-        weather=WATCHES,
+        fault_rates=WATCHES,
         kinds=(0, 0, 1, 2),
         acts=("lag", "lag", "stop"),
         most_acts=1,
@@ -149,7 +149,7 @@ THEMES: tuple[Theme, ...] = (
         "watches",
         goals={SUCCEED: 3, BACKOFF: 1, RUN: 12},
         deeds={"annotate": 1, "scale": 2, "pause": 1, "recreate": 1},
-        weather=WATCHES,
+        fault_rates=WATCHES,
         kinds=(0, 0, 0, 1, 3),
         acts=("lag", "cut", "compact"),
         most_acts=2,
@@ -164,7 +164,7 @@ THEMES: tuple[Theme, ...] = (
         "fair",
         goals={SUCCEED: 8, FAIL: 2, BACKOFF: 3, DEADLINE: 1, RUN: 4},
         deeds=DEEDS | {"scale": 4, "delete": 0, "edit": 2},
-        weather=(),
+        fault_rates=(),
         kinds=(0,),
         acts=(),
         most_acts=0,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.simulation.fault_rates import FaultRates
 from tests.simulation.loop import Pause
 from tests.simulation.oracle.losses import DENIED
-from tests.simulation.weather import Weather
 from trainop.runtime.client.transport import NotConnectedError, Request, Response, Stream
 from trainop.runtime.objects.metadata import Json
 
@@ -78,8 +78,8 @@ class Wire:
         self._taps: dict[Tap, None] = {}
 
     @property
-    def weather(self) -> Weather:
-        return self._world.weather
+    def fault_rates(self) -> FaultRates:
+        return self._world.fault_rates
 
     async def send(self, request: Request) -> Response:
         answer: Response = await self._exchange(request)
@@ -144,15 +144,15 @@ class Wire:
             self.outstanding -= outstanding
 
     def _latency(self) -> float:
-        weather = self.weather
-        if weather.slow and self._rng.random() < weather.slow:
+        fault_rates = self.fault_rates
+        if fault_rates.slow and self._rng.random() < fault_rates.slow:
             return self._rng.uniform(0.1, 3)
-        return self._rng.uniform(0, weather.latency)
+        return self._rng.uniform(0, fault_rates.latency)
 
     def _draw_fault(self, request: Request) -> str:
-        weather, dice = self.weather, self._rng.random()
+        fault_rates, dice = self.fault_rates, self._rng.random()
         for kind in ("refused", "reset", "lost", "hang", "throttled", "broken", "conflict"):
-            dice -= getattr(weather, kind)
+            dice -= getattr(fault_rates, kind)
             if dice < 0:
                 if kind == "conflict" and request.method not in {"PUT", "PATCH"}:
                     return ""
@@ -322,17 +322,17 @@ class Tap:
         await self._stream.close()
 
     def _delay(self) -> float:
-        weather, rng = self._wire.weather, self._wire._rng
+        fault_rates, rng = self._wire.fault_rates, self._wire._rng
         if late := self._wire.late(self._path):
             return late
-        if weather.late and rng.random() < weather.late:
+        if fault_rates.late and rng.random() < fault_rates.late:
             return rng.uniform(0.2, 12)
-        return rng.uniform(0, weather.latency)
+        return rng.uniform(0, fault_rates.latency)
 
     def _draw_fault(self) -> str:
-        weather, dice = self._wire.weather, self._wire._rng.random()
+        fault_rates, dice = self._wire.fault_rates, self._wire._rng.random()
         for kind in ("cut", "mute", "twice", "expired", "error", "bookmark"):
-            dice -= getattr(weather, kind)
+            dice -= getattr(fault_rates, kind)
             if dice < 0:
                 return kind
         return ""

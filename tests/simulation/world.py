@@ -12,6 +12,7 @@ from tests.simulation.ends import end_state
 from tests.simulation.facts import due_at, owner_of
 from tests.simulation.fairness import Fairness
 from tests.simulation.fate import Fate
+from tests.simulation.fault_rates import FAIR
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.logs import logs_into
 from tests.simulation.loop import Pause, ProcessLoop, Wall
@@ -23,7 +24,6 @@ from tests.simulation.rest import Rest
 from tests.simulation.script import NAMESPACE, JobPlan, Script
 from tests.simulation.shortcuts import kinds_served, undisturbed
 from tests.simulation.users import ACTS, Users
-from tests.simulation.weather import FAIR
 from tests.simulation.wire import at_once
 from trainop.controllers.observe import observe_live
 from trainop.engine import plan as engine
@@ -84,7 +84,7 @@ class World:
         self.loop = loop
         self.script = script
         self.clock = Wall(loop)
-        self.weather = replace(FAIR, latency=script.weather.latency)
+        self.fault_rates = replace(FAIR, latency=script.fault_rates.latency)
         self.broken: set[str] = set()
         """What does not work: "outage", the API server; "no quorum", all writes; "no admission", new children."""
         self.denied: set[str] = set()
@@ -146,7 +146,7 @@ class World:
         return Outcome(self.judge.violations, end, self.trace, writes, lasted, self.busiest)
 
     def _stop_spinning(self) -> None:
-        self.judge.accuse("no hot loop", "something is done again and again, and hardly any time passes")
+        self.judge.flag("no hot loop", "something is done again and again, and hardly any time passes")
         for replica in self.replicas:
             replica.end()
 
@@ -161,7 +161,7 @@ class World:
         self._serving = self.loop.create_task(self.server.run())
 
     def _storm(self) -> None:
-        self.weather = self.script.weather
+        self.fault_rates = self.script.fault_rates
 
     def _clear_up(self) -> None:
         """End all faults."""
@@ -170,7 +170,7 @@ class World:
             self.loop.time()
         )  # a replica that has just restarted still has to reconcile
         self.calm = True
-        self.weather = replace(FAIR, latency=self.script.weather.latency)
+        self.fault_rates = replace(FAIR, latency=self.script.fault_rates.latency)
         self.broken.clear()
         self.denied.clear()
         for replica in self.replicas:
@@ -213,7 +213,7 @@ class World:
             actions = [action for action in left.actions if not self._is_taken(action)]
             if left.annotations or actions or left.status:
                 todo = f"{left.annotations or ''} {actions or ''} {left.status or ''}"
-                self.judge.accuse("nothing left undone", f"for {job['metadata']['name']} is still to do: {todo}")
+                self.judge.flag("nothing left undone", f"for {job['metadata']['name']} is still to do: {todo}")
 
     def _is_taken(self, action: Action) -> bool:
         """A pod is to be made, and another one has its name."""
@@ -302,7 +302,7 @@ class World:
         self.busiest = max(self.busiest[0], reconciles), max(self.busiest[1], writes)
         if reconciles > 60 + 20 * happened or writes > 40 + 12 * happened:
             text = f"{reconciles} reconciles and {writes} writes in a minute in which {happened} things have happened"
-            self.judge.accuse("no hot loop", text)
+            self.judge.flag("no hot loop", text)
 
     def mark_deleted(self, stored: Stored) -> None:
         """Delete the pod as another client, with its grace period."""

@@ -322,15 +322,15 @@ async def test_before_the_end_a_hook_runs(world: World) -> None:
         "volumeMounts": [{"name": "v", "mountPath": "/tmp/trainop-hook"}],
         "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "echo stopped > /tmp/trainop-hook/f"]}}},
     }
-    told = world.directory / "hook"
-    volume = {"name": "v", "hostPath": {"path": str(told), "type": "DirectoryOrCreate"}}
+    reported = world.directory / "hook"
+    volume = {"name": "v", "hostPath": {"path": str(reported), "type": "DirectoryOrCreate"}}
     if world.node.network == "addresses":  # without mounts, the hook's own words cannot be replaced
-        main["lifecycle"] = {"preStop": {"exec": {"command": ["sh", "-c", f"echo stopped > {told}/f"]}}}
+        main["lifecycle"] = {"preStop": {"exec": {"command": ["sh", "-c", f"echo stopped > {reported}/f"]}}}
     name = await world.start(main=main, volumes=[volume])
     await world.log_with(name, "up\n")
     await world.delete(name)
     await world.gone(name)
-    assert (told / "f").read_text() == "stopped\n"
+    assert (reported / "f").read_text() == "stopped\n"
 
 
 async def test_the_deadline_of_a_pod(isolated: World) -> None:

@@ -102,11 +102,11 @@ def record_schema(api: Api, known: Json) -> Json:
     for case in known["answers"]:
         answer = api("POST", path, {**head, **case["body"]})
         if answer.status == 201:
-            told: Any = answer.body.get("spec")
+            reported: Any = answer.body.get("spec")
         else:
             message, causes = refusal(answer)
-            told = {"message": message, "causes": [[c["reason"], c["message"], c["field"]] for c in causes]}
-        answers.append({"body": case["body"], "code": answer.status, "answer": told})
+            reported = {"message": message, "causes": [[c["reason"], c["message"], c["field"]] for c in causes]}
+        answers.append({"body": case["body"], "code": answer.status, "answer": reported})
     return {"schema": known["schema"], "answers": answers}
 
 

@@ -26,8 +26,8 @@ def answer(body: dict[str, Any]) -> tuple[int, Any]:
     """The answer to the creation of an object with `fieldValidation=Strict`."""
     pruned, unknown = SCHEMA.prune({**thing(), "spec": {}, **body} if "spec" in body else _without_spec())
     if unknown:
-        told = ", ".join(f'unknown field "{path}"' for path in unknown)
-        message = f'Thing in version "v1" cannot be handled as a Thing: strict decoding error: {told}'
+        reported = ", ".join(f'unknown field "{path}"' for path in unknown)
+        message = f'Thing in version "v1" cannot be handled as a Thing: strict decoding error: {reported}'
         return 400, {"message": message, "causes": []}
     value = SCHEMA.default(pruned)
     errors = SCHEMA.validate(value)
@@ -64,10 +64,10 @@ def test_transition_rules_bind_where_old_and_new_have_the_field():
 
 
 def test_rules_are_not_looked_at_while_types_are_wrong():
-    told = complaints(thing(q="b", s=1), thing(q="a"))
-    assert told[0] == 'spec.s: Invalid value: "integer": spec.s in body must be of type string: "integer"'
-    assert told[1].startswith("<nil>: Invalid value: null: some validation rules were not checked")
-    assert len(told) == 2
+    reported = complaints(thing(q="b", s=1), thing(q="a"))
+    assert reported[0] == 'spec.s: Invalid value: "integer": spec.s in body must be of type string: "integer"'
+    assert reported[1].startswith("<nil>: Invalid value: null: some validation rules were not checked")
+    assert len(reported) == 2
 
 
 STORED = thing(s="abcde", lm=[{"name": "a", "v": "x"}, {"name": "b", "v": 9}], l=["x", "y"], m={"a": "x"})

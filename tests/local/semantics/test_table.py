@@ -27,14 +27,14 @@ def test_columns(kind: str):
 @pytest.mark.parametrize(("kind", "row"), ROWS, ids=[f"{k}-{r['object']['metadata']['name']}" for k, r in ROWS])
 def test_cells(kind: str, row: Any):
     columns = columns_of_kind(TABLES[kind]["group"], kind)
-    told = dict(zip((column.name for column in columns), row["cells"], strict=True))
+    reported = dict(zip((column.name for column in columns), row["cells"], strict=True))
     mine = {column.name: column.cell(row["object"], NOW) for column in columns}
     # Cells that depend on the clock of the recording cannot be compared; the test below checks them.
     clocked = {
-        name for name, cell in told.items() if name in {"Age", "Last Seen", "First Seen"} or " ago)" in str(cell)
+        name for name, cell in reported.items() if name in {"Age", "Last Seen", "First Seen"} or " ago)" in str(cell)
     }
     assert {name: cell for name, cell in mine.items() if name not in clocked} == {
-        name: cell for name, cell in told.items() if name not in clocked
+        name: cell for name, cell in reported.items() if name not in clocked
     }
 
 

@@ -60,8 +60,8 @@ def pod_differences(job: Job, pod: Json) -> Iterator[str]:
     wanted = variables_of(job, slot)
     for container in spec["containers"]:
         is_main = container["name"] == job.kind.container
-        told = wanted if is_main or job.kind_name != "TFJob" else {}
-        yield from _differ(f"variables of {container['name']}", variables_in(container), told)
+        reported = wanted if is_main or job.kind_name != "TFJob" else {}
+        yield from _differ(f"variables of {container['name']}", variables_in(container), reported)
         ports = [(each.get("name"), each["containerPort"]) for each in container.get("ports") or ()]
         if is_main and not any(name == job.kind.port_name for name, _ in ports):
             yield f"container {container['name']} has no port {job.kind.port_name}: {ports}"

@@ -55,7 +55,7 @@ class Setting(Protocol):
         """The end of the last fault that affects the operator; infinite while one is active."""
         ...
 
-    def accuse(self, rule: str, text: str) -> None: ...
+    def flag(self, rule: str, text: str) -> None: ...
 
 
 class Observer:
@@ -301,7 +301,7 @@ class Observer:
 
     def _accuse(self, job: Job, rule: str, faults: Iterable[str]) -> None:
         for fault in faults:
-            self._setting.accuse(rule, f"{job.kind_name} {job.name}: {fault}")
+            self._setting.flag(rule, f"{job.kind_name} {job.name}: {fault}")
 
 
 def _is_young(job: Job, pod: Json) -> bool:

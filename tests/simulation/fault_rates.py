@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Weather:
+class FaultRates:
     """Probabilities per request, and per chunk of a watch; `latency` in seconds is the usual way there and back."""
 
     latency: float = 0.005
@@ -44,10 +44,10 @@ class Weather:
     """Bookmarks come between events."""
 
 
-FAIR = Weather()
+FAIR = FaultRates()
 
 
-def draw_weather(rng: random.Random, chosen: Iterable[str]) -> Weather:
+def draw_fault_rates(rng: random.Random, chosen: Iterable[str]) -> FaultRates:
     """With these kinds of faults, rare to frequent."""
     kinds = sorted(chosen)
     strength = rng.choice((0.15, 0.4, 0.6)) / max(1.0, len(kinds) / 3)
@@ -56,4 +56,4 @@ def draw_weather(rng: random.Random, chosen: Iterable[str]) -> Weather:
         faults[kind] /= 3
     if "conflict" in faults:
         faults["conflict"] = min(0.6, 3 * faults["conflict"])  # few requests are such that it can befall them
-    return Weather(latency=rng.choice((0.0, 0.005, 0.05)), **faults)
+    return FaultRates(latency=rng.choice((0.0, 0.005, 0.05)), **faults)
