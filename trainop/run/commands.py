@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def _run(start: Callable[[Console, Interrupts], Coroutine[Any, Any, int]]) -> in
         return 128 + signal.SIGINT  # before the signal handlers were installed
     if any(thread.name == THREAD for thread in threading.enumerate()):
         os._exit(code)  # the thread is blocked by a reader that does not read; a normal exit would wait for it
+    _flush_standard_streams()
     return code
 
 
@@ -132,6 +134,19 @@ def _messages(error: BaseException) -> Iterator[str]:
             yield str(error)
         case _:
             raise error
+
+
+def _flush_standard_streams() -> None:
+    """Discards what cannot be written, such as to a closed terminal. Otherwise Python would exit with 120 instead of
+    the code of the session."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+                os.dup2(null, stream.fileno())
+                os.close(null)
 
 
 def _ensure_standard_streams() -> None:
