@@ -114,7 +114,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
         if config.option.cases_floor:
             write_floor(ledger.tallies())
         elif ledger.above(read_floor()):
-            print("more is shown than before: `make cases-floor`, and commit it")  # noqa: T201
+            print("more is shown than before: `make cases-floor`, and commit it")  # noqa: T201  the same
 
 
 @pytest.fixture(autouse=True)

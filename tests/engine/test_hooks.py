@@ -98,7 +98,7 @@ def test_one_hook_dresses_a_pod():
     added = RoleAdditions(
         command=["sleep", "365d"],
         service_account="j-launcher",
-        mounts=[Mount("keys", {"secret": {"secretName": "j-ssh"}}, "/root/.ssh")],
+        mounts=[Mount("keys", {"secret": {"secretName": "j-ssh"}}, "/etc/keys")],
         init_containers=[{"name": "wait", "image": "i"}],
     )
     additions = PodAdditions(of_role=lambda role: added if role.type == "Worker" else RoleAdditions())
@@ -107,7 +107,7 @@ def test_one_hook_dresses_a_pod():
     assert master.keys() == {"containers", "restartPolicy"}
     (container,) = worker["containers"]
     assert container["command"] == ["sleep", "365d"]
-    assert container["volumeMounts"] == [{"name": "keys", "mountPath": "/root/.ssh", "readOnly": True}]
+    assert container["volumeMounts"] == [{"name": "keys", "mountPath": "/etc/keys", "readOnly": True}]
     assert "env" not in container
     assert worker["serviceAccountName"] == "j-launcher"
     assert worker["volumes"] == [{"name": "keys", "secret": {"secretName": "j-ssh"}}]
