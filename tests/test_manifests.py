@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 from trainop import __version__
 from trainop.cli import cli
 from trainop.errors import TrainopError
-from trainop.manifests import OutdatedManifestsError, files, rules, stream
+from trainop.manifests.command import OutdatedManifestsError
+from trainop.manifests.rbac import rules
+from trainop.manifests.tree import files, stream
 from trainop.operator import FRAMEWORKS
 
 ROOT = Path(__file__).parents[1]

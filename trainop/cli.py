@@ -22,7 +22,7 @@ from trainop.settings import FLAGS, read_settings
 LAZY = {
     "run": ("trainop.run.commands", "run_command", "Run jobs from manifests on an embedded cluster and follow them."),
     "cluster": ("trainop.run.commands", "cluster_command", "Start an embedded cluster without jobs."),
-    "manifests": ("trainop.manifests", "manifests_command", "Write or print the CRDs and installation manifests."),
+    "manifests": ("trainop.manifests.command", "manifests_command", "Write or print CRDs and installation manifests."),
 }
 """Subcommands by name: module, attribute, short help. Imported lazily to keep the operator's memory small."""
 

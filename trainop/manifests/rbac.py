@@ -1,0 +1,110 @@
+"""The rights of the operator, and the roles of its users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from trainop.engine.framework import GROUP
+from trainop.manifests.names import NAME, RBAC
+from trainop.operator import FRAMEWORKS
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import EVENTS, LEASES, PODS, SERVICES, Resource
+
+_AGGREGATION = "rbac.authorization.kubeflow.org/aggregate-to-kubeflow-"
+
+
+def _rule(resources: Iterable[Resource | str], verbs: str, group: str | None = None) -> Json:
+    listed = list(resources)
+    found = next((resource.group for resource in listed if isinstance(resource, Resource)), "")
+    names = [resource.plural if isinstance(resource, Resource) else resource for resource in listed]
+    return {"apiGroups": [found if group is None else group], "resources": names, "verbs": verbs.split()}
+
+
+def rules() -> list[Json]:
+    """The permissions that the operator needs in the namespaces of jobs; only those that its code uses."""
+    plurals = sorted(framework.resource.plural for framework in FRAMEWORKS.values())
+    return [
+        _rule(plurals, "get list watch patch delete", GROUP),
+        _rule([f"{plural}/status" for plural in plurals], "patch", GROUP),
+        # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
+        _rule([f"{plural}/finalizers" for plural in plurals], "update", GROUP),
+        _rule([PODS, SERVICES], "get list watch create patch delete"),
+        *(_rule([resource], "get list watch create patch delete") for resource in companion_resources()),
+        _rule([EVENTS], "create patch"),
+    ]
+
+
+def companion_resources() -> list[Resource]:
+    """Resources that are created for jobs in addition to pods and services."""
+    kinds = (kind for framework in FRAMEWORKS.values() for kind in framework.companion_kinds)
+    return sorted({kind.resource for kind in kinds}, key=str)
+
+
+def _role(kind: str, name: str, rules: Sequence[Json], labels: Mapping[str, str] | None = None) -> Json:
+    metadata: Json = {"name": name, **({"labels": dict(labels)} if labels else {})}
+    return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata, "rules": list(rules)}
+
+
+def _binding(kind: str, name: str, namespace: str | None) -> Json:
+    subject = {"kind": "ServiceAccount", "name": NAME, **({"namespace": namespace} if namespace else {})}
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": name},
+        "subjects": [subject],
+    }
+
+
+def cluster_role() -> Json:
+    return _role("ClusterRole", NAME, rules())
+
+
+def cluster_role_binding(namespace: str | None = None) -> Json:
+    return _binding("ClusterRole", NAME, namespace)
+
+
+def leases_role() -> Json:
+    """Permissions for leader election, only in the operator's namespace."""
+    return _role("Role", f"{NAME}-leader-election", [_rule([LEASES], "get create update")])
+
+
+def leases_role_binding(namespace: str | None = None) -> Json:
+    return _binding("Role", f"{NAME}-leader-election", namespace)
+
+
+def namespaced_role() -> Json:
+    return _role("Role", NAME, rules())
+
+
+def namespaced_role_binding() -> Json:
+    return _binding("Role", NAME, None)
+
+
+def user_roles() -> list[Json]:
+    """ClusterRoles for users, aggregated into the admin, edit and view roles of Kubeflow profiles."""
+    plurals = sorted(framework.resource.plural for framework in FRAMEWORKS.values())
+    statuses = [f"{plural}/status" for plural in plurals]
+    selector = {"matchLabels": {f"{_AGGREGATION}training-admin": "true"}}
+    admin = _role("ClusterRole", "kubeflow-training-admin", [], {f"{_AGGREGATION}admin": "true"})
+    edit = [
+        _rule(plurals, "create delete get list patch update watch", GROUP),
+        _rule(statuses, "get", GROUP),
+        _rule(["persistentvolumeclaims"], "create delete get list watch"),
+        _rule([EVENTS], "get list watch"),
+    ]
+    return [
+        {**admin, "aggregationRule": {"clusterRoleSelectors": [selector]}},
+        _role(
+            "ClusterRole",
+            "kubeflow-training-edit",
+            edit,
+            {f"{_AGGREGATION}edit": "true", f"{_AGGREGATION}training-admin": "true"},
+        ),
+        _role(
+            "ClusterRole",
+            "kubeflow-training-view",
+            [_rule(plurals, "get list watch", GROUP), _rule(statuses, "get", GROUP)],
+            {f"{_AGGREGATION}view": "true"},
+        ),
+    ]

@@ -1,0 +1,65 @@
+"""All generated files, and all objects as one stream.
+
+The directories follow `manifests/` of training-operator: `base` has no namespace, `overlays` set one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainop import __version__
+from trainop.engine.schema.crd import crd
+from trainop.manifests.names import IMAGE, NAMESPACE
+from trainop.manifests.overlays import kustomization, namespaced_kustomization
+from trainop.manifests.rbac import (
+    cluster_role,
+    cluster_role_binding,
+    leases_role,
+    leases_role_binding,
+    namespaced_role,
+    namespaced_role_binding,
+    user_roles,
+)
+from trainop.manifests.text import HEADER, to_yaml
+from trainop.manifests.workload import deployment, namespace_object, service, service_account
+from trainop.operator import FRAMEWORKS
+from trainop.runtime.objects.metadata import Json
+
+
+def files() -> dict[str, str]:
+    """The content of all files by relative path (with slashes)."""
+    crds = {f"{framework.resource}.yaml": crd(framework) for framework in FRAMEWORKS.values()}
+    base = {
+        "serviceaccount.yaml": [service_account()],
+        "rbac.yaml": [cluster_role(), cluster_role_binding(), leases_role(), leases_role_binding()],
+        "service.yaml": [service()],
+        "deployment.yaml": [deployment()],
+    }
+    tree: dict[str, Sequence[Json]] = {
+        "kustomization.yaml": [kustomization(["overlays/standalone"])],
+        "crds/kustomization.yaml": [kustomization(sorted(crds))],
+        "base/kustomization.yaml": [kustomization(["../crds", *base], images=[{"name": IMAGE, "newTag": __version__}])],
+        "overlays/standalone/kustomization.yaml": [
+            kustomization(["../../base", "namespace.yaml"], namespace=NAMESPACE)
+        ],
+        "overlays/standalone/namespace.yaml": [namespace_object(NAMESPACE)],
+        "overlays/kubeflow/kustomization.yaml": [kustomization(["../../base", "roles.yaml"], namespace=NAMESPACE)],
+        "overlays/kubeflow/roles.yaml": user_roles(),
+        "overlays/namespaced/kustomization.yaml": [namespaced_kustomization()],
+        "overlays/namespaced/role.yaml": [namespaced_role(), namespaced_role_binding()],
+    }
+    tree |= {f"crds/{name}": [definition] for name, definition in crds.items()}
+    tree |= {f"base/{name}": objects for name, objects in base.items()}
+    return {path: HEADER + to_yaml(*objects) for path, objects in tree.items()}
+
+
+def stream(namespace: str, image: str) -> list[Json]:
+    """All objects of an installation in `namespace`, in the order in which they can be applied."""
+    placed = [service_account(), leases_role(), leases_role_binding(namespace), service(), deployment(image)]
+    return [
+        namespace_object(namespace),
+        *(crd(framework) for framework in FRAMEWORKS.values()),
+        cluster_role(),
+        cluster_role_binding(namespace),
+        *({**item, "metadata": {**item["metadata"], "namespace": namespace}} for item in placed),
+    ]

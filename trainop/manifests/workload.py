@@ -1,0 +1,74 @@
+"""The operator's Deployment, its Service and its service account."""
+
+from __future__ import annotations
+
+from trainop.manifests.names import IMAGE, LABELS, METRICS_PORT, NAME, PROBE_PORT
+from trainop.runtime.objects.metadata import Json
+
+
+def service_account() -> Json:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME}}
+
+
+def namespace_object(name: str) -> Json:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def service() -> Json:
+    """The Service for scraping metrics."""
+    annotations = {
+        "prometheus.io/path": "/metrics",
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(METRICS_PORT),
+    }
+    port = {"name": "monitoring-port", "port": METRICS_PORT, "targetPort": METRICS_PORT}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": NAME, "labels": {"app": NAME}, "annotations": annotations},
+        "spec": {"type": "ClusterIP", "selector": dict(LABELS), "ports": [port]},
+    }
+
+
+def deployment(image: str = IMAGE) -> Json:
+    """The Deployment of the operator: one replica. More replicas need `--leader-elect`."""
+    template = {
+        "metadata": {"labels": dict(LABELS), "annotations": {"sidecar.istio.io/inject": "false"}},
+        "spec": {
+            "serviceAccountName": NAME,
+            "terminationGracePeriodSeconds": 10,
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [_container(image)],
+        },
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": NAME, "labels": dict(LABELS)},
+        "spec": {"replicas": 1, "selector": {"matchLabels": dict(LABELS)}, "template": template},
+    }
+
+
+def _container(image: str) -> Json:
+    def from_field(name: str, path: str) -> Json:
+        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+    def probe(path: str, delay: int, period: int) -> Json:
+        request = {"path": path, "port": PROBE_PORT}
+        return {"httpGet": request, "initialDelaySeconds": delay, "periodSeconds": period, "timeoutSeconds": 3}
+
+    return {
+        "name": NAME,
+        "image": image,
+        # Users append flags with a JSON patch that adds to command/1.
+        "command": ["/manager"],
+        "env": [from_field("MY_POD_NAMESPACE", "metadata.namespace"), from_field("MY_POD_NAME", "metadata.name")],
+        "ports": [{"containerPort": METRICS_PORT}],
+        "livenessProbe": probe("/healthz", 15, 20),
+        "readinessProbe": probe("/readyz", 10, 15),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
