@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.local.api.support import CONFIG_MAPS, PODS, SERVICES, Api
-from trainop.local.quantity import canonical
+from trainop.runtime.objects.quantity import canonical
 
 SECRETS = "/api/v1/namespaces/default/secrets"
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"

@@ -19,7 +19,7 @@ from trainop.local.node.pods.environment import (
     references,
     resource_field,
 )
-from trainop.local.quantity import exact_amount
+from trainop.runtime.objects.quantity import exact_amount
 
 HERE = Placement("local", "10.244.0.1", "10.244.0.7", {"cpu": "4", "memory": "1Gi"})
 SETTINGS = Reference("configmap", "settings")

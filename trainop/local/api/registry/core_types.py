@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from trainop.local import quantity
 from trainop.runtime.clock import micro_timestamp, parse_timestamp, timestamp
+from trainop.runtime.objects import quantity
 from trainop.runtime.objects.metadata import Json
 
 _PREFIX = "#/components/schemas/"

@@ -8,9 +8,9 @@ from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Strategy
 from trainop.local.api.registry.podspec import default_pod_spec, validate_pod_spec
 from trainop.local.api.schema.field_errors import forbidden
-from trainop.local.quantity import canonical
 from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.quantity import canonical
 
 _NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _TERMINAL = {"Succeeded", "Failed"}

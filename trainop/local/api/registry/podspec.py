@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainop.local import quantity
 from trainop.local.api.registry.names import dns_label, environment_name, port_name
 from trainop.local.api.schema.field_errors import duplicate, invalid, not_found, not_supported, required
+from trainop.runtime.objects import quantity
 from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
 

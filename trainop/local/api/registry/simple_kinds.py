@@ -9,9 +9,9 @@ from trainop.local.api.registry.kinds import Strategy
 from trainop.local.api.registry.names import config_key, path_segment
 from trainop.local.api.schema.field_errors import forbidden, from_message, immutable, invalid, required
 from trainop.local.api.status_errors import bad_request
-from trainop.local.quantity import canonical
 from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.quantity import canonical
 
 _IMMUTABLE = "field is immutable when `immutable` is set"
 _SIZE_LIMIT = 1024 * 1024

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from trainop.local.quantity import exact_amount
 from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.quantity import exact_amount
 
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 _RESOURCE = re.compile(r"(requests|limits)\.(.+)")

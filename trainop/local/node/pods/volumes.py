@@ -23,8 +23,8 @@ from trainop.local.node.pods.environment import (
     resource_field,
 )
 from trainop.local.node.sandbox.filesystem import Mount
-from trainop.local.quantity import exact_amount
 from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.quantity import exact_amount
 
 _MODE = 0o644
 _NODE_WRITTEN = ("configMap", "secret", "downwardAPI", "projected")
