@@ -30,7 +30,7 @@ def test_amounts_are_exact(text: str, amount: Fraction) -> None:
 
 def test_tiny_amounts_round_up_to_the_smallest_unit() -> None:
     assert canonical("1e-400000000") == "1e-9"
-    assert canonical("-1e-12") == "-1n"
+    assert canonical("-1e-12") == "-1e-9"
     assert canonical("1e-3") == "1e-3"
 
 
