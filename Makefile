@@ -4,11 +4,17 @@
 BIN := .venv/bin
 READY := .venv/.ready
 SITE_READY := .venv/.site-ready
+RELEASE := build/release
+RELEASE_READY := $(RELEASE)/.ready
 # one process more than there are processors, as some tests wait; the tests of one file share theirs, and what they start
 PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=loadfile
 PYTHON = $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+# the time in archives and in the image, so that a commit is always built to the same bytes
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)
+export SOURCE_DATE_EPOCH
 
 # compiled once, not in each of the hundreds of programs that the tests start
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-kubectl simulate frameworks coverage lint type contracts format manifests manifests-check docs site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-kubectl simulate frameworks coverage lint type contracts format manifests manifests-check docs dist test-wheel site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -79,6 +85,14 @@ manifests-check: $(READY)  ## the manifests are what would be written
 docs: $(READY)  ## write the pages of the kinds anew from the values that run
 	@$(BIN)/python -m e2e.docs
 
+dist: $(RELEASE_READY)  ## wheel and source archive in dist/; one commit always gives the same bytes
+	@rm -rf dist
+	@$(RELEASE)/bin/python -m build --no-isolation --quiet
+
+test-wheel: $(READY) dist  ## the wheel in a new environment: its commands, and the README's tour (with kubectl)
+	@$(BIN)/python -m e2e.cluster build kubectl
+	@$(BIN)/pytest --quiet e2e/wheel
+
 site: $(SITE_READY)  ## docs/ as a website in build/site, with every link checked; needs no network once it is installed
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -110,6 +124,8 @@ lock:  ## write constraints*.txt anew: the newest versions that pyproject.toml a
 		--extra local --extra legacy-auth --no-annotate --no-header --no-emit-index-url pyproject.toml -o constraints.txt
 	uv pip compile --quiet --universal --python-version 3.11 --upgrade --group docs --constraints constraints.txt \
 		--no-annotate --no-header --no-emit-index-url -o constraints-docs.txt
+	uv pip compile --quiet --universal --python-version 3.11 --upgrade --group release --constraints constraints.txt \
+		--no-annotate --no-header --no-emit-index-url -o constraints-release.txt
 
 clean:  ## remove what make and the tools have made here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov build dist
@@ -135,4 +151,16 @@ $(READY): pyproject.toml constraints.txt
 $(SITE_READY): $(READY) constraints-docs.txt
 	@if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python -r constraints-docs.txt; \
 	else $(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints-docs.txt; fi
+	@touch $@
+
+# The tools of a release in an environment of their own; the operator is not installed there.
+$(RELEASE_READY): constraints-release.txt
+	@set -e; \
+	if command -v uv >/dev/null; then \
+		test -x $(RELEASE)/bin/python || uv venv --quiet --python '>=3.11,<3.14' $(RELEASE); \
+		uv pip install --quiet --python $(RELEASE)/bin/python -r constraints-release.txt; \
+	else \
+		test -x $(RELEASE)/bin/pip || $(PYTHON) -m venv --clear $(RELEASE); \
+		$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-release.txt; \
+	fi
 	@touch $@
