@@ -1,6 +1,7 @@
 """Builds the programs of a test cluster from Go modules; binaries of unchanged sources are reused.
 
-Needs Go >= 1.24 (kwok: 1.26, which `go` downloads itself if GOTOOLCHAIN permits) and a Go module proxy.
+Needs Go >= 1.24 (kwok: 1.26, which `go` downloads itself if GOTOOLCHAIN permits) and a Go module proxy; runc also a C
+compiler and libseccomp.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 from e2e.cluster.places import HERE, VERSION, ClusterError, cache
 
 KUBE = "k8s.io/kubernetes/cmd/"
+CONTAINERD = "github.com/containerd/containerd/"
+CNI = "github.com/containernetworking/plugins/plugins/"
 
 
 def _release(version: str) -> str:
@@ -39,6 +42,8 @@ class Program:
     package: str
     linker_flags: str = ""
     root: Path = HERE / "go"
+    libseccomp: bool = False
+    """Links libseccomp statically with the C compiler."""
 
     @property
     def sources(self) -> Path:
@@ -49,14 +54,32 @@ PROGRAMS = {
     "etcd": Program("etcd", "go.etcd.io/etcd/server/v3"),
     "kube-apiserver": Program("kubernetes", KUBE + "kube-apiserver", RELEASE),
     "kube-controller-manager": Program("kubernetes", KUBE + "kube-controller-manager", RELEASE),
-    "kube-scheduler": Program("kubernetes", KUBE + "kube-scheduler", RELEASE),
     "kubectl": Program("kubernetes", KUBE + "kubectl", RELEASE),
     "kubectl-1.33": Program("kubectl-1.33", ".", _release("v1.33.6")),
     "kwok": Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", "-X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0"),
+    "kube-scheduler": Program("kubernetes", KUBE + "kube-scheduler", RELEASE),
+    "kubelet": Program("kubernetes", KUBE + "kubelet", RELEASE),
+    "kube-proxy": Program("kubernetes", KUBE + "kube-proxy", RELEASE),
+    "containerd": Program("containerd", CONTAINERD + "cmd/containerd", f"-X {CONTAINERD}version.Version=1.7.30"),
+    "containerd-shim-runc-v2": Program("containerd", CONTAINERD + "cmd/containerd-shim-runc-v2"),
+    "ctr": Program("containerd", CONTAINERD + "cmd/ctr"),
+    "runc": Program("runc", "github.com/opencontainers/runc", "-X main.version=1.3.4", libseccomp=True),
+    "bridge": Program("cni", CNI + "main/bridge"),
+    "loopback": Program("cni", CNI + "main/loopback"),
+    "host-local": Program("cni", CNI + "ipam/host-local"),
+    "portmap": Program("cni", CNI + "meta/portmap"),
+    "coredns": Program("coredns", ".", "-X github.com/coredns/coredns/coremain.CoreVersion=1.13.2"),
+    "pause": Program("pause", "."),
 }
 MINIMAL = ("etcd", "kube-apiserver")
 STANDARD = (*MINIMAL, "kube-controller-manager", "kubectl")
 """The programs that the tests need."""
+NODE = (
+    *STANDARD,
+    *("kube-scheduler", "kubelet", "kube-proxy", "containerd", "containerd-shim-runc-v2", "ctr", "runc"),
+    *("bridge", "loopback", "host-local", "portmap", "coredns", "pause"),
+)
+"""The programs of a cluster with a real node."""
 
 
 class NoGoError(ClusterError):
@@ -96,14 +119,15 @@ def _compile(name: str, program: Program, folder: Path) -> None:
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
     if go is None:
         raise NoGoError(f"{name} has to be built and Go is not installed (go.dev/dl)")
+    if program.libseccomp:
+        _require_libseccomp(name)
     print(f"building {name} from Go modules, once ...", end="", flush=True, file=sys.stderr)
     start = time.monotonic()
     fresh = folder / f".{name}.new"
-    flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", f"-s -w {program.linker_flags}".strip()]
     done = subprocess.run(
-        [go, "build", *flags, "-o", fresh, program.package],
+        [go, "build", *_flags(program), "-o", fresh, program.package],
         cwd=program.sources,
-        env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"},
+        env={**os.environ, "CGO_ENABLED": "1" if program.libseccomp else "0", "GOWORK": "off"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -114,3 +138,18 @@ def _compile(name: str, program: Program, folder: Path) -> None:
     fresh.replace(folder / name)
     (folder / ".made" / name).write_text(_identity(program))
     print(f" {time.monotonic() - start:.0f} s", file=sys.stderr)
+
+
+def _flags(program: Program) -> list[str]:
+    common = ["-mod=readonly", "-buildvcs=false", "-trimpath"]
+    linker_flags = f"-s -w {program.linker_flags}".strip()
+    if program.libseccomp:
+        return [*common, "-tags=seccomp,netgo,osusergo", "-ldflags", f"{linker_flags} -extldflags=-static"]
+    return [*common, "-ldflags", linker_flags]
+
+
+def _require_libseccomp(name: str) -> None:
+    found = shutil.which("cc") and shutil.which("pkg-config")
+    if not found or subprocess.run(["pkg-config", "--exists", "libseccomp"], check=False).returncode:
+        packages = "gcc libc6-dev libseccomp-dev pkg-config"
+        raise NoGoError(f"{name} links libseccomp, which is missing (Debian: apt-get install {packages})")
