@@ -166,7 +166,7 @@ KEPT = CompanionKind(CONFIG_MAPS, needed_by_pods=True, metadata_only=True)
 
 
 def keeping(data: str) -> Any:
-    def companions(_job: Any, _options: Any, _found: Any) -> Sequence[Companion]:
+    def companions(_job: Any, _seen: Any) -> Sequence[Companion]:
         return [Companion(KEPT, "shared", data, lambda: {"data": {"x": data}})] if data else ()
 
     return dataclasses.replace(PYTORCH, companion_kinds=(KEPT,), companions=companions)

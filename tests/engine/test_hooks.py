@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from trainop.engine.actions import Apply, CreatePod, CreateService, Plan
 from trainop.engine.framework import (
     Companion,
     CompanionKind,
-    Found,
     Framework,
     Mount,
     PodAdditions,
@@ -26,8 +25,9 @@ from trainop.engine.plan import plan
 from trainop.engine.steps.companions import FINGERPRINT
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
-from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS
+from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS, Resource
 
+Found = Mapping[Resource, Sequence[Unstructured]]
 OWNER = owner_reference("kubeflow.org/v1", "PyTorchJob", "j", UID)
 
 
@@ -86,7 +86,7 @@ def test_the_restart_policies_of_a_role():
     ("manager", "is_ours"), [("kubeflow.org/mpi-operator", True), ("kubeflow.org/training-operator", False)]
 )
 def test_the_manager_that_means_this_operator(manager: str, is_ours: bool):
-    framework = dataclasses.replace(PYTORCH, manager="kubeflow.org/mpi-operator")
+    framework = dataclasses.replace(PYTORCH, managers=("kubeflow.org/mpi-operator",))
     made = plan(framework, see(make_job(run={"managedBy": manager})))
     assert bool(names(made, CreatePod)) is is_ours
 
@@ -134,7 +134,7 @@ SETTINGS = CompanionKind(CONFIG_MAPS, needed_by_pods=True)
 
 def having(companions: Callable[[Found], Sequence[Companion]]) -> Framework:
     return dataclasses.replace(
-        PYTORCH, companion_kinds=(SECRET, SETTINGS), companions=lambda _job, _options, found: companions(found)
+        PYTORCH, companion_kinds=(SECRET, SETTINGS), companions=lambda _job, seen: companions(seen.companions)
     )
 
 

@@ -28,7 +28,6 @@ from trainop.engine.failures import disrupted, may_restart
 from trainop.engine.job import Role
 from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.seen import Pod
-from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json
 
 RESTARTING_TEXT = "job j is restarting because Worker replica(s) failed."
@@ -143,7 +142,7 @@ def test_an_evicted_pod_is_restarted():
 )
 def test_exit_codes_from_128_are_retryable(code: int, retry: bool):
     pod = make_pod(phase="Failed", exit_code=code)
-    assert may_restart(PYTORCH, Role("Worker", 1, "ExitCode", {}), pod) is retry
+    assert may_restart(Role("Worker", 1, "ExitCode", {}, container="pytorch"), pod) is retry
 
 
 DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
@@ -177,7 +176,7 @@ def test_under_policy_exit_code_an_undisturbed_pod_ends_the_job_by_its_code(cond
 @pytest.mark.parametrize(("policy", "retry"), [("Always", True), ("OnFailure", True), ("Never", False)])
 def test_other_policies_do_not_look_at_the_exit_code(policy: str, retry: bool):
     pod = make_pod(phase="Failed", exit_code=1)
-    assert may_restart(PYTORCH, Role("Worker", 1, policy, {}), pod) is retry
+    assert may_restart(Role("Worker", 1, policy, {}), pod) is retry
 
 
 @pytest.mark.case("frameworks-v1-20", "ab")

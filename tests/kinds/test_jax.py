@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.controllers.kinds import line, make, pods_of, running, services_of
+from tests.engine.builders import see
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.job import Job
 from trainop.engine.leaders import follow
-from trainop.engine.seen import Options
 from trainop.kinds.jax import JAX
 from trainop.runtime.objects.metadata import Unstructured
 
@@ -56,4 +56,4 @@ def test_scaled_below_what_has_succeeded_is_success():
 def test_a_job_without_roles_has_no_leader():
     job = Job(Unstructured({"metadata": {}}).metadata, {})
     assert JAX.progress(job, {}) == follow(None, {})
-    assert JAX.companions(job, Options(), {}) == ()
+    assert JAX.companions(job, see({"metadata": {}})) == ()

@@ -94,8 +94,8 @@ def pods_of_fewer_replicas_stay():
 def dying_pods_counted():
     tally = RoleSlots.tally
 
-    def with_dying(self: RoleSlots, container: str) -> Tally:
-        found = tally(self, container)
+    def with_dying(self: RoleSlots) -> Tally:
+        found = tally(self)
         found.active += sum(pod.status.phase == "Running" for pod in self.terminating.values())
         return found
 
@@ -232,8 +232,8 @@ def retryable_code_fails():
 
 @bug("Under policy ExitCode the exit code decides before the disruption condition of the pod.")
 def exit_code_before_disruption():
-    def by_code(framework: Any, role: Any, pod: Any) -> bool:
-        code = pod.exit_code(framework.container)
+    def by_code(role: Any, pod: Any) -> bool:
+        code = pod.exit_code(role.container)
         return role.restart_policy != "Never" and (role.restart_policy != "ExitCode" or code is None or code >= 128)
 
     return patch(failures, "may_restart", by_code)

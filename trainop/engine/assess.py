@@ -71,7 +71,7 @@ def assess_job(
     pods = children.pods.owned
     arrangement = arrange(job, pods)
     slots = arrangement.all_slots
-    tallies = {each.role.type: each.tally(framework.container) for each in slots}
+    tallies = {each.role.type: each.tally() for each in slots}
     history = RestartHistory(job.metadata.uid, {} if resumed else job.metadata.annotations)
     findings = examine(framework, job, slots, pods, history)
     findings.restarts = restartable(job, findings.restarts)

@@ -104,6 +104,8 @@ def _may_adopt(job: Job, orphan: Metadata) -> bool:
     """
     label, index = read_place(orphan.labels)
     role = next((role for role in job.roles if role.label == label), None)
+    if role is not None and not role.indexed:
+        index = 0
     if role is None or index is None or orphan.name != child_name(job.name, role, index):
         return False
     created, job_created = read_time(orphan.creation_timestamp), read_time(job.metadata.creation_timestamp)

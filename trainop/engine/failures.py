@@ -28,6 +28,10 @@ _USER_REASONS = frozenset({"", "DeadlineExceeded"})
 Evicted, NodeLost, Preempting, Terminated, OutOfcpu, NodeAffinity, UnexpectedAdmissionError ..."""
 
 
+EVICTED = "Evicted"
+"""Status reason of a pod that the kubelet has evicted from its node."""
+
+
 class Restart(NamedTuple):
     """A pod to be deleted and replaced by a new one of the same name."""
 
@@ -45,6 +49,8 @@ class FatalFailure:
     count: int
     exit_code: bool
     """The role has policy ExitCode, and the exit code is permanent."""
+    evicted: int = 0
+    """How many of them were evicted from their nodes."""
 
 
 @dataclass(slots=True)
@@ -66,15 +72,16 @@ def examine(
     in_groups = job.extensions.restart_scope != "pod"
     for slots in all_slots:
         role = slots.role
-        final = 0
+        final = evicted = 0
         for pod in slots.pods.values():
             uid = pod.metadata.uid
             if pod.status.phase != "Failed" and not (in_groups and history.is_counted(uid)):
                 continue
-            if history.is_counted(uid) or may_restart(framework, role, pod):
+            if history.is_counted(uid) or may_restart(role, pod):
                 findings.restarts.append(Restart(role, pod, disrupted(pod)))
             else:
                 final += 1
+                evicted += pod.status.reason == EVICTED
         for index, pod in slots.terminating.items():
             if not history.is_counted(pod.metadata.uid):
                 final += _examine_terminating(findings, role, index, pod, history)
@@ -82,7 +89,7 @@ def examine(
             final += history.lost(role.type, (pod.metadata.uid for pod in pods))
         by_code = role.restart_policy == "ExitCode"
         if final and (by_code or not framework.tolerates(job, role)):
-            findings.fatal_failures.append(FatalFailure(role, final, by_code))
+            findings.fatal_failures.append(FatalFailure(role, final, by_code, evicted))
     return findings
 
 
@@ -104,7 +111,7 @@ def _examine_terminating(findings: Findings, role: Role, index: int, pod: Pod, h
     return 0
 
 
-def may_restart(framework: Framework, role: Role, pod: Pod) -> bool:
+def may_restart(role: Role, pod: Pod) -> bool:
     """Whether the role's policy restarts this failed pod. Policy ExitCode also restarts disrupted pods and pods without
     an exit code, because a program that handles SIGTERM may exit with any code when its node shuts down.
 
@@ -114,7 +121,7 @@ def may_restart(framework: Framework, role: Role, pod: Pod) -> bool:
         return role.restart_policy != "Never"
     if disrupted(pod):
         return True
-    code = pod.exit_code(framework.container)
+    code = pod.exit_code(role.container)
     return code is None or code >= RETRYABLE_EXIT_CODE
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from trainop.engine.fields import Fields
 from trainop.engine.job import Job, Role
-from trainop.engine.seen import LABELS, Options
+from trainop.engine.seen import LABELS, Options, Snapshot
 from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.objects.resource import Resource
 
@@ -117,6 +117,12 @@ class Companion(NamedTuple):
     ready: Callable[[Unstructured], bool] | None = None
     """Pods are created only while this is true of the object in the cache, such as for the phase of a PodGroup. None:
     pods do not wait for it."""
+    labels: Mapping[str, str] = {}
+    """Labels in addition to those of the job's children."""
+    annotations: Mapping[str, str] = {}
+    """Annotations that are written with the object. A change of an annotation alone is no reason to write it."""
+    due_in: float | None = None
+    """Seconds until `companions` has to be called again although nothing happens to the job; None: not at all."""
 
 
 class Mount(NamedTuple):
@@ -130,9 +136,6 @@ class Mount(NamedTuple):
 Environment: TypeAlias = Callable[[Role, int], Sequence[Json]]
 """(role, index) -> the `env` entries of one replica, in order. What replicas share is computed before, once per job."""
 
-Found: TypeAlias = Mapping[Resource, Sequence[Unstructured]]
-"""Resource -> the existing companions of the job."""
-
 
 def no_variables(_role: Role, _index: int) -> Sequence[Json]:
     """The kind adds no variables."""
@@ -144,6 +147,8 @@ class RoleAdditions(NamedTuple):
 
     command: Sequence[str] = ()
     """Command of the framework's container, used if the template has none."""
+    args: Sequence[str] = ()
+    """Arguments of `command`. They replace those of the template, which belong to the command of the image."""
     service_account: str = ""
     """Replaces the template's service account; empty: the template's."""
     mounts: Sequence[Mount] = ()
@@ -192,7 +197,7 @@ def no_rules(_job: Job, _fields: Fields) -> None:
     """The kind has no rules beyond the common ones."""
 
 
-def no_companions(_job: Job, _options: Options, _found: Found) -> Sequence[Companion]:
+def no_companions(_job: Job, _seen: Snapshot) -> Sequence[Companion]:
     """The kind has no companions."""
     return ()
 
@@ -218,15 +223,19 @@ class Framework:
     """Replica types in canonical spelling. Pods are created and examined in this order, leaders first."""
     required_roles: tuple[str, ...] = ()
     container: str
-    """Name of the container that runs the framework. Its ports and its exit code are read."""
+    """Name of the container that runs the framework. Its ports and its exit code are read. Empty: the first one,
+    whatever its name."""
     port_name: str
+    """Empty: containers get no default port."""
     port: int
     container_rule: str = "must have at least one container with name {}"
     """Validation message for a template without that container."""
     restart_policy: str = "Never"
     """The default of roles whose spec has none."""
-    manager: str = THIS_OPERATOR
-    """The value of `spec.runPolicy.managedBy` that means this operator."""
+    managers: tuple[str, ...] = (THIS_OPERATOR,)
+    """The values of `spec.runPolicy.managedBy` that mean this operator."""
+    clean_pod_policy_in_spec: bool = False
+    """`spec.cleanPodPolicy` is used if `spec.runPolicy` has none."""
 
     is_master: Callable[[Job, Role, int], bool]
     """Which replicas carry the label job-role=master."""
@@ -235,13 +244,19 @@ class Framework:
     additions: Additions
     """What is added to pod templates: variables, command, service account, volumes, init containers."""
     companion_kinds: tuple[CompanionKind, ...] = ()
-    companions: Callable[[Job, Options, Found], Sequence[Companion]] = no_companions
-    """The companions that an active job should have, given the existing ones. Called on every reconcile."""
+    companions: Callable[[Job, Snapshot], Sequence[Companion]] = no_companions
+    """The companions that an active job should have, given the existing ones and the pods. Called on every
+    reconcile."""
     progress: Callable[[Job, Mapping[str, Tally]], Progress]
     """Whether the job runs or has succeeded, by the tallies of all its roles."""
     tolerates: Callable[[Job, Role], bool] = no_failure
     """Whether failed replicas of this role do not fail the job (TFJob `enableDynamicWorker`). A permanent exit code
     under policy ExitCode fails it nevertheless."""
+    support_roles: tuple[str, ...] = ()
+    """Roles whose pods only serve others and do not end by themselves (MPI workers). Their counters are cleared at the
+    end of the job."""
+    reports_evictions: bool = False
+    """If evicted pods fail the job, the reason of the condition is Evicted and the message their number."""
     rules: Callable[[Job, Fields], None] = no_rules
     """Validation beyond the common rules."""
     texts: Callable[[Job], Texts]

@@ -43,6 +43,8 @@ class Role:
     """The raw pod template. It is shared with the cache and must not be mutated."""
     ports: tuple[Port, ...] = ()
     """Ports of the framework's container, including the default port."""
+    container: str = ""
+    """Name of the container that runs the framework; empty if the template is invalid."""
     has_valid_template: bool = True
     """Pods can be made from the template."""
     indexed: bool = True

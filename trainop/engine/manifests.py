@@ -141,7 +141,8 @@ class Manifests:
         )
 
     def _labels(self, role: Role, index: int) -> dict[str, str]:
-        return {**self._selector, REPLICA_TYPE: role.label, REPLICA_INDEX: str(index)}
+        own = {REPLICA_TYPE: role.label, REPLICA_INDEX: str(index)} if role.indexed else {REPLICA_TYPE: role.label}
+        return {**self._selector, **own}
 
     def _metadata(self, name: object, labels: object) -> Json:
         return {
@@ -173,7 +174,7 @@ class Manifests:
 
     def _pod_spec(self, role: Role, with_variables: bool) -> Json:
         template, added = role.template["spec"], self._additions.of_role(role)
-        containers = [self._container(container, added, with_variables) for container in template["containers"]]
+        containers = [self._container(role, each, added, with_variables) for each in template["containers"]]
         restart_policy = POD_RESTART_POLICY.get(role.restart_policy, role.restart_policy)
         spec = {**template, "containers": containers, "restartPolicy": restart_policy}
         if added.service_account:
@@ -185,18 +186,18 @@ class Manifests:
             spec["initContainers"] = [*(template.get("initContainers") or ()), *added.init_containers]
         return spec
 
-    def _container(self, raw: Json, added: RoleAdditions, with_variables: bool) -> Json:
+    def _container(self, role: Role, raw: Json, added: RoleAdditions, with_variables: bool) -> Json:
         framework = self._framework
-        is_main = raw["name"] == framework.container
+        is_main = raw["name"] == role.container
         if not is_main and not (self._additions.in_all_containers and (with_variables or added.mounts)):
             return raw
         container = dict(raw)
         if is_main:
             ports = container.get("ports") or []
-            if not any(port.get("name") == framework.port_name for port in ports):
+            if framework.port_name and not any(port.get("name") == framework.port_name for port in ports):
                 container["ports"] = [*ports, {"name": framework.port_name, "containerPort": framework.port}]
             if added.command and not container.get("command"):
-                container["command"] = list(added.command)
+                container |= {"command": list(added.command), **({"args": list(added.args)} if added.args else {})}
         if with_variables:
             container["env"] = [*(container.get("env") or ()), _PLACEHOLDER]
         if added.mounts:

@@ -16,7 +16,7 @@ import msgspec
 
 from trainop.engine.extensions import read_extensions
 from trainop.engine.fields import Fields
-from trainop.engine.framework import THIS_OPERATOR, Framework, Replicas
+from trainop.engine.framework import THIS_OPERATOR, Framework, Replicas, Services
 from trainop.engine.job import MAX_REPLICAS, UNKNOWN_REPLICAS, Job, Port, Role, RunPolicy
 from trainop.engine.manifests import child_name
 from trainop.engine.readings import apply_readings
@@ -38,10 +38,10 @@ _NOT_DNS_1035 = (
 _TOO_LONG = f"must be no more than {MAX_LABEL_LENGTH} characters"
 
 
-def ignored(job: Unstructured, this_manager: str = THIS_OPERATOR) -> bool:
+def ignored(job: Unstructured, managers: tuple[str, ...] = (THIS_OPERATOR,)) -> bool:
     """Whether `spec.runPolicy.managedBy` assigns the job to another controller, so that nothing may be written."""
     manager = _run_policy_of(job.raw).get("managedBy")
-    return isinstance(manager, str) and manager != this_manager
+    return isinstance(manager, str) and manager not in managers
 
 
 def parse(framework: Framework, raw: Unstructured) -> Job:
@@ -50,11 +50,14 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
     if raw.fault is not None:
         fields.unreadable(raw.fault.path or "job", raw.fault.detail)
     spec = fields.mapping("spec", raw.raw.get("spec"))
-    run_policy = _read_run_policy(fields, spec.get("runPolicy"), framework.manager)
+    run_policy = _read_run_policy(fields, spec.get("runPolicy"), framework.managers)
+    if framework.clean_pod_policy_in_spec and _run_policy_of(raw.raw).get("cleanPodPolicy") is None:
+        policy = _read_clean_pod_policy(fields, "spec.cleanPodPolicy", spec.get("cleanPodPolicy"))
+        run_policy = replace(run_policy, clean_pod_policy=policy)
     roles = tuple(_read_roles(framework, fields, spec))
     extensions = read_extensions(fields, raw.metadata.annotations)
     job = Job(raw.metadata, spec, roles, run_policy, extensions)
-    _check_name(fields, job)
+    _check_name(framework, fields, job)
     if job.replicas > MAX_REPLICAS and all(role.replicas != UNKNOWN_REPLICAS for role in roles):
         at = f"spec.{framework.replica_specs}"
         fields.forbidden(at, f"all roles together must have no more than {MAX_REPLICAS} replicas, not {job.replicas}")
@@ -77,11 +80,11 @@ def _run_policy_of(raw: Json) -> Json:
     return policy if isinstance(policy, dict) else {}
 
 
-def _read_run_policy(fields: Fields, raw: object, this_manager: str = THIS_OPERATOR) -> RunPolicy:
+def _read_run_policy(fields: Fields, raw: object, managers: tuple[str, ...] = (THIS_OPERATOR,)) -> RunPolicy:
     at = "spec.runPolicy"
     policy = fields.mapping(at, raw)
     if policy.get("managedBy") is not None:
-        fields.choice(f"{at}.managedBy", policy["managedBy"], (MULTIKUEUE, this_manager), this_manager)
+        fields.choice(f"{at}.managedBy", policy["managedBy"], (MULTIKUEUE, *managers), managers[0])
     return RunPolicy(
         clean_pod_policy=_read_clean_pod_policy(fields, f"{at}.cleanPodPolicy", policy.get("cleanPodPolicy")),
         ttl=fields.integer(f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished"), minimum=0),
@@ -139,6 +142,7 @@ def _read_role(framework: Framework, fields: Fields, at: str, type_: str, raw: o
     entry, rules = fields.mapping(at, raw), framework.roles[type_]
     replicas = _read_replicas(fields, f"{at}.replicas", entry.get("replicas"), rules)
     template = fields.mapping(f"{at}.template", entry.get("template"))
+    container, ports = _read_template(framework, fields, f"{at}.template", template)
     return Role(
         type=type_,
         replicas=replicas if isinstance(raw, dict) else UNKNOWN_REPLICAS,
@@ -149,7 +153,8 @@ def _read_role(framework: Framework, fields: Fields, at: str, type_: str, raw: o
             rules.restart_policy or framework.restart_policy,
         ),
         template=template,
-        ports=_read_template(framework, fields, f"{at}.template", template),
+        ports=ports,
+        container=container,
         indexed=rules.indexed,
     )
 
@@ -168,8 +173,8 @@ def _read_replicas(fields: Fields, path: str, value: object, limits: Replicas) -
     return max(count, limits.minimum)
 
 
-def _read_template(framework: Framework, fields: Fields, at: str, template: Json) -> tuple[Port, ...]:
-    """Validates the fields that manifests use. Returns the ports of the framework's container."""
+def _read_template(framework: Framework, fields: Fields, at: str, template: Json) -> tuple[str, tuple[Port, ...]]:
+    """Validates the fields that manifests use. Returns name and ports of the framework's container."""
     metadata = fields.mapping(f"{at}.metadata", template.get("metadata"))
     fields.mapping(f"{at}.metadata.labels", metadata.get("labels"))
     fields.mapping(f"{at}.metadata.annotations", metadata.get("annotations"))
@@ -181,15 +186,16 @@ def _read_template(framework: Framework, fields: Fields, at: str, template: Json
     if not containers:
         fields.required(at, "must be specified")
     read = fields.entries(at, containers, _Container, partial(_read_container, fields))
-    main = next((container for container in read if container.name == framework.container), None)
+    wanted = framework.container or (read[0].name if read else "")
+    main = next((container for container in read if container.name == wanted), None)
     if main is None:
-        if len(read) == len(containers):
+        if framework.container and len(read) == len(containers):
             fields.required(at, framework.container_rule.format(framework.container))
-        return ()
+        return framework.container, ()
     ports = main.ports or ()
-    if any(port.name == framework.port_name for port in ports):
-        return ports
-    return (*ports, Port(framework.port, framework.port_name))
+    if not framework.port_name or any(port.name == framework.port_name for port in ports):
+        return main.name, ports
+    return main.name, (*ports, Port(framework.port, framework.port_name))
 
 
 class _Container(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -224,9 +230,14 @@ def _read_port(fields: Fields, at: str, raw: object) -> Port:
     return Port(number or 0, name, protocol)
 
 
-def _check_name(fields: Fields, job: Job) -> None:
-    """Validates the job's name: every replica has a service named after it, and service names are DNS labels."""
+def _check_name(framework: Framework, fields: Fields, job: Job) -> None:
+    """Validates the job's name: every replica has a service named after it, and service names are DNS labels. Without
+    services, it only has to be a valid label value."""
     name, at = job.name, NAME
+    if all(rules.services is Services.NONE for rules in framework.roles.values()):
+        if len(name) > MAX_LABEL_LENGTH:
+            fields.invalid(at, name, _TOO_LONG)
+        return
     wrong = [] if _DNS_1035.fullmatch(name) else [_NOT_DNS_1035]
     if len(name) > MAX_LABEL_LENGTH:
         wrong.append(_TOO_LONG)

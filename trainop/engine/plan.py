@@ -37,7 +37,7 @@ VALIDATION = "FailedValidation"
 
 def plan(framework: Framework, seen: Snapshot) -> Plan:
     """Plans one reconcile. Pure, and never raises, whatever the job contains."""
-    if ignored(seen.job, framework.manager) or seen.job.metadata.terminating:
+    if ignored(seen.job, framework.managers) or seen.job.metadata.terminating:
         return Plan()
     builder = _begin(framework, seen)
     job, status = builder.job, builder.status
@@ -103,6 +103,7 @@ def _finish(builder: PlanBuilder, *, abrupt: bool = False) -> Plan:
     """Completes a plan that has set a terminal condition. The status is written before the clean-up. `abrupt`: see
     `_clean_up`."""
     builder.status.complete()
+    builder.status.clear_counters(builder.framework.support_roles)
     if builder.status.is_true(SUCCEEDED):
         builder.status.retire_active(into="succeeded")
     left = seconds_to_live(builder.job, builder.status, builder.seen.now)
@@ -161,6 +162,9 @@ def _fail_at_limit(builder: PlanBuilder, limit: Limit, history: RestartHistory) 
 
 def _fail_because(builder: PlanBuilder, fatal_failure: FatalFailure, progress: Progress) -> Plan:
     type_ = fatal_failure.role.type
+    if fatal_failure.evicted and builder.framework.reports_evictions:
+        text = f"{fatal_failure.evicted}/{fatal_failure.role.replicas} {type_.lower()}s are evicted"
+        return _fail(builder, text, reason="Evicted", event_type="Warning")
     if fatal_failure.exit_code:
         text = f'job "{builder.job.name}" is failing because "{type_}" replica(s) failed.'
         return _fail(builder, text, event_type="Warning")
@@ -308,7 +312,7 @@ def _set_running(builder: PlanBuilder) -> None:
 
 
 def _notice(builder: PlanBuilder, arrangement: Arrangement) -> None:
-    builder.notices += notice_symptoms(builder.framework, builder.children.pods.owned)
+    builder.notices += notice_symptoms(builder.job, builder.children.pods.owned)
     for pod in builder.children.pods.owned:
         if isinstance(pod, UnreadablePod):
             builder.warn_unreadable("Pod", pod.metadata.name, pod.fault)

@@ -41,9 +41,8 @@ class RoleSlots:
         """Every slot has a pod that is not terminating."""
         return len(self.pods) == self.role.replicas
 
-    def tally(self, container: str) -> Tally:
-        """Counts the pods by phase, as in replicaStatuses. Terminating pods count only if they have succeeded.
-        `container` is the name of the container whose exit code decides `first_completed`."""
+    def tally(self) -> Tally:
+        """Counts the pods by phase, as in replicaStatuses. Terminating pods count only if they have succeeded."""
         tally = Tally()
         for pod in self.pods.values():
             match pod.status.phase:
@@ -56,7 +55,7 @@ class RoleSlots:
         gone = [index for index, pod in self.terminating.items() if pod.status.phase == "Succeeded"]
         tally.succeeded += sum(index not in self.pods for index in gone)
         first = self.pods.get(0) or self.terminating.get(0)
-        tally.first_completed = first is not None and _has_completed(first, container)
+        tally.first_completed = first is not None and _has_completed(first, self.role.container)
         return tally
 
 
@@ -85,9 +84,12 @@ def arrange(job: Job, pods: Iterable[Pod]) -> Arrangement:
     arrangement = Arrangement(list(all_slots.values()))
     for pod in pods:
         role, index = read_place(pod.metadata.labels)
+        slots = all_slots.get(role or "")
+        if slots is not None and not slots.role.indexed:
+            index = 0
         if index is None or role is None:
             arrangement.pods_without_slot.append(pod)
-        elif (slots := all_slots.get(role)) is None:
+        elif slots is None:
             if not pod.metadata.terminating:
                 arrangement.pods_of_removed_roles.append(pod)
         else:
@@ -107,7 +109,7 @@ def find_surplus(job: Job, children: Iterable[HasMetadata]) -> set[str]:
 
 def read_place(labels: Mapping[str, str]) -> tuple[str | None, int | None]:
     """The role label and the index in the labels of a child; each None if missing or invalid. An index has at most ten
-    ASCII digits."""
+    ASCII digits. The pod of a role that is not `indexed` has no index."""
     return labels.get(REPLICA_TYPE), _parse_index(labels.get(REPLICA_INDEX, ""))
 
 

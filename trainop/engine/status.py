@@ -6,7 +6,7 @@ the last one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -140,6 +140,12 @@ class Status:
         stored = self._fields.get("replicaStatuses")
         entries = stored.values() if isinstance(stored, dict) else ()
         return any(isinstance(entry, dict) and entry.keys() & {"active", "succeeded", "failed"} for entry in entries)
+
+    def clear_counters(self, types: Sequence[str]) -> None:
+        """Empties the counters of these roles."""
+        stored = self._fields.get("replicaStatuses")
+        if types and isinstance(stored, dict):
+            self._fields["replicaStatuses"] = stored | {type_: {} for type_ in types if type_ in stored}
 
     def retire_active(self, *, into: str | None = None) -> None:
         """Removes the `active` counters; with `into` (`succeeded`) they are added to that counter."""

@@ -12,7 +12,6 @@ from trainop.engine.framework import (
     Companion,
     CompanionKind,
     Environment,
-    Found,
     Framework,
     PodAdditions,
     Progress,
@@ -24,7 +23,7 @@ from trainop.engine.framework import (
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import MASTER, WORKER, follow, leader, master_or_first, texts_by_master
 from trainop.engine.schema.openapi import text
-from trainop.engine.seen import Options
+from trainop.engine.seen import Options, Snapshot
 from trainop.kinds.elastic import Elastic, autoscaler, check_elastic, read_elastic
 from trainop.kinds.elastic_schema import TORCH_ELASTIC_POLICY
 from trainop.kinds.init_container import DEFAULT_TEMPLATE, render
@@ -143,7 +142,7 @@ def init_containers(job: Job, role: Role, options: Options) -> Sequence[Json]:
     return render(template, f"{job.name}-master-0", options.pytorch_init_image, options.pytorch_init_max_tries)
 
 
-def companions(job: Job, _options: Options, _found: Found) -> Sequence[Companion]:
+def companions(job: Job, _seen: Snapshot) -> Sequence[Companion]:
     """The autoscaler of an elastic job with `metrics`."""
     policy = job.spec.get("elasticPolicy")
     if not isinstance(policy, dict) or not policy.get("metrics"):

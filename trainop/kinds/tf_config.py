@@ -13,7 +13,6 @@ from trainop.engine.framework import (
     Companion,
     CompanionKind,
     Environment,
-    Found,
     Mount,
     PodAdditions,
     RoleAdditions,
@@ -22,7 +21,7 @@ from trainop.engine.framework import (
 )
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER
-from trainop.engine.seen import Options
+from trainop.engine.seen import Options, Snapshot
 from trainop.runtime.objects.resource import CONFIG_MAPS
 
 PS = "PS"
@@ -123,8 +122,9 @@ def additions(job: Job, options: Options) -> PodAdditions:
     return PodAdditions(environment(job, options), in_all_containers=False, of_role=lambda _role: found)
 
 
-def companions(job: Job, options: Options, _found: Found) -> Sequence[Companion]:
+def companions(job: Job, seen: Snapshot) -> Sequence[Companion]:
     """The ConfigMap with a large cluster, which all replicas mount."""
+    options = seen.options
     if not _is_large(job, options):
         return ()
     roles = [(role.label, role.replicas, role.port(PORT_NAME)) for role in job.roles]

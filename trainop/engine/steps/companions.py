@@ -23,8 +23,10 @@ def reconcile_companions(builder: PlanBuilder, *, active: bool) -> bool:
     """Applies missing and changed companions and deletes those that are not needed any more. A job that is not `active`
     needs none. Returns whether pods may be created: every companion with a `ready` function exists and is ready."""
     job, framework, seen = builder.job, builder.framework, builder.seen
-    asked = framework.companions(job, seen.options, seen.companions) if active and framework.companion_kinds else ()
+    asked = framework.companions(job, seen) if active and framework.companion_kinds else ()
     wanted = {(companion.kind.resource, companion.name): companion for companion in asked}
+    for each in asked:
+        builder.requeue_after(each.due_in)
     ready = True
     for kind in framework.companion_kinds:
         for found in seen.companions.get(kind.resource, ()):
@@ -60,8 +62,8 @@ def _apply(builder: PlanBuilder, companion: Companion, uid: str = "") -> Apply:
         "metadata": {
             "name": companion.name,
             "namespace": job.namespace,
-            "labels": selector(framework, job.name),
-            "annotations": {FINGERPRINT: _fingerprint(companion)},
+            "labels": {**companion.labels, **selector(framework, job.name)},
+            "annotations": {**companion.annotations, FINGERPRINT: _fingerprint(companion)},
             "ownerReferences": [owner],
         },
         **companion.content(),

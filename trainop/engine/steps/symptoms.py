@@ -6,25 +6,28 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from trainop.engine.actions import Event, Notice
-from trainop.engine.framework import Framework
+from trainop.engine.framework import REPLICA_TYPE
+from trainop.engine.job import Job
 from trainop.engine.seen import ContainerStatus, Pod
 
 MAX_NOTICES = 20
 """Notices of one plan. Pods of one job usually have the same problem, so that more events add no information."""
 
 
-def notice_symptoms(framework: Framework, pods: Iterable[Pod]) -> list[Notice]:
+def notice_symptoms(job: Job, pods: Iterable[Pod]) -> list[Notice]:
     """Notices about pods (training-operator `pkg/controller.v1/common/{job,pod}.go`). Unlike upstream's events, each is
     emitted once, not on every reconcile."""
-    return list(islice(_symptoms(framework, pods), MAX_NOTICES))
+    return list(islice(_symptoms(job, pods), MAX_NOTICES))
 
 
-def _symptoms(framework: Framework, pods: Iterable[Pod]) -> Iterator[Notice]:
+def _symptoms(job: Job, pods: Iterable[Pod]) -> Iterator[Notice]:
+    mains = {role.label: role.container for role in job.roles}
     for pod in pods:
+        main = mains.get(pod.metadata.labels.get(REPLICA_TYPE, ""))
         containers = pod.status.container_statuses + pod.status.init_container_statuses
         for container in containers:
             state = container.state
-            if state.terminated is not None and container.name == framework.container:
+            if state.terminated is not None and container.name == main:
                 yield _exited(pod, state.terminated.exit_code)
             if (state.terminated is not None or state.waiting is not None) and _is_active(pod):
                 yield from _container_trouble(pod, container)
