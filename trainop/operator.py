@@ -36,6 +36,7 @@ from trainop.runtime.client.auth import ConfigError, load_config
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.http import HttpTransport
 from trainop.runtime.client.identity import CredentialsCheck
+from trainop.runtime.client.permissions import MissingPermissions, Permission
 from trainop.runtime.client.transport import Transport
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.controller.ratelimit import TokenBucket
@@ -44,6 +45,7 @@ from trainop.runtime.manager.leader import LeaderElector, Timing
 from trainop.runtime.manager.manager import Manager
 from trainop.runtime.manager.stalls import StallWatch
 from trainop.runtime.metrics.authorize import Authorizer, require_permission
+from trainop.runtime.objects.metadata import ObjectReference
 from trainop.runtime.process import raise_descriptor_limit, return_freed_memory
 from trainop.runtime.serving.certificate_folder import CertificateFolder, ServingCertificate
 from trainop.runtime.serving.server import Address, HttpServer, health_application, metrics_application, parse_address
@@ -113,8 +115,16 @@ def build(
     clock = clock or SystemClock()
     rng = rng or random.Random(secrets.randbits(64))  # noqa: S311  # jitter and names
     metrics = metrics or JobMetrics()
+    permissions = MissingPermissions(clock, metrics)
     connect = functools.partial(
-        _Client, transport, clock=clock, rng=rng, metrics=metrics, host=host, limiter=_limiter(settings, clock)
+        _Client,
+        transport,
+        clock=clock,
+        rng=rng,
+        metrics=metrics,
+        host=host,
+        limiter=_limiter(settings, clock),
+        denied=permissions.report,
     )
     reader = connect()
     elector, lease_recorder = _build_elector(settings, connect, clock, rng, metrics)
@@ -132,9 +142,18 @@ def build(
     manager = Manager(clock=clock, grace=settings.graceful_shutdown_timeout, elector=elector, signals=signals)
     if lease_recorder:
         manager.add_recorder(lease_recorder)
+    if settings.pod is not None:
+        recorder = Recorder(reader, "training-operator", clock, rng=rng, metrics=metrics)
+        manager.add_recorder(recorder)
+        permissions.announce = functools.partial(_record_denial, recorder, settings.pod)
     _add_servers(manager, settings, reader, metrics)
     _add_controllers(manager, settings, needs)
     return manager
+
+
+def _record_denial(recorder: Recorder, pod: ObjectReference, permission: Permission, message: str) -> None:
+    """An event about the operator's own pod: there may be no job, or no permission to read any."""
+    recorder.event(pod, "Warning", "PermissionDenied", f"the operator's role lacks `{permission}`: {message}")
 
 
 def _add_controllers(manager: Manager, settings: Settings, needs: ControllerDependencies) -> None:

@@ -25,6 +25,7 @@ from trainop.flags import (
     parse_port,
     parse_positive,
 )
+from trainop.runtime.objects.metadata import ObjectReference
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 TRAINING_LEASE = "1ca428e5.training-operator.kubeflow.org"
@@ -79,6 +80,8 @@ class Settings:
     logs: LogSettings = field(default_factory=LogSettings)
     pod_namespace: str = ""
     """The namespace of the operator's pod; empty outside a cluster."""
+    pod: ObjectReference | None = None
+    """The operator's own pod; None outside a cluster."""
     hostname: str = ""
     """Part of the identity in leader election."""
 
@@ -274,6 +277,7 @@ def _settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> Settings
             time_encoding=values["zap-time-encoding"],
         ),
         pod_namespace=environ.get("MY_POD_NAMESPACE", "") or _service_account_namespace(),
+        pod=_own_pod(environ),
         hostname=socket.gethostname(),
     )
     if not settings.leader_lease_duration > settings.leader_renew_deadline > 1.2 * settings.leader_retry_period:
@@ -290,6 +294,14 @@ def _options(values: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
         force_delete_after=values["force-delete-after"],
         service_mode=values["service-mode"],
     )
+
+
+def _own_pod(environ: Mapping[str, str]) -> ObjectReference | None:
+    """From the variables that the Deployment sets; the UID is absent from older Deployments."""
+    namespace, name = environ.get("MY_POD_NAMESPACE", ""), environ.get("MY_POD_NAME", "")
+    if not namespace or not name:
+        return None
+    return ObjectReference("v1", "Pod", namespace, name, environ.get("MY_POD_UID", ""))
 
 
 def _read_template(path: Path) -> str | None:

@@ -264,7 +264,7 @@ QUOTA = 'pods "j-worker-0" is forbidden: exceeded quota: q, requested: pods=1, u
         (api_error(403, "Forbidden", QUOTA), CreateFailure.QUOTA),
         (
             api_error(403, "Forbidden", 'pods is forbidden: User "x" cannot create resource "pods" in API group ""'),
-            CreateFailure.RETRIABLE,
+            CreateFailure.NOT_PERMITTED,
         ),
         (
             api_error(403, "Forbidden", "error looking up service account ns/default: not found"),

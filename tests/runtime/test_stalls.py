@@ -34,8 +34,26 @@ async def test_a_blocking_call_is_logged_with_its_task_and_location():
     (line,) = lines_about("culprit")
     assert line["event"] == "event loop stalled"
     assert line["seconds"] > 0
+    assert 0 <= line["processor_seconds"] <= line["seconds"]
     assert line["at"].endswith("block_the_loop")
     assert __file__ in line["at"]
+
+
+async def test_waiting_and_computing_differ_in_processor_time():
+    with capture_logs() as logs:
+        watching = asyncio.create_task(StallWatch(0.05).run())
+        await asyncio.sleep(0.02)
+
+        async def compute() -> None:
+            end = time.monotonic() + PATIENCE
+            while not [line for line in logs if line["task"] == "computing"] and time.monotonic() < end:
+                pass
+
+        await asyncio.create_task(compute(), name="computing")
+        watching.cancel()
+        await asyncio.wait([watching])
+    (line,) = (line for line in logs if line["task"] == "computing")
+    assert line["processor_seconds"] > 0
 
 
 async def test_the_watching_thread_ends_with_its_task():

@@ -3,6 +3,7 @@ nor the operator's health is affected."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +14,9 @@ from tests.server.world import JOBS, World, replicas
 
 FEW = 8
 """Number of replicas. It is small because an API server takes seconds for each pod or service of a megabyte."""
+
+LONGEST_STALL = 0.3
+"""Seconds of processor time for which the event loop may be blocked. The time of day says nothing on a busy machine."""
 
 
 @pytest.fixture
@@ -36,7 +40,8 @@ def watch_neighbour(world: World, operator: Operator) -> None:
     world.create_job("small", {"Worker": replicas(2)})
     world.wait(lambda: {"small-worker-0", "small-worker-1"} <= names_of(world, "small"), "the pods of the small job")
     assert operator.probe("/healthz")[0] == 200
-    assert "event loop stalled" not in operator.text()
+    stalls = re.findall(r"event loop stalled.*processor_seconds=([\d.]+)", operator.text())
+    assert not [each for each in stalls if float(each) > LONGEST_STALL], operator.text()
 
 
 def names_of(world: World, job: str) -> set[str]:

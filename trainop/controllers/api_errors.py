@@ -19,6 +19,8 @@ class CreateFailure(enum.Enum):
     """The manifest itself is refused, and would be refused again."""
     QUOTA = "quota"
     """The quota of the namespace is exhausted; retried with back-off until other objects release it."""
+    NOT_PERMITTED = "not permitted"
+    """The operator's role lacks the permission; retried with the same back-off until it is granted."""
     NAMESPACE_TERMINATING = "namespace terminating"
     """The namespace is being deleted, and the job with it: not an error of the job."""
     RETRIABLE = "retriable"
@@ -30,8 +32,10 @@ _RETRIABLE_CODES = frozenset({401, 404, 408, 409, 429})
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
 """Messages of etcd (objects above 1.5 MiB) and its client (above 2 MiB); the API server adds status 500."""
 
+_NOT_PERMITTED = "cannot create resource"
+"""Part of the message with status 403 of a permission that the operator lacks: not an error of the job."""
+
 _RETRIABLE_FORBIDDEN = (
-    "cannot create resource",  # the operator lacks RBAC permission: not an error of the job
     "error looking up service account",  # created shortly after its namespace
     "no API token found for service account",  # likewise
     "status unknown for quota",  # the quota controller has not processed the namespace yet
@@ -48,6 +52,8 @@ def classify(error: Exception) -> CreateFailure:
         return CreateFailure.NAMESPACE_TERMINATING
     if error.code == 403 and "exceeded quota" in error.message:
         return CreateFailure.QUOTA
+    if error.code == 403 and _NOT_PERMITTED in error.message:
+        return CreateFailure.NOT_PERMITTED
     return CreateFailure.RETRIABLE if _is_retriable(error) else CreateFailure.REFUSED
 
 

@@ -267,8 +267,8 @@ class Applier:
             outcome.refuse(RefusedChild(child.kind, child.key.name, str(error).replace(child.key.name, "*")))
             return
         self._report.event(job, _failed_to_create(child, error))
-        if failure is CreateFailure.QUOTA:
-            outcome.over_quota = True
+        if failure in (CreateFailure.QUOTA, CreateFailure.NOT_PERMITTED):
+            outcome.blocked = True
         elif failure is CreateFailure.REFUSED:
             outcome.refused = outcome.refused or str(error)
         else:

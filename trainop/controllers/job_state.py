@@ -78,8 +78,8 @@ class JobState:
     """A child disappeared that the operator did not delete, so the job may be deleted too (`OwnerCheck`)."""
     clock_offset: float | None = None
     """Wall clock minus monotonic clock, in seconds (`JobClock`)."""
-    quota_failures: int = 0
-    """Consecutive passes that exceeded the namespace's quota."""
+    blocked_passes: int = 0
+    """Consecutive passes that were `Outcome.blocked`."""
     unfinished: bool = False
     """The last pass reached its limit of writes."""
 

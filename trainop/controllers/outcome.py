@@ -24,8 +24,8 @@ class Outcome:
     """Children that the API server refused while the job goes on."""
     consecutive_refusals: int = 0
     """Refusals since the last successful create."""
-    over_quota: bool = False
-    """The namespace's quota is exhausted."""
+    blocked: bool = False
+    """The namespace's quota is exhausted, or the operator's role lacks a permission."""
     requeue_after: float | None = None
     """Seconds until the next pass at the latest; None if nothing requires one."""
     begun: bool = False
@@ -37,10 +37,7 @@ class Outcome:
     def should_stop(self) -> bool:
         """Whether no further action should be started."""
         return (
-            bool(self.errors)
-            or self.refused is not None
-            or self.over_quota
-            or self.consecutive_refusals >= MAX_REFUSALS
+            bool(self.errors) or self.refused is not None or self.blocked or self.consecutive_refusals >= MAX_REFUSALS
         )
 
     def wait(self, seconds: float) -> None:
@@ -70,6 +67,6 @@ class Outcome:
         self.errors += other.errors
         self.refused_children += other.refused_children
         self.refused = self.refused or other.refused
-        self.over_quota |= other.over_quota
+        self.blocked |= other.blocked
         if other.requeue_after is not None:
             self.wait(other.requeue_after)

@@ -257,11 +257,11 @@ class JobReconciler:
         """When to requeue the job. Raises the errors of the actions."""
         state = self._states.ensure(job.metadata.uid)
         state.unfinished = outcome.unfinished
-        if outcome.over_quota:
-            outcome.wait(exponential_delay(self._rng, state.quota_failures, base=1.0, cap=60.0))
-            state.quota_failures += 1
+        if outcome.blocked:
+            outcome.wait(exponential_delay(self._rng, state.blocked_passes, base=1.0, cap=60.0))
+            state.blocked_passes += 1
         else:
-            state.quota_failures = 0
+            state.blocked_passes = 0
         if len(outcome.errors) == 1:
             raise outcome.errors[0]
         if outcome.errors:

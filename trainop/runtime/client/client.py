@@ -23,7 +23,7 @@ from trainop.runtime.client.recovery import Recovery
 from trainop.runtime.client.sender import Limiter, NoRequestMetrics, RequestMetrics, Sender
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
 from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.errors import DecodeError, GoneError
+from trainop.runtime.errors import ApiError, DecodeError, GoneError
 from trainop.runtime.objects.metadata import Json, decode_complete
 from trainop.runtime.objects.resource import Resource
 
@@ -133,11 +133,12 @@ class Client:
         limiter: Limiter | None = None,
         gate: Callable[[], None] | None = None,
         urgent: bool = False,
+        denied: Callable[[ApiError], None] | None = None,
     ) -> None:
         """`gate` is called right before each write is sent and raises to refuse it. `host` is a metric label.
-        `user_agent` and `field_manager` identify the program in audit logs and in `managedFields`. `limiter` is an
-        optional client-side rate limit. An `urgent` client, for leases, uses separate connections and so never waits
-        for the requests of other clients."""
+        `user_agent` and `field_manager` identify the program in audit logs and `managedFields`. `limiter` is a rate
+        limit. An `urgent` client, for leases, has connections of its own and never waits for others.
+        `denied` is called with every error 403 (`MissingPermissions.report`)."""
         self._field_manager = field_manager
         self._clock = clock or SystemClock()
         self._metrics = metrics or NoRequestMetrics()
@@ -151,6 +152,7 @@ class Client:
             limiter=limiter,
             gate=gate,
             urgent=urgent,
+            denied=denied,
         )
 
     @property

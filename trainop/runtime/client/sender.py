@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from trainop.runtime.client.recovery import Recovery
 from trainop.runtime.client.transport import AnswerTooLongError, NotConnectedError, Request, Response, Stream, Transport
 from trainop.runtime.clock import Clock
-from trainop.runtime.errors import ApiError, api_error
+from trainop.runtime.errors import ApiError, ForbiddenError, api_error
 
 EXCHANGE_TIMEOUT = 30.0
 """Default timeout in seconds of a request without one of its own."""
@@ -98,6 +98,7 @@ class Sender:
         limiter: Limiter | None,
         gate: Callable[[], None] | None,
         urgent: bool = False,
+        denied: Callable[[ApiError], None] | None = None,
     ) -> None:
         self._transport = transport
         self._clock = clock
@@ -108,6 +109,7 @@ class Sender:
         self._limiter = limiter
         self._gate = gate
         self._urgent = urgent
+        self._denied = denied
         self.recovery = Recovery()
         self._warnings: dict[str, None] = {}
 
@@ -158,7 +160,7 @@ class Sender:
         self._log_warnings(response.headers)
         if 200 <= response.status < 300:
             return response
-        raise api_error(response.status, response.body, retry_after(response.headers))
+        raise self._error(response.status, response.body, response.headers)
 
     async def open(self, request: Request) -> Stream:
         """Opens a stream, without retries. The request's `timeout` limits the time until the response begins."""
@@ -176,7 +178,13 @@ class Sender:
             self._count(request, code, started, 0)
         if 200 <= stream.status < 300:
             return stream
-        raise api_error(stream.status, await _error_body(stream), retry_after(stream.headers))
+        raise self._error(stream.status, await _error_body(stream), stream.headers)
+
+    def _error(self, status: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
+        error = api_error(status, body, retry_after(headers))
+        if self._denied is not None and isinstance(error, ForbiddenError):
+            self._denied(error)
+        return error
 
     def _complete(self, request: Request) -> Request:
         """Adds the defaults of every request. Writes carry a `timeout` parameter, so that the server does not execute

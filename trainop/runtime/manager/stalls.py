@@ -10,25 +10,42 @@ import sys
 import threading
 import time
 import traceback
+from typing import NamedTuple
 
 import structlog
 
 log = structlog.get_logger(__name__)
 
 
+class _Clocks(NamedTuple):
+    monotonic: float
+    processor: float
+    """Processor time of the loop's thread; 0 where the platform cannot read it."""
+
+
+def _read_clocks(thread: int | None = None) -> _Clocks:
+    """The clocks of a thread, by default of the calling one."""
+    try:
+        processor = time.clock_gettime(time.pthread_getcpuclockid(thread or threading.get_ident()))
+    except (AttributeError, OSError):  # Windows; the thread has ended
+        processor = 0.0
+    return _Clocks(time.monotonic(), processor)
+
+
 class StallWatch:
     """A runnable that logs one warning per stall of more than `threshold` seconds.
 
-    The warning names the running task and the innermost stack frame.
+    The warning names the running task and the innermost stack frame. `processor_seconds` is the processor time that the
+    loop's thread used during the stall: far less than `seconds` means that it waits, or that the machine is overloaded.
     """
 
     def __init__(self, threshold: float = 1.0) -> None:
         self._threshold = threshold
-        self._heartbeat = time.monotonic()
+        self._heartbeat = _read_clocks()
 
     async def run(self) -> None:
         """Monitors the running loop until cancelled."""
-        self._heartbeat = time.monotonic()
+        self._heartbeat = _read_clocks()
         stop = threading.Event()
         watcher = threading.Thread(
             target=self._watch,
@@ -39,21 +56,23 @@ class StallWatch:
         watcher.start()
         try:
             while True:
-                self._heartbeat = time.monotonic()
+                self._heartbeat = _read_clocks()
                 await asyncio.sleep(self._threshold / 4)
         finally:
             stop.set()
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread: int, stop: threading.Event) -> None:
-        reported = 0.0
+        reported = None
         while not stop.wait(self._threshold / 4):
             heartbeat = self._heartbeat
-            if time.monotonic() - heartbeat > self._threshold and heartbeat != reported:
+            now = _read_clocks(thread)
+            if now.monotonic - heartbeat.monotonic > self._threshold and heartbeat != reported:
                 reported = heartbeat
                 task = asyncio.current_task(loop)
                 log.warning(
                     "event loop stalled",
-                    seconds=round(time.monotonic() - heartbeat, 1),
+                    seconds=round(now.monotonic - heartbeat.monotonic, 1),
+                    processor_seconds=round(now.processor - heartbeat.processor, 2),
                     task=task.get_name() if task else None,
                     at=_innermost(thread),
                 )

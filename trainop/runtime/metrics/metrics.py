@@ -14,6 +14,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.process_collector import ProcessCollector
 
+from trainop.runtime.client.permissions import Permission
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.metrics.queue_depth import DepthCollector
 
@@ -161,6 +162,9 @@ class Metrics:
     def decoded(self, seconds: float) -> None:
         self.decode_duration.observe(seconds)
 
+    def permission_denied(self, permission: Permission) -> None:
+        self.permissions_denied.labels(*permission).inc()
+
     def resolved(self, host: str, seconds: float) -> None:
         """A host name was resolved, in `seconds`."""
         self.dns_resolution_duration.labels(host).observe(seconds)
@@ -291,6 +295,13 @@ class Metrics:
         )
         self.request_retries = self._counter(
             "rest_client_request_retries_total", "Retried API requests", "code", "verb", "host"
+        )
+        self.permissions_denied = self._counter(
+            f"{self._prefix}_permissions_denied_total",
+            "Requests that the API server denied because a role lacks the permission",
+            "verb",
+            "group",
+            "resource",
         )
 
     def _declare_informers(self) -> None:
