@@ -136,7 +136,7 @@ def test_the_deployment_is_upstreams_in_what_others_rely_on():
     assert template["spec"]["serviceAccountName"] == "training-operator"
     assert template["spec"]["terminationGracePeriodSeconds"] == 10
     assert (container["name"], container["command"]) == ("training-operator", ["/manager"])
-    assert {variable["name"] for variable in container["env"]} == {"MY_POD_NAMESPACE", "MY_POD_NAME"}
+    assert {variable["name"] for variable in container["env"]} == {"MY_POD_NAMESPACE", "MY_POD_NAME", "MY_POD_UID"}
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": 8081}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8081}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False

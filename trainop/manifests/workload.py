@@ -62,7 +62,11 @@ def _container(image: str) -> Json:
         "image": image,
         # Users append flags with a JSON patch that adds to command/1.
         "command": ["/manager"],
-        "env": [from_field("MY_POD_NAMESPACE", "metadata.namespace"), from_field("MY_POD_NAME", "metadata.name")],
+        "env": [
+            from_field("MY_POD_NAMESPACE", "metadata.namespace"),
+            from_field("MY_POD_NAME", "metadata.name"),
+            from_field("MY_POD_UID", "metadata.uid"),
+        ],
         "ports": [{"containerPort": METRICS_PORT}],
         "livenessProbe": probe("/healthz", 15, 20),
         "readinessProbe": probe("/readyz", 10, 15),
