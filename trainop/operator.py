@@ -67,6 +67,9 @@ FRAMEWORKS: dict[str, Framework] = {
 PLANNED = ("MPIJob", "DIJob")
 """Kinds of the replaced operators that are not implemented yet."""
 
+NAME = "training-operator"
+"""Source of the events about the operator itself."""
+
 DEFAULT_BURST = 30
 """Used if --kube-api-qps is given without --kube-api-burst."""
 
@@ -112,26 +115,16 @@ def build(
     `signals`, the caller stops it with `Manager.stop`. Raises `StartError`."""
     if settings.gang_scheduler_name:
         raise StartError(f"--gang-scheduler-name={settings.gang_scheduler_name}: gang scheduling is not supported yet")
-    clock = clock or SystemClock()
+    clock, metrics = clock or SystemClock(), metrics or JobMetrics()
     rng = rng or random.Random(secrets.randbits(64))  # noqa: S311  # jitter and names
-    metrics = metrics or JobMetrics()
     permissions = MissingPermissions(clock, metrics)
-    connect = functools.partial(
-        _Client,
-        transport,
-        clock=clock,
-        rng=rng,
-        metrics=metrics,
-        host=host,
-        limiter=_limiter(settings, clock),
-        denied=permissions.report,
-    )
+    connect = functools.partial(_Client, transport, clock=clock, rng=rng, metrics=metrics, host=host)
+    connect = functools.partial(connect, limiter=_limiter(settings, clock), denied=permissions.report)
     reader = connect()
     elector, lease_recorder = _build_elector(settings, connect, clock, rng, metrics)
-    namespaces = (settings.namespace,) if settings.namespace else ()
     needs = ControllerDependencies(
         client=connect(gate=elector.gate) if elector else reader,
-        cache=Cache(reader, namespaces=namespaces, clock=clock, rng=rng, metrics=metrics),
+        cache=Cache(reader, namespaces=settings.namespaces, clock=clock, rng=rng, metrics=metrics),
         clock=clock,
         rng=rng,
         metrics=metrics,
@@ -142,9 +135,8 @@ def build(
     manager = Manager(clock=clock, grace=settings.graceful_shutdown_timeout, elector=elector, signals=signals)
     if lease_recorder:
         manager.add_recorder(lease_recorder)
-    if settings.pod is not None:
-        recorder = Recorder(reader, "training-operator", clock, rng=rng, metrics=metrics)
-        manager.add_recorder(recorder)
+    if settings.pod:
+        manager.add_recorder(recorder := Recorder(reader, NAME, clock, rng=rng, metrics=metrics))
         permissions.announce = functools.partial(_record_denial, recorder, settings.pod)
     _add_servers(manager, settings, reader, metrics)
     _add_controllers(manager, settings, needs)

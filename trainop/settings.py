@@ -85,6 +85,11 @@ class Settings:
     hostname: str = ""
     """Part of the identity in leader election."""
 
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """The namespaces to watch; empty means all."""
+        return (self.namespace,) if self.namespace else ()
+
 
 def _parse_level(text: str) -> str:
     """Parses a level, or a verbosity above 0, which means debug."""

@@ -33,7 +33,6 @@ D = TypeVar("D")
 
 _Jsons: TypeAlias = list[Json]
 _Errors: TypeAlias = list[DecodeError]
-
 USER_AGENT = f"controller ({platform.system().lower()}/{platform.machine()})"
 
 JSON = "application/json"
@@ -136,9 +135,8 @@ class Client:
         denied: Callable[[ApiError], None] | None = None,
     ) -> None:
         """`gate` is called right before each write is sent and raises to refuse it. `host` is a metric label.
-        `user_agent` and `field_manager` identify the program in audit logs and `managedFields`. `limiter` is a rate
-        limit. An `urgent` client, for leases, has connections of its own and never waits for others.
-        `denied` is called with every error 403 (`MissingPermissions.report`)."""
+        `user_agent` and `field_manager` identify the program in audit logs and `managedFields`. An `urgent` client, for
+        leases, has connections of its own and never waits. `denied` receives all 403 (`MissingPermissions.report`)."""
         self._field_manager = field_manager
         self._clock = clock or SystemClock()
         self._metrics = metrics or NoRequestMetrics()
