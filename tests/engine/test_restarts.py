@@ -383,6 +383,15 @@ def test_disruptions_are_counted_apart_and_not_limited():
         assert world.is_true("Running")
     history = RestartHistory(UID, world.raw["metadata"]["annotations"])
     assert (history.failures, history.disruptions) == (0, 3)
+    assert world.counts["disrupted"] == 3
+
+
+@pytest.mark.parametrize(("reason", "counts"), [("Evicted", {"disrupted": 1}), ("", {})])
+def test_a_disruption_that_fails_the_job_is_counted(reason: str, counts: dict[str, int]):
+    world = started("Never")
+    world.end("j-worker-0", 137, reason=reason)
+    world.settle()
+    assert world.counts == {"created": 1, "failed": 1, "failed_pods": 1, **counts}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from cryptography import x509
 
 from tests.runtime.authority import NAME, cert_controller_pairs, secret_data, shake_hands
 from trainop.runtime.client.tls import load_pair
+from trainop.runtime.serving.expiry import not_after
 from trainop.runtime.webhook.certificates import Pair, authority_fault, issue, make_authority, server_fault
 from trainop.runtime.webhook.keyring import FIELDS, Keyring, Subject, advance
 
@@ -52,6 +53,18 @@ def test_a_certificate_ends_with_its_authority():
     late = NOW + timedelta(days=3600)
     server = x509.load_pem_x509_certificate(issue(AUTHORITY, [NAME], late).certificate)
     assert server.not_valid_after_utc == NOW + timedelta(days=3650)
+
+
+@pytest.mark.parametrize("days", [-1, 1, 3000, 20000])  # from 2050 on the year has four digits
+def test_the_expiry_is_read_from_the_encoded_certificate(days: int):
+    for pair in (AUTHORITY, SERVER, cert_controller_pairs(server_left=days, now=NOW)[1]):
+        ends = x509.load_pem_x509_certificate(pair.certificate).not_valid_after_utc
+        assert not_after(b"a comment\n" + pair.certificate + AUTHORITY.certificate) == ends.timestamp()
+
+
+def test_a_text_without_certificate_has_no_expiry():
+    with pytest.raises(ValueError, match="no PEM certificate"):
+        not_after(b"")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import pytest
 from aiohttp import StreamReader
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.test_utils import make_mocked_request
+from cryptography import x509
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.errors import InvalidError, UnhealthyError
@@ -394,6 +395,8 @@ async def test_a_folder_is_read_periodically(tmp_path: Path, capsys: pytest.Capt
     for _ in range(2):
         await folder.reload()
     assert value("certwatcher_read_certificate_total") == 1
+    expiry = x509.load_pem_x509_certificate(SERVER.certificate).not_valid_after_utc.timestamp()
+    assert value("runtime_certificate_expiry_timestamp_seconds", {"source": str(tmp_path)}) == expiry
     (tmp_path / "tls.key").write_bytes(AUTHORITY.key)
     await folder.reload()
     assert value("certwatcher_read_certificate_errors_total") == 2

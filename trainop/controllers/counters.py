@@ -30,6 +30,11 @@ class JobMetrics(Metrics):
         )
         self.pod_groups_created = self._counter("created_pod_groups_total", "The total number of created pod groups")
         self.pod_groups_deleted = self._counter("deleted_pod_groups_total", "The total number of deleted pod groups")
+        self.disruptions = self._counter(
+            "trainop_disruptions_total",
+            "Restarts and fatal failures of replicas by eviction, preemption or loss of a node",
+            *labels,
+        )
         self.statuses_refused = self._counter(
             "trainop_statuses_refused_total", "Statuses that the API server refused: too large, or invalid", "framework"
         )

@@ -53,6 +53,7 @@ class Reporter:
             "successful": metrics.jobs_successful,
             "failed": metrics.jobs_failed,
             "restarted": metrics.jobs_restarted,
+            "disrupted": metrics.disruptions,
         }
 
     @property
@@ -82,7 +83,11 @@ class Reporter:
         """Increments a counter. Raises `KeyError` if none has that name."""
         counter = self._job_counters.get(count.counter)
         if counter is not None:
-            counter.labels(job.metadata.namespace, self._kind.name).inc(count.by)
+            labels = (job.metadata.namespace, self._kind.name)
+            if count.counter == "created":  # a series that starts at 1 is no increase to Prometheus
+                for each in self._job_counters.values():
+                    each.labels(*labels)
+            counter.labels(*labels).inc(count.by)
         elif count.counter == "failed_pods":
             self.metrics.pods_failed.inc(count.by)
         else:

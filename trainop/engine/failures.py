@@ -51,6 +51,8 @@ class FatalFailure:
     """The role has policy ExitCode, and the exit code is permanent."""
     evicted: int = 0
     """How many of them were evicted from their nodes."""
+    disruptions: int = 0
+    """How many of them did not fail because of the user's code (see `disrupted`)."""
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ def examine(
     in_groups = job.extensions.restart_scope != "pod"
     for slots in all_slots:
         role = slots.role
-        final = evicted = 0
+        final = evicted = disruptions = 0
         for pod in slots.pods.values():
             uid = pod.metadata.uid
             if pod.status.phase != "Failed" and not (in_groups and history.is_counted(uid)):
@@ -82,6 +84,7 @@ def examine(
             else:
                 final += 1
                 evicted += pod.status.reason == EVICTED
+                disruptions += disrupted(pod)
         for index, pod in slots.terminating.items():
             if not history.is_counted(pod.metadata.uid):
                 final += _examine_terminating(findings, role, index, pod, history)
@@ -89,7 +92,7 @@ def examine(
             final += history.lost(role.type, (pod.metadata.uid for pod in pods))
         by_code = role.restart_policy == "ExitCode"
         if final and (by_code or not framework.tolerates(job, role)):
-            findings.fatal_failures.append(FatalFailure(role, final, by_code, evicted))
+            findings.fatal_failures.append(FatalFailure(role, final, by_code, evicted, disruptions))
     return findings
 
 

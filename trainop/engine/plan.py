@@ -268,6 +268,7 @@ def _advance(builder: PlanBuilder) -> Plan:
     if found.progress.succeeded:
         return _succeed(builder, found.progress)
     _count_failed_pods(builder, found)
+    _count_disruptions(builder, found)
     if found.limit is not None:
         return _fail_at_limit(builder, found.limit, found.history)
     if found.findings.fatal_failures:
@@ -299,6 +300,13 @@ def _count_failed_pods(builder: PlanBuilder, found: Assessment) -> None:
     count += sum(fatal_failure.count for fatal_failure in found.findings.fatal_failures)
     if count:
         builder.count("failed_pods", count)
+
+
+def _count_disruptions(builder: PlanBuilder, found: Assessment) -> None:
+    """Counts disruptions once each, as `_count_failed_pods`; a restart of a group counts once."""
+    fatal = sum(fatal_failure.disruptions for fatal_failure in found.findings.fatal_failures)
+    if count := found.new_restarts.disruptions + fatal:
+        builder.count("disrupted", count)
 
 
 def _restart_pending(builder: PlanBuilder, found: Assessment) -> bool:

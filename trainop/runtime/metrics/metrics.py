@@ -201,6 +201,11 @@ class Metrics:
     def handler_failed(self, resource: str) -> None:
         self.informer_handler_errors.labels(resource).inc()
 
+    def certificate_loaded(self, source: str, expires: float) -> None:
+        """A serving certificate was loaded from a folder or Secret; it `expires` at this Unix time."""
+        self.certificate_reads.inc()
+        self.certificate_expiry.labels(source).set(expires)
+
     # Declarations -----------------------------------------------------------------------------------------------------
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -359,6 +364,11 @@ class Metrics:
         self.certificate_reads = self._counter("certwatcher_read_certificate_total", "Certificates loaded")
         self.certificate_read_errors = self._counter(
             "certwatcher_read_certificate_errors_total", "Certificates that failed to load"
+        )
+        self.certificate_expiry = self._gauge(
+            f"{self._prefix}_certificate_expiry_timestamp_seconds",
+            "End of validity of the serving certificate in use, as Unix time",
+            "source",
         )
 
     def _declare_events(self) -> None:

@@ -15,6 +15,7 @@ import structlog
 from trainop.runtime.client.tls import load_pair
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.serving.expiry import not_after
 
 POLL_INTERVAL = 10.0
 """Seconds between two reads of the folder."""
@@ -46,6 +47,11 @@ class ServingCertificate:
     @property
     def loaded(self) -> bool:
         return self._pair is not None
+
+    @property
+    def expires(self) -> float:
+        """The end of its validity in seconds since the epoch. Raises `ValueError` if none is loaded."""
+        return not_after(self._pair[0] if self._pair else b"")
 
     def load(self, certificate: bytes, key: bytes) -> bool:
         """Replaces the pair (PEM); returns False if it is the current one.
@@ -105,7 +111,7 @@ class CertificateFolder:
             pair = await asyncio.to_thread(self._read)
             if self._certificate.load(*pair):
                 log.info("serving certificate loaded", folder=str(self._folder))
-                self._metrics.certificate_reads.inc()
+                self._metrics.certificate_loaded(str(self._folder), self._certificate.expires)
             self._last_error = ""
         except (OSError, CertificateError) as error:
             self._metrics.certificate_read_errors.inc()

@@ -182,7 +182,7 @@ class _Rotator:
     def _serve(self, ring: Keyring) -> None:
         try:
             if self._certificate.load(ring.server.certificate, ring.server.key):
-                self._metrics.certificate_reads.inc()
+                self._metrics.certificate_loaded(str(self._options.secret), self._certificate.expires)
                 log.info("serving certificate loaded", secret=str(self._options.secret))
         except CertificateError as error:
             self._metrics.certificate_read_errors.inc()
