@@ -23,6 +23,10 @@ VALUES = [
     ("controller-threads", "4", "controller_threads", 4),
     ("kube-api-qps", "12.5", "kube_api_qps", 12.5),
     ("kube-api-burst", "25", "kube_api_burst", 25),
+    ("webhook-server-port", "9444", "webhook_server_port", 9444),
+    ("webhook-server-port", "0", "webhook_server_port", 0),
+    ("webhook-service-name", "other", "webhook_service_name", "other"),
+    ("webhook-secret-name", "other", "webhook_secret_name", "other"),
     ("kubeconfig", "/tmp/x", "kubeconfig", "/tmp/x"),
     ("graceful-shutdown-timeout", "1m", "graceful_shutdown_timeout", 60.0),
     ("leader-election-namespace", "ops", "leader_election_namespace", "ops"),
@@ -54,9 +58,6 @@ LOGS = [
 
 IGNORED = [
     ("mpi-kubectl-delivery-image", "image:1"),
-    ("webhook-server-port", "9444"),
-    ("webhook-service-name", "other"),
-    ("webhook-secret-name", "other"),
     ("monitoring-port", "9443"),
 ]
 """Accepted so that old command lines start; without effect so far, or for ever (`--monitoring-port`)."""

@@ -19,6 +19,7 @@ from pathlib import Path
 import structlog
 
 import trainop
+from trainop.controllers.admission import readiness, register_kinds, rotation_options
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.wiring import ControllerDependencies, build_controller
 from trainop.engine.framework import Framework
@@ -49,6 +50,8 @@ from trainop.runtime.objects.metadata import ObjectReference
 from trainop.runtime.process import raise_descriptor_limit, return_freed_memory
 from trainop.runtime.serving.certificate_folder import CertificateFolder, ServingCertificate
 from trainop.runtime.serving.server import Address, HttpServer, health_application, metrics_application, parse_address
+from trainop.runtime.webhook.rotation import CertificateRotation
+from trainop.runtime.webhook.server import WebhookServer
 from trainop.settings import Settings
 
 FRAMEWORKS: dict[str, Framework] = {
@@ -139,6 +142,7 @@ def build(
         manager.add_recorder(recorder := Recorder(reader, NAME, clock, rng=rng, metrics=metrics))
         permissions.announce = functools.partial(_record_denial, recorder, settings.pod)
     _add_servers(manager, settings, reader, metrics)
+    _add_webhooks(manager, settings, needs, reader)
     _add_controllers(manager, settings, needs)
     return manager
 
@@ -206,6 +210,29 @@ def _add_servers(manager: Manager, settings: Settings, client: Client, metrics: 
     else:
         server = HttpServer("metrics", metrics_address, metrics_application(metrics.registry))
     manager.add_http(server, "metrics")
+
+
+def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDependencies, client: Client) -> None:
+    """Adds the validation of jobs as admission webhooks, on every replica. Controllers never wait for them.
+
+    Outside a pod they are left out: the API server could not reach them by their Service. `client` is not gated by
+    leader election, because every replica maintains the certificates.
+    """
+    if not (settings.webhook_server_port and settings.pod_namespace):
+        log.info("admission webhooks are not served; jobs are validated when they are reconciled")
+        return
+    options = rotation_options(settings.pod_namespace, settings.webhook_service_name, settings.webhook_secret_name)
+    certificate = ServingCertificate(server_name=options.names[0])
+    server = WebhookServer(
+        certificate, address=Address(None, settings.webhook_server_port), metrics=needs.metrics, clock=needs.clock
+    )
+    register_kinds(server, (kind_of(framework, settings.options) for framework in FRAMEWORKS.values()))
+    rotation = CertificateRotation(
+        client, options, certificate, clock=needs.clock, rng=needs.rng, metrics=needs.metrics
+    )
+    manager.add_webhooks(server)
+    manager.add(rotation, "certificates")
+    manager.ready.add("webhooks", readiness(rotation, certificate, server))
 
 
 def _metrics_certificate(manager: Manager, settings: Settings, metrics: JobMetrics) -> ServingCertificate:

@@ -72,6 +72,10 @@ class Settings:
     kube_api_qps: float | None = None
     """Client-side rate limit in requests per second; None leaves rate limiting to the API server."""
     kube_api_burst: int | None = None
+    webhook_server_port: int = 9443
+    """0 disables admission webhooks, as does an empty `pod_namespace`."""
+    webhook_service_name: str = "training-operator"
+    webhook_secret_name: str = "training-operator-webhook-cert"  # noqa: S105  # a name
     kubeconfig: str = ""
     graceful_shutdown_timeout: float = 30.0
     pod_events: bool = False
@@ -144,7 +148,7 @@ UPSTREAM_FLAGS = (
     _text(
         "mpi-kubectl-delivery-image", "kubeflow/kubectl-delivery:latest", "The image that delivers kubectl to MPIJobs."
     ),
-    Flag("webhook-server-port", 9443, "The port of the webhook server.", parse_port, "int"),
+    Flag("webhook-server-port", 9443, "The port of the webhook server; 0 disables it.", parse_port, "int"),
     _text("webhook-service-name", "training-operator", "The Service of the webhook server."),
     _text("webhook-secret-name", "training-operator-webhook-cert", "The Secret with the webhook server's certificate."),
     _text(
@@ -269,6 +273,9 @@ def _settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> Settings
         controller_threads=values["controller-threads"],
         kube_api_qps=values["kube-api-qps"],
         kube_api_burst=values["kube-api-burst"],
+        webhook_server_port=values["webhook-server-port"],
+        webhook_service_name=values["webhook-service-name"],
+        webhook_secret_name=values["webhook-secret-name"],
         kubeconfig=values["kubeconfig"],
         graceful_shutdown_timeout=values["graceful-shutdown-timeout"],
         pod_events=values["pod-events"],

@@ -32,7 +32,7 @@ class Operator:
         inside: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        metrics, probes = free_ports(2)
+        metrics, probes, self.webhook_port = free_ports(3)
         self.metrics_url = f"http://127.0.0.1:{metrics}/metrics"
         self.probe_url = f"http://127.0.0.1:{probes}"
         self.log = log
@@ -42,6 +42,7 @@ class Operator:
             *(*inside, sys.executable, "-m", "trainop", "operator"),
             f"--metrics-bind-address=127.0.0.1:{metrics}",
             f"--health-probe-bind-address=127.0.0.1:{probes}",
+            f"--webhook-server-port={self.webhook_port}",
             *flags,
         ]
         self.process: subprocess.Popen[bytes] | None = None

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from trainop.engine.fields import Fields
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job
 from trainop.engine.manifests import Manifests
-from trainop.engine.parse import parse
+from trainop.engine.parse import RUN_POLICY, parse
 from trainop.engine.seen import Options
 from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Unstructured
@@ -35,17 +36,38 @@ def judge(
     framework: Framework, new: Unstructured, old: Unstructured | None = None, options: Options = PLAIN
 ) -> Judgement:
     """Validates a job that is created or, with `old`, updated. An error that `old` has too becomes a warning, so that a
-    controller can still set a finalizer on a stored invalid job. Never raises, whatever the job contains."""
+    controller can still set a finalizer on a stored invalid job, or resume it. Never raises, whatever the job
+    contains."""
     job = parse(framework, new)
     errors = find_errors(job, lambda: Manifests(framework, job, options))
-    warnings = [*_find_warnings(framework, job)]
     if old is None:
-        return Judgement(errors, job.more_errors, tuple(warnings))
+        return Judgement(errors, job.more_errors, tuple(_find_warnings(framework, job)))
     before = parse(framework, old)
-    known = set(find_errors(before, lambda: Manifests(framework, before, options)))
-    warnings += [f"{error} (not changed by this update)" for error in errors if error in known]
-    remaining = tuple(error for error in errors if error not in known)
-    return Judgement(remaining, max(0, job.more_errors - before.more_errors), tuple(warnings))
+    known = set(map(_identity, find_errors(before, lambda: Manifests(framework, before, options)))) if errors else set()
+    kept = [f"{error} (not changed by this update)" for error in errors if _identity(error) in known]
+    remaining = [*_find_changes(job, before), *(error for error in errors if _identity(error) not in known)]
+    more = max(0, job.more_errors - before.more_errors)
+    return Judgement(tuple(remaining), more, (*_find_warnings(framework, job), *kept))
+
+
+def _identity(error: FieldError) -> tuple[str, str, str]:
+    """What makes two errors the same. The detail is left out: it may contain a size, which any update changes."""
+    return error.path, error.type, error.value
+
+
+def _find_changes(job: Job, before: Job) -> Iterator[FieldError]:
+    """The errors of an update that changes an immutable field (training-operator `pkg/webhooks`). The CRD refuses a
+    new value, but cannot refuse that the field is added or removed."""
+    new, old = _read_manager(job), _read_manager(before)
+    if new != old:
+        fields = Fields()
+        fields.invalid(f"{RUN_POLICY}.managedBy", "null" if new is None else new, "field is immutable")
+        yield from fields.errors
+
+
+def _read_manager(job: Job) -> object:
+    policy = job.spec.get("runPolicy")
+    return policy.get("managedBy") if isinstance(policy, dict) else None
 
 
 def find_errors(job: Job, manifests: Callable[[], Manifests]) -> tuple[FieldError, ...]:
@@ -61,3 +83,4 @@ def _find_warnings(framework: Framework, job: Job) -> Iterator[str]:
         if role.has_valid_template and role.template["spec"].get("restartPolicy"):
             at = f"spec.{framework.replica_specs}[{role.type}]"
             yield f"{at}.template.spec.restartPolicy: overwritten by {at}.restartPolicy"
+    yield from framework.warnings(job)

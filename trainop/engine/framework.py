@@ -197,6 +197,11 @@ def no_rules(_job: Job, _fields: Fields) -> None:
     """The kind has no rules beyond the common ones."""
 
 
+def no_warnings(_job: Job) -> Sequence[str]:
+    """The kind has no fields to warn about."""
+    return ()
+
+
 def no_companions(_job: Job, _seen: Snapshot) -> Sequence[Companion]:
     """The kind has no companions."""
     return ()
@@ -259,6 +264,8 @@ class Framework:
     """If evicted pods fail the job, the reason of the condition is Evicted and the message their number."""
     rules: Callable[[Job, Fields], None] = no_rules
     """Validation beyond the common rules."""
+    warnings: Callable[[Job], Sequence[str]] = no_warnings
+    """Messages for the user who creates or updates the job, which do not refuse it."""
     texts: Callable[[Job], Texts]
 
     spec_fields: Mapping[str, Json] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from trainop.runtime.objects.metadata import Json, Unstructured
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 CLEAN_POD_POLICIES = ("None", "Running", "All")
 NAME = "metadata.name"
+RUN_POLICY = "spec.runPolicy"
 MAX_LABEL_LENGTH = 63
 MAX_UNKNOWN_ROLES = 20
 """Unknown replica types that are reported one by one; further ones are only counted."""
@@ -81,10 +82,11 @@ def _run_policy_of(raw: Json) -> Json:
 
 
 def _read_run_policy(fields: Fields, raw: object, managers: tuple[str, ...] = (THIS_OPERATOR,)) -> RunPolicy:
-    at = "spec.runPolicy"
+    at = RUN_POLICY
     policy = fields.mapping(at, raw)
-    if policy.get("managedBy") is not None:
-        fields.choice(f"{at}.managedBy", policy["managedBy"], (MULTIKUEUE, *managers), managers[0])
+    manager, supported = policy.get("managedBy"), (MULTIKUEUE, *managers)
+    if manager is not None and manager not in supported:  # not even an empty string
+        fields.unsupported(f"{at}.managedBy", manager, supported)
     return RunPolicy(
         clean_pod_policy=_read_clean_pod_policy(fields, f"{at}.cleanPodPolicy", policy.get("cleanPodPolicy")),
         ttl=fields.integer(f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished"), minimum=0),

@@ -44,6 +44,14 @@ def check(job: Job, fields: Fields) -> None:
         fields.forbidden("spec.elasticPolicy.nProcPerNode", "must not be used with spec.nprocPerNode")
 
 
+def warnings(job: Job) -> Sequence[str]:
+    """Upstream's warning about the deprecated field."""
+    policy = job.spec.get("elasticPolicy")
+    if not isinstance(policy, dict) or policy.get("nProcPerNode") is None:
+        return ()
+    return ["spec.elasticPolicy.nProcPerNode is deprecated, use spec.nprocPerNode instead"]
+
+
 def _read_processes(job: Job, fields: Fields) -> str:
     """`spec.nprocPerNode`: empty if not given, `auto` if invalid."""
     at, given = "spec.nprocPerNode", job.spec.get("nprocPerNode")
@@ -170,6 +178,7 @@ PYTORCH = Framework(
     companions=companions,
     progress=progress,
     rules=check,
+    warnings=warnings,
     texts=texts_by_master,
     spec_fields={
         "nprocPerNode": text("Processes per pod: auto, cpu, gpu or a number. auto if not given."),

@@ -28,9 +28,11 @@ from trainop.runtime.errors import (
     AlreadyExistsError,
     ApiError,
     ConflictError,
+    ForbiddenError,
     InvalidError,
     NotFoundError,
     ReconcileError,
+    UnhealthyError,
 )
 from trainop.runtime.metrics.metrics import Metrics
 from trainop.runtime.objects.metadata import HasMetadata, Json, Key, PartialObject
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 CHECK_INTERVAL = 12 * 3600.0
 SETTLE_TIME = 10.0
 """Seconds from reading a bundle back until all API servers are assumed to use it."""
+
+FORBIDDEN_RETRY = 600.0
+"""Seconds until the next attempt if permissions are missing."""
 
 CONTROLLER = "certificates"
 
@@ -80,7 +85,7 @@ class CertificateRotation:
     """A runnable for `Manager.add`: runs on every replica until cancelled.
 
     Creates the Secret if it is missing. Certificates written by cert-controller are kept until they need renewal.
-    Errors of the API server are retried with back-off, without limit.
+    Errors of the API server are retried with back-off, without limit; missing permissions slowly, with one log entry.
     """
 
     def __init__(
@@ -96,8 +101,8 @@ class CertificateRotation:
         """`client` must not be gated by leader election, because every replica writes."""
         self._clock = clock or SystemClock()
         self._metrics = metrics or Metrics()
-        reconciler = _Rotator(client, options, certificate, self._clock, self._metrics)
-        self._controller = Controller(CONTROLLER, reconciler, clock=self._clock, rng=rng, metrics=self._metrics)
+        self._rotator = _Rotator(client, options, certificate, self._clock, self._metrics)
+        self._controller = Controller(CONTROLLER, self._rotator, clock=self._clock, rng=rng, metrics=self._metrics)
         self._key = options.secret
         # Informers only trigger reconciles. The reconciler reads from the API server, so that without permission to
         # watch, rotation still works at CHECK_INTERVAL.
@@ -117,6 +122,12 @@ class CertificateRotation:
                 metadata_only=True,
             )
             informer.add_handler(enqueue)
+
+    def check(self) -> None:
+        """Readiness check: passes once a certificate is served and all configurations that exist contain its CA, or if
+        permissions are missing, which waiting cannot change. Raises `UnhealthyError`."""
+        if not self._rotator.settled:
+            raise UnhealthyError("certificates are not ready")
 
     async def run(self) -> None:
         self._controller.queue.add(self._key)
@@ -143,8 +154,23 @@ class _Rotator:
         self._published: tuple[bytes, float] | None = None
         """The bundle that all configurations contain, and the monotonic time of its confirmation."""
         self._reported_missing: set[Configuration] = set()
+        self._reported_forbidden = ""
+        self.settled = False
+        """The first attempt has ended, in success or for lack of permissions."""
 
     async def reconcile(self, key: Key) -> Result:
+        try:
+            return await self._rotate(key)
+        except ForbiddenError as error:
+            if str(error) != self._reported_forbidden:
+                log.warning(
+                    "no permission to maintain webhook certificates", error=str(error), retry_in=FORBIDDEN_RETRY
+                )
+            self._reported_forbidden = str(error)
+            self.settled = True
+            return Result(requeue_after=FORBIDDEN_RETRY)
+
+    async def _rotate(self, key: Key) -> Result:
         # Configurations are read before the Secret. The bundle written to them is then at least as new as the one they
         # contain, and the patch tests that they are unchanged. So a replica that lags never reverts a bundle.
         reading = await self._read_configurations()
@@ -158,10 +184,15 @@ class _Rotator:
             log.info("updating certificates", secret=str(key), reason=why)
             try:
                 await self._write(key, secret, desired)
-            except (ConflictError, AlreadyExistsError, NotFoundError):
+            except (ConflictError, AlreadyExistsError):
                 return Result(requeue=True)  # another replica wrote it first
+            except NotFoundError:
+                if secret is None:
+                    raise  # the namespace does not exist
+                return Result(requeue=True)  # deleted meanwhile
         self._serve(desired)
         await self._inject(reading, desired.bundle)
+        self.settled = True
         return Result(requeue_after=self._requeue_after(desired, now))
 
     async def _read_secret(self, key: Key) -> Json | None:
