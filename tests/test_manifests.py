@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ from trainop.manifests.command import OutdatedManifestsError
 from trainop.manifests.rbac import rules
 from trainop.manifests.tree import files, stream
 from trainop.operator import FRAMEWORKS
+from trainop.runtime.objects.metadata import Json
+from trainop.settings import Settings
 
 ROOT = Path(__file__).parents[1]
+REQUIRED = "components/required-webhooks"
 
 
 def run(*arguments: str) -> Result:
@@ -64,7 +68,7 @@ def test_kustomizations_name_files_that_are_there():
     for path, text in tree.items():
         if not path.endswith("kustomization.yaml"):
             continue
-        for resource in documents(text)[0]["resources"]:
+        for resource in documents(text)[0].get("resources", ()):
             target = (Path("/") / Path(path).parent / resource).resolve().relative_to("/").as_posix()
             assert target in tree or target in directories, f"{path}: {resource}"
 
@@ -78,11 +82,14 @@ def test_the_stream_places_everything_in_the_namespace_that_was_asked_for():
     result = run("--print", "--namespace", "elsewhere", "--image", "mine/trainop:9")
     objects = documents(result.stdout)
     assert objects == stream("elsewhere", "mine/trainop:9")
-    spread = {"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
+    webhooks = "ValidatingWebhookConfiguration"
+    spread = {"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", webhooks}
     for item in objects:
         assert item["metadata"].get("namespace") == (None if item["kind"] in spread else "elsewhere"), item["kind"]
         for subject in item.get("subjects", ()):
             assert subject["namespace"] == "elsewhere"
+    called = next(item for item in objects if item["kind"] == webhooks)["webhooks"]
+    assert {webhook["clientConfig"]["service"]["namespace"] for webhook in called} == {"elsewhere"}
     deployment = next(item for item in objects if item["kind"] == "Deployment")
     assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "mine/trainop:9"
     first = next(item for item in documents(run("--print").stdout) if item["kind"] == "Deployment")
@@ -109,7 +116,6 @@ def test_rights_are_no_more_than_are_used():
         ("", "events"): {"create", "patch"},
     }
     texts = "\n".join(files().values())
-    assert "secrets" not in texts.replace("imagePullSecrets", "")
     assert "pods/exec" not in texts
     assert '"*"' not in texts.replace("'*'", '"*"')
 
@@ -122,6 +128,64 @@ def test_leader_election_is_allowed_in_the_operators_own_namespace_alone():
     ]
     assert asking[0]["rules"] == [
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}
+    ]
+
+
+def test_of_secrets_and_webhook_configurations_only_the_operators_own_can_be_read_and_changed():
+    objects = documents(files()["base/rbac.yaml"])
+    found = [
+        (item["kind"], rule["resources"], rule["verbs"], rule.get("resourceNames"))
+        for item in objects
+        for rule in item.get("rules", ())
+        if {"secrets", "validatingwebhookconfigurations"} & set(rule["resources"])
+    ]
+    assert found == [
+        (
+            "ClusterRole",
+            ["validatingwebhookconfigurations"],
+            ["get", "list", "watch", "patch"],
+            ["validator.training-operator.kubeflow.org"],
+        ),
+        ("Role", ["secrets"], ["get", "list", "watch", "update"], ["training-operator-webhook-cert"]),
+        ("Role", ["secrets"], ["create"], None),  # cannot be limited to a name
+    ]
+    assert Settings().webhook_secret_name == "training-operator-webhook-cert"
+
+
+KINDS_WITH_WEBHOOKS = ("jaxjob", "mxjob", "paddlejob", "pytorchjob", "tfjob", "xgboostjob")
+
+
+def test_the_webhook_configuration_is_upstreams_except_for_its_failure_policy():
+    (configuration,) = documents(files()["base/webhook.yaml"])
+    assert configuration["apiVersion"] == "admissionregistration.k8s.io/v1"
+    assert configuration["kind"] == "ValidatingWebhookConfiguration"
+    assert configuration["metadata"] == {
+        "name": "validator.training-operator.kubeflow.org",
+        "labels": {"control-plane": "kubeflow-training-operator"},
+    }
+    assert configuration["webhooks"] == [
+        {
+            "name": f"validator.{kind}.training-operator.kubeflow.org",
+            "clientConfig": {
+                "service": {
+                    "name": "training-operator",
+                    "namespace": "default",
+                    "path": f"/validate-kubeflow-org-v1-{kind}",
+                }
+            },
+            "rules": [
+                {
+                    "apiGroups": ["kubeflow.org"],
+                    "apiVersions": ["v1"],
+                    "operations": ["CREATE", "UPDATE"],
+                    "resources": [f"{kind}s"],
+                }
+            ],
+            "failurePolicy": "Ignore",
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }
+        for kind in KINDS_WITH_WEBHOOKS
     ]
 
 
@@ -140,9 +204,11 @@ def test_the_deployment_is_upstreams_in_what_others_rely_on():
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": 8081}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8081}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert {"containerPort": 9443, "name": "webhook-server", "protocol": "TCP"} in container["ports"]
+    assert "volumes" not in template["spec"], "the certificate is served from memory"
 
 
-def test_prometheus_finds_the_metrics():
+def test_prometheus_finds_the_metrics_and_the_api_server_the_webhooks():
     service = documents(files()["base/service.yaml"])[0]
     assert service["metadata"]["annotations"] == {
         "prometheus.io/path": "/metrics",
@@ -150,7 +216,10 @@ def test_prometheus_finds_the_metrics():
         "prometheus.io/port": "8080",
     }
     assert service["spec"]["selector"] == {"control-plane": "kubeflow-training-operator"}
-    assert service["spec"]["ports"] == [{"name": "monitoring-port", "port": 8080, "targetPort": 8080}]
+    assert service["spec"]["ports"] == [
+        {"name": "monitoring-port", "port": 8080, "targetPort": 8080},
+        {"name": "webhook-server", "port": 443, "protocol": "TCP", "targetPort": 9443},
+    ]
 
 
 def built(kubectl: str, overlay: str) -> list[Any]:
@@ -165,13 +234,33 @@ def test_overlays_can_be_built(kubectl: str, overlay: str):
     names = {(item["kind"], item["metadata"]["name"]) for item in built(kubectl, overlay)}
     assert {("Deployment", "training-operator"), ("CustomResourceDefinition", "pytorchjobs.kubeflow.org")} <= names
     assert (("Namespace", "kubeflow") in names) == (overlay in {".", "overlays/standalone"})
+    called = [
+        webhook["clientConfig"]["service"]["namespace"]
+        for item in built(kubectl, overlay)
+        for webhook in item.get("webhooks", ())
+    ]
+    count = 0 if overlay == "overlays/namespaced" else len(KINDS_WITH_WEBHOOKS)
+    assert called == ["default" if overlay == "base" else "kubeflow"] * count
+
+
+def test_webhooks_can_be_required_in_any_namespace(kubectl: str, tmp_path: Path):
+    shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
+    own: Json = {"namespace": "mine", "resources": ["manifests/base"], "components": [f"manifests/{REQUIRED}"]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(own), encoding="utf-8")
+    objects = built(kubectl, str(tmp_path))
+    webhooks = next(item for item in objects if item["kind"] == "ValidatingWebhookConfiguration")["webhooks"]
+    assert {webhook["failurePolicy"] for webhook in webhooks} == {"Fail"}
+    assert {webhook["clientConfig"]["service"]["namespace"] for webhook in webhooks} == {"mine"}
+    assert len(webhooks) == len(KINDS_WITH_WEBHOOKS)
 
 
 def test_a_namespaced_installation_has_no_right_beyond_its_namespace(kubectl: str):
     objects = built(kubectl, "overlays/namespaced")
-    assert not {item["kind"] for item in objects} & {"ClusterRole", "ClusterRoleBinding"}
+    spread = {"ClusterRole", "ClusterRoleBinding", "ValidatingWebhookConfiguration"}
+    assert not {item["kind"] for item in objects} & spread
+    assert not any("secrets" in rule["resources"] for item in objects for rule in item.get("rules", ()))
     role = next(item for item in objects if item["kind"] == "Role" and item["metadata"]["name"] == "training-operator")
     assert role["rules"] == rules()
     deployment = next(item for item in objects if item["kind"] == "Deployment")
     command = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert command == ["/manager", "--namespace=$(MY_POD_NAMESPACE)"]
+    assert command == ["/manager", "--namespace=$(MY_POD_NAMESPACE)", "--webhook-server-port=0"]

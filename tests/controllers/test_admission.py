@@ -84,13 +84,15 @@ NAME = (
     "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
     "'[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
-COMMON = [
+COMMON: list[tuple[str, Any, str]] = [
     ("/metadata/name", "0-test", f'metadata.name: Invalid value: "0-test": should match: {NAME}'),
     (
         "/spec/runPolicy/managedBy",
         "other-job-controller",
-        'spec.runPolicy.managedBy: Unsupported value: "other-job-controller": supported values: '
-        '"kueue.x-k8s.io/multikueue", "kubeflow.org/training-operator"',
+        (
+            'spec.runPolicy.managedBy: Unsupported value: "other-job-controller": supported values: '
+            '"kueue.x-k8s.io/multikueue", "kubeflow.org/training-operator"'
+        ),
     ),
     ("/spec/{map}", None, f"{MAP}: Required value: must be required"),
     (
@@ -101,8 +103,10 @@ COMMON = [
     (
         "template/spec/containers",
         [],
-        f"[{TEMPLATE}: Required value: must be specified, "
-        f"{TEMPLATE}: Required value: must have at least one container with name {{container}}]",
+        (
+            f"[{TEMPLATE}: Required value: must be specified, "
+            f"{TEMPLATE}: Required value: must have at least one container with name {{container}}]"
+        ),
     ),
     ("template/spec/containers/0/image", "", f"{TEMPLATE}[0].image: Required value: must be required"),
     (
@@ -115,8 +119,10 @@ COMMON = [
     (
         "restartPolicy",
         "Sometimes",
-        f'{MAP}[Worker].restartPolicy: Unsupported value: "Sometimes": '
-        'supported values: "Always", "OnFailure", "Never", "ExitCode"',
+        (
+            f'{MAP}[Worker].restartPolicy: Unsupported value: "Sometimes": '
+            'supported values: "Always", "OnFailure", "Never", "ExitCode"'
+        ),
     ),
     (
         "/spec/runPolicy/cleanPodPolicy",

@@ -36,6 +36,7 @@ PLURALS = {
     "RoleBinding": "rolebindings",
     "Deployment": "deployments",
     "Service": "services",
+    "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
 }
 # Mounts the service account files where in-cluster configuration reads them, in a private mount namespace.
 AS_IN_A_POD = """
@@ -207,7 +208,7 @@ def test_as_installed(control_plane: ControlPlane, quiet_world: World, alone: No
     assert "orbidden" not in operator.text()
     lease = control_plane.api("GET", f"/apis/coordination.k8s.io/v1/namespaces/{home}/leases").body["items"]
     assert [one["spec"]["leaseDurationSeconds"] for one in lease] == [15]
-    assert memory < 60, f"{memory:.0f} MiB at rest"
+    assert memory < 70, f"{memory:.0f} MiB at rest"
 
 
 def test_in_one_namespace_without_any_cluster_role(

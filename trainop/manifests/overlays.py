@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import yaml
 
-from trainop.manifests.names import NAME, NAMESPACE, RBAC
+from trainop.controllers.admission import CONFIGURATION
+from trainop.manifests.names import NAME, NAMESPACE, RBAC, WEBHOOK_ROLE
 from trainop.manifests.text import to_yaml
 from trainop.runtime.objects.metadata import Json
+from trainop.runtime.webhook.injection import VALIDATING_WEBHOOK_CONFIGURATIONS as WEBHOOKS
 
 
 def kustomization(resources: Sequence[str], *, namespace: str = "", images: Sequence[Json] = ()) -> Json:
@@ -21,25 +23,34 @@ def kustomization(resources: Sequence[str], *, namespace: str = "", images: Sequ
     }
 
 
+def component(patches: Sequence[Json]) -> Json:
+    """A part of a kustomization that others include under `components`."""
+    return {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component", "patches": list(patches)}
+
+
+def json_patch(target: Json, operations: Sequence[Json]) -> Json:
+    return {"target": target, "patch": yaml.safe_dump(list(operations), width=120, sort_keys=False)}
+
+
 def namespaced_kustomization() -> Json:
-    """An installation with permissions only in its own namespace. The CRDs must be applied by an administrator."""
-    no_cluster_role = [
-        {"patch": to_yaml({**item, "$patch": "delete"})}
-        for item in (
-            {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": {"name": NAME}}
-            for kind in ("ClusterRole", "ClusterRoleBinding")
-        )
+    """An installation with permissions only in its own namespace, without webhooks, whose configuration is
+    cluster-scoped. The CRDs must be applied by an administrator."""
+    left_out = [
+        (RBAC, "ClusterRole", NAME),
+        (RBAC, "ClusterRoleBinding", NAME),
+        (RBAC, "Role", WEBHOOK_ROLE),
+        (RBAC, "RoleBinding", WEBHOOK_ROLE),
+        (WEBHOOKS.group, WEBHOOKS.kind, CONFIGURATION),
     ]
-    own_namespace = {
-        "op": "add",
-        "path": "/spec/template/spec/containers/0/command/1",
-        "value": "--namespace=$(MY_POD_NAMESPACE)",
-    }
-    one_namespace = {
-        "target": {"kind": "Deployment", "name": NAME},
-        "patch": yaml.safe_dump([own_namespace], width=120),
-    }
+    deletions = [
+        {"patch": to_yaml({"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": name}, "$patch": "delete"})}
+        for group, kind, name in left_out
+    ]
+    flags = [
+        {"op": "add", "path": "/spec/template/spec/containers/0/command/1", "value": flag}
+        for flag in ("--webhook-server-port=0", "--namespace=$(MY_POD_NAMESPACE)")
+    ]
     return {
         **kustomization(["../../base", "role.yaml"], namespace=NAMESPACE),
-        "patches": [*no_cluster_role, one_namespace],
+        "patches": [*deletions, json_patch({"kind": "Deployment", "name": NAME}, flags)],
     }

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from trainop.controllers.admission import CONFIGURATION
 from trainop.engine.framework import GROUP
-from trainop.manifests.names import NAME, RBAC
+from trainop.manifests.names import LEASES_ROLE, NAME, RBAC, WEBHOOK_ROLE, WEBHOOK_SECRET
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import EVENTS, LEASES, PODS, SERVICES, Resource
+from trainop.runtime.objects.resource import EVENTS, LEASES, PODS, SECRETS, SERVICES, Resource
+from trainop.runtime.webhook.injection import VALIDATING_WEBHOOK_CONFIGURATIONS
 
 _AGGREGATION = "rbac.authorization.kubeflow.org/aggregate-to-kubeflow-"
 
 
-def _rule(resources: Iterable[Resource | str], verbs: str, group: str | None = None) -> Json:
+def _rule(resources: Iterable[Resource | str], verbs: str, group: str | None = None, name: str = "") -> Json:
     listed = list(resources)
     found = next((resource.group for resource in listed if isinstance(resource, Resource)), "")
     names = [resource.plural if isinstance(resource, Resource) else resource for resource in listed]
-    return {"apiGroups": [found if group is None else group], "resources": names, "verbs": verbs.split()}
+    rule = {"apiGroups": [found if group is None else group], "resources": names, "verbs": verbs.split()}
+    return {**rule, "resourceNames": [name]} if name else rule
 
 
 def rules() -> list[Json]:
@@ -57,7 +60,9 @@ def _binding(kind: str, name: str, namespace: str | None) -> Json:
 
 
 def cluster_role() -> Json:
-    return _role("ClusterRole", NAME, rules())
+    """The permissions in all namespaces, and to write the CA into the operator's own webhook configuration."""
+    injection = _rule([VALIDATING_WEBHOOK_CONFIGURATIONS], "get list watch patch", name=CONFIGURATION)
+    return _role("ClusterRole", NAME, [*rules(), injection])
 
 
 def cluster_role_binding(namespace: str | None = None) -> Json:
@@ -66,11 +71,22 @@ def cluster_role_binding(namespace: str | None = None) -> Json:
 
 def leases_role() -> Json:
     """Permissions for leader election, only in the operator's namespace."""
-    return _role("Role", f"{NAME}-leader-election", [_rule([LEASES], "get create update")])
+    return _role("Role", LEASES_ROLE, [_rule([LEASES], "get create update")])
 
 
 def leases_role_binding(namespace: str | None = None) -> Json:
-    return _binding("Role", f"{NAME}-leader-election", namespace)
+    return _binding("Role", LEASES_ROLE, namespace)
+
+
+def webhook_role() -> Json:
+    """Permissions for the Secret with the webhook certificates, only in the operator's namespace. RBAC cannot limit
+    `create` to a name."""
+    rights = [_rule([SECRETS], "get list watch update", name=WEBHOOK_SECRET), _rule([SECRETS], "create")]
+    return _role("Role", WEBHOOK_ROLE, rights)
+
+
+def webhook_role_binding(namespace: str | None = None) -> Json:
+    return _binding("Role", WEBHOOK_ROLE, namespace)
 
 
 def namespaced_role() -> Json:

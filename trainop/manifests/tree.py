@@ -19,8 +19,11 @@ from trainop.manifests.rbac import (
     namespaced_role,
     namespaced_role_binding,
     user_roles,
+    webhook_role,
+    webhook_role_binding,
 )
 from trainop.manifests.text import HEADER, to_yaml
+from trainop.manifests.webhook import required_webhooks, webhook_configuration
 from trainop.manifests.workload import deployment, namespace_object, service, service_account
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json
@@ -31,14 +34,19 @@ def files() -> dict[str, str]:
     crds = {f"{framework.resource}.yaml": crd(framework) for framework in FRAMEWORKS.values()}
     base = {
         "serviceaccount.yaml": [service_account()],
-        "rbac.yaml": [cluster_role(), cluster_role_binding(), leases_role(), leases_role_binding()],
+        "rbac.yaml": [
+            *(cluster_role(), cluster_role_binding()),
+            *(leases_role(), leases_role_binding(), webhook_role(), webhook_role_binding()),
+        ],
         "service.yaml": [service()],
         "deployment.yaml": [deployment()],
+        "webhook.yaml": [webhook_configuration()],
     }
     tree: dict[str, Sequence[Json]] = {
         "kustomization.yaml": [kustomization(["overlays/standalone"])],
         "crds/kustomization.yaml": [kustomization(sorted(crds))],
         "base/kustomization.yaml": [kustomization(["../crds", *base], images=[{"name": IMAGE, "newTag": __version__}])],
+        "components/required-webhooks/kustomization.yaml": [required_webhooks()],
         "overlays/standalone/kustomization.yaml": [
             kustomization(["../../base", "namespace.yaml"], namespace=NAMESPACE)
         ],
@@ -55,11 +63,13 @@ def files() -> dict[str, str]:
 
 def stream(namespace: str, image: str) -> list[Json]:
     """All objects of an installation in `namespace`, in the order in which they can be applied."""
-    placed = [service_account(), leases_role(), leases_role_binding(namespace), service(), deployment(image)]
+    roles = [leases_role(), leases_role_binding(namespace), webhook_role(), webhook_role_binding(namespace)]
+    placed = [service_account(), *roles, service(), deployment(image)]
     return [
         namespace_object(namespace),
         *(crd(framework) for framework in FRAMEWORKS.values()),
         cluster_role(),
         cluster_role_binding(namespace),
         *({**item, "metadata": {**item["metadata"], "namespace": namespace}} for item in placed),
+        webhook_configuration(namespace),
     ]

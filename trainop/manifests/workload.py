@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainop.manifests.names import IMAGE, LABELS, METRICS_PORT, NAME, PROBE_PORT
+from trainop.manifests.names import IMAGE, LABELS, METRICS_PORT, NAME, PROBE_PORT, WEBHOOK_PORT
 from trainop.runtime.objects.metadata import Json
 
 
@@ -15,18 +15,21 @@ def namespace_object(name: str) -> Json:
 
 
 def service() -> Json:
-    """The Service for scraping metrics."""
+    """The Service for scraping metrics and for webhooks."""
     annotations = {
         "prometheus.io/path": "/metrics",
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(METRICS_PORT),
     }
-    port = {"name": "monitoring-port", "port": METRICS_PORT, "targetPort": METRICS_PORT}
+    ports = [
+        {"name": "monitoring-port", "port": METRICS_PORT, "targetPort": METRICS_PORT},
+        {"name": "webhook-server", "port": 443, "protocol": "TCP", "targetPort": WEBHOOK_PORT},
+    ]
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": NAME, "labels": {"app": NAME}, "annotations": annotations},
-        "spec": {"type": "ClusterIP", "selector": dict(LABELS), "ports": [port]},
+        "spec": {"type": "ClusterIP", "selector": dict(LABELS), "ports": ports},
     }
 
 
@@ -67,7 +70,10 @@ def _container(image: str) -> Json:
             from_field("MY_POD_NAME", "metadata.name"),
             from_field("MY_POD_UID", "metadata.uid"),
         ],
-        "ports": [{"containerPort": METRICS_PORT}],
+        "ports": [
+            {"containerPort": METRICS_PORT},
+            {"containerPort": WEBHOOK_PORT, "name": "webhook-server", "protocol": "TCP"},
+        ],
         "livenessProbe": probe("/healthz", 15, 20),
         "readinessProbe": probe("/readyz", 10, 15),
         "securityContext": {
