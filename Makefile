@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-kubectl simulate frameworks coverage lint type contracts format manifests manifests-check docs dist test-wheel site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl simulate frameworks coverage lint type contracts format manifests manifests-check docs dist test-wheel site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -47,6 +47,10 @@ test-busy: $(READY)  ## all tests beside a busy loop on each processor; TARGET=t
 test-user: $(READY)  ## all tests as an ordinary user, in a private copy of this folder (as root, on Linux)
 	@$(BIN)/python -m e2e.cluster build
 	@$(BIN)/python -m e2e.as_user -m pytest -p no:cacheprovider --numprocesses=$(PROCESSES) --dist=loadfile
+
+test-webhooks: $(READY)  ## webhooks on a real kube-apiserver, with a change of the CA while jobs are created
+	@$(BIN)/python -m e2e.cluster build
+	@$(BIN)/pytest --slow tests/server/test_webhooks.py tests/server/test_webhook_operators.py
 
 test-kubectl: $(READY)  ## the README's tour and a table of commands, also with kubectl 1.33 (built once, some minutes)
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl kubectl-1.33

@@ -38,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cases", action="store_true", help="run only tests of acceptance cases, report each, and fail below the floor"
     )
+    parser.addoption("--slow", action="store_true", help="run also the tests that are marked as slow")
     parser.addoption("--cases-floor", action="store_true", help="the same, and make what is reached the floor")
 
 
@@ -61,6 +62,9 @@ def carried(item: pytest.Item) -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     clauses = {item: carried(item) for item in items}
+    if not config.option.slow:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
     if config.option.cases:
         config.hook.pytest_deselected(items=[item for item in items if not clauses[item]])
         items[:] = [item for item in items if clauses[item]]

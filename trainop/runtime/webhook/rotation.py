@@ -132,8 +132,9 @@ class CertificateRotation:
     async def run(self) -> None:
         self._controller.queue.add(self._key)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._cache.run(), name="certificates cache")
             tasks.create_task(self._controller.run(), name="certificates")
+            await self._rotator.succeeded.wait()  # without permissions, watches would only fail
+            tasks.create_task(self._cache.run(), name="certificates cache")
 
 
 class _Rotator:
@@ -155,8 +156,9 @@ class _Rotator:
         """The bundle that all configurations contain, and the monotonic time of its confirmation."""
         self._reported_missing: set[Configuration] = set()
         self._reported_forbidden = ""
+        self.succeeded = asyncio.Event()
         self.settled = False
-        """The first attempt has ended, in success or for lack of permissions."""
+        """The first attempt has succeeded, or has failed for lack of permissions."""
 
     async def reconcile(self, key: Key) -> Result:
         try:
@@ -193,6 +195,7 @@ class _Rotator:
         self._serve(desired)
         await self._inject(reading, desired.bundle)
         self.settled = True
+        self.succeeded.set()
         return Result(requeue_after=self._requeue_after(desired, now))
 
     async def _read_secret(self, key: Key) -> Json | None:

@@ -1,0 +1,174 @@
+"""What users see of the admission webhooks: the operator process is called by a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from e2e.cluster.controlplane import ControlPlane
+from tests.runtime.authority import cert_controller_pairs, secret_data
+from tests.server.conftest import NUMBERS
+from tests.server.kinds import ROWS, KindWorld
+from tests.server.process import Operator
+from tests.server.webhooks import (
+    CONFIGURATIONS,
+    DENIED,
+    JSON_PATCH,
+    NAME,
+    Answered,
+    Webhooks,
+    try_job,
+)
+from tests.server.world import JOBS, MERGE, Json, World, replicas
+from trainop.operator import FRAMEWORKS
+
+
+@pytest.fixture(scope="module")
+def served(
+    control_plane: ControlPlane, shared_operator: Operator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Webhooks]:
+    """An operator whose webhooks are required, for all tests that only ask it."""
+    if shared_operator.running:
+        shared_operator.end()
+    world = World(control_plane.api, f"hooks{next(NUMBERS)}")
+    installed = Webhooks(world)
+    operator = Operator(
+        tmp_path_factory.mktemp("operator") / "operator.log",
+        f"--kubeconfig={control_plane.kubeconfig}",
+        "--enable-scheme=tfjob",
+        environment=installed.environment,
+    )
+    installed.install(operator.webhook_port, "Fail")
+    operator.start()
+    installed.wait_called()
+    yield installed
+    operator.end()
+    installed.remove()
+
+
+def kind_world(served: Webhooks, kind: str) -> KindWorld:
+    return KindWorld(served.world.api, FRAMEWORKS[kind], served.world.namespace)
+
+
+def submit(served: Webhooks, stage: KindWorld, roles: Json, name: str = "j", **spec: object) -> Answered:
+    return served.send("POST", f"{stage.jobs}?dryRun=All", stage.body(name, roles, **spec))
+
+
+def denial(kind: str, message: str) -> str:
+    return DENIED.format(kind=kind.lower(), message=message)
+
+
+@pytest.mark.case("job-engine-37", "abd")
+@pytest.mark.case("frameworks-v1-22", "gh")
+@pytest.mark.parametrize("kind", FRAMEWORKS)
+def test_every_kind_is_validated_also_those_that_are_not_enabled(served: Webhooks, kind: str):
+    stage, row = kind_world(served, kind), ROWS[kind]
+    role = next(iter(row.counts))
+    at = f"spec.{stage.framework.replica_specs}[{role}].template.spec.containers"
+    good = {type_: stage.role(count) for type_, count in row.counts.items()}
+    assert submit(served, stage, good).status == 201
+    bad = submit(served, stage, good, "0-test")
+    start = denial(kind, 'metadata.name: Invalid value: "0-test": should match: a DNS-1035 label must consist of')
+    assert (bad.status, bad.body["reason"], bad.message.startswith(start)) == (403, "Forbidden", True), bad
+    other = submit(served, stage, good, runPolicy={"managedBy": "other-job-controller"})
+    assert 'spec.runPolicy.managedBy: Unsupported value: "other-job-controller": supported values: ' in other.message
+    imageless = submit(served, stage, {**good, role: stage.role(1, image="")})
+    assert imageless.message == denial(kind, f"{at}[0].image: Required value: must be required")
+    template: Json = {"spec": {"containers": []}}
+    empty = submit(served, stage, {**good, role: {"replicas": 1, "template": template}})
+    assert empty.message.startswith(denial(kind, f"[{at}: Required value: must be specified, {at}: Required value: "))
+    assert {answer.status for answer in (other, imageless, empty)} == {403}
+
+
+@pytest.mark.case("job-engine-37", "cefg")
+@pytest.mark.case("frameworks-v1-22", "abcde")
+@pytest.mark.case("frameworks-v1-12", "b")
+@pytest.mark.case("frameworks-v1-23", "c")
+@pytest.mark.case("frameworks-v1-29", "d")
+def test_rules_of_single_kinds(served: Webhooks):
+    torch, flow, boost = (kind_world(served, kind) for kind in ("PyTorchJob", "TFJob", "XGBoostJob"))
+    both = {"nprocPerNode": "2", "elasticPolicy": {"nProcPerNode": 2}}
+    deprecated = "spec.elasticPolicy.nProcPerNode is deprecated, use spec.nprocPerNode instead"
+    for stage, roles, spec, message, warnings in (
+        (torch, {"Master": 2}, {}, "spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1", []),
+        (torch, {"Worker": 0}, {}, "spec.pytorchReplicaSpecs[Worker].replicas: Forbidden: must be at least 1", []),
+        (
+            *(torch, {"Master": 1}, {"elasticPolicy": {}}),
+            "spec.pytorchReplicaSpecs[Worker]: Required value: must be configured if elastic policy is used",
+            [],
+        ),
+        (
+            *(torch, {"Worker": 1}, both),
+            "spec.elasticPolicy.nProcPerNode: Forbidden: must not be used with spec.nprocPerNode",
+            [deprecated],
+        ),
+        (
+            *(flow, {"Chief": 1, "Master": 1}, {}),
+            "spec.tfReplicaSpecs: Forbidden: must not have more than 1 Chief or Master role",
+            [],
+        ),
+        (boost, {"Worker": 1}, {}, "spec.xgbReplicaSpecs[Master]: Required value: must be present", []),
+    ):
+        given = {type_: stage.role(count) for type_, count in roles.items()}
+        answer = submit(served, stage, given, **spec)
+        assert (answer.status, answer.message) == (403, denial(stage.framework.kind, message))
+        assert answer.warnings == warnings
+    policy: Json = {"elasticPolicy": {"nProcPerNode": 2}}
+    warned = submit(served, torch, {"Worker": torch.role(1)}, **policy)
+    assert (warned.status, warned.warnings) == (201, [deprecated])
+    torch.create("managed", {"Worker": 1}, runPolicy={"suspend": True})
+    path = f"{torch.jobs}/managed"
+    change = {"spec": {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}}
+    answer = served.send("PATCH", path, change, MERGE)
+    text = 'spec.runPolicy.managedBy: Invalid value: "kueue.x-k8s.io/multikueue": field is immutable'
+    assert (answer.status, answer.message) == (403, denial("PyTorchJob", text))
+
+
+@contextmanager
+def without_reviews(served: Webhooks) -> Iterator[None]:
+    """No configuration, as before an upgrade."""
+    before: Json = served.world.ask("GET", f"{CONFIGURATIONS}/{NAME}")
+    served.remove()
+    served.world.wait(lambda: try_job(served.world, "0-test").status == 201, "no reviews")
+    yield
+    metadata = {name: before["metadata"][name] for name in ("name", "labels")}
+    served.world.ask("POST", CONFIGURATIONS, {**before, "metadata": metadata})
+    served.wait_called()
+
+
+def test_a_stored_job_that_is_invalid_can_be_resumed_and_released(served: Webhooks):
+    world = served.world
+    with without_reviews(served):
+        world.create_job("old", {"Master": replicas(2), "Worker": replicas(1)}, suspend=True)
+    path = f"{JOBS}/old"
+    for change in ({"metadata": {"finalizers": ["example.com/x"]}}, {"spec": {"runPolicy": {"suspend": False}}}):
+        answer = served.send("PATCH", path, change, MERGE)
+        text = "spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1 (not changed by this update)"
+        assert (answer.status, answer.warnings) == (200, [text])
+    worse = served.send("PATCH", path, {"spec": {"runPolicy": {"backoffLimit": -1}}}, MERGE)
+    text = "spec.runPolicy.backoffLimit: Invalid value: -1: must be greater than or equal to 0"
+    assert (worse.status, worse.message) == (403, denial("PyTorchJob", text))
+    assert served.send("PATCH", path, {"metadata": {"finalizers": None}}, MERGE).status == 200
+
+
+def test_bundle_and_secret_are_restored(served: Webhooks):
+    """A foreign bundle is overwritten; a configuration that is added later gets the bundle; a deleted Secret is made
+    again, and the operator serves the new certificate."""
+    world = served.world
+    authority = served.wait_injected()
+    foreign = [{"op": "replace", "path": "/webhooks/3/clientConfig/caBundle", "value": "eA=="}]
+    pem = secret_data(*cert_controller_pairs())["ca.crt"]
+    foreign[0]["value"] = pem
+    world.ask("PATCH", f"{CONFIGURATIONS}/{NAME}", foreign, JSON_PATCH)
+    assert served.wait_injected() == authority
+    served.wait_called()
+    with without_reviews(served):
+        drop = world.ask("GET", "/api/v1/namespaces/{namespace}/services/training-operator")
+        assert drop["spec"]["externalName"] == "localhost"
+    assert served.wait_injected() == authority
+    served.delete_secret()
+    world.wait(lambda: served.secret().get("ca.crt", authority) != authority, "a new CA")
+    assert served.wait_injected() != authority
+    served.wait_called()
