@@ -213,7 +213,7 @@ def test_as_installed(control_plane: ControlPlane, quiet_world: World, alone: No
     hooks.remove()
     live(quiet_world)
     live_as_any_kind(control_plane.api, quiet_world.namespace)
-    assert "orbidden" not in operator.text()
+    assert "permission denied" not in operator.text()
     lease = control_plane.api("GET", f"/apis/coordination.k8s.io/v1/namespaces/{home}/leases").body["items"]
     assert [one["spec"]["leaseDurationSeconds"] for one in lease] == [15]
     assert memory < 70, f"{memory:.0f} MiB at rest"
@@ -235,7 +235,7 @@ def test_in_one_namespace_without_any_cluster_role(
     operator = in_a_pod(namespace, flag, "--webhook-server-port=0")
     live(quiet_world)
     live_as_any_kind(control_plane.api, quiet_world.namespace)
-    assert "orbidden" not in operator.text()
+    assert "permission denied" not in operator.text()
     operator.end()
     # with webhooks, but without the permission for their certificates, it is ready too
     operator = in_a_pod(namespace, flag)

@@ -72,7 +72,8 @@ def test_a_lacking_right_is_named(  # the name in the log, the metric and an eve
     world = quiet_world
     account = Account(world, control_plane, tmp_path, verb, resource)
     pod = {"MY_POD_NAMESPACE": world.namespace, "MY_POD_NAME": "training-operator-0", "MY_POD_UID": "0-1-2"}
-    operator = make_operator(account.kubeconfig, f"--namespace={world.namespace}", "--zap-devel=false", environment=pod)
+    flags = [f"--namespace={world.namespace}", "--zap-devel=false", "--webhook-server-port=0"]
+    operator = make_operator(account.kubeconfig, *flags, environment=pod)
     operator.start(wait=False)
     world.create_job("j", {"Master": replicas(1)})
 
