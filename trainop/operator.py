@@ -141,8 +141,7 @@ def build(
     if settings.pod:
         manager.add_recorder(recorder := Recorder(reader, NAME, clock, rng=rng, metrics=metrics))
         permissions.announce = functools.partial(_record_denial, recorder, settings.pod)
-    _add_servers(manager, settings, reader, metrics)
-    _add_webhooks(manager, settings, needs, reader)
+    _add_servers(manager, settings, needs, reader)
     _add_controllers(manager, settings, needs)
     return manager
 
@@ -197,7 +196,10 @@ def _limiter(settings: Settings, clock: Clock) -> TokenBucket | None:
     return TokenBucket(clock, settings.kube_api_qps, settings.kube_api_burst or DEFAULT_BURST)
 
 
-def _add_servers(manager: Manager, settings: Settings, client: Client, metrics: JobMetrics) -> None:
+def _add_servers(manager: Manager, settings: Settings, needs: ControllerDependencies, client: Client) -> None:
+    """Adds the servers for probes, metrics and webhooks. `client` is not gated by leader election, because every
+    replica serves them."""
+    metrics = needs.metrics
     health = health_application(manager.health, manager.ready)
     probe_address = _address("health-probe-bind-address", settings.health_probe_bind_address)
     metrics_address = _address("metrics-bind-address", settings.metrics_bind_address)
@@ -210,13 +212,13 @@ def _add_servers(manager: Manager, settings: Settings, client: Client, metrics: 
     else:
         server = HttpServer("metrics", metrics_address, metrics_application(metrics.registry))
     manager.add_http(server, "metrics")
+    _add_webhooks(manager, settings, needs, client)
 
 
 def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDependencies, client: Client) -> None:
     """Adds the validation of jobs as admission webhooks, on every replica. Controllers never wait for them.
 
-    Outside a pod they are left out: the API server could not reach them by their Service. `client` is not gated by
-    leader election, because every replica maintains the certificates.
+    Outside a pod they are left out: the API server could not reach them by their Service.
     """
     if not (settings.webhook_server_port and settings.pod_namespace):
         log.info("admission webhooks are not served; jobs are validated when they are reconciled")
