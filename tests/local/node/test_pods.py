@@ -447,3 +447,18 @@ async def test_the_node_says_what_it_is(world: World) -> None:
     assert "images are not used" in ready["message"]
     assert node["status"]["capacity"]["cpu"] == str(os.cpu_count())
     assert node["metadata"]["labels"]["kubernetes.io/hostname"] == "local"
+
+
+async def test_a_volume_can_cover_the_directory_of_the_node(isolated: World) -> None:
+    """As an emptyDir at `/tmp` does if the cluster's directory is a temporary one."""
+    top = str(Path("/", isolated.directory.parts[1]))
+    name = await isolated.start(
+        "sh",
+        "-c",
+        f"ls {top}; cat /etc/hosts",
+        volumes=[{"name": "empty", "emptyDir": {}}],
+        main={"volumeMounts": [{"name": "empty", "mountPath": top}], "workingDir": "/"},
+    )
+    pod = await isolated.finish(name)
+    assert pod["status"]["phase"] == "Succeeded", pod["status"]
+    assert (await isolated.log(name)).startswith("127.0.0.1\tlocalhost\n")

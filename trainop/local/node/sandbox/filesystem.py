@@ -67,20 +67,25 @@ def assemble(mounts: list[Mount]) -> None:
     if any(not Path("/", *Path(mount.target).parts[1:2]).exists() for mount in ordered):
         _replace_root()
     linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
-    for mount in ordered:
-        _mount(mount)
+    # All sources are opened first, because a mount may cover those of later ones: an emptyDir at /tmp, for example.
+    sources = [os.open(mount.source, os.O_PATH | os.O_CLOEXEC) if mount.source else -1 for mount in ordered]
+    for mount, fd in zip(ordered, sources, strict=True):
+        _mount(mount, Path(f"/proc/self/fd/{fd}"))
+    for fd in sources:
+        if fd >= 0:
+            os.close(fd)
 
 
-def _mount(mount: Mount) -> None:
+def _mount(mount: Mount, source: Path) -> None:
+    """`source` is the opened `mount.source`; unused for a tmpfs."""
     target = Path(mount.target)
-    source = Path(mount.source)
     if not target.exists():
         _make_target(target, directory=not mount.source or source.is_dir())
     if not mount.source:
         size = f"size={mount.size}" if mount.size else ""
         linux.mount("tmpfs", mount.target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"mode=1777,{size}".rstrip(","))
-    elif not (source == target and not mount.read_only):
-        _bind(mount.source, mount.target)
+    elif not (mount.source == mount.target and not mount.read_only):
+        _bind(str(source), mount.target)
         if mount.read_only:
             _make_read_only(mount.target)
 
