@@ -18,6 +18,7 @@ from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.builtin_kinds import builtin_kinds
 from trainop.local.api.registry.crds import CrdRegistrar
 from trainop.local.api.registry.kinds import Registry
+from trainop.local.api.request.pod_streams import PodStreams
 from trainop.local.api.request.pod_subresources import PodSubresources
 from trainop.local.api.request.request_info import RequestInfo, parse_path
 from trainop.local.api.serving.http_server import HttpServer
@@ -37,7 +38,8 @@ _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 
 class _PlainRouter(Router):
     def __init__(self, backend: Backend, tables: Collection[str]) -> None:
-        super().__init__(backend, PodSubresources(backend))
+        pods = PodSubresources(backend)
+        super().__init__(backend, pods, PodStreams(backend, pods))
         self._tables = tables
 
     async def answer(self, request: Request) -> Response | Stream:

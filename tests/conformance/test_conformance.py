@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from tests.conformance import rows_background, rows_clients, rows_lists, rows_objects, rows_writes
+from tests.conformance import rows_background, rows_clients, rows_lists, rows_objects, rows_streams, rows_writes
 from tests.conformance.client import Backend, Call, Row
 
-ROWS = [*rows_objects.ROWS, *rows_lists.ROWS, *rows_writes.ROWS, *rows_clients.ROWS]
+ROWS = [*rows_objects.ROWS, *rows_lists.ROWS, *rows_writes.ROWS, *rows_clients.ROWS, *rows_streams.ROWS]
 NAMESPACES = itertools.count(1)
 
 

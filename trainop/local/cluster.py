@@ -64,6 +64,7 @@ class LocalCluster:
         node = NodeOptions(network=self._options.network)
         self.node = Node(self.client, NODE_NAME, self.directory / "node", options=node)
         self.api.log_source = self.node.open_log
+        self.api.exec_source = self.node.open_exec
         self.url = ""
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from trainop.local.node.network.loopback import LoopbackNames, ready_addresses
 from trainop.local.node.network.names import ObjectLookup, belongs_to_cluster, resolve
 from trainop.local.node.pods.context import LogStore, NodeContext, Timing
 from trainop.local.node.pods.environment import Reference
+from trainop.local.node.pods.exec_session import ExecSession
 from trainop.local.node.pods.logreader import LogOptions, read_log
 from trainop.local.node.pods.pod_manager import PodManager
 from trainop.local.node.pods.worker import retry_api_call
@@ -239,6 +240,25 @@ class Node:
             raise _api_error(400, "BadRequest", _explain_missing_log(found, container, previous=previous))
         options = LogOptions(follow, tail_lines, since, timestamps, limit_bytes)
         return read_log(log_file, options)
+
+    def open_exec(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        command: Sequence[str],
+        *,
+        stdin: bool = False,
+        stdout: bool = True,
+        stderr: bool = True,
+        tty: bool = False,
+    ) -> ExecSession:
+        """A session that runs `command` in a container. Raises `ApiError` (404, kubelet's) if that is not running."""
+        found = self._pods.store.get(Key(namespace, pod))
+        process = self._pod_manager.process(found.metadata.uid, container) if found and self._pod_manager else None
+        if process is None:
+            raise _api_error(404, "NotFound", f'unable to upgrade connection: container not found ("{container}")')
+        return ExecSession(process, command, stdin=stdin, stdout=stdout, stderr=stderr, tty=tty)
 
 
 class _ReferenceHandler:

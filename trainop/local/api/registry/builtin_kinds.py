@@ -67,7 +67,7 @@ def _core_group(backend: Backend, network: str) -> list[Kind]:
             short=("po",),
             categories=("all",),
             strategy=PodStrategy(backend),
-            subresources=("status", "log", "binding", "eviction", "ephemeralcontainers"),
+            subresources=("status", "log", "binding", "eviction", "ephemeralcontainers", "exec", "attach"),
         ),
         builtin(
             Resource("", "v1", "resourcequotas", "ResourceQuota"),

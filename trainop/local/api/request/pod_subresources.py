@@ -104,7 +104,7 @@ class PodSubresources:
         query = request.query
         pod = stored.value
         _validate_log_options(query, info.name)
-        container = _select_container(pod, query.get("container", ""), info.name)
+        container = select_container(pod, query.get("container", ""), info.name)
         if not pod["spec"].get("nodeName"):
             return Response(204, {}, b"")
         if self.log_source is None:
@@ -187,7 +187,7 @@ def _success_status(code: int) -> Response:
     return Response(code, {"content-type": "application/json"}, msgspec.json.encode(status))
 
 
-def _select_container(pod: Json, wanted: str, name: str) -> str:
+def select_container(pod: Json, wanted: str, name: str) -> str:
     """The name of the requested or only container; raises 400 as kubernetes `pkg/registry/core/pod/strategy.go`."""
     spec = pod["spec"]
     initial = [container["name"] for container in spec.get("initContainers") or []]

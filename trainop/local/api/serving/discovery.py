@@ -18,12 +18,16 @@ _SUBRESOURCE_VERBS = {
     "eviction": ("create",),
     "ephemeralcontainers": ("get", "patch", "update"),
     "token": ("create",),
+    "exec": ("create", "get"),
+    "attach": ("create", "get"),
 }
 _SUBRESOURCE_KINDS = {
     "scale": ("autoscaling", "v1", "Scale"),
     "binding": ("", "v1", "Binding"),
     "eviction": ("policy", "v1", "Eviction"),
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+    "exec": ("", "v1", "PodExecOptions"),
+    "attach": ("", "v1", "PodAttachOptions"),
 }
 
 

@@ -10,21 +10,32 @@ from aiohttp import web
 
 from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
+from trainop.local.api.request.pod_streams import Arguments, Session
+from trainop.local.api.serving.channels import handshake_error, serve_session
 from trainop.local.api.serving.tls import Certificate
+from trainop.local.api.status_errors import StatusError
 from trainop.runtime.client.transport import Request, Response, Stream
 
 Handler = Callable[[Request], Awaitable[Response | Stream]]
+Connector = Callable[[Request, Arguments], Session | Response | None]
 
+MAX_SESSIONS = 500
+"""Open sessions with containers. Each takes a process and about eight descriptors."""
 _BODY_LIMIT = 8 * 1024 * 1024
+_LINE_LIMIT = 1024 * 1024
+"""Bytes of a request line, as in Go: the URL of an exec contains its command."""
 _LOCAL_NAMES = {"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
 
 
 class HttpServer:
     """Listens on one address. Rejects requests without a valid token, and all requests of browsers."""
 
-    def __init__(self, backend: Backend, handler: Handler) -> None:
+    def __init__(self, backend: Backend, handler: Handler, connector: Connector = lambda *_: None) -> None:
+        """`connector` opens the session of a request that asks for one; `handler` answers all others."""
         self._backend = backend
         self._handler = handler
+        self._connector = connector
+        self._sessions = 0
         self._runner: web.AppRunner | None = None
         self._host = ""
 
@@ -32,7 +43,13 @@ class HttpServer:
         """Listen, with TLS if a certificate is given; returns the URL. Port 0 selects a free port."""
         application = web.Application(client_max_size=_BODY_LIMIT)
         application.router.add_route("*", "/{path:.*}", self._serve)
-        runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            application,
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=1.0,
+            max_line_size=_LINE_LIMIT,
+        )
         await runner.setup()
         self._runner, self._host = runner, host
         site = web.TCPSite(runner, host, port, ssl_context=certificate.context() if certificate else None)
@@ -49,8 +66,7 @@ class HttpServer:
 
     async def _serve(self, incoming: web.Request) -> web.StreamResponse:
         if (error := self._authenticate(incoming)) is not None:
-            body = msgspec.json.encode(error.status)
-            return web.Response(status=error.code, body=body, content_type="application/json")
+            return _error(error)
         request = Request(
             method="GET" if incoming.method == "HEAD" else incoming.method,
             path=incoming.path,
@@ -60,9 +76,13 @@ class HttpServer:
             accept=incoming.headers.get("Accept", "*/*"),
             headers={name.lower(): value for name, value in incoming.headers.items()},
         )
+        if "Upgrade" in incoming.headers:
+            opened = self._connector(request, tuple(incoming.query.items()))
+            if opened is not None:
+                return _plain(opened) if isinstance(opened, Response) else await self._serve_session(incoming, opened)
         answer = await self._handler(request)
         if isinstance(answer, Response):
-            return web.Response(status=answer.status, body=answer.body, headers=_canonical_headers(answer.headers))
+            return _plain(answer)
         response = web.StreamResponse(status=answer.status, headers=_canonical_headers(answer.headers))
         try:
             await response.prepare(incoming)
@@ -73,6 +93,18 @@ class HttpServer:
         finally:
             await answer.close()
         return response
+
+    async def _serve_session(self, incoming: web.Request, session: Session) -> web.StreamResponse:
+        if (error := handshake_error(incoming)) is not None:
+            return _error(error)
+        if self._sessions >= MAX_SESSIONS:
+            message = f"Too many requests: {MAX_SESSIONS} sessions with containers are open"
+            return _error(StatusError(429, "TooManyRequests", message, {"retryAfterSeconds": 1}))
+        self._sessions += 1
+        try:
+            return await serve_session(incoming, session)
+        finally:
+            self._sessions -= 1
 
     def _authenticate(self, incoming: web.Request) -> status_errors.StatusError | None:
         """The error of a request from a web page (403) or without a valid token (401); None if it is accepted."""
@@ -94,6 +126,16 @@ class HttpServer:
         except ValueError:
             return False
         return True
+
+
+def _plain(answer: Response) -> web.Response:
+    return web.Response(status=answer.status, body=answer.body, headers=_canonical_headers(answer.headers))
+
+
+def _error(error: StatusError) -> web.Response:
+    body = msgspec.json.encode(error.status)
+    headers = _canonical_headers(error.headers)
+    return web.Response(status=error.code, body=body, headers=headers, content_type="application/json")
 
 
 def _canonical_headers(headers: Mapping[str, str]) -> dict[str, str]:

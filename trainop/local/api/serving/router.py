@@ -13,6 +13,7 @@ from trainop.local.api.request import limits
 from trainop.local.api.request.deletes import Deleter
 from trainop.local.api.request.lists import ListOptions, list_page, parse_version, select
 from trainop.local.api.request.patching import Patcher
+from trainop.local.api.request.pod_streams import SESSIONS, Arguments, PodStreams, Session
 from trainop.local.api.request.pod_subresources import PodSubresources
 from trainop.local.api.request.render import Form, Renderer, Representation, content_type, encode, negotiate
 from trainop.local.api.request.request_info import NoSuchPathError, RequestInfo, parse_path
@@ -53,13 +54,14 @@ class BufferedStream:
 class Router:
     """Handles requests of authenticated clients; also tracks the open watches."""
 
-    def __init__(self, backend: Backend, pods: PodSubresources) -> None:
+    def __init__(self, backend: Backend, pods: PodSubresources, streams: PodStreams) -> None:
         self._backend = backend
         self._writer = Writer(backend)
         self._patcher = Patcher(backend, self._writer)
         self._scaler = ScaleSubresource(backend, self._writer)
         self._deleter = Deleter(backend)
         self._pods = pods
+        self._streams = streams
         self._documents = OpenApiDocuments(backend.registry)
         self._watches: dict[Watch, None] = {}
 
@@ -76,6 +78,16 @@ class Router:
             return error_response(error)
         except NoSuchPathError:
             return Response(404, _TEXT, b"404 page not found\n")
+
+    def connect(self, request: Request, arguments: Arguments) -> Session | Response | None:
+        """The session of a request that asks for one, else the error; None for a path without sessions."""
+        try:
+            info = parse_path(self._backend.registry, request.path)
+            return self._streams.connect(info, request.method, arguments) if info.subresource in SESSIONS else None
+        except StatusError as error:
+            return error_response(error)
+        except NoSuchPathError:
+            return None
 
     def end_watches(self) -> None:
         """End all watches, at shutdown."""
@@ -125,6 +137,9 @@ class Router:
                 return self._write_response(info, request, self._scaler.answer(info, request))
             if info.subresource == "token":
                 return _json_response(issue_token(self._backend, info, request), 201)
+            if info.subresource in SESSIONS:
+                self._streams.connect(info, request.method, tuple(request.query.items()))
+                raise status_errors.bad_request("Upgrade request required")
             return await self._pods.answer(info, request)
         return self._serve_object(info, request) if info.name else self._serve_collection(info, request)
 

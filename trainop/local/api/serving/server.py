@@ -19,6 +19,7 @@ from trainop.local.api.registry.kinds import Registry
 from trainop.local.api.registry.namespaces import SYSTEM_NAMESPACES
 from trainop.local.api.registry.workloads import NoControllerEvents
 from trainop.local.api.request.deletes import Deleter
+from trainop.local.api.request.pod_streams import ExecSource, PodStreams
 from trainop.local.api.request.pod_subresources import LogSource, PodSubresources
 from trainop.local.api.serving.http_server import HttpServer
 from trainop.local.api.serving.router import BufferedStream, Router, error_response
@@ -30,7 +31,7 @@ from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES
 
-__all__ = ["ApiServer", "LogSource"]
+__all__ = ["ApiServer", "ExecSource", "LogSource"]
 
 
 class ApiServer:
@@ -70,8 +71,9 @@ class ApiServer:
         for listener in (self._crd_registrar, *self._controllers, NoControllerEvents(self._backend)):
             store.listen(listener)
         self._pods = PodSubresources(self._backend, log_source)
-        self._router = Router(self._backend, self._pods)
-        self._http = HttpServer(self._backend, self.answer)
+        self._streams = PodStreams(self._backend, self._pods)
+        self._router = Router(self._backend, self._pods, self._streams)
+        self._http = HttpServer(self._backend, self.answer, self._router.connect)
         self._open = True
         self.url = ""
         self.authority = b""
@@ -112,6 +114,15 @@ class ApiServer:
     @log_source.setter
     def log_source(self, source: LogSource | None) -> None:
         self._pods.log_source = source
+
+    @property
+    def exec_source(self) -> ExecSource | None:
+        """The source of `pods/exec`; may be set later, once the node exists."""
+        return self._streams.exec_source
+
+    @exec_source.setter
+    def exec_source(self, source: ExecSource | None) -> None:
+        self._streams.exec_source = source
 
     def transport(self) -> Transport:
         """A transport within this process, without authentication."""

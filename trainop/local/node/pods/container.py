@@ -133,6 +133,12 @@ class Container:
             process.kill()
             await process.ended
 
+    @property
+    def process(self) -> ContainerProcess | None:
+        """The run in which the container's command is running, if it is."""
+        running = isinstance(self.state.state, Running)
+        return self._process if running else None
+
     def kill(self) -> None:
         """Sends SIGKILL to all processes of the container, regardless of any grace period."""
         if self._process is not None:

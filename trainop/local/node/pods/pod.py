@@ -18,7 +18,7 @@ from trainop.local.node.pods.stopping import StopSignal
 from trainop.local.node.pods.volumes import VolumeDirectory, VolumeError, volume_references
 from trainop.local.node.sandbox.bridge import HUB_ADDRESS
 from trainop.local.node.sandbox.filesystem import Mount
-from trainop.local.node.sandbox.sandbox import SandboxError
+from trainop.local.node.sandbox.sandbox import ContainerProcess, SandboxError
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects.metadata import Json
 
@@ -75,6 +75,11 @@ class Pod:
             address=self.placement.pod_ip,
             host_address=self.placement.host_ip,
         )
+
+    def process(self, container: str) -> ContainerProcess | None:
+        """The process of a running container; None if it is not running."""
+        found = [one for one in [*self._inits, *self._containers] if one.spec["name"] == container]
+        return found[0].process if found else None
 
     @property
     def final(self) -> bool:

@@ -18,6 +18,7 @@ from trainop.local.node.pods.context import NodeContext
 from trainop.local.node.pods.environment import Placement, Reference
 from trainop.local.node.pods.status import ContainerState, PodState, Terminated, pod_status
 from trainop.local.node.pods.worker import PodWorker, complete_deletion, retry_api_call, write_status
+from trainop.local.node.sandbox.sandbox import ContainerProcess
 from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import parse_timestamp
 from trainop.runtime.events.recorder import Recorder
@@ -74,6 +75,11 @@ class PodManager:
         for worker in self._workers.values():
             if worker.uses(reference, namespace):
                 self._spawn(worker.refresh())
+
+    def process(self, uid: str, container: str) -> ContainerProcess | None:
+        """The process of a running container of the pod with this UID; None if it is not running."""
+        worker = self._workers.get(uid)
+        return worker.process(container) if worker else None
 
     def begin_shutdown(self) -> tuple[int, float]:
         """Graceful node shutdown: terminates all pods and starts no new ones.

@@ -16,6 +16,7 @@ from trainop.local.node.pods.environment import Placement, Reference
 from trainop.local.node.pods.pod import DEFAULT_GRACE_PERIOD, SHUTDOWN, Pod
 from trainop.local.node.pods.status import pod_status
 from trainop.local.node.pods.volumes import volume_references
+from trainop.local.node.sandbox.sandbox import ContainerProcess
 from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ApiError, ConflictError, ForbiddenError, InvalidError, NotFoundError
 from trainop.runtime.objects.metadata import Json
@@ -100,6 +101,10 @@ class PodWorker:
     def final(self) -> bool:
         """Whether no process of the pod is running or will be started."""
         return self._pod.final
+
+    def process(self, container: str) -> ContainerProcess | None:
+        """The process of a running container; None if it is not running."""
+        return self._pod.process(container)
 
     @property
     def grace(self) -> float:

@@ -7,19 +7,23 @@ communicates with the agent over one channel. Messages to the agent:
     {"event": "start-failed", "code": int, "message": str}    the command could not be started; last message
     {"event": "exited", "code": int}                          the command has exited (128+N for signal N) and all
                                                               processes of the container are gone; last message
-    {"event": "exec-exited", "id": int, "code": int}          a command started by `exec` has exited
+    {"event": "exec-started", "id": int}                      a command is running beside the container's own
+    {"event": "exec-exited", "id": int, "code": int}          it has exited; with `message` if it could not be started
 
 Messages from the agent: {"op": "signal", "number": int}, {"op": "kill"}, {"op": "kill-exec", "id": int}, and
-{"op": "exec", "id": int, "argv": [...]} with descriptors for stdin, stdout and stderr. End-of-file acts as `kill`.
+{"op": "exec", "id": int, "argv": [...], "tty": bool} with descriptors for stdin, stdout and stderr, which with `tty`
+are a terminal. End-of-file acts as `kill`.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import socket
 import subprocess
+import termios
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -70,15 +74,16 @@ class ContainerInit:
         self.channel.send({"event": "started", "pid": self._main})
         return True
 
-    def _spawn(self, argv: Sequence[str], stdin: int, output: int, errors: int) -> int:
+    def _spawn(self, argv: Sequence[str], stdin: int, output: int, errors: int, *, tty: bool = False) -> int:
         process = subprocess.Popen(  # noqa: S603  # a container's command is the user's own
             argv,
-            env=self.environment,
+            env={"TERM": "xterm", **self.environment} if tty else self.environment,
             cwd=self.directory,
             stdin=stdin,
             stdout=output,
             stderr=errors,
             start_new_session=True,
+            preexec_fn=_take_terminal if tty else None,  # noqa: PLW1509  # this process is single-threaded
         )
         process.returncode = 0  # reaped by `_reap`: Popen must not call wait(2) for it
         return process.pid
@@ -115,18 +120,20 @@ class ContainerInit:
                 self._execute(message, fds)
             case "kill-exec":
                 for pid in [pid for pid, number in self._execs.items() if number == message["id"]]:
-                    with suppress(ProcessLookupError):
+                    processes.kill_tree([pid])
+                    with suppress(ProcessLookupError):  # of its group, those whose parent had exited
                         os.killpg(pid, signal.SIGKILL)
 
     def _execute(self, message: Message, fds: list[int]) -> None:
         stdin, output, errors = fds
         try:
-            pid = self._spawn(message["argv"], stdin, output, errors)
+            pid = self._spawn(message["argv"], stdin, output, errors, tty=message["tty"])
         except (OSError, ValueError) as error:
             details = describe_start_error(error, message["argv"], self.directory)
             self.channel.send({"event": "exec-exited", "id": message["id"], **details})
         else:
             self._execs[pid] = message["id"]
+            self.channel.send({"event": "exec-started", "id": message["id"]})
         finally:
             for fd in fds:
                 os.close(fd)
@@ -150,6 +157,11 @@ class ContainerInit:
             if pid == self._main:
                 code = os.waitstatus_to_exitcode(status)
                 self._code = code if code >= 0 else 128 - code
+
+
+def _take_terminal() -> None:
+    """Makes stdin the controlling terminal of the calling process, which leads a new session."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def describe_start_error(error: OSError | ValueError, argv: Sequence[str], directory: str) -> dict[str, Any]:

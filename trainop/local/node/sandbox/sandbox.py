@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal, TypeAlias
 
@@ -49,6 +49,34 @@ class Exit:
     start_error: str = ""
 
 
+class Execution:
+    """A command that runs in a container beside the container's own.
+
+    `started` resolves once the command runs or could not be started; the descriptors given to it may then be closed.
+    `exited` resolves with the exit code, which is that of SIGKILL if the container has ended.
+    """
+
+    def __init__(self, kill: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.exited: asyncio.Future[Exit] = loop.create_future()
+        self._kill = kill
+
+    def kill(self) -> None:
+        """Sends SIGKILL to the command and its descendants, unless it has exited."""
+        if not self.exited.done():
+            self._kill()
+
+    def on_start(self) -> None:
+        if not self.started.done():
+            self.started.set_result(None)
+
+    def on_exit(self, exit_status: Exit) -> None:
+        self.on_start()
+        if not self.exited.done():
+            self.exited.set_result(exit_status)
+
+
 class ContainerProcess:
     """One run of a container.
 
@@ -60,7 +88,7 @@ class ContainerProcess:
         self.started: asyncio.Future[bool] = loop.create_future()
         self.ended: asyncio.Future[Exit] = loop.create_future()
         self._exit = Exit(KILLED)  # default if the init was killed before it sent an exit code
-        self._execs: dict[int, asyncio.Future[int]] = {}
+        self._execs: dict[int, Execution] = {}
         self._ids = itertools.count(1)
         self._link = Link(sock, self._on_message, self._on_close)
 
@@ -76,24 +104,30 @@ class ContainerProcess:
         """Closes the channel, which kills the container; `ended` resolves at once."""
         self._link.close()
 
+    def start(self, argv: Sequence[str], stdin: int, stdout: int, stderr: int, *, tty: bool = False) -> Execution:
+        """Starts `argv` in the container; with `tty`, the descriptors are a terminal, which it gets as its own.
+
+        The descriptors must stay open until `Execution.started` has resolved. Raises `SandboxError` if the container
+        has ended.
+        """
+        if self.ended.done():
+            raise SandboxError("the container has ended")
+        id_ = next(self._ids)
+        execution = self._execs[id_] = Execution(lambda: self._link.send({"op": "kill-exec", "id": id_}))
+        self._link.send({"op": "exec", "id": id_, "argv": list(argv), "tty": tty}, (stdin, stdout, stderr))
+        return execution
+
     async def execute(self, argv: Sequence[str], stdin: int, stdout: int, stderr: int) -> int:
         """Runs `argv` in the container and returns its exit code; cancellation kills it.
 
         The caller may close the descriptors when this returns. Raises `SandboxError` if the container has ended.
         """
-        if self.ended.done():
-            raise SandboxError("the container has ended")
-        id_ = next(self._ids)
-        reply: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._execs[id_] = reply
-        self._link.send({"op": "exec", "id": id_, "argv": list(argv)}, (stdin, stdout, stderr))
+        execution = self.start(argv, stdin, stdout, stderr)
         try:
-            return await reply
+            return (await asyncio.shield(execution.exited)).code
         except asyncio.CancelledError:
-            self._link.send({"op": "kill-exec", "id": id_})
+            execution.kill()
             raise
-        finally:
-            self._execs.pop(id_, None)
 
     def _on_message(self, message: Message, _: list[int]) -> None:
         match message["event"]:
@@ -103,13 +137,15 @@ class ContainerProcess:
                 self._exit = Exit(message["code"], message["message"])
             case "exited":
                 self._exit = Exit(message["code"])
-            case "exec-exited" if (reply := self._execs.get(message["id"])) is not None and not reply.done():
-                reply.set_result(message["code"])
+            case "exec-started" if (execution := self._execs.get(message["id"])) is not None:
+                execution.on_start()
+            case "exec-exited" if (execution := self._execs.pop(message["id"], None)) is not None:
+                execution.on_exit(Exit(message["code"], message.get("message", "")))
 
     def _on_close(self) -> None:
-        for reply in self._execs.values():
-            if not reply.done():
-                reply.set_exception(SandboxError("the container has ended"))
+        for execution in self._execs.values():
+            execution.on_exit(Exit(KILLED))
+        self._execs.clear()
         if not self.started.done():
             self.started.set_result(False)
         if not self.ended.done():

@@ -1,0 +1,88 @@
+"""`kubectl exec`, `cp` and `attach` on a local cluster: the commands a user types, with their exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.needs import KUBECTLS, need_program
+from tests.patience import PATIENCE
+from trainop.local.cluster import ClusterOptions, LocalCluster
+from trainop.runtime.objects.resource import PODS
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(ClusterOptions(directory=tmp_path / "cluster")) as found:
+        container = {"name": "main", "image": "none", "command": ["sleep", "3600"]}
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
+        await found.client.create(PODS, {"metadata": {"name": "p", "namespace": "default"}, "spec": spec})
+        yield found
+
+
+class Shell:
+    def __init__(self, cluster: LocalCluster, kubectl: str, folder: Path) -> None:
+        self._cluster = cluster
+        self._environment = {
+            "HOME": str(folder),
+            "PATH": f"{Path(kubectl).parent}:{os.environ['PATH']}",
+            "KUBECONFIG": str(cluster.kubeconfig),
+        }
+
+    async def __call__(self, command: str, sent: bytes = b"") -> tuple[int, bytes, str]:
+        """The exit code, stdout and stderr of a line."""
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_shell(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, env=self._environment
+        )
+        async with asyncio.timeout(PATIENCE):
+            out, errors = await process.communicate(sent)
+        return process.returncode or 0, out, errors.decode()
+
+
+@pytest.mark.parametrize("kubectl", KUBECTLS)
+async def test_kubectl(kubectl: str, cluster: LocalCluster, tmp_path: Path):
+    shell = Shell(cluster, need_program(kubectl), tmp_path)
+    code, _, errors = await shell("kubectl wait --for=condition=Ready pod/p --timeout=60s")
+    assert code == 0, errors
+
+    assert await shell("kubectl exec p -- sh -c 'echo out; echo err >&2; exit 3'") == (
+        3,
+        b"out\n",
+        "err\ncommand terminated with exit code 3\n",
+    )
+    data = os.urandom(3_000_000)
+    assert await shell("kubectl exec -i p -- cat", data) == (0, data, "")
+    code, _, errors = await shell("kubectl exec p -- no-such-command")
+    assert (code, '"no-such-command": executable file not found' in errors) == (1, True)
+    code, _, errors = await shell("kubectl exec none -- true")
+    assert (code, errors) == (1, 'Error from server (NotFound): pods "none" not found\n')
+    code, _, errors = await shell("KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false kubectl exec p -- true")
+    assert (code, "over WebSockets only" in errors) == (1, True)
+
+    (tmp_path / "sent").write_bytes(data)
+    sent, kept, received = (shlex.quote(str(tmp_path / name)) for name in ("sent", "kept", "received"))
+    code, _, errors = await shell(f"kubectl cp {sent} p:{kept} && kubectl cp p:{kept} {received}")
+    assert code == 0, errors
+    assert (tmp_path / "received").read_bytes() == data
+
+    # `script` gives kubectl a terminal, without which it asks for none
+    tty = "kubectl exec -it p -- sh -c 'test -t 0 && test -t 1 && echo terminal; exit 5'"
+    code, out, errors = await shell(f"script -qec {shlex.quote(tty)} /dev/null")
+    assert (code, b"terminal" in out) == (5, True), (out, errors)
+
+
+async def test_a_session_ends_with_the_cluster(cluster: LocalCluster, tmp_path: Path):
+    shell = Shell(cluster, need_program("kubectl"), tmp_path)
+    await shell("kubectl wait --for=condition=Ready pod/p --timeout=60s")
+    running = asyncio.create_task(shell("kubectl exec p -- sh -c 'echo up > up; sleep 3600'"))
+    await shell("kubectl exec p -- sh -c 'until [ -e up ]; do sleep 0.05; done; rm up'")
+    await shell("kubectl delete pod p --grace-period=0 --force")
+    code, _, errors = await running
+    assert (code, json.dumps(errors)) == (137, json.dumps("command terminated with exit code 137\n"))
