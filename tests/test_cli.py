@@ -153,7 +153,6 @@ def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
         (Settings(metrics_bind_address="nowhere"), "--metrics-bind-address"),
         (Settings(health_probe_bind_address=":x"), "--health-probe-bind-address"),
         (Settings(leader_elect=True), "--leader-election-namespace"),
-        (Settings(gang_scheduler_name="volcano"), "gang scheduling is not supported yet"),
         (Settings(schemes=("nope",)), "scheme nope is not supported yet"),
     ],
 )

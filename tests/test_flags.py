@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS, GangScheduler
 from trainop.engine.seen import Options
 from trainop.errors import UsageError
 from trainop.flags import HelpRequested, parse_duration, parse_flags, usage
@@ -18,7 +19,6 @@ VALUES = [
     ("health-probe-bind-address", "127.0.0.1:1", "health_probe_bind_address", "127.0.0.1:1"),
     ("leader-election-id", "mine", "leader_election_id", "mine"),
     ("enable-scheme", "tfjob", "schemes", ("tfjob",)),
-    ("gang-scheduler-name", "volcano", "gang_scheduler_name", "volcano"),
     ("namespace", "team", "namespace", "team"),
     ("controller-threads", "4", "controller_threads", 4),
     ("kube-api-qps", "12.5", "kube_api_qps", 12.5),
@@ -39,6 +39,9 @@ OPTIONS = [
     ("pytorch-init-container-image", "busybox", "pytorch_init_image", "busybox"),
     ("pytorch-init-container-max-tries", "7", "pytorch_init_max_tries", 7),
     ("service-mode", "leader", "service_mode", "leader"),
+    ("gang-scheduler-name", "Volcano", "gang", GangScheduler("volcano", VOLCANO_GROUPS)),
+    ("gang-scheduler-name", "Mine", "gang", GangScheduler("Mine", PLUGIN_GROUPS)),
+    ("gang-scheduler-name", "None", "gang", None),
     ("force-delete-after", "90s", "force_delete_after", 90.0),
 ]
 

@@ -21,6 +21,7 @@ import structlog
 import trainop
 from trainop.controllers.admission import readiness, register_kinds, rotation_options
 from trainop.controllers.counters import JobMetrics
+from trainop.controllers.gang import CrdCheck, open_gang_caches
 from trainop.controllers.wiring import ControllerDependencies, build_controller
 from trainop.engine.framework import Framework
 from trainop.engine.kind import kind_of
@@ -116,8 +117,6 @@ def build(
 ) -> Manager:
     """Builds the operator on `transport`, ready for `Manager.run`. `host` is the label of the client's metrics. Without
     `signals`, the caller stops it with `Manager.stop`. Raises `StartError`."""
-    if settings.gang_scheduler_name:
-        raise StartError(f"--gang-scheduler-name={settings.gang_scheduler_name}: gang scheduling is not supported yet")
     clock, metrics = clock or SystemClock(), metrics or JobMetrics()
     rng = rng or random.Random(secrets.randbits(64))  # noqa: S311  # jitter and names
     permissions = MissingPermissions(clock, metrics)
@@ -153,6 +152,8 @@ def _record_denial(recorder: Recorder, pod: ObjectReference, permission: Permiss
 
 def _add_controllers(manager: Manager, settings: Settings, needs: ControllerDependencies) -> None:
     manager.add_cache(needs.cache)
+    if settings.options.gang is not None:
+        manager.add(CrdCheck(open_gang_caches(settings.options.gang, needs.cache).groups), "check of the PodGroup CRD")
     for framework in enabled_frameworks(settings.schemes):
         kind = kind_of(framework, settings.options)
         recorder = Recorder(needs.client, kind.controller, needs.clock, rng=needs.rng, metrics=needs.metrics)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.seen import Options
 from trainop.errors import UsageError
 from trainop.flags import (
@@ -65,7 +66,6 @@ class Settings:
     leader_retry_period: float = 2.0
     schemes: tuple[str, ...] = ()
     """Enabled kinds, as given; empty means all."""
-    gang_scheduler_name: str = ""
     namespace: str = ""
     """The namespace to watch; empty means all."""
     controller_threads: int = 8
@@ -127,7 +127,12 @@ UPSTREAM_FLAGS = (
         "value",
         repeatable=True,
     ),
-    _text("gang-scheduler-name", "", "The scheduler for gang scheduling; empty disables it."),
+    _text(
+        "gang-scheduler-name",
+        "",
+        "The scheduler for gang scheduling: 'volcano', or the name of a scheduler with the coscheduling plugin;"
+        " empty disables it.",
+    ),
     _text("namespace", "", "The namespace to watch (env KUBEFLOW_NAMESPACE); empty means all namespaces."),
     Flag("controller-threads", 8, "Concurrent reconciles per kind.", parse_positive, "int"),
     Flag(
@@ -268,7 +273,6 @@ def _settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> Settings
         leader_renew_deadline=values["leader-elect-renew-deadline"],
         leader_retry_period=values["leader-elect-retry-period"],
         schemes=values["enable-scheme"],
-        gang_scheduler_name=values["gang-scheduler-name"],
         namespace=values["namespace"] or environ.get("KUBEFLOW_NAMESPACE", ""),
         controller_threads=values["controller-threads"],
         kube_api_qps=values["kube-api-qps"],
@@ -305,6 +309,7 @@ def _options(values: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
         pytorch_init_max_tries=values["pytorch-init-container-max-tries"],
         force_delete_after=values["force-delete-after"],
         service_mode=values["service-mode"],
+        gang=choose_scheduler(values["gang-scheduler-name"]),
     )
 
 

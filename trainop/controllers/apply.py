@@ -18,6 +18,7 @@ from prometheus_client import Counter
 from trainop.controllers.api_errors import CreateFailure, classify
 from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.companion_writer import CompanionWriter
+from trainop.controllers.group_writer import GroupWriter
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.refused_children import RefusedChild
 from trainop.controllers.report import Reporter
@@ -26,15 +27,19 @@ from trainop.engine.actions import (
     Adopt,
     Apply,
     Count,
+    CreateGroup,
     CreatePod,
     CreateService,
     Delete,
+    DeleteGroup,
     DeleteJob,
     DeletePod,
     DeleteService,
     Event,
+    GroupAction,
     Notice,
     Release,
+    UpdateGroup,
 )
 from trainop.engine.framework import OPERATOR_NAME
 from trainop.engine.kind import Kind
@@ -112,6 +117,7 @@ class Applier:
         client: Client,
         expectations: Expectations,
         report: Reporter,
+        groups: GroupWriter,
         *,
         bodies: BodyBudget | None = None,
         max_writes: int = MAX_WRITES_PER_PASS,
@@ -120,6 +126,7 @@ class Applier:
         self._client = client
         self._expectations = expectations
         self._report = report
+        self._groups = groups
         self._companions = CompanionWriter(kind, client, expectations, report)
         self._bodies = bodies or BodyBudget()
         self._max_writes = max_writes
@@ -136,6 +143,8 @@ class Applier:
                     _adoption_error(job, orphan, reason) for orphan in group if isinstance(orphan, Adopt)
                 ]
                 continue
+            if outcome.pods_wait:
+                group = [action for action in group if not isinstance(action, CreatePod)]
             if kind is _Create:
                 outcome.merge(await self._create_all(job, group, begun))
             else:
@@ -190,16 +199,22 @@ class Applier:
                 await self._delete(job, _child(job, PODS, name), uid, outcome, grace=0 if force else None)
             case DeleteService(name, uid):
                 await self._delete(job, _child(job, SERVICES, name), uid, outcome)
-            case Apply():
-                outcome.add_companion(action, await self._companions.apply(job, action))
             case Delete(resource, name, uid):
                 await self._delete(job, _child(job, resource, name), uid, outcome)
+            case Apply() | CreateGroup() | UpdateGroup() | DeleteGroup():
+                await self._write_companion(job, action, outcome)
             case Adopt():
                 await self._adopt(job, action, outcome)
             case Release():
                 await self._release(job, action, outcome)
             case DeleteJob():
                 await self._delete_job(job, outcome)
+
+    async def _write_companion(self, job: Unstructured, action: Apply | GroupAction, outcome: Outcome) -> None:
+        if isinstance(action, Apply):
+            outcome.add_companion(action, await self._companions.apply(job, action))
+        else:
+            await self._groups.carry_out(job, action, outcome)
 
     # Children: create and delete --------------------------------------------------------------------------------------
 

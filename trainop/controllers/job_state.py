@@ -63,6 +63,19 @@ class RefusedStatus:
     """Consecutive refusals."""
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedGroup:
+    """The refusal of the job's PodGroup by the API server (`GroupWriter`)."""
+
+    edition: int
+    """Identifies the spec and annotations of the job at the time."""
+    message: str
+    until: float
+    """When the write is repeated, monotonic seconds."""
+    failures: int
+    """Consecutive refusals."""
+
+
 @dataclass(slots=True)
 class JobState:
     """What the controller remembers of one job. Unused parts are None, so that an idle job costs little memory."""
@@ -70,6 +83,7 @@ class JobState:
     last_write: LastWrite | None = None
     refused_creates: RefusedCreates | None = None
     refused_status: RefusedStatus | None = None
+    refused_group: RefusedGroup | None = None
     notices: OrderedDict[str, str] | None = None
     """The last message per notice identity, least recently used first (`Reporter`)."""
     deleting: set[str] | None = None

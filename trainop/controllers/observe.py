@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from trainop.controllers.gang import GangCaches
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, selector
 from trainop.engine.kind import Kind
-from trainop.engine.seen import ChildMetadata, Options, Pod, Service, Snapshot, UnreadablePod
+from trainop.engine.seen import ChildMetadata, Options, Pod, SeenGang, Service, Snapshot, UnreadablePod
 from trainop.runtime.cache.informer import Informer
 from trainop.runtime.cache.store import Index, Store, by_controller
 from trainop.runtime.client.client import Client, Listing
@@ -69,6 +70,8 @@ class View:
     pods: Informer[Pod]
     services: Informer[Service]
     companions: Mapping[Resource, Informer[Unstructured]]
+    gang: GangCaches | None = None
+    """None: gang scheduling is off."""
 
     def job(self, key: Key) -> Unstructured | None:
         """The cached job. If it cannot be decoded completely, the decodable part, which has a `fault`."""
@@ -85,6 +88,8 @@ class View:
         store: Store[Any]
         if resource in self.companions:
             store = self.companions[resource].store
+        elif self.gang is not None and resource == self.gang.groups.resource:
+            store = self.gang.groups.store
         else:
             store = (self.pods if resource == PODS else self.services).store
         child: HasMetadata | None = store.get(key)
@@ -102,7 +107,8 @@ class View:
             for kind, store in (("Pod", self.pods.store), ("Service", self.services.store))
             if store.unreadable
         }
-        return Snapshot(job, pods, services, now, options, companions, unreadable, wall)
+        gang = self.gang.look(job) if self.gang else SeenGang()
+        return Snapshot(job, pods, services, now, options, companions, unreadable, wall, gang)
 
     def _children(self, store: Store[T], job: Unstructured) -> tuple[T, ...]:
         """The children that the job controls and those that its selector matches, without duplicates."""
@@ -126,6 +132,7 @@ async def observe_live(
     options: Options,
     *,
     wall: datetime | None = None,
+    gang: GangCaches | None = None,
 ) -> Snapshot:
     """As `View.snapshot`, but lists the children that match the job's selector from the API server, because the caches
     have missed an event. Raises API errors."""
@@ -139,7 +146,8 @@ async def observe_live(
     pods_seen, pods_not = _convert(PODS, pods, _convert_pod)
     services_seen, services_not = _convert(SERVICES, services, lambda item: msgspec.convert(item, Service))
     unreadable = {"Pod": pods_not, "Service": services_not}
-    return Snapshot(job, pods_seen, services_seen, now, options, companions, unreadable, wall)
+    seen_gang = await gang.look_live(client, job) if gang else SeenGang()
+    return Snapshot(job, pods_seen, services_seen, now, options, companions, unreadable, wall, seen_gang)
 
 
 def _convert_pod(item: Json) -> Pod:

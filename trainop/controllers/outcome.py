@@ -28,6 +28,8 @@ class Outcome:
     """The namespace's quota is exhausted, or the operator's role lacks a permission."""
     requeue_after: float | None = None
     """Seconds until the next pass at the latest; None if nothing requires one."""
+    pods_wait: bool = False
+    """The PodGroup could not be created, so that no pod may be."""
     begun: bool = False
     """The job has had pods: no refusal fails it."""
     unfinished: bool = False
@@ -68,5 +70,6 @@ class Outcome:
         self.refused_children += other.refused_children
         self.refused = self.refused or other.refused
         self.blocked |= other.blocked
+        self.pods_wait |= other.pods_wait
         if other.requeue_after is not None:
             self.wait(other.requeue_after)

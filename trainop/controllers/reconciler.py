@@ -16,6 +16,7 @@ from structlog.contextvars import bound_contextvars
 
 from trainop.controllers.api_errors import is_too_large
 from trainop.controllers.apply import Applier
+from trainop.controllers.group_writer import GroupWriter
 from trainop.controllers.job_clock import JobClock
 from trainop.controllers.job_state import JobStates
 from trainop.controllers.observe import View, observe_live
@@ -25,7 +26,16 @@ from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.refused_children import RefusedChildren
 from trainop.controllers.report import Reporter
 from trainop.controllers.statuses import StatusWriter
-from trainop.engine.actions import Apply, CreatePod, CreateService, DeletePod, Event, Plan
+from trainop.engine.actions import (
+    Apply,
+    CreateGroup,
+    CreatePod,
+    CreateService,
+    DeleteGroup,
+    DeletePod,
+    Event,
+    Plan,
+)
 from trainop.engine.seen import Options, Snapshot
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.decoding import read_object
@@ -81,6 +91,7 @@ class JobReconciler:
         owner_check: OwnerCheck,
         report: Reporter,
         applier: Applier,
+        groups: GroupWriter,
         options: Options,
         clock: Clock,
         rng: random.Random,
@@ -94,6 +105,7 @@ class JobReconciler:
         self._owner_check = owner_check
         self._report = report
         self._applier = applier
+        self._groups = groups
         self._options = options
         self._clock = clock
         self._rng = rng
@@ -167,7 +179,11 @@ class JobReconciler:
             elif due is None or due > 0:
                 wait = min(wait, CACHE_DELAY) if self._states.ensure(uid).unfinished else wait
                 return Result(requeue_after=_earliest(wait, due))
-            seen = await observe_live(self._client, self._kind, job, now, self._options, wall=wall)
+            seen = await observe_live(
+                self._client, self._kind, job, now, self._options, wall=wall, gang=self._view.gang
+            )
+        if self._view.gang is not None:
+            seen = replace(seen, gang=self._groups.with_refusal(job, seen.gang))
         return await self._carry_out(seen, self._kind.plan(seen), job.metadata.resource_version)
 
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
@@ -178,7 +194,8 @@ class JobReconciler:
             return Result(requeue_after=_earliest(wait, plan.requeue_after))
         if _creates(plan) and not await self._owner_check.confirm(job):
             return Result(requeue_after=_earliest(STALE_CACHE_RETRY, plan.requeue_after))
-        self._owner_check.expect_deleted(job, [action.uid for action in plan.actions if isinstance(action, DeletePod)])
+        leaving = [action.uid for action in plan.actions if isinstance(action, DeletePod | DeleteGroup)]
+        self._owner_check.expect_deleted(job, leaving)
         plan, refused_for = self._hold_back(job, plan)
         try:
             refused, version = await self._annotate(job, plan, version)
@@ -286,7 +303,7 @@ async def _error_of(write: Coroutine[None, None, object]) -> Exception | None:
 
 
 def _creates(plan: Plan) -> bool:
-    return any(isinstance(action, CreatePod | CreateService | Apply) for action in plan.actions)
+    return any(isinstance(action, CreatePod | CreateService | CreateGroup | Apply) for action in plan.actions)
 
 
 def _is_progress_only(plan: Plan) -> bool:

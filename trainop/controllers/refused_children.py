@@ -51,7 +51,7 @@ class RefusedChildren:
         held = state.refused_creates if state else None
         if held is None:
             return actions, None
-        if held.edition != (edition := _edition(job)):
+        if held.edition != (edition := edition_of(job)):
             held.edition, held.until, held.failures = edition, 0.0, 0
         wait = held.until - self._clock.monotonic()
         if wait <= 0:
@@ -66,7 +66,7 @@ class RefusedChildren:
         fresh: list[RefusedChild] = []
         wait: float | None = None
         for each in refused:
-            held = state.refused_creates = state.refused_creates or RefusedCreates(_edition(job))
+            held = state.refused_creates = state.refused_creates or RefusedCreates(edition_of(job))
             if wait is None:
                 wait = exponential_delay(self._rng, held.failures, base=FIRST_RETRY, cap=MAX_RETRY)
                 held.until, held.failures = self._clock.monotonic() + wait, held.failures + 1
@@ -79,7 +79,7 @@ class RefusedChildren:
         return fresh, wait
 
 
-def _edition(job: Metadata) -> int:
+def edition_of(job: Metadata) -> int:
     """Changes with the spec and with annotations of other clients, and not with the status."""
     return hash((job.generation, frozenset(item for item in job.annotations.items() if item[0] != RESTARTS)))
 

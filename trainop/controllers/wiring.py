@@ -13,6 +13,8 @@ from typing import TypeVar
 from trainop.controllers.apply import Applier
 from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.counters import JobMetrics
+from trainop.controllers.gang import GROUP_CHANGES, NoKeys, open_gang_caches
+from trainop.controllers.group_writer import GroupWriter
 from trainop.controllers.job_state import JobStates
 from trainop.controllers.observe import CHILD_INDICES, CHILD_SELECTOR, View, decode_pod, decode_service
 from trainop.controllers.own_writes import NotOwnStatus, OwnWrites
@@ -22,6 +24,7 @@ from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.report import EventRecorder, Reporter
 from trainop.controllers.routing import ChildDispatchers
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, CompanionKind
+from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Options
 from trainop.runtime.cache.cache import Cache
@@ -29,7 +32,7 @@ from trainop.runtime.cache.informer import Informer
 from trainop.runtime.client.client import Client
 from trainop.runtime.clock import Clock
 from trainop.runtime.controller.controller import Controller
-from trainop.runtime.controller.enqueue import EnqueueObject, EnqueueOwner, Pace
+from trainop.runtime.controller.enqueue import EnqueueObject, EnqueueOwner, Pace, Predicate
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.objects.metadata import HasMetadata, Key, Unstructured, decode_unstructured
 from trainop.runtime.objects.resource import PODS, SERVICES
@@ -92,7 +95,7 @@ class EnqueueJob:
         return ()
 
 
-def open_view(kind: Kind, cache: Cache) -> View:
+def open_view(kind: Kind, cache: Cache, gang: GangScheduler | None = None) -> View:
     """Opens the informers of one kind; those of pods and services are shared with all others. The job informer is
     optional: until its CRD is installed, only the controller of this kind waits."""
     return View(
@@ -101,6 +104,7 @@ def open_view(kind: Kind, cache: Cache) -> View:
         pods=cache.informer(PODS, decode_pod, label_selector=CHILD_SELECTOR, indices=CHILD_INDICES),
         services=cache.informer(SERVICES, decode_service, label_selector=CHILD_SELECTOR, indices=CHILD_INDICES),
         companions={each.resource: _open_companions(each, cache) for each in kind.companion_kinds},
+        gang=open_gang_caches(gang, cache) if gang else None,
     )
 
 
@@ -119,13 +123,14 @@ def _open_companions(kind: CompanionKind, cache: Cache) -> Informer[Unstructured
 def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventRecorder) -> Controller:
     """Builds the controller of one kind, ready to run. Events of a job or its children add the key of the job, except
     for the update that only returns the operator's own status."""
-    view = open_view(kind, needs.cache)
+    view = open_view(kind, needs.cache, needs.options.gang)
     expired = needs.metrics.controller(kind.controller).expectations_expired
     expectations = Expectations(needs.clock, expired)
     states = JobStates(expectations)
     writes = OwnWrites(needs.client, kind.resource, states, needs.clock)
     owner_check = OwnerCheck(needs.client, kind.resource, states)
     report = Reporter(kind, recorder, needs.metrics, states, pod_events=needs.pod_events)
+    groups = GroupWriter(needs.client, expectations, states, report, clock=needs.clock, rng=needs.rng)
     reconciler = JobReconciler(
         view=view,
         client=needs.client,
@@ -134,7 +139,8 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
         writes=writes,
         owner_check=owner_check,
         report=report,
-        applier=Applier(kind, needs.client, expectations, report, bodies=needs.bodies),
+        applier=Applier(kind, needs.client, expectations, report, groups, bodies=needs.bodies),
+        groups=groups,
         options=needs.options,
         clock=needs.clock,
         rng=needs.rng,
@@ -162,12 +168,15 @@ def _watch_children(
     kind = view.kind
     owner = EnqueueJob(kind.controller, EnqueueOwner(kind.resource))
 
-    def watch(children: Informer[T], pace: Pace | None = None) -> None:
+    def watch(children: Informer[T], pace: Pace | None = None, *predicates: Predicate) -> None:
         of_kind = needs.dispatchers.children_of(kind, children)
         of_kind.add_handler(observer)  # first, so that the reconcile which the event triggers is aware of it
-        controller.watch(of_kind, owner, pace=pace)
+        controller.watch(of_kind, owner, *predicates, pace=pace)
 
     watch(view.pods, ChildPace())
     watch(view.services, ChildPace())
     for companions in view.companions.values():
         watch(companions)
+    if view.gang is not None:
+        watch(view.gang.groups, None, GROUP_CHANGES)
+        controller.watch(view.gang.classes, NoKeys())

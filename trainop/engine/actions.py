@@ -71,6 +71,38 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateGroup:
+    """Create the job's PodGroup. If that fails, the pods of the plan are not created."""
+
+    resource: Resource
+    manifest: Json
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["metadata"]["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateGroup:
+    """Merge `changes` into the `spec` of the job's PodGroup, with `version` as resourceVersion precondition. Other
+    fields keep their values, whoever set them."""
+
+    resource: Resource
+    name: str
+    version: str
+    changes: Json
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    """Delete the job's PodGroup, with `uid` as precondition."""
+
+    resource: Resource
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class Adopt:
     """Add the job's owner reference to an orphan. Before the first adoption of a reconcile, the job is read from the
     API server, because a deleted job must not adopt."""
@@ -95,7 +127,10 @@ class DeleteJob:
     """Delete the job, because its time to live after finishing has passed."""
 
 
-Action: TypeAlias = CreatePod | CreateService | DeletePod | DeleteService | Apply | Delete | Adopt | Release | DeleteJob
+GroupAction: TypeAlias = CreateGroup | UpdateGroup | DeleteGroup
+Action: TypeAlias = (
+    CreatePod | CreateService | DeletePod | DeleteService | Apply | Delete | GroupAction | Adopt | Release | DeleteJob
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,9 @@ class Manifests:
     def _make_template(self, role: Role, with_variables: bool) -> _Template:
         metadata = role.template.get("metadata") or {}
         kept = {name: metadata[name] for name in ("annotations", "finalizers") if metadata.get(name)}
+        gang = self._options.gang
+        if gang is not None and (added := gang.pod_annotations(self._job.name, role.label)):
+            kept["annotations"] = kept.get("annotations", {}) | added
         manifest = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -169,7 +172,8 @@ class Manifests:
         }
         to_name, to_labels, *parts = _encode(manifest).split(bytes(_PLACEHOLDER))
         own = {*self._labels(role, 0), JOB_ROLE}
-        shared = _encode({name: value for name, value in _labels_of(role).items() if name not in own})
+        given = _labels_of(role) | (gang.pod_labels(self._job.name) if gang else {})
+        shared = _encode({name: value for name, value in given.items() if name not in own})
         return _Template(to_name, to_labels, b"{" if shared == b"{}" else shared[:-1] + b",", parts)
 
     def _pod_spec(self, role: Role, with_variables: bool) -> Json:
@@ -177,6 +181,8 @@ class Manifests:
         containers = [self._container(role, each, added, with_variables) for each in template["containers"]]
         restart_policy = POD_RESTART_POLICY.get(role.restart_policy, role.restart_policy)
         spec = {**template, "containers": containers, "restartPolicy": restart_policy}
+        if self._options.gang is not None and not template.get("schedulerName"):
+            spec["schedulerName"] = self._options.gang.name
         if added.service_account:
             spec["serviceAccountName"] = added.service_account
         if added.mounts:

@@ -25,6 +25,7 @@ from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDE
 from trainop.engine.steps.builder import PlanBuilder
 from trainop.engine.steps.cleanup import sweep
 from trainop.engine.steps.companions import reconcile_companions
+from trainop.engine.steps.gang import GangStep, disband_gang
 from trainop.engine.steps.replicas import create_missing, remove_surplus
 from trainop.engine.steps.restarts import restart
 from trainop.engine.steps.stuck import StuckPods
@@ -44,7 +45,7 @@ def plan(framework: Framework, seen: Snapshot) -> Plan:
     if status.finished:
         return _tidy_up(builder)
     _note_creation(builder)
-    begun = status.start_time is not None or builder.has_pods
+    begun = status.start_time is not None or builder.has_pods or builder.had_pods()
     if not begun and (problem := _find_fatal_errors(builder)):
         return _refuse(builder, problem)
     _check_terminating_pods(builder)
@@ -96,6 +97,7 @@ def _tidy_up(builder: PlanBuilder) -> Plan:
         builder.requeue_after(left)
         _clean_up(builder, abrupt=_ended_abruptly(builder))
         reconcile_companions(builder, active=False)
+        disband_gang(builder)
     return builder.plan()
 
 
@@ -110,6 +112,7 @@ def _finish(builder: PlanBuilder, *, abrupt: bool = False) -> Plan:
     builder.requeue_after(left)
     _clean_up(builder, abrupt=abrupt)
     reconcile_companions(builder, active=False)
+    disband_gang(builder)
     return builder.plan(status_first=True)
 
 
@@ -201,6 +204,7 @@ def _suspend(builder: PlanBuilder) -> Plan:
     status, reason = builder.status, builder.reason(SUSPENDED)
     builder.actions += sweep(builder.children, "All")
     reconcile_companions(builder, active=False)
+    disband_gang(builder)
     status.retire_active()
     text = f"{builder.framework.kind} {builder.job.name} is suspended."
     if status.is_true(RUNNING):
@@ -221,7 +225,7 @@ def _resume(builder: PlanBuilder) -> None:
     reason, text = builder.reason("Resumed"), f"{builder.framework.kind} {builder.job.name} is resumed."
     builder.status.set(SUSPENDED, reason, text, status="False")
     builder.event(reason, text)
-    builder.status.start()
+    builder.status.forget_start()
     if RESTARTS in builder.job.metadata.annotations:
         builder.annotations[RESTARTS] = None
 
@@ -259,7 +263,8 @@ def _proceed(builder: PlanBuilder) -> Plan:
 def _advance(builder: PlanBuilder) -> Plan:
     """Decides by the assessment: success, limit, failure, or restarts and scaling."""
     framework, job, status = builder.framework, builder.job, builder.status
-    if status.start_time is None:
+    gang = GangStep(builder)
+    if status.start_time is None and (gang.open or builder.has_pods):  # the deadline does not run in a queue
         status.start()
     resumed = RESTARTS in builder.annotations
     found = assess_job(framework, job, builder.children, builder.seen, status, resumed=resumed)
@@ -274,7 +279,8 @@ def _advance(builder: PlanBuilder) -> Plan:
     if found.findings.fatal_failures:
         return _fail_because(builder, found.findings.fatal_failures[0], found.progress)
     if job.readable:
-        gated = not reconcile_companions(builder, active=True)
+        gang.form(complete=all(slots.full for slots in found.role_slots))
+        gated = not reconcile_companions(builder, active=True) or not gang.open
         restart(builder, found)
         remove_surplus(builder, found)
         create_missing(builder, found, gated=gated)

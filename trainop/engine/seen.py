@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from sys import intern
+from typing import Any
 
 import msgspec
 
+from trainop.engine.gang_scheduler import GangScheduler
 from trainop.runtime.objects.metadata import Metadata, PartialObject, Unstructured
 from trainop.runtime.objects.resource import Resource
 from trainop.runtime.texts import LONGEST_REASON, cut
@@ -150,6 +152,50 @@ class Service(PartialObject, frozen=True, gc=False):
     metadata: ChildMetadata = ChildMetadata()
 
 
+# What is read of a gang scheduler's objects ---------------------------------------------------------------------------
+
+
+class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The fields of a PodGroup that the operator manages."""
+
+    min_member: int | None = None
+    queue: str | None = None
+    """Only Volcano has queues and priority classes."""
+    priority_class_name: str | None = None
+    min_resources: dict[str, Any] | None = None
+    schedule_timeout_seconds: int | None = None
+    """Only of scheduler-plugins."""
+
+    def as_json(self) -> dict[str, Any]:
+        """By the names of the API. A value that the API treats like an absent one is None, or 0 for minMember."""
+        return {
+            "minMember": self.min_member or 0,
+            "queue": self.queue or None,
+            "priorityClassName": self.priority_class_name or None,
+            "minResources": self.min_resources or None,
+            "scheduleTimeoutSeconds": self.schedule_timeout_seconds,
+        }
+
+
+class PodGroupStatus(msgspec.Struct, frozen=True, gc=False):
+    phase: str | None = None
+
+
+class PodGroup(msgspec.Struct, frozen=True, gc=False):
+    """The fields of a PodGroup, of Volcano or scheduler-plugins, that plans depend on."""
+
+    metadata: ChildMetadata = ChildMetadata()
+    spec: PodGroupSpec = PodGroupSpec()
+    status: PodGroupStatus = PodGroupStatus()
+
+
+class PriorityClass(msgspec.Struct, frozen=True, gc=False):
+    """The fields of a v1 PriorityClass that plans depend on."""
+
+    metadata: ChildMetadata = ChildMetadata()
+    value: int = 0
+
+
 # What a plan depends on -----------------------------------------------------------------------------------------------
 
 
@@ -167,6 +213,30 @@ class Options:
     """Seconds after the end of its grace period at which a terminating pod is force-deleted; None: never."""
     service_mode: str = "replica"
     """`replica` or `leader`; default of the annotation service-mode."""
+    gang: GangScheduler | None = None
+    """None: gang scheduling is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGang:
+    """What gang scheduling depends on."""
+
+    group: PodGroup | None = None
+    """The PodGroup with the job's name, of any owner."""
+    unavailable: str = ""
+    """Why PodGroups cannot be read at all, such as a CRD that is not installed."""
+    fault: str = ""
+    """The decoding error of the PodGroup with the job's name."""
+    refused: str = ""
+    """The API server's message, if it refused the last write of the PodGroup."""
+    retry_in: float = 0.0
+    """Seconds until that write is repeated."""
+    priorities: Mapping[str, int] | None = None
+    """Name -> value of all PriorityClasses; None if they cannot be read."""
+
+    def priority(self, priority_class: str) -> int:
+        """The value of a PriorityClass; 0 if it is not known."""
+        return (self.priorities or {}).get(priority_class, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +260,5 @@ class Snapshot:
     wall: datetime | None = None
     """Wall clock, for comparison with recent timestamps of the API server. None: the same as `now`, which follows the
     monotonic clock."""
+    gang: SeenGang = SeenGang()
+    """Only meaningful with `Options.gang`."""

@@ -22,6 +22,8 @@ RESTARTING = "Restarting"
 SUSPENDED = "Suspended"
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
+GANG_READY = "GangReady"
+"""False while the job cannot have its PodGroup; otherwise absent."""
 
 
 class ConditionRules(NamedTuple):
@@ -104,6 +106,22 @@ class Status:
         )
         return True
 
+    def set_first(self, type_: str, status: str, reason: str, message: str) -> None:
+        """Sets a condition outside of the rules, as the first of the list, so that the last one still shows the state
+        of the job."""
+        old = self.find(type_) or {}
+        new = {"type": type_, "status": status, "reason": reason, "message": cut(message)}
+        if new.items() <= old.items():
+            return
+        since = old.get("lastTransitionTime") if old.get("status") == status else None
+        new |= {"lastUpdateTime": self._now, "lastTransitionTime": since or self._now}
+        self.remove(type_)
+        self.conditions.insert(0, new)
+
+    def remove(self, type_: str) -> None:
+        """Removes a condition."""
+        self.conditions = [condition for condition in self.conditions if condition.get("type") != type_]
+
     # Times ------------------------------------------------------------------------------------------------------------
 
     @property
@@ -117,6 +135,10 @@ class Status:
     def start(self) -> None:
         """Sets startTime, from which the active deadline counts."""
         self._fields["startTime"] = self._now
+
+    def forget_start(self) -> None:
+        """Removes startTime: the active deadline does not run."""
+        self._fields.pop("startTime", None)
 
     def complete(self) -> None:
         """Sets completionTime, even if there is one: a value from before the end was written by another client, and the

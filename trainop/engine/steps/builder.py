@@ -85,7 +85,7 @@ class PlanBuilder:
         pods = self.children.pods
         return bool(pods.owned or pods.claims)
 
-    def _had_pods(self) -> bool:
+    def had_pods(self) -> bool:
         """Whether the stored status or restart history shows that the job had pods. `startTime` alone is no proof,
         because a quota may delay the first pod. Pods that never ran leave no trace, and no work is lost with them."""
         stored = Status(self.seen.job.raw.get("status"), self.seen.now)
@@ -102,6 +102,6 @@ class PlanBuilder:
             actions=tuple(self.actions),
             transitions=tuple(self._transitions),
             notices=tuple(self.notices),
-            begun=self.has_pods or self._had_pods(),
+            begun=self.has_pods or self.had_pods(),
             requeue_after=self._requeue_after,
         )

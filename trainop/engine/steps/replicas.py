@@ -19,6 +19,7 @@ from trainop.engine.seen import Pod, Service
 from trainop.engine.slots import RoleSlots, read_place
 from trainop.engine.steps.builder import PlanBuilder
 from trainop.engine.steps.cleanup import delete_pod
+from trainop.engine.steps.gang import warn_of_other_schedulers
 from trainop.engine.steps.restarts import restarting_groups
 
 MAX_PER_PLAN = 500
@@ -40,8 +41,8 @@ def remove_surplus(builder: PlanBuilder, found: Assessment) -> None:
 
 
 def create_missing(builder: PlanBuilder, found: Assessment, *, gated: bool = False) -> None:
-    """Creates missing services and pods, leaders first, and deletes surplus services. With `gated`, companions are not
-    ready and no pods are created."""
+    """Creates missing services and pods, leaders first, and deletes surplus services. With `gated`, companions or the
+    PodGroup are not ready and no pods are created."""
     present = _sort_services(builder, found.role_slots)
     busy = restarting_groups(builder.job, found)
     for slots in found.role_slots:
@@ -57,6 +58,8 @@ def create_missing(builder: PlanBuilder, found: Assessment, *, gated: bool = Fal
         if pods and role.template["spec"].get("restartPolicy"):
             text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
             builder.warn(f"restart-policy/{role.type}", "SetPodTemplateRestartPolicy", text)
+        if pods:
+            warn_of_other_schedulers(builder)
 
 
 def _create(

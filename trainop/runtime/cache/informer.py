@@ -17,6 +17,7 @@ from trainop.runtime.cache.mutation_detector import GuardedStore
 from trainop.runtime.cache.reflector import Reflector
 from trainop.runtime.cache.scope import Namespaces, Scope, scopes_of
 from trainop.runtime.cache.store import Change, Index, Store
+from trainop.runtime.cache.watcher import Cause
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.discovery import Discovery
 from trainop.runtime.clock import Clock, SystemClock
@@ -79,6 +80,7 @@ class Informer(Generic[T]):
         indices: Mapping[str, Index[T]] | None = None,
         optional: bool = False,
         metadata_only: bool = False,
+        may_be_forbidden: bool = False,
         discovery: Discovery | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -86,10 +88,14 @@ class Informer(Generic[T]):
         guarded: bool = False,
     ) -> None:
         """`optional`: the kind may be absent, such as a CRD that is not installed; the informer then counts as synced,
-        and polls discovery until the kind is served. `metadata_only`: the server sends only metadata, which saves
-        memory. `guarded`: detect mutations of cached objects, for tests."""
+        and polls discovery until the kind is served. `may_be_forbidden`: it also counts as synced if the server refuses
+        the first list for lack of permission, which is then retried. `metadata_only`: the server sends only metadata,
+        which saves memory. `guarded`: detect mutations of cached objects, for tests."""
         self.resource = resource
         self.optional = optional
+        self.may_be_forbidden = may_be_forbidden
+        self.forbidden = False
+        """The first list has been refused for lack of permission, and none has succeeded since."""
         self._clock = clock or SystemClock()
         self._metrics = metrics or NoInformerMetrics()
         self.store: Store[T] = (GuardedStore if guarded else Store)(indices, index_failed=self._count_failure)
@@ -228,9 +234,17 @@ class Informer(Generic[T]):
         self._publish(self.store.prune(keep, scope.covers), initial=False)
         self._metrics.stored(str(self.resource), len(self.store))
         self._unlisted -= 1
+        if self._unlisted <= 0:
+            self.forbidden = False
         if self._unlisted <= 0 and not self._synced.is_set():
             log.debug("informer synced", resource=str(self.resource), objects=len(self.store))
             self._synced.set()
+
+    def ended(self, cause: Cause) -> None:
+        if cause is Cause.FORBIDDEN and self._unlisted > 0:
+            self.forbidden = True
+            if self.may_be_forbidden:
+                self._synced.set()
 
     def _publish(self, changes: Sequence[Change[T]], initial: bool) -> None:
         for change in changes:

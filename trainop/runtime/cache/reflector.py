@@ -103,8 +103,7 @@ class Reflector(Generic[T]):
         self._yielded = 0.0
         self._throttle = LogThrottle(clock, LOG_INTERVAL)
         self._streams = True
-        self._in_outage = False
-        self._retried_early = False
+        self._in_outage = self._retried_early = False
         self._page_size = PAGE_SIZE
 
     @property
@@ -124,6 +123,7 @@ class Reflector(Generic[T]):
                 self._streams = state.streams
                 if isinstance(outcome, Ended):
                     self._count_restart(outcome, action)
+                    self._sink.ended(outcome.cause)
                     if until_not_found and outcome.cause is Cause.NOT_FOUND:
                         self._in_outage = False
                         return

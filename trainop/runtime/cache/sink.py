@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Protocol, TypeVar
 
 from trainop.runtime.cache.scope import Scope
+from trainop.runtime.cache.watcher import Cause
 from trainop.runtime.errors import DecodeError
 from trainop.runtime.objects.metadata import HasMetadata, Key
 
@@ -34,4 +35,8 @@ class Sink(Protocol[T_contra]):
 
     def listed(self, keep: Collection[Key], scope: Scope) -> None:
         """A list is complete: within `scope`, only the objects in `keep` exist."""
+        ...
+
+    def ended(self, cause: Cause) -> None:
+        """A list or watch has ended for this cause; the next one follows."""
         ...

@@ -1,0 +1,116 @@
+"""The caches of gang scheduling: PodGroups and PriorityClasses. They exist only if it is on.
+
+PodGroups are watched without a label selector, because those of the former Go operators have no labels. Only the few
+fields that plans read are kept of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from trainop.engine.gang_scheduler import GangScheduler
+from trainop.engine.seen import PodGroup, PriorityClass, SeenGang
+from trainop.runtime.cache.cache import Cache
+from trainop.runtime.cache.informer import Informer
+from trainop.runtime.client.client import Client
+from trainop.runtime.controller.enqueue import Changed
+from trainop.runtime.errors import NotFoundError
+from trainop.runtime.objects.metadata import HasMetadata, Key, Unstructured
+from trainop.runtime.objects.resource import Resource
+
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+
+decode_pod_group: Callable[[bytes], PodGroup] = msgspec.json.Decoder(PodGroup).decode
+decode_priority_class: Callable[[bytes], PriorityClass] = msgspec.json.Decoder(PriorityClass).decode
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GangCaches:
+    """Read access to the objects of a gang scheduler."""
+
+    groups: Informer[PodGroup]
+    classes: Informer[PriorityClass]
+    """Forbidden in an installation without cluster-wide permissions."""
+
+    def look(self, job: Unstructured) -> SeenGang:
+        """What a plan reads, without the last refusal."""
+        key, store = job.metadata.key, self.groups.store
+        error = store.unreadable.get(key)
+        return SeenGang(
+            group=store.get(key),
+            unavailable=self._obstacle(),
+            fault=error.fault if error else "",
+            priorities=self._priorities(),
+        )
+
+    async def look_live(self, client: Client, job: Unstructured) -> SeenGang:
+        """As `look`, with the PodGroup read from the API server. Raises API errors."""
+        name, namespace = job.metadata.name, job.metadata.namespace
+        try:
+            found = msgspec.convert(await client.get(self.groups.resource, name, namespace), PodGroup)
+        except NotFoundError:
+            found = None
+        except msgspec.ValidationError as error:
+            return SeenGang(fault=str(error))
+        return SeenGang(group=found, unavailable=self._obstacle(), priorities=self._priorities())
+
+    def _obstacle(self) -> str:
+        """Why PodGroups cannot be read; empty if they can."""
+        resource = self.groups.resource
+        if not self.groups.served:
+            kind = f"{resource.api_version} {resource.kind}"
+            return f"the CustomResourceDefinition {resource} ({kind}) is not installed"
+        return f"the operator has no permission to list and watch {resource}" if self.groups.forbidden else ""
+
+    def _priorities(self) -> dict[str, int] | None:
+        if self.classes.forbidden:
+            return None
+        return {each.metadata.name: each.value for each in self.classes.store.list()}
+
+
+def open_gang_caches(scheduler: GangScheduler, cache: Cache) -> GangCaches:
+    """Opens the informers, which all controllers share."""
+    return GangCaches(
+        cache.informer(scheduler.groups, decode_pod_group, optional=True, may_be_forbidden=True),
+        cache.informer(PRIORITY_CLASSES, decode_priority_class, may_be_forbidden=True),
+    )
+
+
+def _relevant(group: PodGroup) -> object:
+    return group.metadata.owner_references, group.metadata.terminating, group.spec, group.status
+
+
+GROUP_CHANGES = Changed(_relevant)
+"""Drops updates of PodGroups that no plan depends on, such as their counters of running pods."""
+
+
+class NoKeys:
+    """Maps nothing: a PriorityClass is read when a PodGroup is made, and never changes its value."""
+
+    def keys(self, _obj: HasMetadata, /) -> Iterable[Key]:
+        return ()
+
+    def keys_of_lost(self, _key: Key, /) -> Iterable[Key]:
+        return ()
+
+
+class CrdCheck:
+    """Reports once, after the start, if the CRD of the gang scheduler is not installed. Jobs then wait for it."""
+
+    def __init__(self, groups: Informer[PodGroup]) -> None:
+        self._groups = groups
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        await self._groups.wait_synced()
+        if not self._groups.served:
+            resource = self._groups.resource
+            log.error("crd might be missing, please install crd", apiVersion=resource.api_version, kind=resource.kind)
+        await asyncio.Event().wait()

@@ -1,0 +1,92 @@
+"""The resources that a pod requests, as the scheduler computes them.
+
+Source: kubernetes `staging/src/k8s.io/component-helpers/resource/helpers.go`, `PodRequests`. Templates are not
+validated: what is no quantity counts as nothing, because the API server will refuse the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from trainop.runtime.objects.quantity import Quantity, exact_amount, read_quantity
+
+Resources: TypeAlias = dict[str, Quantity]
+"""Resource name -> amount."""
+
+
+def pod_requests(spec: Mapping[str, Any]) -> Resources:
+    """The requests of a pod: those of its containers and sidecars or, where that is more, of its init containers; plus
+    its overhead."""
+    total: Resources = {}
+    for container in _entries(spec.get("containers")):
+        _add(total, container_requests(container))
+    sidecars: Resources = {}
+    initial: Resources = {}
+    for container in _entries(spec.get("initContainers")):
+        needed = container_requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(total, needed)
+            _add(sidecars, needed)
+            needed = dict(sidecars)
+        else:  # it runs beside the sidecars before it
+            _add(needed, sidecars)
+        _raise(initial, needed)
+    _raise(total, initial)
+    _add(total, _read(spec.get("overhead")))
+    return total
+
+
+def container_requests(container: Mapping[str, Any]) -> Resources:
+    """The requests of a container; for a resource without a request its limit, as the API server defaults it."""
+    resources = container.get("resources")
+    if not isinstance(resources, dict):
+        return {}
+    return _read(resources.get("limits")) | _read(resources.get("requests"))
+
+
+def add_multiple(total: Resources, more: Mapping[str, Quantity], count: int) -> None:
+    """Adds `count` times `more` to `total`."""
+    _add(total, {name: Quantity(each.amount * count, each.format) for name, each in more.items()})
+
+
+def same_resources(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two maps of quantities have the same names and amounts, however these are written."""
+    return one.keys() == other.keys() and all(_same_amount(one[name], other[name]) for name in one)
+
+
+def _same_amount(one: object, other: object) -> bool:
+    try:
+        return exact_amount(one) == exact_amount(other)
+    except ValueError:
+        return one == other
+
+
+def _entries(containers: object) -> list[Mapping[str, Any]]:
+    return [each for each in containers if isinstance(each, dict)] if isinstance(containers, list) else []
+
+
+def _read(raw: object) -> Resources:
+    found: Resources = {}
+    for name, value in raw.items() if isinstance(raw, dict) else ():
+        if isinstance(value, str | int | float):
+            try:
+                found[name] = read_quantity(value)
+            except ValueError:
+                continue
+    return found
+
+
+def _add(total: Resources, more: Mapping[str, Quantity]) -> None:
+    """Adds in place. A sum has the format of its first amount that is not 0."""
+    for name, each in more.items():
+        before = total.get(name, Quantity(Fraction(0), each.format))
+        total[name] = Quantity(before.amount + each.amount, before.format if before.amount else each.format)
+
+
+def _raise(total: Resources, least: Mapping[str, Quantity]) -> None:
+    """Raises each amount in place to at least that of `least`."""
+    for name, each in least.items():
+        if name not in total or total[name].amount < each.amount:
+            total[name] = each
