@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,19 +16,23 @@ from trainop.engine.actions import (
     Adopt,
     Apply,
     Count,
+    CreateGroup,
     CreatePod,
     CreateService,
     Delete,
+    DeleteGroup,
     DeleteJob,
     DeletePod,
     DeleteService,
     Event,
+    GroupAction,
     Plan,
     Release,
+    UpdateGroup,
 )
 from trainop.engine.framework import Framework
 from trainop.engine.plan import plan
-from trainop.engine.seen import Options, Pod, Service, Snapshot
+from trainop.engine.seen import Options, Pod, PodGroup, SeenGang, Service, Snapshot
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
@@ -45,6 +50,10 @@ class World:
         self.pods: dict[str, Json] = {}
         self.services: dict[str, Json] = {}
         self.companions: dict[Resource, dict[str, Json]] = {kind.resource: {} for kind in framework.companion_kinds}
+        self.group: Json | None = None
+        """The PodGroup with the name of the job."""
+        self.gang = SeenGang()
+        """What else gang scheduling depends on."""
         self.events: list[Event] = []
         self.counts: dict[str, int] = {}
         self.created_pods = 0
@@ -62,6 +71,7 @@ class World:
             self.now,
             self.options,
             {resource: [Unstructured(raw) for raw in held.values()] for resource, held in self.companions.items()},
+            gang=replace(self.gang, group=msgspec.convert(self.group, PodGroup) if self.group else None),
         )
 
     @property
@@ -153,14 +163,36 @@ class World:
                 child["metadata"]["ownerReferences"] = [self.owner()]
             case Release(kind, name, _):
                 (self.pods if kind == "Pod" else self.services).pop(name)
-            case Apply(resource, manifest, uid):
-                found = self.companions[resource].pop(manifest["metadata"]["name"], None)
-                assert uid == (found["metadata"]["uid"] if found else "")
-                self._create(self.companions[resource], manifest, {})
-            case Delete(resource, name, uid):
-                assert self.companions[resource].pop(name)["metadata"]["uid"] == uid
+            case Apply() | Delete():
+                self._write_companion(action)
+            case CreateGroup() | UpdateGroup() | DeleteGroup():
+                self._write_group(action)
             case DeleteJob():
                 self.job = None
+
+    def _write_companion(self, action: Apply | Delete) -> None:
+        held = self.companions[action.resource]
+        if isinstance(action, Delete):
+            assert held.pop(action.name)["metadata"]["uid"] == action.uid
+            return
+        found = held.pop(action.manifest["metadata"]["name"], None)
+        assert action.uid == (found["metadata"]["uid"] if found else "")
+        self._create(held, action.manifest, {})
+
+    def _write_group(self, action: GroupAction) -> None:
+        if isinstance(action, CreateGroup):
+            assert self.group is None
+            groups: dict[str, Json] = {}
+            self._create(groups, action.manifest, {})
+            (self.group,) = groups.values()
+            return
+        assert self.group is not None
+        assert self.group["metadata"]["name"] == action.name
+        if isinstance(action, UpdateGroup):
+            self.group["spec"] = merge_patch(self.group.get("spec", {}), action.changes)
+        else:
+            assert self.group["metadata"]["uid"] == action.uid
+            self.group = None
 
     def _delete_pod(self, action: DeletePod) -> None:
         assert self.pods[action.name]["metadata"]["uid"] == action.uid
@@ -207,3 +239,16 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
+
+
+def merge_patch(old: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(old) if isinstance(old, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged

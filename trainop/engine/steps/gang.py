@@ -43,6 +43,8 @@ class GangStep:
         """Creates or updates the PodGroup, and shows what the job waits for. `complete`: no pod is missing."""
         gang, verdict, builder = self._gang, self._verdict, self._builder
         if gang is None:
+            if builder.seen.options.gang is None:  # it may have been on before
+                builder.status.remove(GANG_READY)
             return
         self._warn(gang)
         _show(builder, gang, verdict.problem)
@@ -75,10 +77,10 @@ def _show(builder: PlanBuilder, gang: Gang, problem: Problem | None) -> None:
 def disband_gang(builder: PlanBuilder) -> None:
     """Deletes the PodGroup of a job that has finished or is suspended."""
     scheduler, group = builder.seen.options.gang, builder.seen.gang.group
-    if scheduler is None:
-        return
     builder.status.remove(GANG_READY)
-    if group is not None and is_owned(group, builder.job.metadata.uid) and not group.metadata.terminating:
+    if scheduler is None or group is None:
+        return
+    if is_owned(group, builder.job.metadata.uid) and not group.metadata.terminating:
         builder.actions.append(DeleteGroup(scheduler.groups, group.metadata.name, group.metadata.uid))
 
 
