@@ -77,10 +77,10 @@ class GangCaches:
 
 def open_gang_caches(scheduler: GangScheduler, cache: Cache) -> GangCaches:
     """Opens the informers, which all controllers share."""
-    return GangCaches(
-        cache.informer(scheduler.groups, decode_pod_group, optional=True, may_be_forbidden=True),
-        cache.informer(PRIORITY_CLASSES, decode_priority_class, may_be_forbidden=True),
-    )
+    groups = cache.informer(scheduler.groups, decode_pod_group, optional=True)
+    classes = cache.informer(PRIORITY_CLASSES, decode_priority_class)
+    groups.may_be_forbidden = classes.may_be_forbidden = True
+    return GangCaches(groups, classes)
 
 
 def _relevant(group: PodGroup) -> object:

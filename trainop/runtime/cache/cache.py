@@ -60,19 +60,15 @@ class Cache:
         namespaces: Namespaces | None = None,
         optional: bool = False,
         metadata_only: bool = False,
-        may_be_forbidden: bool = False,
     ) -> Informer[T]:
         """Returns the informer for these objects; parameters as in `Informer`, and `namespaces` overrides the cache's.
-        Equal calls share one informer. It has the indices of all of them, and is optional or may be forbidden only if
-        all agree."""
+        Equal calls share one informer. It has the indices of all of them, and is optional only if all agree."""
         namespaces = self._namespaces if namespaces is None else namespaces
         scopes = tuple(scopes_of(resource, namespaces, label_selector, field_selector))
         identity = (resource, decode, scopes, metadata_only)
         known = self._informers.get(identity)
         if known is not None:
-            known.optional = known.optional and optional
-            known.may_be_forbidden = known.may_be_forbidden and may_be_forbidden
-            return _share(cast("Informer[T]", known), indices or {})
+            return _share(cast("Informer[T]", known), indices or {}, optional=optional)
         informer = Informer(
             self._client,
             resource,
@@ -83,7 +79,6 @@ class Cache:
             indices=indices,
             optional=optional,
             metadata_only=metadata_only,
-            may_be_forbidden=may_be_forbidden,
             discovery=self._discovery,
             clock=self._clock,
             rng=self._rng,
@@ -140,8 +135,9 @@ class Cache:
                 self._group = None
 
 
-def _share(informer: Informer[T], indices: Mapping[str, Index[T]]) -> Informer[T]:
-    """Adds another caller's indices to an existing informer."""
+def _share(informer: Informer[T], indices: Mapping[str, Index[T]], *, optional: bool) -> Informer[T]:
+    """Adds another caller's indices and its `optional` to an existing informer."""
+    informer.optional = informer.optional and optional
     for name, index in indices.items():
         informer.store.add_index(name, index)
     return informer

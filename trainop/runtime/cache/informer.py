@@ -68,6 +68,12 @@ class Informer(Generic[T]):
     """Keeps `store` equal to the objects on the API server; complete once `synced`. All failures of the server are
     retried with back-off."""
 
+    may_be_forbidden = False
+    """Set before `run`: it also counts as synced if the server refuses the first list for lack of permission, which is
+    then retried."""
+    forbidden = False
+    """The first list was refused for lack of permission, and none has succeeded since."""
+
     def __init__(
         self,
         client: Client,
@@ -80,7 +86,6 @@ class Informer(Generic[T]):
         indices: Mapping[str, Index[T]] | None = None,
         optional: bool = False,
         metadata_only: bool = False,
-        may_be_forbidden: bool = False,
         discovery: Discovery | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -88,14 +93,10 @@ class Informer(Generic[T]):
         guarded: bool = False,
     ) -> None:
         """`optional`: the kind may be absent, such as a CRD that is not installed; the informer then counts as synced,
-        and polls discovery until the kind is served. `may_be_forbidden`: it also counts as synced if the server refuses
-        the first list for lack of permission, which is then retried. `metadata_only`: the server sends only metadata,
-        which saves memory. `guarded`: detect mutations of cached objects, for tests."""
+        and polls discovery until the kind is served. `metadata_only`: the server sends only metadata, which saves
+        memory. `guarded`: detect mutations of cached objects, for tests."""
         self.resource = resource
         self.optional = optional
-        self.may_be_forbidden = may_be_forbidden
-        self.forbidden = False
-        """The first list has been refused for lack of permission, and none has succeeded since."""
         self._clock = clock or SystemClock()
         self._metrics = metrics or NoInformerMetrics()
         self.store: Store[T] = (GuardedStore if guarded else Store)(indices, index_failed=self._count_failure)
