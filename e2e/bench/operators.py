@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.bench.kinds import PYTORCH, JobKind
-from e2e.cluster.build import NoGoError, Program, build
+from e2e.cluster.build import Program, build, module_folder
 from e2e.cluster.places import ClusterError, binary, cache
 
 HERE = Path(__file__).resolve().parent
@@ -45,19 +44,10 @@ class Peer:
         """Copies the CRDs from the module, once, so that measurements do not need Go. Raises `NoGoError`."""
         if self.crd_folder.exists():
             return
-        go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
-        if go is None:
-            raise NoGoError(f"the CRDs of {self.program.module} have to be fetched and Go is not installed (go.dev/dl)")
-        found = subprocess.run(
-            [go, "list", "-m", "-f", "{{.Dir}}", self.module],
-            cwd=self.program.sources,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        folder = module_folder(self.program, self.module)
         fresh = self.crd_folder.with_suffix(".new")
         fresh.mkdir(parents=True, exist_ok=True)
-        for path in Path(found.stdout.strip()).glob(self.crds):
+        for path in folder.glob(self.crds):
             if path.stem != "kustomization":
                 shutil.copyfile(path, fresh / path.name)
         fresh.rename(self.crd_folder)

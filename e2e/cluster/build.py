@@ -70,6 +70,7 @@ PROGRAMS = {
     "portmap": Program("cni", CNI + "meta/portmap"),
     "coredns": Program("coredns", ".", "-X github.com/coredns/coredns/coremain.CoreVersion=1.13.2"),
     "pause": Program("pause", "."),
+    "kueue": Program("kueue", "sigs.k8s.io/kueue/cmd/kueue"),
 }
 MINIMAL = ("etcd", "kube-apiserver")
 STANDARD = (*MINIMAL, "kube-controller-manager", "kubectl")
@@ -115,10 +116,33 @@ def _is_current(name: str, program: Program, folder: Path) -> bool:
     return (folder / name).exists() and made.exists() and made.read_text() == _identity(program)
 
 
-def _compile(name: str, program: Program, folder: Path) -> None:
+def module_folder(program: Program, module: str) -> Path:
+    """The directory of a Go module that `program` depends on, with the manifests it ships.
+
+    Raises `NoGoError` if Go is not installed, `ClusterError` if the module cannot be fetched.
+    """
+    done = subprocess.run(
+        [_find_go(f"the manifests of {program.module}"), "list", "-m", "-f", "{{.Dir}}", module],
+        cwd=program.sources,
+        env={**os.environ, "GOWORK": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode or not done.stdout.strip():
+        raise ClusterError(f"{module} is not in the module cache: build {program.module}\n{done.stderr}")
+    return Path(done.stdout.strip())
+
+
+def _find_go(needed_for: str) -> str:
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
     if go is None:
-        raise NoGoError(f"{name} has to be built and Go is not installed (go.dev/dl)")
+        raise NoGoError(f"{needed_for} cannot be built or fetched: Go is not installed (go.dev/dl)")
+    return go
+
+
+def _compile(name: str, program: Program, folder: Path) -> None:
+    go = _find_go(name)
     if program.libseccomp:
         _require_libseccomp(name)
     print(f"building {name} from Go modules, once ...", end="", flush=True, file=sys.stderr)

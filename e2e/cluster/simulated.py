@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from e2e.cluster.api import Api
 from e2e.cluster.daemons import wait_until
@@ -14,11 +14,32 @@ SIZE = {"cpu": "1k", "memory": "1Ti", "pods": "100k", "nvidia.com/gpu": "1k"}
 def make_nodes(api: Api, count: int) -> None:
     """Creates the nodes sim-0, sim-1 and so on, and waits until kwok has made them ready."""
     for number in range(count):
-        name = f"sim-{number}"
-        labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "type": "kwok"}
-        metadata = {"name": name, "annotations": {"kwok.x-k8s.io/node": "fake"}, "labels": labels}
-        status = {"capacity": SIZE, "allocatable": SIZE}
-        api("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status})
+        make_node(api, f"sim-{number}")
+    wait_ready(api, count)
+
+
+def make_node(
+    api: Api,
+    name: str,
+    size: Mapping[str, str] = SIZE,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, str]] = (),
+) -> None:
+    """Creates one node."""
+    all_labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "type": "kwok", **(labels or {})}
+    metadata = {"name": name, "annotations": {"kwok.x-k8s.io/node": "fake"}, "labels": all_labels}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": metadata,
+        "spec": {"taints": list(taints)},
+        "status": {"capacity": size, "allocatable": size},
+    }
+    api("POST", "/api/v1/nodes", body)
+
+
+def wait_ready(api: Api, count: int) -> None:
+    """Waits until kwok has made `count` nodes ready."""
 
     def all_ready() -> bool:
         nodes = api("GET", "/api/v1/nodes").body["items"]

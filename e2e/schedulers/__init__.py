@@ -1,0 +1,1 @@
+"""Tests of the operator beside real schedulers and Kueue: `make test-schedulers`."""

@@ -1,0 +1,52 @@
+"""Fixtures: control planes with simulated nodes and the programs under test, each shared by the tests of one module."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from e2e.cluster.components import ClusterOptions
+from e2e.cluster.controlplane import ControlPlane
+from e2e.cluster.places import default_data
+from e2e.cluster.simulated import make_node, wait_ready
+from e2e.schedulers.manifests import install_crds
+from tests.server.process import Operator
+
+CRDS = Path(__file__).parents[2] / "manifests" / "crds"
+NODE_SIZE = {"cpu": "4", "memory": "16Gi", "pods": "100"}
+NUMBERS = itertools.count(1)
+
+
+def start_plane(*extras: str) -> Iterator[ControlPlane]:
+    """A control plane with kube-controller-manager, kwok and our CRDs, without nodes."""
+    plane = ControlPlane(default_data(f"schedulers-{os.getpid()}-{next(NUMBERS)}"), die_with_parent=True)
+    try:
+        plane.up(ClusterOptions(extras=("controller-manager", "kwok", *extras), nodes=0))
+        install_crds(plane.api, *(path for path in CRDS.glob("*.yaml") if path.stem != "kustomization"))
+        yield plane
+    finally:
+        plane.down()
+
+
+def make_nodes(plane: ControlPlane, *pools: tuple[dict[str, str], list[dict[str, str]]]) -> None:
+    """One node of 4 CPUs for each pair of labels and taints."""
+    for number, (labels, taints) in enumerate(pools):
+        make_node(plane.api, f"sim-{number}", NODE_SIZE, labels, taints)
+    wait_ready(plane.api, len(pools))
+
+
+def run_operator(plane: ControlPlane, *flags: str) -> Iterator[Operator]:
+    """The operator as a process."""
+    operator = Operator(plane.data / "operator.log", f"--kubeconfig={plane.kubeconfig}", *flags)
+    operator.start()
+    try:
+        yield operator
+    finally:
+        if operator.running:
+            operator.end()
+
+
+def pytest_report_header() -> str:
+    return "needs kwok, kube-scheduler and the programs under test: `make test-schedulers` builds them"

@@ -1,0 +1,160 @@
+"""A namespace with a queue of Kueue and jobs of one kind, on simulated nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from e2e.cluster.api import Api
+from e2e.schedulers.manifests import Json, create
+from tests.server.kinds import KindWorld
+from tests.server.world import CORE, MERGE
+from trainop.operator import FRAMEWORKS
+
+KUEUE = "kueue.x-k8s.io/v1beta1"
+QUEUES = f"/apis/{KUEUE}"
+WORKLOADS = f"{QUEUES}/namespaces/{{namespace}}/workloads"
+QUEUE = {"kueue.x-k8s.io/queue-name": "queue"}
+FLAVOR = "reserved"
+TAINT = {"key": "reserved", "value": "training", "effect": "NoSchedule"}
+TOLERATION = {"key": "reserved", "operator": "Equal", "value": "training", "effect": "NoSchedule"}
+SELECTOR = {"pool": "reserved"}
+"""Node labels of the flavor; its nodes bear the taint, too, so that pods run there only with what Kueue injects."""
+
+COUNTS: dict[str, dict[str, int]] = {
+    "TFJob": {"Chief": 1, "Worker": 1},
+    "PyTorchJob": {"Master": 1, "Worker": 1},
+    "XGBoostJob": {"Master": 1, "Worker": 1},
+    "PaddleJob": {"Worker": 2},
+    "JAXJob": {"Worker": 2},
+}
+"""Two pods for each kind that Kueue knows."""
+
+
+def make_flavor(api: Api) -> None:
+    """Creates the ResourceFlavor of all queues."""
+    spec = {"nodeLabels": SELECTOR, "nodeTaints": [TAINT], "tolerations": [TOLERATION]}
+    create(api, {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": FLAVOR}, "spec": spec})
+
+
+def make_priority(api: Api, name: str, value: int) -> None:
+    create(api, {"apiVersion": KUEUE, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value})
+
+
+class QueueWorld(KindWorld):
+    """A namespace with a LocalQueue `queue` of a ClusterQueue of its own; `fields` are fields of the latter."""
+
+    def __init__(self, api: Api, kind: str = "PyTorchJob", cpus: int = 4, **fields: Any) -> None:
+        super().__init__(api, FRAMEWORKS[kind])
+        self.namespace = self.namespace.lower()
+        quota = [{"name": "cpu", "nominalQuota": cpus}]
+        spec = {
+            "namespaceSelector": {},
+            "preemption": {"withinClusterQueue": "LowerPriority"},
+            "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": FLAVOR, "resources": quota}]}],
+            **fields,
+        }
+        named = {"name": self.namespace}
+        create(api, {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": named, "spec": spec})
+        create(
+            api,
+            {
+                "apiVersion": KUEUE,
+                "kind": "LocalQueue",
+                "metadata": {"name": "queue", "namespace": self.namespace},
+                "spec": {"clusterQueue": self.namespace},
+            },
+        )
+
+    # jobs
+
+    def body(self, name: str, roles: Mapping[str, Json], **spec: Any) -> Json:
+        """A job in the queue; `labels` and `annotations` are added to its own."""
+        labels, annotations = spec.pop("labels", {}), spec.pop("annotations", {})
+        body = super().body(name, roles, **spec)
+        body["metadata"].update(labels={**QUEUE, **labels}, annotations=annotations)
+        return body
+
+    def role(self, count: int, restart: str | None = None, **container: Any) -> Json:
+        """A replica spec whose pods request one CPU each."""
+        return super().role(count, restart, **{"resources": {"requests": {"cpu": "1"}}, **container})
+
+    def submit(self, name: str, counts: Mapping[str, int] | None = None, *, cpus: int = 1, **spec: Any) -> Json:
+        """Create a job of two pods, or of `counts`, each of which requests `cpus`."""
+        counts = counts or COUNTS[self.framework.kind]
+        container: Json = {"resources": {"requests": {"cpu": str(cpus)}}}
+        roles = {role: self.role(count, **container) for role, count in counts.items()}
+        for role in roles.values():
+            role["template"]["spec"]["nodeSelector"] = {"disk": "ssd"}
+        created: Json = self.ask("POST", self.jobs, self.body(name, roles, **spec))
+        return created
+
+    def suspended(self, name: str) -> bool:
+        return bool(self.job(name)["spec"]["runPolicy"]["suspend"])
+
+    def templates(self, name: str) -> list[Json]:
+        return [role["template"] for role in self.job(name)["spec"][self.framework.replica_specs].values()]
+
+    # pods
+
+    def wait_running(self, name: str, count: int = 2) -> dict[str, Json]:
+        """Wait until the job has exactly `count` pods, all running."""
+
+        def running() -> dict[str, Json] | None:
+            pods = self.pods_of(name)
+            return pods if len(pods) == count and all(is_running(pod) for pod in pods.values()) else None
+
+        pods: dict[str, Json] = self.wait(running, f"{count} running pods of {name}")
+        return pods
+
+    def end_pods(self, name: str, exit_code: int = 0) -> None:
+        """Make the running pods of a job exit."""
+        ends = {"sim.trainop/run-seconds": "0", "sim.trainop/exit-code": str(exit_code)}
+        for pod in self.pods_of(name):
+            self.ask("PATCH", f"{CORE}/pods/{pod}", {"metadata": {"annotations": ends}}, MERGE)
+
+    # Kueue
+
+    def workload(self, job: str) -> Json:
+        """The Workload of a job, or an empty object."""
+        for workload in self.ask("GET", WORKLOADS)["items"]:
+            if any(owner["name"] == job for owner in workload["metadata"].get("ownerReferences", ())):
+                found: Json = workload
+                return found
+        return {}
+
+    def workload_is(self, job: str, condition: str) -> bool:
+        conditions = self.workload(job).get("status", {}).get("conditions", ())
+        return any(c["type"] == condition and c["status"] == "True" for c in conditions)
+
+    def wait_workload(self, job: str, condition: str) -> None:
+        self.wait(lambda: self.workload_is(job, condition), f"condition {condition} of the workload of {job}")
+
+    def patch_workload(self, job: str, patch: Json, subresource: str = "") -> None:
+        name = self.workload(job)["metadata"]["name"]
+        self.ask("PATCH", f"{WORKLOADS}/{name}{subresource}", patch, MERGE)
+
+    def used_cpus(self) -> str:
+        """The quota in use, as the status of the ClusterQueue states it."""
+        status = self.ask("GET", f"{QUEUES}/clusterqueues/{self.namespace}")["status"]
+        return str(status["flavorsUsage"][0]["resources"][0]["total"])
+
+    def wait_used_cpus(self, count: str) -> None:
+        self.wait(lambda: self.used_cpus() == count, f"{count} CPUs of quota in use")
+
+    def patch_queue(self, spec: Json) -> None:
+        self.ask("PATCH", f"{QUEUES}/clusterqueues/{self.namespace}", {"spec": spec}, MERGE)
+
+    def describe(self) -> str:
+        workloads = {
+            workload["metadata"]["name"]: [
+                (c["type"], c["status"], c.get("reason"), c["message"])
+                for c in workload.get("status", {}).get("conditions", ())
+            ]
+            for workload in self.ask("GET", WORKLOADS)["items"]
+        }
+        return f"{super().describe()}, workloads {workloads}"
+
+
+def is_running(pod: Json) -> bool:
+    return bool(pod["status"].get("phase") == "Running")
