@@ -22,7 +22,8 @@ ROOT = Path(__file__).parent.parent.parent
 class Operator:
     """`python -m trainop operator` with free ports and a separate log; can be stopped and started again.
 
-    `inside` is a command prefix, such as `unshare` with a mount namespace; `environment` is added to that of the tests.
+    `inside` is a command prefix, such as `unshare` with a mount namespace; `environment` is added to that of the tests;
+    `program` replaces the operator of this checkout.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Operator:
         *flags: str,
         inside: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "trainop", "operator"),
     ) -> None:
         metrics, probes, self.webhook_port = free_ports(3)
         self.metrics_url = f"http://127.0.0.1:{metrics}/metrics"
@@ -39,7 +41,7 @@ class Operator:
         self.environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
         self.environment.update(environment or {})
         self.command = [
-            *(*inside, sys.executable, "-m", "trainop", "operator"),
+            *(*inside, *program),
             f"--metrics-bind-address=127.0.0.1:{metrics}",
             f"--health-probe-bind-address=127.0.0.1:{probes}",
             f"--webhook-server-port={self.webhook_port}",
