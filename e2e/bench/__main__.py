@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from e2e.bench.operators import HERE, OPERATORS, build_peers
+from e2e.bench.operators import HERE, OPERATORS, build_compared_peers
 from e2e.bench.processes import cancel_on_sigterm
 from e2e.bench.report import write
 from e2e.bench.runs import COUNT_PREFIX, Plan, read_records, run
@@ -94,12 +94,12 @@ def find_session(options: argparse.Namespace) -> Path:
 def work(options: argparse.Namespace) -> None:
     if options.command == "build":
         build()
-        build_peers()
+        build_compared_peers()
         return
     session = find_session(options)
     if options.command != "report":
         build()
-        build_peers()
+        build_compared_peers()
         asyncio.run(measure(options, session))
     print(write(read_records(session), options.report))
 

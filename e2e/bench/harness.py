@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import aiohttp
 
@@ -19,12 +18,9 @@ from e2e.bench.jobs import Jobs
 from e2e.bench.node import SimulatedNode
 from e2e.bench.operators import ROOT, Operator
 from e2e.bench.processes import Program
-from e2e.cluster.certificates import Authority
 from e2e.cluster.daemons import free_ports
+from e2e.peers import CERTIFICATE_FILES, CERTIFICATES, issue_webhook_certificate
 from trainop.runtime.objects.resource import PODS, SECRETS
-
-CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")
-"""Where training-operator reads its webhook certificate; the path is not configurable."""
 
 DRAIN_SECONDS = 1.0
 """Seconds after a phase during which requests and CPU still belong to it."""
@@ -136,9 +132,7 @@ async def open_harness(operator: Operator, *, audit: bool = False, warm: bool = 
 
 async def _install_certificates(cluster: BenchCluster) -> None:
     """Provides the webhook certificate that training-operator's cert-controller and mounted Secret would provide."""
-    authority = Authority(CERTIFICATES)
-    authority.issue("tls", "training-operator.kubeflow.svc", hosts=["training-operator.kubeflow.svc"])
-    names = ("ca.crt", "ca.key", "tls.crt", "tls.key")
-    data = {name: base64.b64encode((CERTIFICATES / name).read_bytes()).decode() for name in names}
+    issue_webhook_certificate(CERTIFICATES)
+    data = {name: base64.b64encode((CERTIFICATES / name).read_bytes()).decode() for name in CERTIFICATE_FILES}
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "training-operator-webhook-cert"}, "data": data}
     await cluster.client.create(SECRETS, body, namespace=OPERATOR_NAMESPACE)

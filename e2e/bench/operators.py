@@ -1,68 +1,18 @@
-"""The operators under comparison: command line, CRDs and sizes of each.
-
-A peer is built from Go modules with the dependencies of its release, pinned in go/NAME/go.mod.
-"""
+"""The operators under comparison: command line, CRDs and sizes of each."""
 
 from __future__ import annotations
 
-import re
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.bench.kinds import PYTORCH, JobKind
-from e2e.cluster.build import Program, build, module_folder
-from e2e.cluster.places import ClusterError, binary, cache
+from e2e.cluster.places import ClusterError, binary
+from e2e.peers import PEERS, build_peers
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """An operator written in Go, for comparison."""
-
-    program: Program
-    module: str
-    """The Go module that contains the CRDs."""
-    crds: str
-    """Glob pattern of the CRDs in the module."""
-
-    @property
-    def version(self) -> str:
-        """The version pinned in go.mod."""
-        found = re.search(rf"{re.escape(self.module)} (v\S+)", (self.program.sources / "go.mod").read_text())
-        return found[1] if found else "unknown"
-
-    @property
-    def crd_folder(self) -> Path:
-        return cache() / "crds" / f"{self.program.module}-{self.version}"
-
-    def copy_crds(self) -> None:
-        """Copies the CRDs from the module, once, so that measurements do not need Go. Raises `NoGoError`."""
-        if self.crd_folder.exists():
-            return
-        folder = module_folder(self.program, self.module)
-        fresh = self.crd_folder.with_suffix(".new")
-        fresh.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob(self.crds):
-            if path.stem != "kustomization":
-                shutil.copyfile(path, fresh / path.name)
-        fresh.rename(self.crd_folder)
-
-
-PEERS = {
-    "training-operator": Peer(
-        Program(
-            "training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1", root=HERE / "go"
-        ),
-        "github.com/kubeflow/training-operator",
-        "manifests/base/crds/*.yaml",
-    ),
-}
-"""To add mpi-operator v0.8.0 with MPIJob: one go/NAME/go.mod, one entry here and one in `OPERATORS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +39,9 @@ class Operator:
 
     def crd_files(self) -> list[Path]:
         """The CRDs that the operator ships; each operator is measured with its own."""
-        folder = PEERS[self.peer].crd_folder if self.peer else ROOT / "manifests" / "crds"
+        if self.peer:
+            return PEERS[self.peer].crd_files()
+        folder = ROOT / "manifests" / "crds"
         return sorted(path for path in folder.glob("*.yaml") if path.stem != "kustomization")
 
 
@@ -110,15 +62,18 @@ OPERATORS = {
 }
 
 
-def build_peers() -> None:
-    """Builds the peers and copies their CRDs, once. Raises `NoGoError` if Go is needed and not installed."""
-    build(tuple(PEERS), {name: peer.program for name, peer in PEERS.items()})
-    for peer in PEERS.values():
-        peer.copy_crds()
+def compared_peers() -> list[str]:
+    """The keys of `PEERS` that are measured."""
+    return sorted({operator.peer for operator in OPERATORS.values() if operator.peer})
+
+
+def build_compared_peers() -> None:
+    """Builds the measured peers, once. Raises `NoGoError` if Go is needed and not installed."""
+    build_peers(compared_peers())
 
 
 def peer_versions() -> dict[str, str]:
-    return {name: peer.version for name, peer in PEERS.items()}
+    return {name: PEERS[name].version for name in compared_peers()}
 
 
 def _binary(peer: str) -> Path:
