@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-schedulers simulate frameworks coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-schedulers test-takeover simulate frameworks coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,6 +59,11 @@ test-kubectl: $(READY)  ## the README's tour and a table of commands, also with 
 test-schedulers: $(READY)  ## jobs beside Kueue and kube-scheduler on simulated nodes; Go builds them once
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kube-controller-manager kube-scheduler kwok kueue
 	@$(BIN)/pytest --durations=10 e2e/schedulers
+
+test-takeover: $(READY)  ## ours replaces training-operator while jobs run, and back again; ten minutes, and Go to build both releases once
+	@PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.cluster build
+	@PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.peers
+	@$(BIN)/pytest --numprocesses=2 --dist=load e2e/takeover
 
 simulate: $(READY)  ## the whole operator in virtual time with faults: SEEDS=300 of them, or one again by SEED=n
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --log,--first $(or $(FIRST),0) --seeds $(or $(SEEDS),300))
