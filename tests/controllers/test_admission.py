@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from e2e.bench.shapes import SHAPES
 from tests.controllers.kinds import KINDS, make
 from trainop.controllers.admission import build_handler, respond
 from trainop.controllers.counters import JobMetrics
@@ -235,6 +236,16 @@ def test_messages_and_warnings_are_bounded():
     assert len(response.warnings) == 11
     assert all(len(warning.encode()) <= 256 for warning in response.warnings)
     assert response.warnings[-1] == "4,990 more warnings are left out"
+
+
+@pytest.mark.parametrize("shape", ["too many containers", "unknown roles", "bad elastic metrics", "long role"])
+def test_messages_about_hostile_jobs_are_bounded(shape: str):
+    job = SHAPES[shape].readable_job()
+    assert len(denial("PyTorchJob", job).encode()) <= 1024
+    stored = review("PyTorchJob", job, job)
+    assert stored.allowed
+    assert 1 <= len(stored.warnings) <= 11
+    assert all(len(warning.encode()) <= 256 for warning in stored.warnings)
 
 
 class Away:

@@ -344,6 +344,15 @@ def test_no_value_of_a_user_makes_a_text_long(spoil: Callable[[Json], None]):
     assert all(len(text) <= 1024 and "..." in text for text in texts), texts
 
 
+def test_of_invalid_ports_few_are_reported():
+    """In each of a hundred containers; the time of a review is bounded."""
+    bad = {"name": "pytorch", "image": "i", "ports": [{"containerPort": 0}] * 200}
+    found = errors(changed(f"{WORKER}/template/spec/containers", [bad] * 200))
+    assert len(found) == 100 * 11 + 1
+    rest = "after 10 entries, of which 10 are wrong, 190 are not read"
+    assert found[10] == f"{SPEC}.containers[0].ports: Too many: {rest}"
+
+
 def test_a_hundred_invalid_containers_are_reported_and_the_rest_is_counted():
     """A missing framework container is not reported, because the rest was not checked for its name."""
     found = errors(changed(f"{WORKER}/template/spec/containers", [7] * 5000))

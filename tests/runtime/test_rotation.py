@@ -21,7 +21,7 @@ from trainop.local.api.registry.simple_kinds import WebhookStrategy
 from trainop.local.api.serving.server import ApiServer
 from trainop.runtime.client.client import Client, PatchKind
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
-from trainop.runtime.errors import NotFoundError
+from trainop.runtime.errors import ForbiddenError, NotFoundError, UnhealthyError
 from trainop.runtime.metrics.metrics import Metrics
 from trainop.runtime.objects.metadata import Json, Key
 from trainop.runtime.objects.resource import NAMESPACES, SECRETS
@@ -414,6 +414,57 @@ async def test_a_certificate_that_cannot_be_served_is_an_error_and_the_last_one_
         assert replica.errors > 0
         assert replica.metrics.registry.get_sample_value("certwatcher_read_certificate_errors_total") == replica.errors
         assert served(replica, authority.certificate).split() == server.certificate.split()
+
+
+def forbidden(path: str) -> ForbiddenError:
+    message = f"{path} is forbidden"
+    return ForbiddenError(403, "Forbidden", message, {"code": 403, "reason": "Forbidden", "message": message})
+
+
+@pytest.mark.parametrize("resource", ["secrets", "validatingwebhookconfigurations"])
+@virtual_time
+async def test_without_permissions_there_is_one_log_entry_and_a_slow_retry(
+    resource: str, capsys: pytest.CaptureFixture[str]
+):
+    """Readiness does not wait for what may never come; once permitted, it works."""
+    async with lab() as here:
+        replica = here.replica()
+        denied, asked = True, 0
+
+        async def refuse(request: Request) -> None:
+            nonlocal asked
+            if resource in request.path:
+                asked += 1
+                if denied:
+                    raise forbidden(request.path)
+
+        replica.wire.before = refuse
+        with pytest.raises(UnhealthyError, match="certificates are not ready"):
+            replica.rotation.check()
+        here.start()
+        await asyncio.sleep(HOUR)
+        replica.rotation.check()
+        assert asked <= 7, "not watched either"
+        assert capsys.readouterr().out.count("no permission to maintain webhook certificates") == 1
+        assert replica.certificate.loaded == (resource != "secrets")
+        denied = False
+        await asyncio.sleep(11 * MINUTE)
+        assert await here.bundles() == [replica.certificate.authority] * 4
+        await here.client.delete(SECRETS, SECRET.name, SECRET.namespace)
+        await asyncio.sleep(1)
+        assert (await here.secret())["data"], "watched"
+
+
+@virtual_time
+async def test_a_namespace_that_does_not_exist_is_retried_with_back_off():
+    async with lab() as here:
+        replica = here.replica(replace(OPTIONS, secret=Key("elsewhere", "cert")))
+        here.start()
+        await asyncio.sleep(HOUR)
+        creations = [sent for sent in replica.wire.sent if sent[0] == "POST"]
+        assert 3 <= len(creations) < 40
+        with pytest.raises(UnhealthyError):
+            replica.rotation.check()
 
 
 def test_only_differing_bundles_are_injected():

@@ -43,7 +43,7 @@ from trainop.runtime.webhook.admission import (
     validating_path,
 )
 from trainop.runtime.webhook.certificates import issue, make_authority
-from trainop.runtime.webhook.server import WebhookServer, _Endpoint, handler_timeout
+from trainop.runtime.webhook.server import BODY_TIMEOUT, LARGE_REVIEWS, WebhookServer, _Endpoint, handler_timeout
 
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 PATH = "/validate-kubeflow-org-v1-pytorchjob"
@@ -452,3 +452,72 @@ async def test_a_body_that_is_no_review_gets_a_response(body: bytes):
         response = await caller.respond(PATH, body)
         assert (response["allowed"], response["status"]["code"]) == (False, 400)
         assert len(response["status"]["message"]) < 2_000
+
+
+CROWDED: Json = {"spec": [[]] * 50_000}
+
+
+@pytest.mark.parametrize(
+    ("operation", "obj", "old", "allowed"),
+    [
+        ("CREATE", CROWDED, None, False),
+        ("UPDATE", CROWDED, GOOD, False),
+        ("UPDATE", CROWDED, CROWDED, True),
+        ("UPDATE", GOOD, CROWDED, True),
+        ("DELETE", None, CROWDED, True),
+        ("UPDATE", {"spec": [[]] * 30_000}, {"spec": [[]] * 30_000}, True),
+    ],
+)
+async def test_an_object_with_too_many_values_is_refused_unless_it_is_stored_already(
+    operation: str, obj: Json | None, old: Json | None, allowed: bool
+):
+    seen = []
+
+    def judge(asked: AdmissionRequest) -> AdmissionResponse:
+        seen.append(asked)
+        return allow()
+
+    async with serving({PATH: judge}) as (_, caller):
+        response = await caller.respond(PATH, review(operation, obj, old, version="v1beta1"))
+    assert (response["uid"], response["allowed"]) == ("u-1", allowed)
+    if not allowed:
+        text = "the object must not have more than 49,152 lists and objects, and has 50,00"
+        assert response["status"]["message"].startswith(text)
+    assert bool(seen) == (CROWDED not in (obj, old)), "decoding it would take too much memory"
+
+
+async def test_large_reviews_are_received_a_few_at_a_time():
+    """All connections together could otherwise take a gigabyte. Small ones are not held up."""
+    waiting, most = 0, 0
+    leave = asyncio.Event()
+
+    async def wait(asked: AdmissionRequest) -> AdmissionResponse:
+        nonlocal waiting, most
+        if asked.name == "small":
+            return allow()
+        waiting += 1
+        most = max(most, waiting)
+        await leave.wait()
+        waiting -= 1
+        return allow()
+
+    async with serving({PATH: wait}) as (_, caller):
+        large = review("CREATE", {"spec": "x" * 300_000})
+        calls = [asyncio.create_task(caller.respond(PATH, large)) for _ in range(10)]
+        while waiting < LARGE_REVIEWS:  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.01)
+        assert (await caller.respond(PATH, review(name="small")))["allowed"]
+        leave.set()
+        assert all(response["allowed"] for response in await asyncio.gather(*calls))
+    assert most == LARGE_REVIEWS
+
+
+@virtual_time
+async def test_a_large_review_that_finds_no_room_is_refused():
+    room = asyncio.Semaphore(0)
+    request = make_mocked_request("POST", PATH, {"content-type": "application/json"})
+    answer = await _Endpoint(PATH, lambda _: allow(), Metrics(), VirtualClock(), room).answer(request)
+    assert asyncio.get_running_loop().time() == BODY_TIMEOUT
+    assert isinstance(answer.body, bytes)
+    status = json.loads(answer.body)["response"]["status"]
+    assert status == {"metadata": {}, "code": 429, "message": "too many large requests are being served"}

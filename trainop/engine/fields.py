@@ -100,16 +100,23 @@ class Fields:
         self.invalid(path, value, "must be a list")
         return []
 
-    def entries(self, path: str, values: list[Any], kind: type[T], read: Callable[[str, Any], T]) -> list[T]:
+    def entries(
+        self,
+        path: str,
+        values: list[Any],
+        kind: type[T],
+        read: Callable[[str, Any], T],
+        limit: int = MAX_INVALID_ENTRIES,
+    ) -> list[T]:
         """The entries of a list. Valid entries are converted to `kind` by msgspec, which is fast for large lists;
-        invalid ones are passed to `read` with their path. Reading stops after `MAX_INVALID_ENTRIES` invalid entries."""
+        invalid ones are passed to `read` with their path. Reading stops after `limit` invalid entries."""
         found: list[T] = []
         wrong = 0
         for place, value in enumerate(values):
             try:
                 found.append(value if isinstance(value, kind) else msgspec.convert(value, kind))
             except msgspec.ValidationError:
-                if wrong == MAX_INVALID_ENTRIES:
+                if wrong == limit:
                     rest = f"after {place:,} entries, of which {wrong} are wrong, {len(values) - place:,} are not read"
                     self._add(path, TOO_MANY, rest)
                     break

@@ -30,6 +30,9 @@ MAX_LABEL_LENGTH = 63
 MAX_UNKNOWN_ROLES = 20
 """Unknown replica types that are reported one by one; further ones are only counted."""
 
+MAX_INVALID_PORTS = 10
+"""Invalid ports of one container that are reported: `MAX_INVALID_ENTRIES` containers may have some."""
+
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NOT_DNS_1035 = (
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
@@ -219,7 +222,8 @@ def _read_container(fields: Fields, at: str, raw: object) -> _Container:
     for field in ("env", "volumeMounts"):
         fields.sequence(f"{at}.{field}", container.get(field))
     ports = fields.sequence(f"{at}.ports", container.get("ports"))
-    return _Container(name, image, ports=tuple(fields.entries(f"{at}.ports", ports, Port, partial(_read_port, fields))))
+    at_port, read_port = f"{at}.ports", partial(_read_port, fields)
+    return _Container(name, image, ports=tuple(fields.entries(at_port, ports, Port, read_port, MAX_INVALID_PORTS)))
 
 
 def _read_port(fields: Fields, at: str, raw: object) -> Port:

@@ -14,10 +14,16 @@ from typing import Any, TypeAlias
 import msgspec
 
 from trainop.runtime.client.decoding import read
-from trainop.runtime.errors import DecodeError
+from trainop.runtime.errors import UNREADABLE, DecodeError
 from trainop.runtime.objects.jsonpatch import diff, equal_json
 from trainop.runtime.objects.metadata import Change, Json, apply_change
-from trainop.runtime.objects.nesting import is_deep_value, prune_value
+from trainop.runtime.objects.nesting import (
+    TooManyValuesError,
+    check_value_counts,
+    is_deep_value,
+    prune_value,
+    share_of_limits,
+)
 from trainop.runtime.objects.resource import Resource
 
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
@@ -65,6 +71,19 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str
     kind: str
     request: AdmissionRequest
+
+
+class _Objects(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str
+    object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
+    """A review whose objects are not decoded."""
+
+    api_version: str
+    request: _Objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +192,7 @@ def _suffix(resource: Resource) -> str:
 
 
 _decode = msgspec.json.Decoder(_Review).decode
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -190,6 +210,33 @@ async def decode_review(body: bytes) -> tuple[str, AdmissionRequest]:
     if review.kind != "AdmissionReview" or review.api_version not in VERSIONS:
         raise MalformedReviewError(f'no kind "{review.kind}" is registered for version "{review.api_version}"')
     return review.api_version, review.request
+
+
+def answer_crowded(body: bytes) -> bytes | None:
+    """The AdmissionReview that answers a review with too many values to decode; None for any other review.
+
+    Such objects are not passed to handlers. A new one is refused. One that is stored already can still be updated and
+    deleted.
+    """
+    if share_of_limits(body) <= 1:
+        return None
+    try:
+        review = _decode_envelope(body)
+    except UNREADABLE:
+        return None  # `decode_review` says what is wrong
+    faults = [_find_crowding(raw) for raw in (review.request.object, review.request.old_object)]
+    if not any(faults):
+        return None
+    response = allow() if faults[1] else deny(f"the object {faults[0]}")
+    return encode_review(response, review.request.uid, review.api_version)
+
+
+def _find_crowding(raw: msgspec.Raw) -> str:
+    try:
+        check_value_counts(bytes(raw))
+    except TooManyValuesError as error:
+        return str(error)
+    return ""
 
 
 def becomes_too_deep(request: AdmissionRequest) -> bool:

@@ -18,6 +18,7 @@ from aiohttp import web
 from trainop.runtime.client.decoding import TOO_DEEP
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.errors import ApiError, UnhealthyError
+from trainop.runtime.log_throttle import LogThrottle
 from trainop.runtime.metrics.metrics import Metrics
 from trainop.runtime.serving.certificate_folder import ServingCertificate
 from trainop.runtime.serving.server import Address, HttpServer
@@ -26,6 +27,7 @@ from trainop.runtime.webhook.admission import (
     AdmissionResponse,
     Handler,
     MalformedReviewError,
+    answer_crowded,
     becomes_too_deep,
     decode_review,
     deny,
@@ -40,7 +42,14 @@ MAX_BODY = 7 * 1024 * 1024
 
 CONNECTIONS = 128
 BODY_TIMEOUT = 10.0
-"""Seconds for receiving the body of a review."""
+"""Seconds for receiving the body of a review, and for the wait before that."""
+
+LARGE_BODY = 256 * 1024
+"""Bytes from which a review is large. A decoded review takes several times its size."""
+
+LARGE_REVIEWS = 4
+"""Large reviews that are received and evaluated at a time; others wait before their body is read. Otherwise, all
+connections together could use a gigabyte."""
 
 DEFAULT_TIMEOUT = 10.0
 MARGIN = 0.5
@@ -48,6 +57,10 @@ MARGIN = 0.5
 
 SLOW_HANDLER = 0.005
 """Seconds. A synchronous handler that takes longer is logged, because it blocks the event loop."""
+
+LOG_INTERVAL = 300.0
+"""Seconds between two log entries of one kind about the same path: any pod may send requests to the server."""
+
 PROBE_TIMEOUT = 10.0
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -75,13 +88,15 @@ class WebhookServer:
         self._application = web.Application(client_max_size=MAX_BODY)
         self._server = HttpServer("webhooks", address, self._application, certificate.context, connections=CONNECTIONS)
         self._paths: set[str] = set()
+        self._room = asyncio.Semaphore(LARGE_REVIEWS)
 
     def register(self, path: str, handler: Handler) -> None:
         """Serves `handler` at `path`. Raises `ValueError` if the path is already registered."""
         if path in self._paths:
             raise ValueError(f"webhook path {path} is registered already")
         self._paths.add(path)
-        self._application.router.add_route("*", path, _Endpoint(path, handler, self._metrics, self._clock).answer)
+        endpoint = _Endpoint(path, handler, self._metrics, self._clock, self._room)
+        self._application.router.add_route("*", path, endpoint.answer)
 
     async def bind(self) -> None:
         """Starts listening. Raises `BindError`."""
@@ -117,33 +132,59 @@ class WebhookServer:
 class _Endpoint:
     """One registered path: its handler and its metrics."""
 
-    def __init__(self, path: str, handler: Handler, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self, path: str, handler: Handler, metrics: Metrics, clock: Clock, room: asyncio.Semaphore | None = None
+    ) -> None:
+        """`room` limits the large reviews in progress."""
+        self._room = room or asyncio.Semaphore(LARGE_REVIEWS)
         self._path = path
         self._handler = handler
         self._metrics = metrics.webhook(path)
         self._clock = clock
+        self._throttle = LogThrottle(clock, LOG_INTERVAL)
 
     async def answer(self, request: web.Request) -> web.Response:
         began = self._clock.monotonic()
         with self._metrics.in_flight.track_inprogress():
-            body = await self._review(request)
+            body = await self._review_in_room(request)
         self._metrics.latency.observe(self._clock.monotonic() - began)
         self._metrics.succeeded.inc()
         return web.Response(body=body, content_type="application/json")
 
+    async def _review_in_room(self, request: web.Request) -> bytes:
+        """Waits, before a large body is read, until there is room for it."""
+        size = request.content_length
+        if size is not None and size < LARGE_BODY:
+            return await self._review(request)
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT):
+                await self._room.acquire()
+        except TimeoutError:
+            return self._refuse(refuse(429, "too many large requests are being served"))
+        try:
+            return await self._review(request)
+        finally:
+            self._room.release()
+
     async def _review(self, request: web.Request) -> bytes:
         refusal, body = await _read(request)
-        if refusal is None:
-            try:
-                api_version, review = await decode_review(body)
-            except MalformedReviewError as error:
-                refusal = refuse(400, str(error))
-            else:
-                if becomes_too_deep(review):
-                    return encode_review(deny(f"the object {TOO_DEEP}"), review.uid, api_version)
-                response = await self._respond(review, handler_timeout(request.query.get("timeout", "")))
-                return encode_review(response, review.uid, api_version)
-        log.warning("malformed admission request", webhook=self._path, error=refusal.message)
+        if refusal is not None:
+            return self._refuse(refusal)
+        if (answer := answer_crowded(body)) is not None:
+            return answer
+        try:
+            api_version, review = await decode_review(body)
+        except MalformedReviewError as error:
+            return self._refuse(refuse(400, str(error)))
+        if len(body) >= LARGE_BODY:
+            await asyncio.sleep(0)  # decoding has taken some milliseconds
+        if becomes_too_deep(review):
+            return encode_review(deny(f"the object {TOO_DEEP}"), review.uid, api_version)
+        response = await self._respond(review, handler_timeout(request.query.get("timeout", "")))
+        return encode_review(response, review.uid, api_version)
+
+    def _refuse(self, refusal: AdmissionResponse) -> bytes:
+        self._warn("admission request refused", error=refusal.message)
         return encode_review(refusal, "")
 
     async def _respond(self, request: AdmissionRequest, seconds: float) -> AdmissionResponse:
@@ -167,8 +208,13 @@ class _Endpoint:
         response = self._handler(request)
         took = self._clock.monotonic() - began
         if took > SLOW_HANDLER:
-            log.warning("slow webhook handler", webhook=self._path, seconds=round(took, 4), uid=request.uid)
+            self._warn("slow webhook handler", seconds=round(took, 4), uid=request.uid)
         return await response if inspect.isawaitable(response) else response
+
+    def _warn(self, what: str, **about: object) -> None:
+        left_out = self._throttle.count(what)
+        if left_out is not None:
+            log.warning(what, webhook=self._path, left_out=left_out, **about)
 
     def _failed(self, request: AdmissionRequest, error: BaseException) -> AdmissionResponse:
         if isinstance(error, ApiError):
