@@ -111,7 +111,7 @@ def test_rights_are_no_more_than_are_used():
         **{("kubeflow.org", f"{plural}/finalizers"): {"update"} for plural in plurals},
         ("", "pods"): everyday,
         ("", "services"): everyday,
-        ("", "configmaps"): everyday,
+        ("", "configmaps"): everyday - {"delete"},
         ("autoscaling", "horizontalpodautoscalers"): everyday,
         ("", "events"): {"create", "patch"},
     }

@@ -51,6 +51,16 @@ def test_metrics_with_their_types_and_labels() -> None:
     assert served == recorded("metrics"), CHANGED
 
 
+def test_the_page_on_monitoring_lists_every_metric() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    missing = [
+        name
+        for name, type_ in recorded("metrics").items()
+        if f"`{name}{'_total' * type_.startswith('counter')}`" not in page
+    ]
+    assert missing == []
+
+
 def test_names_of_the_runtime() -> None:
     names, before = set(trainop.runtime.__all__), set(recorded("runtime")["names"])
     assert (sorted(before - names), sorted(names - before)) == ([], []), CHANGED

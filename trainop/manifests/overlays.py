@@ -23,13 +23,24 @@ def kustomization(resources: Sequence[str], *, namespace: str = "", images: Sequ
     }
 
 
-def component(patches: Sequence[Json]) -> Json:
+def component(patches: Sequence[Json] = (), resources: Sequence[str] = ()) -> Json:
     """A part of a kustomization that others include under `components`."""
-    return {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component", "patches": list(patches)}
+    return {
+        "apiVersion": "kustomize.config.k8s.io/v1alpha1",
+        "kind": "Component",
+        **({"resources": list(resources)} if resources else {}),
+        **({"patches": list(patches)} if patches else {}),
+    }
 
 
 def json_patch(target: Json, operations: Sequence[Json]) -> Json:
     return {"target": target, "patch": yaml.safe_dump(list(operations), width=120, sort_keys=False)}
+
+
+def high_availability() -> Json:
+    """The overlay `standalone` with the component of the same name."""
+    base = kustomization(["../standalone"], namespace=NAMESPACE)
+    return {**base, "components": ["../../components/high-availability"]}
 
 
 def namespaced_kustomization() -> Json:

@@ -13,6 +13,7 @@ from trainop.runtime.objects.resource import EVENTS, LEASES, PODS, SECRETS, SERV
 from trainop.runtime.webhook.injection import VALIDATING_WEBHOOK_CONFIGURATIONS
 
 _AGGREGATION = "rbac.authorization.kubeflow.org/aggregate-to-kubeflow-"
+_STANDARD = "rbac.authorization.k8s.io/aggregate-to-"
 
 
 def _rule(resources: Iterable[Resource | str], verbs: str, group: str | None = None, name: str = "") -> Json:
@@ -32,15 +33,17 @@ def rules() -> list[Json]:
         # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
         _rule([f"{plural}/finalizers" for plural in plurals], "update", GROUP),
         _rule([PODS, SERVICES], "get list watch create patch delete"),
-        *(_rule([resource], "get list watch create patch delete") for resource in companion_resources()),
+        *(_rule([resource], verbs) for resource, verbs in companion_rights()),
         _rule([EVENTS], "create patch"),
     ]
 
 
-def companion_resources() -> list[Resource]:
-    """Resources that are created for jobs in addition to pods and services."""
-    kinds = (kind for framework in FRAMEWORKS.values() for kind in framework.companion_kinds)
-    return sorted({kind.resource for kind in kinds}, key=str)
+def companion_rights() -> list[tuple[Resource, str]]:
+    """Resources that are created for jobs in addition to pods and services, with verbs. Those that pods refer to live
+    as long as the job: the garbage collector deletes them."""
+    kinds = {kind for framework in FRAMEWORKS.values() for kind in framework.companion_kinds}
+    verbs = {False: "get list watch create patch delete", True: "get list watch create patch"}
+    return sorted(((kind.resource, verbs[kind.needed_by_pods]) for kind in kinds), key=str)
 
 
 def _role(kind: str, name: str, rules: Sequence[Json], labels: Mapping[str, str] | None = None) -> Json:
@@ -97,15 +100,37 @@ def namespaced_role_binding() -> Json:
     return _binding("Role", NAME, None)
 
 
+def _edit_jobs() -> list[Json]:
+    plurals = sorted(framework.resource.plural for framework in FRAMEWORKS.values())
+    return [
+        _rule(plurals, "create delete get list patch update watch", GROUP),
+        _rule([f"{plural}/status" for plural in plurals], "get", GROUP),
+    ]
+
+
+def _view_jobs() -> list[Json]:
+    plurals = sorted(framework.resource.plural for framework in FRAMEWORKS.values())
+    return [
+        _rule(plurals, "get list watch", GROUP),
+        _rule([f"{plural}/status" for plural in plurals], "get", GROUP),
+    ]
+
+
+def standard_user_roles() -> list[Json]:
+    """ClusterRoles for users, aggregated into the roles admin, edit and view of every cluster."""
+    editors = {f"{_STANDARD}{role}": "true" for role in ("admin", "edit")}
+    return [
+        _role("ClusterRole", f"{NAME}-edit", _edit_jobs(), editors),
+        _role("ClusterRole", f"{NAME}-view", _view_jobs(), {f"{_STANDARD}view": "true"}),
+    ]
+
+
 def user_roles() -> list[Json]:
     """ClusterRoles for users, aggregated into the admin, edit and view roles of Kubeflow profiles."""
-    plurals = sorted(framework.resource.plural for framework in FRAMEWORKS.values())
-    statuses = [f"{plural}/status" for plural in plurals]
     selector = {"matchLabels": {f"{_AGGREGATION}training-admin": "true"}}
     admin = _role("ClusterRole", "kubeflow-training-admin", [], {f"{_AGGREGATION}admin": "true"})
     edit = [
-        _rule(plurals, "create delete get list patch update watch", GROUP),
-        _rule(statuses, "get", GROUP),
+        *_edit_jobs(),
         _rule(["persistentvolumeclaims"], "create delete get list watch"),
         _rule([EVENTS], "get list watch"),
     ]
@@ -120,7 +145,7 @@ def user_roles() -> list[Json]:
         _role(
             "ClusterRole",
             "kubeflow-training-view",
-            [_rule(plurals, "get list watch", GROUP), _rule(statuses, "get", GROUP)],
+            _view_jobs(),
             {f"{_AGGREGATION}view": "true"},
         ),
     ]

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from trainop import __version__
 from trainop.engine.schema.crd import crd
+from trainop.manifests.components import component_files
 from trainop.manifests.names import IMAGE, NAMESPACE
-from trainop.manifests.overlays import kustomization, namespaced_kustomization
+from trainop.manifests.overlays import high_availability, kustomization, namespaced_kustomization
 from trainop.manifests.rbac import (
     cluster_role,
     cluster_role_binding,
@@ -51,6 +52,7 @@ def files() -> dict[str, str]:
             kustomization(["../../base", "namespace.yaml"], namespace=NAMESPACE)
         ],
         "overlays/standalone/namespace.yaml": [namespace_object(NAMESPACE)],
+        "overlays/high-availability/kustomization.yaml": [high_availability()],
         "overlays/kubeflow/kustomization.yaml": [kustomization(["../../base", "roles.yaml"], namespace=NAMESPACE)],
         "overlays/kubeflow/roles.yaml": user_roles(),
         "overlays/namespaced/kustomization.yaml": [namespaced_kustomization()],
@@ -58,6 +60,7 @@ def files() -> dict[str, str]:
     }
     tree |= {f"crds/{name}": [definition] for name, definition in crds.items()}
     tree |= {f"base/{name}": objects for name, objects in base.items()}
+    tree |= component_files()
     return {path: HEADER + to_yaml(*objects) for path, objects in tree.items()}
 
 

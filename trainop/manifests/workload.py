@@ -74,6 +74,7 @@ def _container(image: str) -> Json:
             {"containerPort": METRICS_PORT},
             {"containerPort": WEBHOOK_PORT, "name": "webhook-server", "protocol": "TCP"},
         ],
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
         "livenessProbe": probe("/healthz", 15, 20),
         "readinessProbe": probe("/readyz", 10, 15),
         "securityContext": {
