@@ -32,6 +32,7 @@ demo: $(READY)  ## a PyTorchJob trains here, one master and three workers; then 
 	@PATH="$(CURDIR)/$(BIN):$$PATH" trainop run examples/pytorch/recover.yaml
 
 test: $(READY)  ## all tests; those on a real kube-apiserver need Go once (about 10 minutes, then cached)
+	@$(BIN)/python -m e2e.monitoring || test $$? = 3
 	@$(BIN)/python -m e2e.cluster build; case $$? in \
 	0) $(PYTEST) ;; \
 	3) test -z "$$CI" || echo "this run fails: CI needs Go for the tests on a real kube-apiserver"; \

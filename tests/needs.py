@@ -11,6 +11,7 @@ import pytest
 
 from e2e.cluster.components import ClusterOptions
 from e2e.cluster.places import ClusterError, binary
+from e2e.monitoring.programs import MonitoringError, find
 
 
 def is_complete() -> bool:
@@ -61,4 +62,12 @@ def need_program(name: str) -> str:
     try:
         return str(binary(name))
     except ClusterError as error:
+        lack(str(error))
+
+
+def need_monitoring(name: str) -> str:
+    """The path of `prometheus` or `promtool`."""
+    try:
+        return str(find(name))
+    except MonitoringError as error:
         lack(str(error))

@@ -1,0 +1,1 @@
+"""Prometheus for the tests of metrics, alerts and the dashboard."""
