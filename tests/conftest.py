@@ -19,6 +19,7 @@ import yaml
 from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.places import default_data
+from tests import audit
 from tests.cases import CaseError, Ledger, read_cases, read_floor, write_floor
 from tests.needs import find_kubectl, need_built
 
@@ -148,7 +149,7 @@ def control_plane() -> Iterator[ControlPlane]:
     """A kube-apiserver and its etcd with our CRDs, shared by the whole run and stopped at its end."""
     # Pages of a list come from etcd, where a test can compact them, instead of snapshots of the watch cache.
     flag = "kube-apiserver=--feature-gates=ListFromCacheSnapshot=false"
-    yield from start_control_plane("minimal", ClusterOptions(flags=(flag,)))
+    yield from start_control_plane("minimal", ClusterOptions(flags=(flag, *audit.flags(data_of("minimal")))))
 
 
 @pytest.fixture(scope="session")
@@ -176,9 +177,14 @@ def kubectl() -> str:
     return find_kubectl()
 
 
+def data_of(name: str) -> Path:
+    """The data directory of a control plane of this run."""
+    return default_data(f"pytest-{os.getpid()}-{name}")
+
+
 def start_control_plane(name: str, options: ClusterOptions) -> Iterator[ControlPlane]:
     need_built(options)
-    data = default_data(f"pytest-{os.getpid()}-{name}")
+    data = data_of(name)
     remove_leftovers(data.parent)
     plane = ControlPlane(data, die_with_parent=True)
     plane.up(options)

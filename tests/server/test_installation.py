@@ -15,11 +15,15 @@ import yaml
 
 from e2e.cluster.api import Api
 from e2e.cluster.controlplane import ControlPlane
+from e2e.cluster.daemons import wait_until
+from tests.audit import Right, granted, requested
+from tests.kustomize import combinations, combine
 from tests.needs import lack
+from tests.patience import PATIENCE
 from tests.server.kinds import ROWS, KindWorld
 from tests.server.process import Operator
 from tests.server.webhooks import Webhooks
-from tests.server.world import CORE, JOBS, Json, World, replicas
+from tests.server.world import CORE, JOBS, MERGE, Json, World, replicas
 from trainop.operator import FRAMEWORKS
 
 MakeOperator = Callable[..., Operator]
@@ -38,6 +42,11 @@ PLURALS = {
     "Deployment": "deployments",
     "Service": "services",
     "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
+    "ConfigMap": "configmaps",
+    "NetworkPolicy": "networkpolicies",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "PrometheusRule": "prometheusrules",
+    "ServiceMonitor": "servicemonitors",
 }
 # Mounts the service account files where in-cluster configuration reads them, in a private mount namespace.
 AS_IN_A_POD = """
@@ -54,7 +63,7 @@ def apply(api: Api, document: Json, namespace: str | None = None, *, dry_run: bo
     root = "/api/v1" if document["apiVersion"] == "v1" else f"/apis/{document['apiVersion']}"
     place = f"/namespaces/{namespace}" if namespace else ""
     path = f"{root}{place}/{PLURALS[document['kind']]}/{metadata['name']}"
-    dry = "&dryRun=All" if dry_run else ""
+    dry = "&dryRun=All&fieldValidation=Strict" if dry_run else ""
     answer = api("PATCH", f"{path}?fieldManager=test&force=true{dry}", document, APPLY)
     assert answer.status in {200, 201}, (path, answer)
 
@@ -108,10 +117,11 @@ def live(world: World) -> None:
     world.wait_successor("j-worker-1", pods["j-worker-1"]["metadata"]["uid"])
     world.patch_job({"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}})
     world.wait_pods("j-master-0", "j-worker-0")
-    world.patch_run_policy(suspend=True)
-    world.wait_pods()
-    world.patch_run_policy(suspend=False)
-    world.wait_pods("j-master-0", "j-worker-0")
+    for _ in range(2):  # the second event of the same text is a patch of the first
+        world.patch_run_policy(suspend=True)
+        world.wait_pods()
+        world.patch_run_policy(suspend=False)
+        world.wait_pods("j-master-0", "j-worker-0")
     world.end_pod("j-master-0")
     world.wait(lambda: world.try_to("GET", f"{JOBS}/j").status == 404, "the deletion of the job")
     for reason in ("PyTorchJobSucceeded", "SuccessfulDeletePod"):
@@ -123,18 +133,43 @@ def live_as_any_kind(api: Api, namespace: str) -> None:
     for framework in FRAMEWORKS.values():
         live_as(KindWorld(api, framework, namespace), framework.name)
     scale_an_elastic_job(KindWorld(api, FRAMEWORKS["PyTorchJob"], namespace))
+    find_the_names_taken(KindWorld(api, FRAMEWORKS["PyTorchJob"], namespace))
     begin_a_large_job(KindWorld(api, FRAMEWORKS["TFJob"], namespace))
 
 
 def live_as(stage: KindWorld, name: str) -> None:
     row = ROWS[stage.framework.kind]
-    stage.create(name, row.counts, runPolicy={"cleanPodPolicy": "All"})
+    stage.create(name, row.counts, "ExitCode", runPolicy={"cleanPodPolicy": "All", "ttlSecondsAfterFinished": 0})
     stage.wait(lambda: set(stage.pods_of(name)) == set(row.names(name)), f"pods of {name}")
     stage.run_pod(*row.names(name))
+    one = f"{name}-{row.pod}"
+    for resource in ("pods", "services"):
+        orphan(stage, f"{CORE}/{resource}/{one}")
+    uid = stage.pods()[one]["metadata"]["uid"]
+    stage.end_pod(one, 137)
+    stage.wait_successor(one, uid)
     for end in row.ends:
         stage.end_pod(f"{name}-{end}")
-    stage.wait_condition("Succeeded", name)
     stage.wait(lambda: not stage.pods_of(name), f"no pods of {name}")
+    stage.wait(lambda: stage.try_to("GET", f"{stage.jobs}/{name}").status == 404, f"the deletion of {name}")
+
+
+def orphan(stage: KindWorld, path: str) -> None:
+    """The job adopts a child that has lost its owner."""
+    stage.ask("PATCH", path, {"metadata": {"ownerReferences": None}}, MERGE)
+    stage.wait(lambda: stage.ask("GET", path)["metadata"].get("ownerReferences"), f"an owner of {path}")
+
+
+def find_the_names_taken(stage: KindWorld) -> None:
+    """A pod and a Service of others, which the caches do not show, have the names that the job needs."""
+    metadata = {"name": "taken-master-0"}
+    container = {"name": "other", "image": "none"}
+    stage.ask("POST", f"{CORE}/pods", {"metadata": metadata, "spec": {"containers": [container]}})
+    stage.ask("POST", f"{CORE}/services", {"metadata": metadata, "spec": {"ports": [{"port": 1}]}})
+    stage.create("taken", {"Master": 1})
+    for reason in ("FailedCreatePod", "FailedCreateService"):
+        stage.wait(partial(stage.events, reason), f"event {reason}")
+    stage.ask("DELETE", f"{stage.jobs}/taken")
 
 
 def scale_an_elastic_job(stage: KindWorld) -> None:
@@ -174,16 +209,45 @@ def begin_a_large_job(stage: KindWorld) -> None:
     assert len(json.loads(shared["data"][file])["worker"]) == 2000
 
 
-def test_every_manifest_passes_a_server_side_dry_run(control_plane: ControlPlane):
-    tree = ROOT / "manifests"
-    found = [path for path in tree.rglob("*.yaml") if path.name != "kustomization.yaml"]
-    documents = [document for path in found for document in yaml.safe_load_all(path.read_text())]
-    assert {document["kind"] for document in documents} == set(PLURALS)
-    for document in documents:
-        namespaced = document["kind"] in {"ServiceAccount", "Role", "RoleBinding", "Deployment", "Service"}
-        for subject in document.get("subjects", ()):
-            subject.setdefault("namespace", "default")  # as kustomize does
-        apply(control_plane.api, document, "default" if namespaced else None, dry_run=True)
+@pytest.fixture
+def prometheus_operator(control_plane: ControlPlane) -> None:
+    """Adds the CRDs of the Prometheus operator."""
+    for definition in yaml.safe_load_all((Path(__file__).parent / "prometheus-operator.yaml").read_text()):
+        apply(control_plane.api, definition)
+        path = f"/apis/monitoring.coreos.com/v1/{definition['spec']['names']['plural']}"
+        served = wait_until(partial(lambda path: control_plane.api("GET", path).status == 200, path), PATIENCE)
+        assert served, path
+
+
+def test_every_manifest_passes_a_server_side_dry_run(
+    control_plane: ControlPlane, prometheus_operator: None, kubectl: str, tmp_path: Path
+):
+    """Every overlay and component, with strict validation of fields. An object that several overlays share is sent
+    once."""
+    unique = {}
+    for number, (overlay, components) in enumerate(combinations()):
+        for document in combine(kubectl, tmp_path / str(number), overlay, components):
+            unique[json.dumps(document, sort_keys=True)] = document
+    assert {document["kind"] for document in unique.values()} == set(PLURALS)
+    control_plane.api("POST", "/api/v1/namespaces", {"metadata": {"name": "kubeflow"}})
+    for document in unique.values():
+        apply(control_plane.api, document, dry_run=True)
+
+
+UNSEEN = {
+    Right("kubeflow.org", f"{framework.resource.plural}/finalizers", "update") for framework in FRAMEWORKS.values()
+}
+"""Rights that no request shows: an admission plugin checks them."""
+
+
+def assert_exact_rights(plane: ControlPlane, home: str, roles: list[Json]) -> None:
+    """The operator has used every right of `roles`, and nothing was denied."""
+    used = requested(plane, home, NAME)
+    # this API server streams the initial state; one without watch-list is asked for lists
+    used |= {right._replace(verb="list") for right in used if right.verb == "watch"}
+    unused = sorted(granted(roles) - UNSEEN - used)
+    assert not unused, "granted and never used: " + ", ".join(map("/".join, unused))
+    assert sorted(requested(plane, home, NAME, "forbid")) == []
 
 
 def test_as_installed(control_plane: ControlPlane, quiet_world: World, alone: None, in_a_pod: Callable[..., Operator]):
@@ -210,10 +274,13 @@ def test_as_installed(control_plane: ControlPlane, quiet_world: World, alone: No
     hooks.wait_called()
     hooks.delete_secret()
     hooks.wait_injected()
+    hooks.empty_secret()
+    hooks.wait_injected()
     hooks.remove()
     live(quiet_world)
     live_as_any_kind(control_plane.api, quiet_world.namespace)
     assert "permission denied" not in operator.text()
+    assert_exact_rights(control_plane, home, documents)
     lease = control_plane.api("GET", f"/apis/coordination.k8s.io/v1/namespaces/{home}/leases").body["items"]
     assert [one["spec"]["leaseDurationSeconds"] for one in lease] == [15]
     assert memory < 70, f"{memory:.0f} MiB at rest"
@@ -236,6 +303,7 @@ def test_in_one_namespace_without_any_cluster_role(
     live(quiet_world)
     live_as_any_kind(control_plane.api, quiet_world.namespace)
     assert "permission denied" not in operator.text()
+    assert_exact_rights(control_plane, namespace, list(yaml.safe_load_all(overlay.read_text())))
     operator.end()
     # with webhooks, but without the permission for their certificates, it is ready too
     operator = in_a_pod(namespace, flag)

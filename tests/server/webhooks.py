@@ -14,7 +14,7 @@ import yaml
 
 from e2e.cluster.api import Api
 from tests.server.process import Operator
-from tests.server.world import JOBS, Json, World, replicas
+from tests.server.world import JOBS, MERGE, Json, World, replicas
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
@@ -65,6 +65,10 @@ class Webhooks:
             webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": self.world.namespace}}
             webhook["failurePolicy"] = policy
         return configuration
+
+    def empty_secret(self) -> None:
+        """Leaves the Secret as the overlays of training-operator create it."""
+        self.world.ask("PATCH", f"{SECRETS}/{SECRET}", {"data": None}, MERGE)
 
     def remove(self) -> None:
         self.world.try_to("DELETE", f"{CONFIGURATIONS}/{NAME}")
