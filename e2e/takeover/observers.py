@@ -225,13 +225,13 @@ class AuditLog:
                     body,
                 )
 
-    def wait_quiet(self, user: str, seconds: float = 3.0) -> None:
-        """Waits until the user has written nothing for so long."""
+    def wait_quiet(self, user: str, seconds: float = 3.0, *, ignored: str = "no object") -> None:
+        """Waits until the user has written nothing for so long, but objects whose namespace/name contains `ignored`."""
         last, since = -1, time.monotonic()
 
         def quiet() -> bool:
             nonlocal last, since
-            count = len(self.writes(user))
+            count = sum(ignored not in write.name for write in self.writes(user))
             if count != last:
                 last, since = count, time.monotonic()
             return time.monotonic() - since >= seconds

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
-from e2e.cluster.daemons import free_ports
 from e2e.cluster.places import binary
 from e2e.peers import CERTIFICATE_FILES, CERTIFICATES, PEERS, issue_webhook_certificate
 from tests.server.process import Operator
@@ -35,9 +34,8 @@ class GoOperator(Operator):
 
     def __init__(self, log: Path, peer: str, kubeconfig: Path, certificates: Path, *flags: str) -> None:
         super().__init__(log)
-        (port,) = free_ports(1)
         addresses = [flag for flag in self.command if "bind-address" in flag]
-        own = [flag.format(port=port) for flag in FLAGS[peer]]
+        own = [flag.format(port=self.webhook_port) for flag in FLAGS[peer]]
         program = [str(binary(peer)), f"--kubeconfig={kubeconfig}", "--controller-threads=4"]
         inside = [*UNSHARE, "sh", "-c", AS_IN_A_POD, "sh", str(certificates)]
         self.command = [*inside, *program, *addresses, *own, *flags]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from e2e.takeover.observers import NODE, STUCK, WAITING
@@ -32,6 +32,7 @@ class Stage(KindWorld):
         role["template"]["spec"]["nodeName"] = NODE  # so that deleted pods are removed by the kubelet, in their time
         if scene.container:
             role["template"]["spec"]["containers"][0]["name"] = scene.container
+        role["template"]["spec"]["containers"][0]["resources"] = dict(scene.resources)
         if scene.annotations:
             role["template"]["metadata"] = {"annotations": dict(scene.annotations)}
         return role
@@ -217,6 +218,8 @@ class Scene:
     """Of the pod templates."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Replicas, unless those of `ROWS`."""
+    resources: Mapping[str, object] = field(default_factory=dict)
+    """Of the containers."""
     lower_case: bool = False
     """The replica types are spelt in lower case."""
     container: str = ""
@@ -227,6 +230,9 @@ class Scene:
     """Afterwards. The scene is played twice: one job has its future under our operator, and one under the old one."""
     kinds: tuple[str, ...] = ()
     """The kinds that play the scene; empty means all."""
+
+    def renamed(self, name: str, resources: Mapping[str, object]) -> Scene:
+        return replace(self, name=name, resources=resources)
 
 
 METRICS: list[Json] = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -71,6 +71,10 @@ class Theatre:
             url = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
             assert wait_until(lambda url=url: self.api("GET", url).status == 200, PATIENCE), name  # type: ignore[misc]
 
+    def record(self, kind: str, path: str) -> None:
+        """Records another kind of children."""
+        self.recorders[kind] = Recorder(self.api, path)
+
     def close(self) -> None:
         for operator in self.operators:
             if operator.running:
@@ -88,17 +92,24 @@ class Theatre:
         self.operators.append(operator)
         return operator
 
-    def new(self, *flags: str) -> Operator:
-        """A process of our operator, not started."""
+    def new(self, *flags: str, environment: Mapping[str, str] | None = None, user: str = NEW) -> Operator:
+        """A process of our operator, not started. It serves webhooks only if `MY_POD_NAMESPACE` is set. `user` is an
+        administrator only by default."""
         log = self.folder / f"new-{len(self.operators)}.log"
-        operator = Operator(log, f"--kubeconfig={self._config(NEW)}", *flags)
+        operator = Operator(log, f"--kubeconfig={self._config(user)}", *flags, environment=environment)
         self.operators.append(operator)
         return operator
+
+    def mount_secret(self, data: Mapping[str, bytes]) -> None:
+        """Updates the files that training-operator sees, as the kubelet does."""
+        for name, content in data.items():
+            (self.certificates / name).write_bytes(content)
 
     def _config(self, user: str) -> Path:
         """A kubeconfig of an administrator that impersonates `user`, which the audit log then shows."""
         content = json.loads(self.plane.kubeconfig.read_text())
-        content["users"][0]["user"] |= {"as": user, "as-groups": ["system:masters"]}
+        groups = ["system:masters"] if user in {OLD, NEW} else ["system:authenticated"]
+        content["users"][0]["user"] |= {"as": user, "as-groups": groups}
         path = self.folder / f"{user}.kubeconfig"
         path.write_text(json.dumps(content))
         return path
