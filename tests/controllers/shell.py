@@ -13,6 +13,7 @@ import msgspec
 
 from tests.runtime.virtual_time import VirtualClock
 from trainop.controllers.counters import JobMetrics
+from trainop.controllers.gang import PRIORITY_CLASSES, decode_pod_group, decode_priority_class
 from trainop.controllers.observe import decode_pod, decode_service
 from trainop.controllers.wiring import ControllerDependencies, build_controller, open_view
 from trainop.engine.kind import kind_of
@@ -222,14 +223,15 @@ class Shell:
             pod_events=pod_events,
         )
         self.controller = build_controller(kind_of(PYTORCH), needs, self.events)
-        self.view = open_view(kind_of(PYTORCH), cache)
+        self.view = open_view(kind_of(PYTORCH), cache, needs.options.gang)
         reconciler: Any = self.controller._reconciler
         reconciler._applier._max_writes = most
         self.reconciler = reconciler
 
     def show(self, *resources: Resource) -> None:
         """Update the caches to the stored state."""
-        for resource in resources or (JOBS, PODS, SERVICES, HORIZONTAL_POD_AUTOSCALERS):
+        gang = (self.view.gang.groups.resource, PRIORITY_CLASSES) if self.view.gang else ()
+        for resource in resources or (JOBS, PODS, SERVICES, HORIZONTAL_POD_AUTOSCALERS, *gang):
             informer, decode = self._cache_of(resource)
             there = {key: obj for (kind, key), obj in self.client.objects.items() if kind == resource}
             for known in list(informer.store.list()):
@@ -245,7 +247,12 @@ class Shell:
             return self.view.pods, decode_pod
         if resource == SERVICES:
             return self.view.services, decode_service
-        return self.view.companions[resource], decode_unstructured
+        if resource in self.view.companions:
+            return self.view.companions[resource], decode_unstructured
+        assert self.view.gang is not None
+        if resource == PRIORITY_CLASSES:
+            return self.view.gang.classes, decode_priority_class
+        return self.view.gang.groups, decode_pod_group
 
     async def look(self) -> Result:
         """Run one reconcile."""
