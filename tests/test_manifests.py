@@ -113,6 +113,8 @@ def test_rights_are_no_more_than_are_used():
         ("", "services"): everyday,
         ("", "configmaps"): everyday - {"delete"},
         ("autoscaling", "horizontalpodautoscalers"): everyday,
+        ("scheduling.volcano.sh", "podgroups"): everyday,
+        ("scheduling.x-k8s.io", "podgroups"): everyday,
         ("", "events"): {"create", "patch"},
     }
     texts = "\n".join(files().values())

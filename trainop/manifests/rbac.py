@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from trainop.controllers.admission import CONFIGURATION
+from trainop.controllers.gang import PRIORITY_CLASSES
 from trainop.engine.framework import GROUP
+from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
 from trainop.manifests.names import LEASES_ROLE, NAME, RBAC, WEBHOOK_ROLE, WEBHOOK_SECRET
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json
@@ -34,6 +36,8 @@ def rules() -> list[Json]:
         _rule([f"{plural}/finalizers" for plural in plurals], "update", GROUP),
         _rule([PODS, SERVICES], "get list watch create patch delete"),
         *(_rule([resource], verbs) for resource, verbs in companion_rights()),
+        # Only used with --gang-scheduler-name.
+        *(_rule([resource], "get list watch create patch delete") for resource in (VOLCANO_GROUPS, PLUGIN_GROUPS)),
         _rule([EVENTS], "create patch"),
     ]
 
@@ -63,9 +67,10 @@ def _binding(kind: str, name: str, namespace: str | None) -> Json:
 
 
 def cluster_role() -> Json:
-    """The permissions in all namespaces, and to write the CA into the operator's own webhook configuration."""
+    """The permissions in all namespaces, to read PriorityClasses for gang scheduling, and to write the CA into the
+    operator's own webhook configuration."""
     injection = _rule([VALIDATING_WEBHOOK_CONFIGURATIONS], "get list watch patch", name=CONFIGURATION)
-    return _role("ClusterRole", NAME, [*rules(), injection])
+    return _role("ClusterRole", NAME, [*rules(), _rule([PRIORITY_CLASSES], "list watch"), injection])
 
 
 def cluster_role_binding(namespace: str | None = None) -> Json:
