@@ -159,9 +159,7 @@ def _status() -> Json:
     condition = fields(
         "One condition of the job.",
         {
-            "type": text(
-                "Created, Running, Restarting, Suspended, Succeeded or Failed; or GangReady, first in the list."
-            ),
+            "type": text("Created, Running, Restarting, Suspended, Succeeded, Failed or GangReady."),
             "status": text("True, False or Unknown."),
             "reason": text("The reason of the last transition, in CamelCase."),
             "message": text("The reason as a sentence."),

@@ -184,7 +184,7 @@ class Informer(Generic[T]):
             self._served = False
             log.info("kind is no longer served", resource=str(self.resource))
             self._publish(self.store.prune(()), initial=False)
-            await self._clock.sleep(DISCOVERY_INTERVAL)
+            await self._clock.sleep(DISCOVERY_RETRY)
 
     async def _reflect(self) -> None:
         async with asyncio.TaskGroup() as group:
