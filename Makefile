@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-schedulers test-takeover simulate frameworks coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-schedulers test-takeover simulate frameworks coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image test-node site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -113,7 +113,12 @@ image: dist  ## the operator's image and its SBOM in build/image, from Debian pa
 test-image: $(READY) image  ## what the image contains, its SBOM, and the operator in it on a real kube-apiserver (as root)
 	@test "$$(id -u)" = 0 || { echo "the image is run with mounts of its own, which needs root" >&2; exit 1; }
 	@$(BIN)/python -m e2e.cluster build
-	@$(BIN)/pytest --quiet e2e/image
+	@$(BIN)/pytest --quiet e2e/image/test_image.py
+
+test-node: $(READY) image  ## the manifests and the image on a real node with kubelet and containerd (as root; built once)
+	@test "$$(id -u)" = 0 || { echo "a real node needs root" >&2; exit 1; }
+	@$(BIN)/python -m e2e.cluster build node
+	@$(BIN)/pytest --quiet e2e/image/test_deployment.py
 
 site: $(SITE_READY)  ## docs/ as a website in build/site, with every link checked; needs no network once it is installed
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

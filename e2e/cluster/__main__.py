@@ -1,6 +1,7 @@
 """A real Kubernetes control plane on loopback, from Go modules.
 
 python -m e2e.cluster build                         the programs for the tests, once, about 10 minutes
+python -m e2e.cluster build node                    those of a real node, about 5 more: python -m e2e.cluster.node
 python -m e2e.cluster up                            prints the path of the administrator's kubeconfig
 python -m e2e.cluster up --with controller-manager,scheduler,kwok --nodes 10
 python -m e2e.cluster up --with kwok,binder         the cheapest way to run simulated pods
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from e2e.cluster.build import PROGRAMS, STANDARD, NoGoError, build
+from e2e.cluster.build import GROUPS, PROGRAMS, STANDARD, NoGoError, build
 from e2e.cluster.components import EXTRAS, ClusterOptions
 from e2e.cluster.controlplane import PATIENCE, SIGNALS, ControlPlane
 from e2e.cluster.places import ClusterError, cache, default_data
@@ -31,7 +32,7 @@ def parse() -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="build programs from Go modules")
-    building.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
+    building.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*GROUPS, *PROGRAMS]))
     for name in ("up", "down", "env", "status", *FAULTS):
         command = commands.add_parser(name)
         command.add_argument("--name", default="default", help="which control plane, if several (default: %(default)s)")
@@ -46,7 +47,7 @@ def parse() -> argparse.Namespace:
 
 def run(options: argparse.Namespace) -> None:
     if options.command == "build":
-        build(tuple(options.names) or STANDARD)
+        build(tuple(name for given in options.names for name in GROUPS.get(given, (given,))) or STANDARD)
         return
     plane = ControlPlane(default_data(options.name))
     if options.command == "up":

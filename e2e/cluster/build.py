@@ -81,6 +81,8 @@ NODE = (
     *("bridge", "loopback", "host-local", "portmap", "coredns", "pause"),
 )
 """The programs of a cluster with a real node."""
+GROUPS = {"node": NODE}
+"""Names for several programs."""
 
 
 class NoGoError(ClusterError):

@@ -19,6 +19,14 @@ EXTRAS = {
 
 
 @dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Name and address of a node that runs a kubelet; pods reach the API server at the address."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """The configuration of a control plane."""
 
@@ -26,6 +34,8 @@ class ClusterOptions:
     nodes: int = 1
     """Number of simulated nodes if kwok runs."""
     service_cidr: str = "10.96.0.0/16"
+    node: NodeIdentity | None = None
+    """A real node. The API server also listens on its address, and its credentials are written."""
     flags: tuple[str, ...] = ()
     """Additional flags as `COMPONENT=--FLAG=VALUE`."""
 
@@ -59,6 +69,8 @@ def make_plan(data: Path, options: ClusterOptions) -> Plan:
         "etcd": _etcd(data, etcd_port),
         "kube-apiserver": _apiserver(pki, tokens, etcd_port, port, options),
     }
+    if options.node:
+        _write_node_credentials(data, pki, f"https://{options.node.address}:{port}", options.node)
     if "controller-manager" in options.extras:
         config = pki.kubeconfig(data / "controller-manager.kubeconfig", url, "system:kube-controller-manager")
         commands["kube-controller-manager"] = _controller_manager(config, pki, tokens[0])
@@ -74,6 +86,15 @@ def make_plan(data: Path, options: ClusterOptions) -> Plan:
             raise ClusterError(f"{flag_option}: {component!r} is not one of {', '.join(commands)}")
         commands[component].append(flag)
     return Plan(port, commands)
+
+
+def _write_node_credentials(data: Path, pki: Authority, url: str, node: NodeIdentity) -> None:
+    user = f"system:node:{node.name}"
+    pki.kubeconfig(data / "kubelet.kubeconfig", url, user, ["system:nodes"])
+    pki.kubeconfig(data / "kube-proxy.kubeconfig", url, "system:kube-proxy")
+    pki.kubeconfig(data / "coredns.kubeconfig", url, "coredns", ["system:masters"])
+    pki.issue("kubelet-server", user, ["system:nodes"], hosts=[node.name, node.address])
+    pki.issue("kubelet-client", "kube-apiserver-kubelet", ["system:masters"])
 
 
 def _etcd(data: Path, port: int) -> list[str]:
@@ -95,14 +116,13 @@ def _apiserver(
 ) -> list[str]:
     first_service = options.service_cidr.split("/")[0].rsplit(".", 1)[0] + ".1"
     cluster_names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"]
-    hosts = ["localhost", "127.0.0.1", first_service, *cluster_names]
+    hosts = ["localhost", "127.0.0.1", first_service, *cluster_names, *([options.node.address] if options.node else [])]
     cert, key = pki.issue("apiserver", "kube-apiserver", hosts=hosts)
     command = [
         f"{binary('kube-apiserver')}",
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
-        "--bind-address=127.0.0.1",
         f"--secure-port={port}",
-        "--endpoint-reconciler-type=none",  # a loopback address is not allowed in EndpointSlices
+        *_reachability(pki, options.node),
         f"--service-cluster-ip-range={options.service_cidr}",
         "--allow-privileged=true",
         f"--tls-cert-file={cert}",
@@ -122,6 +142,21 @@ def _apiserver(
         command.append("--feature-gates=MutatingAdmissionPolicy=true")
         command.append("--runtime-config=admissionregistration.k8s.io/v1beta1=true")
     return command
+
+
+def _reachability(pki: Authority, node: NodeIdentity | None) -> list[str]:
+    """Flags for the address of the API server, and for its requests to a kubelet."""
+    if node is None:  # a loopback address is not allowed in EndpointSlices
+        return ["--bind-address=127.0.0.1", "--endpoint-reconciler-type=none"]
+    return [
+        "--bind-address=0.0.0.0",
+        f"--advertise-address={node.address}",
+        "--endpoint-reconciler-type=lease",
+        f"--kubelet-client-certificate={pki.folder / 'kubelet-client.crt'}",
+        f"--kubelet-client-key={pki.folder / 'kubelet-client.key'}",
+        f"--kubelet-certificate-authority={pki.cert}",
+        "--kubelet-preferred-address-types=InternalIP",
+    ]
 
 
 def _controller_manager(config: Path, pki: Authority, token_key: Path) -> list[str]:

@@ -24,7 +24,7 @@ def build(wheel: Path, epoch: int, work: Path, output: Path) -> None:
     """Builds the three layers below `work`, and writes archive and SBOM to `output`."""
     base, dependencies, own = (work / name for name in ("debian", "dependencies", "trainop"))
     debian.unpack(debian.download(work / "packages"), base)
-    debian.add_accounts(base, USER)
+    debian.add_configuration(base, USER)
     interpreter = python.Interpreter(base)
     interpreter.compile(base, Path("usr/lib") / debian.PYTHON)
     wheels = python.download(interpreter, wheel, ROOT / "constraints.txt", work / "wheels")

@@ -95,11 +95,12 @@ def is_wanted(member: tarfile.TarInfo) -> bool:
     return chosen and not any(fnmatch.fnmatchcase(path, pattern) for pattern in LEFT_OUT)
 
 
-def add_accounts(tree: Path, user: int) -> None:
-    """Adds the user, and a `/tmp`, which a read-only root file system may cover with a volume."""
+def add_configuration(tree: Path, user: int) -> None:
+    """Adds accounts, name resolution, and the directories that container runtimes mount over."""
     (tree / "etc").mkdir(exist_ok=True)
     (tree / "etc/passwd").write_text(f"root:x:0:0:root:/:/nologin\nnonroot:x:{user}:{user}:nonroot:/:/nologin\n")
     (tree / "etc/group").write_text(f"root:x:0:\nnonroot:x:{user}:\n")
+    (tree / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
     (tree / "etc/nsswitch.conf").write_text("hosts: files dns\n")
     for name in ("tmp", "proc", "sys", "dev", "var/run"):
         (tree / name).mkdir(parents=True, exist_ok=True)
