@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-schedulers test-takeover simulate frameworks coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image test-node site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-chart test-schedulers test-takeover simulate frameworks coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image test-node site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -56,6 +56,10 @@ test-webhooks: $(READY)  ## webhooks on a real kube-apiserver, with a change of 
 test-kubectl: $(READY)  ## the README's tour and a table of commands, also with kubectl 1.33 (built once, some minutes)
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl kubectl-1.33
 	@$(BIN)/pytest tests/run/test_tour.py tests/conformance/test_kubectl.py
+
+test-chart: $(READY)  ## the Helm chart, rendered by helm, equals the kustomizations; Go builds helm once (some minutes)
+	@$(BIN)/python -m e2e.cluster build kubectl helm
+	@$(BIN)/pytest e2e/chart
 
 test-schedulers: $(READY)  ## jobs beside Kueue and kube-scheduler on simulated nodes; Go builds them once
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kube-controller-manager kube-scheduler kwok kueue

@@ -55,6 +55,7 @@ PROGRAMS = {
     "kube-apiserver": Program("kubernetes", KUBE + "kube-apiserver", RELEASE),
     "kube-controller-manager": Program("kubernetes", KUBE + "kube-controller-manager", RELEASE),
     "kubectl": Program("kubernetes", KUBE + "kubectl", RELEASE),
+    "helm": Program("helm", "helm.sh/helm/v3/cmd/helm", "-X helm.sh/helm/v3/internal/version.version=v3.19.5"),
     "kubectl-1.33": Program("kubectl-1.33", ".", _release("v1.33.6")),
     "kwok": Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", "-X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0"),
     "kube-scheduler": Program("kubernetes", KUBE + "kube-scheduler", RELEASE),

@@ -54,8 +54,12 @@ def _read(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
+def _is_generated(path: Path) -> bool:
+    return GENERATED in (_read(path) or "").partition("\n")[0]
+
+
 def _stale_files(directory: Path, expected: Mapping[str, str]) -> list[str]:
     """Generated files of an earlier version that are no longer generated."""
-    found = (path for path in directory.rglob("*.yaml") if (_read(path) or "").startswith(GENERATED))
+    found = (path for path in directory.rglob("*.yaml") if _is_generated(path))
     names = (path.relative_to(directory).as_posix() for path in found)
     return sorted(name for name in names if name not in expected)

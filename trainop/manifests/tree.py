@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from trainop import __version__
 from trainop.engine.schema.crd import crd
+from trainop.manifests.chart import chart_files
 from trainop.manifests.components import component_files
 from trainop.manifests.names import IMAGE, NAMESPACE
 from trainop.manifests.overlays import high_availability, kustomization, namespaced_kustomization
@@ -61,7 +62,7 @@ def files() -> dict[str, str]:
     tree |= {f"crds/{name}": [definition] for name, definition in crds.items()}
     tree |= {f"base/{name}": objects for name, objects in base.items()}
     tree |= component_files()
-    return {path: HEADER + to_yaml(*objects) for path, objects in tree.items()}
+    return {path: HEADER + to_yaml(*objects) for path, objects in tree.items()} | chart_files()
 
 
 def stream(namespace: str, image: str) -> list[Json]:

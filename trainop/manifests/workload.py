@@ -5,6 +5,9 @@ from __future__ import annotations
 from trainop.manifests.names import IMAGE, LABELS, METRICS_PORT, NAME, PROBE_PORT, WEBHOOK_PORT
 from trainop.runtime.objects.metadata import Json
 
+RESOURCES: Json = {"requests": {"cpu": "100m", "memory": "128Mi"}}
+"""No limits: a large cluster needs more, see docs/performance.md."""
+
 
 def service_account() -> Json:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME}}
@@ -74,7 +77,7 @@ def _container(image: str) -> Json:
             {"containerPort": METRICS_PORT},
             {"containerPort": WEBHOOK_PORT, "name": "webhook-server", "protocol": "TCP"},
         ],
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "resources": RESOURCES,
         "livenessProbe": probe("/healthz", 15, 20),
         "readinessProbe": probe("/readyz", 10, 15),
         "securityContext": {
