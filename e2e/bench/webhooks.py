@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import ssl
@@ -59,7 +60,7 @@ MAX_LATENCY = 15.0
 MAX_STEP = 100.0
 """Milliseconds."""
 CONNECTIONS, REVIEWS, REPETITIONS = 4, 2000, 3
-CALLS, ROUNDS = 150, 4
+CALLS, ROUNDS = 100, 3
 PATH = "/validate-kubeflow-org-v1-pytorchjob"
 
 
@@ -276,7 +277,8 @@ async def review_in_steps(body: bytes, kind: str) -> list[float]:
 async def measure_hostile() -> bool:
     worst: dict[str, float] = {}
     for name, job in hostile_jobs().items():
-        for label, body in ((name, review_of(job)), (f"{name}, updated", review_of(job, job))):
+        old = {**job, "spec": {**job["spec"], "old": True}}
+        for label, body in ((name, review_of(job)), (f"{name}, updated", review_of(job, old))):
             runs = [await review_in_steps(body, job["kind"]) for _ in range(REPETITIONS)]
             worst[label] = min(max(steps) for steps in runs)
     print(f"\nlongest step of {len(worst)} hostile reviews, in CPU time:\n\n| job | ms |\n|---|---|")
@@ -289,6 +291,8 @@ PARTS = {"rate": measure_rate, "latency": measure_latency, "hostile": measure_ho
 
 
 def main(arguments: Sequence[str]) -> int:
+    gc.freeze()
+    gc.set_threshold(20_000, 5, 80)  # as the operator
     if arguments[:1] == ["--serve"]:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as in the image
             runner.run(serve(int(arguments[1])))

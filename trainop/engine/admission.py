@@ -14,7 +14,7 @@ from trainop.engine.fields import Fields
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job
 from trainop.engine.manifests import Manifests
-from trainop.engine.parse import RUN_POLICY, parse
+from trainop.engine.parse import RUN_POLICY, parse, run_policy_of
 from trainop.engine.seen import Options
 from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Unstructured
@@ -38,16 +38,25 @@ def judge(
     """Validates a job that is created or, with `old`, updated. An error that `old` has too becomes a warning, so that a
     controller can still set a finalizer on a stored invalid job, or resume it. Never raises, whatever the job
     contains."""
-    job = parse(framework, new)
-    errors = find_errors(job, lambda: Manifests(framework, job, options))
+    job, errors = _examine(framework, new, options)
+    warnings = tuple(_find_warnings(framework, job))
     if old is None:
-        return Judgement(errors, job.more_errors, tuple(_find_warnings(framework, job)))
-    before = parse(framework, old)
-    known = set(map(_identity, find_errors(before, lambda: Manifests(framework, before, options)))) if errors else set()
+        return Judgement(errors, job.more_errors, warnings)
+    before, old_errors = (job, errors) if not errors or _is_same(new, old) else _examine(framework, old, options)
+    known = set(map(_identity, old_errors))
     kept = [f"{error} (not changed by this update)" for error in errors if _identity(error) in known]
-    remaining = [*_find_changes(job, before), *(error for error in errors if _identity(error) not in known)]
-    more = max(0, job.more_errors - before.more_errors)
-    return Judgement(tuple(remaining), more, (*_find_warnings(framework, job), *kept))
+    remaining = [*_find_changes(new, old), *(error for error in errors if _identity(error) not in known)]
+    return Judgement(tuple(remaining), max(0, job.more_errors - before.more_errors), (*warnings, *kept))
+
+
+def _examine(framework: Framework, raw: Unstructured, options: Options) -> tuple[Job, tuple[FieldError, ...]]:
+    job = parse(framework, raw)
+    return job, find_errors(job, lambda: Manifests(framework, job, options))
+
+
+def _is_same(new: Unstructured, old: Unstructured) -> bool:
+    """Whether an update changes nothing that is validated."""
+    return new.raw.get("spec") == old.raw.get("spec") and new.metadata.annotations == old.metadata.annotations
 
 
 def _identity(error: FieldError) -> tuple[str, str, str]:
@@ -55,19 +64,14 @@ def _identity(error: FieldError) -> tuple[str, str, str]:
     return error.path, error.type, error.value
 
 
-def _find_changes(job: Job, before: Job) -> Iterator[FieldError]:
+def _find_changes(new: Unstructured, old: Unstructured) -> Iterator[FieldError]:
     """The errors of an update that changes an immutable field (training-operator `pkg/webhooks`). The CRD refuses a
     new value, but cannot refuse that the field is added or removed."""
-    new, old = _read_manager(job), _read_manager(before)
-    if new != old:
+    manager, before = (run_policy_of(job.raw).get("managedBy") for job in (new, old))
+    if manager != before:
         fields = Fields()
-        fields.invalid(f"{RUN_POLICY}.managedBy", "null" if new is None else new, "field is immutable")
+        fields.invalid(f"{RUN_POLICY}.managedBy", "null" if manager is None else manager, "field is immutable")
         yield from fields.errors
-
-
-def _read_manager(job: Job) -> object:
-    policy = job.spec.get("runPolicy")
-    return policy.get("managedBy") if isinstance(policy, dict) else None
 
 
 def find_errors(job: Job, manifests: Callable[[], Manifests]) -> tuple[FieldError, ...]:

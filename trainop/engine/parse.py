@@ -44,7 +44,7 @@ _TOO_LONG = f"must be no more than {MAX_LABEL_LENGTH} characters"
 
 def ignored(job: Unstructured, managers: tuple[str, ...] = (THIS_OPERATOR,)) -> bool:
     """Whether `spec.runPolicy.managedBy` assigns the job to another controller, so that nothing may be written."""
-    manager = _run_policy_of(job.raw).get("managedBy")
+    manager = run_policy_of(job.raw).get("managedBy")
     return isinstance(manager, str) and manager not in managers
 
 
@@ -55,7 +55,7 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
         fields.unreadable(raw.fault.path or "job", raw.fault.detail)
     spec = fields.mapping("spec", raw.raw.get("spec"))
     run_policy = _read_run_policy(fields, spec.get("runPolicy"), framework.managers)
-    if framework.clean_pod_policy_in_spec and _run_policy_of(raw.raw).get("cleanPodPolicy") is None:
+    if framework.clean_pod_policy_in_spec and run_policy_of(raw.raw).get("cleanPodPolicy") is None:
         policy = _read_clean_pod_policy(fields, "spec.cleanPodPolicy", spec.get("cleanPodPolicy"))
         run_policy = replace(run_policy, clean_pod_policy=policy)
     roles = tuple(_read_roles(framework, fields, spec))
@@ -75,10 +75,11 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
 
 def read_run_policy(raw: Unstructured) -> RunPolicy:
     """The run policy alone; errors are ignored."""
-    return _read_run_policy(Fields(), _run_policy_of(raw.raw))
+    return _read_run_policy(Fields(), run_policy_of(raw.raw))
 
 
-def _run_policy_of(raw: Json) -> Json:
+def run_policy_of(raw: Json) -> Json:
+    """`spec.runPolicy` of a raw job; empty if it is not an object."""
     spec = raw.get("spec")
     policy = spec.get("runPolicy") if isinstance(spec, dict) else None
     return policy if isinstance(policy, dict) else {}
