@@ -16,6 +16,7 @@ from e2e.peers import PEERS
 from e2e.takeover.observers import AUDIT_POLICY
 from e2e.takeover.operators import need_mounts, need_peer
 from e2e.takeover.theatre import Theatre
+from tests.conftest import remove_leftovers
 from tests.needs import need_built
 
 CONTROLLERS = "kube-controller-manager=--controllers=garbage-collector-controller,serviceaccount-controller"
@@ -42,7 +43,9 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
     )
     options = ClusterOptions(extras=("controller-manager",), flags=flags)
     need_built(options)
-    plane = ControlPlane(default_data(f"takeover-{os.getpid()}"), die_with_parent=True)
+    data = default_data(f"pytest-{os.getpid()}-takeover")
+    remove_leftovers(data.parent)
+    plane = ControlPlane(data, die_with_parent=True)
     try:
         plane.up(options)
         yield plane

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
-from e2e.cluster.places import binary
+from e2e.cluster.places import ClusterError, binary
 from e2e.peers import CERTIFICATE_FILES, CERTIFICATES, PEERS, issue_webhook_certificate
 from tests.server.process import Operator
 
@@ -54,7 +54,7 @@ def need_peer(name: str) -> None:
     peer = PEERS[name]
     try:
         binary(name)
-    except Exception as error:  # noqa: BLE001  whatever is missing, the remedy is the same
+    except ClusterError as error:
         pytest.skip(f"{error}; `make test-takeover` builds it")
     if not peer.manifest_folder.exists():
         pytest.skip(f"the manifests of {name} are missing; `make test-takeover` copies them")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from e2e.takeover.observers import NODE, STUCK, WAITING
@@ -230,9 +230,6 @@ class Scene:
     """Afterwards. The scene is played twice: one job has its future under our operator, and one under the old one."""
     kinds: tuple[str, ...] = ()
     """The kinds that play the scene; empty means all."""
-
-    def renamed(self, name: str, resources: Mapping[str, object]) -> Scene:
-        return replace(self, name=name, resources=resources)
 
 
 METRICS: list[Json] = [

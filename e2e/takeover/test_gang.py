@@ -5,6 +5,8 @@ The test plays the scheduler: it writes the phases of Volcano's PodGroups.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
@@ -22,6 +24,8 @@ from trainop.runtime.objects.resource import Resource
 KINDS = ("PyTorchJob", "TFJob", "XGBoostJob")
 # All limits have requests: for minResources ours counts a limit without one, training-operator does not.
 RESOURCES: Json = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+QUEUE = {"queue": "default"}
+"""Volcano's own webhook sets the queue of PodGroups, which 1.7 leaves empty."""
 QUEUED = "/queued-"
 """Part of the names of jobs that wait for their PodGroup: training-operator writes their status every second."""
 POLICY: Json = {"minAvailable": 2, "scheduleTimeoutSeconds": 30, "priorityClass": "high", "queue": "q"}
@@ -139,7 +143,8 @@ def test_gangs(theatre: Theatre, scheduler: str) -> None:
     ]
     old.start()
     for stage, scene, name in cast:
-        stage.create_scene(scene.renamed(name, RESOURCES))
+        run_policy = {"schedulingPolicy": QUEUE, **scene.run_policy}
+        stage.create_scene(replace(scene, name=name, resources=RESOURCES, run_policy=run_policy))
     for stage, scene, name in cast:
         for step in scene.past:
             step(stage, name)
