@@ -182,13 +182,14 @@ def data_of(name: str) -> Path:
     return default_data(f"pytest-{os.getpid()}-{name}")
 
 
-def start_control_plane(name: str, options: ClusterOptions) -> Iterator[ControlPlane]:
+def start_control_plane(name: str, options: ClusterOptions, *, crds: bool = True) -> Iterator[ControlPlane]:
+    """A control plane with our CRDs, or without `crds` a new cluster. Stopped when the fixture is."""
     need_built(options)
     data = data_of(name)
     remove_leftovers(data.parent)
     plane = ControlPlane(data, die_with_parent=True)
     plane.up(options)
-    for crd in read_crds():
+    for crd in read_crds() if crds else ():
         answer = plane.api("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
         assert answer.status == 201, answer
     yield plane

@@ -160,5 +160,5 @@ def test_the_dashboard_has_the_parts_that_grafana_needs():
 
 
 def test_every_component_is_described():
-    page = (Path(__file__).parent.parent / "docs" / "installation.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "install.md").read_text(encoding="utf-8")
     assert [name for name in COMPONENTS if f"`{name}`" not in page] == []

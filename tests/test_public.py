@@ -1,4 +1,4 @@
-"""The public interface by VERSIONING.md: its names are recorded in `public.toml`, the rights in SECURITY.md."""
+"""The public interface by VERSIONING.md: its names are recorded in `public.toml`, the rights in docs/security.md."""
 
 from __future__ import annotations
 
@@ -76,9 +76,7 @@ def test_annotations() -> None:
 
 
 def test_the_page_on_security_has_the_rights_that_are_shipped() -> None:
-    page = (
-        (ROOT / "SECURITY.md").read_text(encoding="utf-8").split("## The rights of the operator")[1].split("\n## ")[0]
-    )
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").split("## Rights")[1].split("\n## ")[0]
     reported = set()
     for line in page.splitlines():
         if line.startswith(("| `", "| core")):

@@ -23,8 +23,9 @@ from e2e.image.places import ROOT, USER, archive_path, sbom_path, version
 from e2e.image.python import SITE
 from e2e.image.unpack import Image, unpack
 from tests.patience import PATIENCE
+from tests.server.pod import write_service_account
 from tests.server.process import Operator
-from tests.server.test_installation import apply, write_service_account
+from tests.server.test_installation import apply
 from tests.server.world import World, replicas
 
 NAMESPACE = "kubeflow"

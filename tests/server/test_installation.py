@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,9 +17,9 @@ from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
 from tests.audit import Right, granted, requested
 from tests.kustomize import combinations, combine
-from tests.needs import lack
 from tests.patience import PATIENCE
 from tests.server.kinds import ROWS, KindWorld
+from tests.server.pod import NAME, PodStandIn, flags_of
 from tests.server.process import Operator
 from tests.server.webhooks import Webhooks
 from tests.server.world import CORE, JOBS, MERGE, Json, World, replicas
@@ -28,7 +27,6 @@ from trainop.operator import FRAMEWORKS
 
 MakeOperator = Callable[..., Operator]
 APPLY = "application/apply-patch+yaml"
-NAME = "training-operator"
 ROOT = Path(__file__).parent.parent.parent
 RBAC = "rbac.authorization.k8s.io/v1"
 PLURALS = {
@@ -48,12 +46,6 @@ PLURALS = {
     "PrometheusRule": "prometheusrules",
     "ServiceMonitor": "servicemonitors",
 }
-# Mounts the service account files where in-cluster configuration reads them, in a private mount namespace.
-AS_IN_A_POD = """
-mount -t tmpfs none /var/run && mkdir -p /var/run/secrets/kubernetes.io/serviceaccount &&
-cp "$1"/* /var/run/secrets/kubernetes.io/serviceaccount/ && shift && exec "$@"
-"""
-UNSHARE = ["unshare", "--user", "--map-root-user", "--mount"]
 
 
 def apply(api: Api, document: Json, namespace: str | None = None, *, dry_run: bool = False) -> None:
@@ -68,43 +60,11 @@ def apply(api: Api, document: Json, namespace: str | None = None, *, dry_run: bo
     assert answer.status in {200, 201}, (path, answer)
 
 
-def write_service_account(api: Api, namespace: str, folder: Path, authority: Path) -> None:
-    """Write the service account files that a kubelet mounts into a pod."""
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{NAME}/token"
-    answer = api("POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
-    assert answer.status == 201, answer
-    folder.mkdir(exist_ok=True)
-    (folder / "token").write_text(answer.body["status"]["token"])
-    (folder / "namespace").write_text(namespace)
-    shutil.copy(authority, folder / "ca.crt")
-
-
-def flags_of(deployment: Json) -> list[str]:
-    """The arguments of the Deployment, without the listen addresses, which the test chooses."""
-    container = deployment["spec"]["template"]["spec"]["containers"][0]
-    given = [*container.get("command", [])[1:], *container.get("args", [])]
-    return [flag for flag in given if "bind-address" not in flag]
-
-
 @pytest.fixture
 def in_a_pod(control_plane: ControlPlane, tmp_path: Path, make_operator: MakeOperator) -> Callable[..., Operator]:
     """Starts the operator as a pod with the shipped service account would run it."""
-    possible = shutil.which("unshare") and subprocess.run(
-        [*UNSHARE, "mount", "-t", "tmpfs", "none", "/var/run"], capture_output=True, check=False
-    )
-    if not possible or possible.returncode:
-        lack("needs `unshare` and the right to make user namespaces, to stand in for a pod's mounts")
-
-    def start(namespace: str, *flags: str) -> Operator:
-        folder = tmp_path / "serviceaccount"
-        write_service_account(control_plane.api, namespace, folder, control_plane.data / "pki" / "ca.crt")
-        inside = [*UNSHARE, "sh", "-c", AS_IN_A_POD, "sh", str(folder)]
-        place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(control_plane.plan.port)}
-        operator = make_operator(None, *flags, inside=inside, environment=place)
-        operator.start()
-        return operator
-
-    return start
+    stand_in = PodStandIn(control_plane, tmp_path / "serviceaccount", make_operator)
+    return stand_in.start
 
 
 def live(world: World) -> None:
