@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from trainop.local import private_files
 from trainop.local.api.serving.server import ApiServer
-from trainop.local.node.agent import NetworkMode, Node, NodeOptions
+from trainop.local.node.agent import ApiEndpoint, NetworkMode, Node, NodeOptions
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import Transport
 
@@ -88,6 +89,8 @@ class LocalCluster:
             stack.push_async_callback(self.api.close)
             token = secrets.token_urlsafe(24)
             self.url = await self._start_server(token)
+            address = urlsplit(self.url)
+            self.node.api_endpoint = ApiEndpoint(address.hostname or "", address.port or 0, self.api.authority)
             private_files.replace_text(self.kubeconfig, json.dumps(self.api.kubeconfig(token), indent=1) + "\n")
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             # the node stops before the API server, because it reports the final statuses of pods

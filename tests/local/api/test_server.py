@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 import yaml
 
-from tests.local.api.support import DEFINITIONS, PODS, Api, definition, pod, task
+from tests.local.api.support import DEFINITIONS, PODS, SERVICES, Api, definition, pod, task
 from tests.patience import PATIENCE
 from trainop.local.api.serving.server import ApiServer
 
@@ -213,3 +213,13 @@ async def test_kubectl_feels_at_home(tmp_path: Path, kubectl: str):
             assert said in await asyncio.to_thread(run, *arguments), arguments
     finally:
         await server.close()
+
+
+async def test_no_service_gets_the_address_of_the_api_server():
+    api = Api(network="10.96.0.0/29")
+    for number in range(5):
+        spec = {"ports": [{"port": 80}]}
+        created = await api.create(
+            SERVICES, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": f"s-{number}"}, "spec": spec}
+        )
+        assert created["spec"]["clusterIP"] != "10.96.0.1"

@@ -20,7 +20,13 @@ from trainop.local import private_files
 from trainop.local.node import registration
 from trainop.local.node.network.addresses import AddressAllocator
 from trainop.local.node.network.dns import DnsServer
-from trainop.local.node.network.host_network import DirectHostNetwork, Gateway, HostNetwork, forwarded_ports
+from trainop.local.node.network.host_network import (
+    DirectHostNetwork,
+    Gateway,
+    HostNetwork,
+    RedirectedNetwork,
+    forwarded_ports,
+)
 from trainop.local.node.network.loopback import LoopbackNames, ready_addresses
 from trainop.local.node.network.names import ObjectLookup, belongs_to_cluster, resolve
 from trainop.local.node.pods.context import LogStore, NodeContext, Timing
@@ -28,6 +34,13 @@ from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.exec_session import ExecSession
 from trainop.local.node.pods.logreader import LogOptions, read_log
 from trainop.local.node.pods.pod_manager import PodManager
+from trainop.local.node.pods.service_account import (
+    SERVICE_ADDRESS,
+    SERVICE_NAME,
+    SERVICE_PORT,
+    ApiEndpoint,
+    ServiceAccounts,
+)
 from trainop.local.node.pods.worker import retry_api_call
 from trainop.local.node.sandbox.bridge import HUB_ADDRESS, NETWORK
 from trainop.local.node.sandbox.sandbox import ContainerRuntime, NetworkMode, SandboxError
@@ -40,7 +53,7 @@ from trainop.runtime.events.recorder import Recorder
 from trainop.runtime.objects.metadata import Json, Key, Unstructured, decode_unstructured
 from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SECRETS, SERVICES
 
-__all__ = ["NetworkMode", "Node", "NodeOptions", "SandboxError", "Timing"]
+__all__ = ["ApiEndpoint", "NetworkMode", "Node", "NodeOptions", "SandboxError", "Timing"]
 
 _DNS_PORT = 53
 
@@ -75,6 +88,8 @@ class Node:
         self._directory = directory.absolute()
         self._clock = clock or SystemClock()
         self._options = options or NodeOptions()
+        self.api_endpoint: ApiEndpoint | None = None
+        """Where pods reach the API server, in mode `namespaces`; to be set before `run`."""
         self._runtime: ContainerRuntime | None = None
         self._ready = asyncio.Event()
         self._pod_manager: PodManager | None = None
@@ -152,8 +167,13 @@ class Node:
     async def _serve_network(self, runtime: ContainerRuntime, tasks: asyncio.TaskGroup) -> None:
         """Serves cluster DNS and the outbound gateway on sockets in the pod network."""
         host_network = self._options.host_network or DirectHostNetwork()
+        if self.api_endpoint is not None:
+            there = (self.api_endpoint.host, self.api_endpoint.port)
+            host_network = RedirectedNetwork(host_network, {(SERVICE_ADDRESS, SERVICE_PORT): there})
 
         async def lookup(name: str) -> list[str] | None:
+            if name.rstrip(".").lower() == SERVICE_NAME:
+                return [SERVICE_ADDRESS]
             found = resolve(name, self._objects)
             return found if found or belongs_to_cluster(name, self._objects) else await host_network.resolve(name)
 
@@ -183,6 +203,9 @@ class Node:
             ),
             working_directory=str(Path.cwd()),
             allocatable=registration.allocatable(),
+            service_accounts=ServiceAccounts(
+                self._client, self.api_endpoint if runtime.network == "namespaces" else None
+            ),
             common_mounts=registration.common_mounts(self._directory / "etc"),
             address_of=loopback.address_of,
         )

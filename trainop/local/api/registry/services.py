@@ -117,7 +117,7 @@ class ServiceStrategy(Strategy):
 
     def _allocate_address(self) -> str:
         """A random free address, so that a recreated Service does not receive connections to its predecessor."""
-        taken = self._allocated()
+        taken = self._allocated() | {str(self._network[1])}  # that of the API server, as in Kubernetes
         size = self._network.num_addresses
         offset = self._backend.rng.randrange(1, size - 1)
         for step in range(size - 2):

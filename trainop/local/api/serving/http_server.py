@@ -12,7 +12,7 @@ from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.request.pod_streams import Arguments, Session
 from trainop.local.api.serving.channels import handshake_error, serve_session
-from trainop.local.api.serving.tls import Certificate
+from trainop.local.api.serving.tls import SERVICE_NAMES, Certificate
 from trainop.local.api.status_errors import StatusError
 from trainop.runtime.client.transport import Request, Response, Stream
 
@@ -24,7 +24,7 @@ MAX_SESSIONS = 500
 _BODY_LIMIT = 8 * 1024 * 1024
 _LINE_LIMIT = 1024 * 1024
 """Bytes of a request line, as in Go: the URL of an exec contains its command."""
-_LOCAL_NAMES = {"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
+_LOCAL_NAMES = {"localhost", *SERVICE_NAMES}
 
 
 class HttpServer:

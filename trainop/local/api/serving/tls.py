@@ -14,6 +14,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+_SERVICE = "kubernetes.default.svc"
+SERVICE_NAMES = ("10.96.0.1", "kubernetes", "kubernetes.default", _SERVICE, f"{_SERVICE}.cluster.local")
+"""The names by which pods reach the server: the ClusterIP, and the name of its Service with and without domains."""
 _VALIDITY = timedelta(days=3650)
 _CLOCK_SKEW = timedelta(hours=1)
 
@@ -37,7 +40,7 @@ class Certificate:
 
 
 def make_certificate(host: str, now: datetime) -> Certificate:
-    """A P-256 certificate for `host`, loopback and `kubernetes.default.svc`, valid for ten years."""
+    """A P-256 certificate for `host`, loopback and `SERVICE_NAMES`, valid for ten years."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trainop local API server")])
     builder = (
@@ -64,7 +67,7 @@ def make_certificate(host: str, now: datetime) -> Certificate:
 
 def _alternative_names(host: str) -> list[x509.GeneralName]:
     names: list[x509.GeneralName] = []
-    for text in dict.fromkeys([host, "127.0.0.1", "localhost", "kubernetes.default.svc"]):
+    for text in dict.fromkeys([host, "127.0.0.1", "localhost", *SERVICE_NAMES]):
         try:
             names.append(x509.IPAddress(ipaddress.ip_address(text)))
         except ValueError:

@@ -13,6 +13,7 @@ import ipaddress
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -51,6 +52,22 @@ class DirectHostNetwork:
 
     async def connect(self, address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(address, port)
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectedNetwork:
+    """A network in which some addresses, with their ports, stand for others: as a ClusterIP does."""
+
+    network: HostNetwork
+    redirected: Mapping[tuple[str, int], tuple[str, int]]
+
+    async def resolve(self, name: str) -> list[str] | None:
+        return await self.network.resolve(name)
+
+    async def connect(self, address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if (found := self.redirected.get((address, port))) is not None:
+            return await asyncio.open_connection(*found)
+        return await self.network.connect(address, port)
 
 
 def forwarded_ports(environment: Mapping[str, str]) -> list[int]:

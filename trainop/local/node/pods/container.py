@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -53,6 +53,8 @@ class ContainerPod(Protocol):
     obj: Json
     placement: Placement
 
+    @property
+    def variables(self) -> Mapping[str, str]: ...
     def mounts(self, container: Json, environment: dict[str, str]) -> list[Mount]: ...
 
 
@@ -297,7 +299,8 @@ class Container:
         mounts.append(Mount(self.spec.get("terminationMessagePath") or TERMINATION_LOG, str(termination_log)))
         directory = self.spec.get("workingDir") or context.working_directory
         hostname = pod["spec"].get("hostname") or pod["metadata"]["name"]
-        command = Command(argv, {**context.environment, "HOSTNAME": hostname[:63], **environment}, directory, mounts)
+        own = {"HOSTNAME": hostname[:63], **self._pod.variables, **environment}
+        command = Command(argv, {**context.environment, **own}, directory, mounts)
         if context.runtime.network == "addresses":
             address_of = context.address_of(pod["metadata"].get("namespace", ""), pod["metadata"])
             downward_names = [

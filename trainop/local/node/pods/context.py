@@ -15,6 +15,7 @@ from typing import Literal
 from trainop.local.node.network.addresses import AddressOf
 from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.logs import RunLog
+from trainop.local.node.pods.service_account import ServiceAccounts
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.sandbox import ContainerRuntime
 from trainop.runtime.client.client import Client
@@ -106,6 +107,7 @@ class NodeContext:
     environment: dict[str, str]
     working_directory: str
     allocatable: dict[str, str]
+    service_accounts: ServiceAccounts
     common_mounts: Sequence[Mount]
     """Mounts that every container has in addition to its volumes."""
     address_of: Callable[[str, Json], AddressOf]

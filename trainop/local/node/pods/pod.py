@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from trainop.local.node.network.names import hosts_file, resolver_file
 from trainop.local.node.pods.container import Container
 from trainop.local.node.pods.context import MALFORMED_OBJECT_ERRORS, NodeContext
 from trainop.local.node.pods.environment import Placement
+from trainop.local.node.pods.service_account import MOUNT_PATH, VARIABLES
 from trainop.local.node.pods.status import PodState
 from trainop.local.node.pods.stopping import StopSignal
 from trainop.local.node.pods.volumes import VolumeDirectory, VolumeError, volume_references
@@ -23,6 +24,7 @@ from trainop.runtime.errors import ApiError
 from trainop.runtime.objects.metadata import Json
 
 DEFAULT_GRACE_PERIOD = 30
+_ACCOUNT = "serviceaccount"
 SHUTDOWN = ("Terminated", "Pod was terminated in response to imminent node shutdown.")
 """Reason and message of a pod ended by node shutdown; the message is also that of its DisruptionTarget condition.
 
@@ -54,6 +56,7 @@ class Pod:
         ]
         self._started = context.now()
         self._sandbox = False
+        self._calls_api = False
         self._final = False
 
     def _make_init(self, spec: Json) -> Container:
@@ -120,9 +123,16 @@ class Pod:
             Mount("/etc/hosts", str(self._root / "hosts")),
             Mount("/etc/resolv.conf", str(self._root / "resolv.conf")),
         ]
+        if self._calls_api:
+            files.append(Mount(MOUNT_PATH, str(self._root / _ACCOUNT), read_only=True))
         volumes = self._volumes.mounts(self.obj, container, environment)
         targets = {mount.target for mount in volumes}
         return [mount for mount in [*self._context.common_mounts, *files] if mount.target not in targets] + volumes
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables of all containers, with which clients find the API server."""
+        return VARIABLES if self._calls_api else {}
 
     async def refresh_volumes(self) -> None:
         """Rewrites volumes after a ConfigMap or Secret has changed; on an error, records an event and keeps them."""
@@ -154,6 +164,7 @@ class Pod:
             try:
                 sources = await self._context.fetch(volume_references(self.obj), self._namespace)
                 self._volumes.prepare(self.obj, sources, self.placement)
+                self._calls_api = await self._context.service_accounts.write(self.obj, self._root / _ACCOUNT)
                 await self._open_sandbox()
             except VolumeError as error:
                 self._context.record_event(self.obj, "Warning", "FailedMount", str(error))
