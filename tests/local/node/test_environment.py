@@ -236,3 +236,10 @@ def test_quantities_are_exact_numbers(text: str, number: float) -> None:
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
         exact_amount(text)
+
+
+def test_a_known_image_needs_no_command():
+    image = "registry.example:5000/kubeflow/kubectl-delivery:latest"
+    assert command_line({"image": image}, {})[:2] == ["/bin/sh", "-c"]
+    assert command_line({"image": image, "command": ["true"]}, {}) == ["true"]
+    assert command_line({"image": "kubectl"}, {}) == []

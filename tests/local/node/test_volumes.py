@@ -50,6 +50,7 @@ def files_of(volume: dict[str, Any]) -> dict[str, File]:
             {"secret": {"secretName": "keys", "items": [{"key": "id", "path": "id", "mode": 0o600}]}},
             {"id": File(b"private", 0o600)},
         ),
+        ({"secret": {"secretName": "keys", "defaultMode": 0o644}}, {"id": File(b"private", 0o600)}),
         ({"secret": {"secretName": "gone", "optional": True}}, {}),
         (
             {"configMap": {"name": "settings", "optional": True, "items": [{"key": "none", "path": "n"}]}},

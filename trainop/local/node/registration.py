@@ -25,6 +25,7 @@ NETWORK_ANNOTATION = "trainop.kubeflow.org/network"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _EXCLUDED_VARIABLES = ("KUBERNETES_", "KUBECONFIG")
 _NSSWITCH = Path("/etc/nsswitch.conf")
+_SSHD, _SSHD_DIRECTORY = Path("/usr/sbin/sshd"), Path("/run/sshd")
 _NSCD_DIRECTORY = Path("/run/nscd")
 
 _NSLOOKUP = """#!/bin/sh
@@ -144,7 +145,8 @@ def _write_program(path: Path, text: str) -> None:
 def common_mounts(directory: Path) -> list[Mount]:
     """Mounts that restrict name lookups in pods to `/etc/hosts` and DNS: no other NSS module, no nscd of the host.
 
-    Those would return the host's view of a name instead of the cluster's.
+    Those would return the host's view of a name instead of the cluster's. Also the directory that sshd of root requires
+    and images contain; a machine that runs no sshd itself lacks it.
     """
     mounts: list[Mount] = []
     directory.mkdir(parents=True, exist_ok=True)
@@ -158,4 +160,8 @@ def common_mounts(directory: Path) -> list[Mount]:
         empty = directory / "nscd"
         empty.mkdir(exist_ok=True)
         mounts.append(Mount(str(_NSCD_DIRECTORY), str(empty)))
+    if _SSHD.exists() and not _SSHD_DIRECTORY.exists() and os.geteuid() == 0:
+        separate = directory / "sshd"
+        separate.mkdir(mode=0o755, exist_ok=True)
+        mounts.append(Mount(str(_SSHD_DIRECTORY), str(separate)))
     return mounts

@@ -15,6 +15,17 @@ from typing import Literal, NamedTuple, TypeAlias
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.quantity import exact_amount
 
+_ENTRY_POINTS = {
+    "kubectl-delivery": (
+        "/bin/sh",
+        "-c",
+        """kubectl=$(command -v kubectl) || { echo "kubectl is not installed on this machine" >&2; exit 1; }
+ln -sf "$kubectl" "$TARGET_DIR/kubectl\"""",
+    )
+}
+"""By name of an image, its command if a pod states none. kubectl-delivery copies kubectl to launchers of MPIJobs
+(training-operator `build/images/kubectl-delivery`); containers share the files of this machine, so that a link does.
+"""
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 _RESOURCE = re.compile(r"(requests|limits)\.(.+)")
 
@@ -111,8 +122,13 @@ def container_environment(pod: Json, container: Json, sources: Sources, placemen
 
 
 def command_line(container: Json, environment: Mapping[str, str]) -> list[str]:
-    """The container's `command` and `args`, expanded. `args` alone are the command: images are not used."""
+    """The container's `command` and `args`, expanded. `args` alone are the command: images are not used.
+
+    Without both, the entry point of a known image.
+    """
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    if not words:
+        words += _ENTRY_POINTS.get(str(container.get("image") or "").rpartition("/")[2].partition(":")[0], ())
     return [expand(word, environment) for word in words]
 
 

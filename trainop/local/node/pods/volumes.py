@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from trainop.local.node.pods.environment import (
@@ -27,6 +27,9 @@ from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.quantity import exact_amount
 
 _MODE = 0o644
+_SECRET_MODE = 0o700
+"""The bits of a Secret's files that are kept. On other nodes these files belong to root, and other users of a pod need
+the bits of group or others. Here they belong to this user, and ssh refuses a key that others may read."""
 _NODE_WRITTEN = ("configMap", "secret", "downwardAPI", "projected")
 _CREATE_DIRECTORY = "DirectoryOrCreate"
 _CREATE_FILE = "FileOrCreate"
@@ -78,7 +81,8 @@ def render_files(volume: Json, pod: Json, sources: Sources, placement: Placement
                 files |= _object_files(reference, source["configMap"], sources, mode)
             elif "secret" in source:
                 named = source["secret"].get("secretName") or source["secret"].get("name", "")
-                files |= _object_files(Reference("secret", named), source["secret"], sources, mode)
+                found = _object_files(Reference("secret", named), source["secret"], sources, mode)
+                files |= {path: replace(file, mode=file.mode & _SECRET_MODE) for path, file in found.items()}
     except ConfigError as error:
         raise VolumeError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {error}') from error
     return files
