@@ -1,0 +1,103 @@
+"""Runs MPI programs with real MPI on the embedded cluster, each pod with its own network.
+
+python -m e2e.mpi                       Open MPI and MPICH, over ssh and by kubectl exec
+python -m e2e.mpi ssh-openmpi           a selection
+
+It installs nothing, and names what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import sys
+import time
+
+from e2e.cluster.places import ClusterError, binary
+from e2e.mpi.objects import LAUNCHER, NAMES, NAMESPACE, TRANSPORTS, WORKERS
+from trainop.local.cluster import ClusterOptions, LocalCluster
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES
+
+PATIENCE = 120
+"""Timeout in seconds for one job."""
+PROGRAMS = {"mpirun.openmpi": "openmpi-bin", "mpirun.mpich": "mpich", "ssh": "openssh-client", "sshd": "openssh-server"}
+"""The Debian package of each program."""
+CASES = [f"{transport}-{implementation}" for transport in TRANSPORTS for implementation in ("openmpi", "mpich")]
+RESOURCES = {resource.kind: resource for resource in (CONFIG_MAPS, PODS, SECRETS, SERVICES, SERVICE_ACCOUNTS)}
+FINISHED = {"Succeeded", "Failed"}
+
+
+def missing() -> str:
+    """One line on what this machine lacks; empty if it has everything."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
+    lacking = sorted(package for program, package in PROGRAMS.items() if shutil.which(program, path=path) is None)
+    if lacking:
+        return (
+            f"this needs {', '.join(lacking)}: on Debian, apt-get install --no-install-recommends {' '.join(lacking)}"
+        )
+    if shutil.which("kubectl") is None:
+        try:
+            os.environ["PATH"] += f"{os.pathsep}{binary('kubectl').parent}"
+        except ClusterError as error:
+            return str(error)
+    return ""
+
+
+async def until(cluster: LocalCluster, name: str, phases: set[str]) -> Json:
+    """The pod in one of these phases, for "Running" also ready; or after the timeout, in whatever phase."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        pod = await cluster.client.get(PODS, name, NAMESPACE)
+        status = pod["status"]
+        ready = all(one["ready"] for one in status.get("containerStatuses") or ())
+        if (status["phase"] in phases and (ready or status["phase"] != "Running")) or time.monotonic() > end:
+            return pod
+        await asyncio.sleep(0.05)
+
+
+async def run(case: str) -> bool:
+    """Whether the job has computed pi on all workers; prints the logs if not."""
+    transport, implementation = case.split("-")
+    begun = time.monotonic()
+    async with LocalCluster(ClusterOptions(network="namespaces")) as cluster:
+        for each in TRANSPORTS[transport](implementation):
+            if each["metadata"]["name"] == LAUNCHER and each["kind"] == "Pod":
+                for name in NAMES:
+                    await until(cluster, name, {"Running", *FINISHED})
+            await cluster.client.create(
+                RESOURCES[each["kind"]], {**each, "metadata": {**each["metadata"], "namespace": NAMESPACE}}
+            )
+        pod = await until(cluster, LAUNCHER, FINISHED)
+        out = log_of(cluster, LAUNCHER)
+        wanted = [f"rank {rank} of {WORKERS} on {name}" for rank, name in enumerate(NAMES)]
+        good = pod["status"]["phase"] == "Succeeded" and all(line in out for line in [*wanted, "pi is 3.14159265"])
+        print(f"{case}: {'ok' if good else 'FAILED'} after {time.monotonic() - begun:.1f} s", flush=True)
+        if not good:
+            for name in (LAUNCHER, *NAMES):
+                print(f"--- log of {name}\n{log_of(cluster, name)}")
+    return good
+
+
+def log_of(cluster: LocalCluster, name: str) -> str:
+    path = cluster.node.log_file(NAMESPACE, name, "mpi")
+    return path.read_text(errors="replace") if path is not None else ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Real MPI on the embedded cluster.")
+    parser.add_argument("cases", nargs="*", metavar="case", help=", ".join(CASES))
+    cases = parser.parse_args().cases or CASES
+    if unknown := set(cases).difference(CASES):
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    if lacks := missing():
+        print(lacks, file=sys.stderr)
+        return 3
+    results = [asyncio.run(run(case)) for case in cases]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
