@@ -168,14 +168,12 @@ def misses_deadline(stage: Stage, name: str) -> None:
     stage.patch_job({"runPolicy": {"activeDeadlineSeconds": 1}}, name)
     message = stage.wait_condition("Failed", name)["message"]
     assert message == f"Job {name} has failed because it was active longer than specified deadline"
-    stage.wait(lambda: not stage.pods_of(name), f"no pods of {name}")
 
 
 def exceeds_backoff(stage: Stage, name: str) -> None:
     stage.run_pod(f"{name}-{stage.victim}", restarts=4)
     message = stage.wait_condition("Failed", name)["message"]
     assert message == f"Job {name} has failed because it has reached the specified backoff limit"
-    stage.wait(lambda: not stage.pods_of(name), f"no pods of {name}")
 
 
 def _scale(stage: Stage, name: str, count: int) -> None:
