@@ -381,6 +381,7 @@ async def test_without_permission_to_read_priority_classes_all_count_as_zero() -
     assert shell.events.of("UnknownPriorityClass") == []
 
 
+@pytest.mark.case("job-engine-33", "a")
 @pytest.mark.parametrize("cause", ["forbidden", "not served"])
 @virtual_time
 async def test_jobs_wait_while_groups_cannot_be_read(cause: str) -> None:
@@ -536,6 +537,7 @@ async def log_of_check(shell: Shell, *, served: bool) -> Sequence[Any]:
     return lines
 
 
+@pytest.mark.case("job-engine-33", "a")
 @virtual_time
 async def test_a_missing_kind_is_reported_at_the_start() -> None:
     (line,) = await log_of_check(gang_shell(VOLCANO), served=False)

@@ -204,6 +204,7 @@ def test_priorities_are_read_from_the_cluster(volcano: Stage, start: Callable[..
     world.ask("DELETE", f"{CLASSES}/{name}")
 
 
+@pytest.mark.case("job-engine-33", "a")
 def test_a_missing_kind_is_waited_for(volcano: Stage, start: Callable[..., Operator]):
     """At the start, and when it is removed and installed again, without a restart of the operator."""
     world = volcano.world

@@ -40,11 +40,11 @@ class GangStep:
         return self._verdict.open
 
     def form(self, *, complete: bool) -> None:
-        """Creates or updates the PodGroup, and shows what the job waits for. `complete`: no pod is missing."""
+        """Creates or updates the PodGroup, and shows what the job waits for. `complete`: no pod is missing. Only for a
+        job whose roles are readable."""
         gang, verdict, builder = self._gang, self._verdict, self._builder
         if gang is None:
-            if builder.seen.options.gang is None:  # it may have been on before
-                builder.status.remove(GANG_READY)
+            builder.status.remove(GANG_READY)  # gang scheduling may have been on before
             return
         self._warn(gang)
         _show(builder, gang, verdict.problem)
