@@ -197,6 +197,18 @@ def test_missing_files_are_named(tmp_path: Path, account: Path):
         load_config(None, environ=IN_POD, service_account=account)
 
 
+def test_a_user_without_a_home_and_an_account(monkeypatch: pytest.MonkeyPatch):
+    def no_account(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", no_account)
+    with pytest.raises(ConfigError, match=r"no cluster is configured: .* and ~/\.kube/config does not exist"):
+        load_config(None, environ={})
+    with pytest.raises(ConfigError, match=r"--kubeconfig ~/config: no such file"):
+        load_config("~/config", environ={})
+
+
 @pytest.mark.case("runtime-37", "ab")
 @pytest.mark.case("runtime-30", "b")
 @virtual_time

@@ -34,7 +34,7 @@ def load_config(
     if not files:
         if environ.get("KUBERNETES_SERVICE_HOST") and (service_account / "token").exists():
             return in_cluster_config(clock, environ, service_account)
-        home = Path(environ.get("HOME") or "~").expanduser() / ".kube" / "config"
+        home = _expand(environ.get("HOME") or "~") / ".kube" / "config"
         if not home.is_file():
             raise ConfigError(
                 f"no cluster is configured: neither --kubeconfig nor $KUBECONFIG is set, this is not a pod with a "
@@ -46,9 +46,17 @@ def load_config(
     return files_of.read(files).config(clock, environ, context)
 
 
+def _expand(path: str) -> Path:
+    """Replaces a leading `~`, unless the user has neither $HOME nor an account, as is usual in containers."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def _given_files(kubeconfig: str | None, environ: Mapping[str, str]) -> list[Path]:
     if kubeconfig:
-        path = Path(kubeconfig).expanduser()
+        path = _expand(kubeconfig)
         if not path.is_file():
             raise ConfigError(f"--kubeconfig {kubeconfig}: no such file; it must be a kubeconfig file")
         return [path]
