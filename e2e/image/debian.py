@@ -102,6 +102,7 @@ def add_configuration(tree: Path, user: int) -> None:
     (tree / "etc/group").write_text(f"root:x:0:\nnonroot:x:{user}:\n")
     (tree / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
     (tree / "etc/nsswitch.conf").write_text("hosts: files dns\n")
-    for name in ("tmp", "proc", "sys", "dev", "var/run"):
-        (tree / name).mkdir(parents=True, exist_ok=True)
+    for name in ("tmp", "proc", "sys", "dev", "run"):
+        (tree / name).mkdir()
+    (tree / "var/run").symlink_to("/run")
     (tree / "tmp").chmod(0o1777)

@@ -21,9 +21,10 @@ root=$1
 mount --bind "$root" "$root"
 mount --bind /proc "$root/proc"
 mount --bind /dev "$root/dev"
-mount -t tmpfs none "$root/var/run"
-mkdir -p "$root/var/run/secrets/kubernetes.io/serviceaccount"
-[ -z "$2" ] || cp "$2"/* "$root/var/run/secrets/kubernetes.io/serviceaccount/"
+mount -t tmpfs none "$root/run"
+mkdir -p "$root/run/secrets/kubernetes.io/serviceaccount"
+[ -z "$2" ] || cp "$2"/* "$root/run/secrets/kubernetes.io/serviceaccount/"
+[ -e "$root/etc/hosts" ] || cp /etc/hosts "$root/etc/hosts"
 mount -o remount,bind,ro "$root"
 shift 2
 exec "$@"
