@@ -198,7 +198,8 @@ def test_the_operator_runs_a_job_from_the_image(
 ) -> None:
     """With the rights and the service account of the printed manifests, on a read-only root, without capabilities."""
     for document in yaml.safe_load_all(run(image, "/trainop", "manifests", "--print")):
-        apply(control_plane.api, document)
+        if document["kind"] != "ValidatingWebhookConfiguration":  # nothing here routes to the address of the Service
+            apply(control_plane.api, document)
     account = tmp_path / "account"
     write_service_account(control_plane.api, NAMESPACE, account, control_plane.data / "pki" / "ca.crt")
     variables = {
