@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 from trainop import __version__
 from trainop.cli import LAZY, cli, run_operator
 from trainop.errors import StartError, UnknownSchemeError
-from trainop.operator import FRAMEWORKS, PLANNED, build, enabled_frameworks, run
+from trainop.operator import KINDS, PLANNED, build, enabled_schemes, run
 from trainop.runtime.client.transport import NotConnectedError, Request, Response, Stream
 from trainop.settings import Settings
 
@@ -95,9 +95,9 @@ def test_an_unknown_scheme_ends_the_process_with_one_line() -> None:
 @pytest.mark.case("job-engine-34", "ac")
 def test_schemes_are_chosen_in_any_case_and_once() -> None:
     def kinds(*schemes: str) -> list[str]:
-        return [framework.kind for framework in enabled_frameworks(schemes)]
+        return enabled_schemes(schemes)
 
-    assert kinds() == list(FRAMEWORKS)
+    assert kinds() == list(KINDS)
     assert kinds("tfjob", "PyTorchJob") == ["TFJob", "PyTorchJob"]
     assert kinds("pytorchjob", "PyTorchJob", "PYTORCHJOB") == ["PyTorchJob"]
     with pytest.raises(UnknownSchemeError, match="scheme dummyjob is not supported yet"):
@@ -109,7 +109,7 @@ def test_a_scheme_that_is_not_built_yet_says_so(kind: str) -> None:
     with pytest.raises(
         UnknownSchemeError, match=f"scheme {kind.lower()} is not supported yet: {kind} is not implemented"
     ):
-        enabled_frameworks([kind])
+        enabled_schemes([kind])
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ OPTIONS = [
     ("gang-scheduler-name", "Mine", "gang", GangScheduler("Mine", PLUGIN_GROUPS)),
     ("gang-scheduler-name", "None", "gang", None),
     ("force-delete-after", "90s", "force_delete_after", 90.0),
+    ("mpi-kubectl-delivery-image", "image:1", "mpi_delivery_image", "image:1"),
+    ("cluster-domain", "cluster.local", "mpi_cluster_domain", "cluster.local"),
 ]
 
 LOGS = [
@@ -60,7 +62,6 @@ LOGS = [
 ]  # fmt: skip
 
 IGNORED = [
-    ("mpi-kubectl-delivery-image", "image:1"),
     ("monitoring-port", "9443"),
 ]
 """Accepted so that old command lines start; without effect so far, or for ever (`--monitoring-port`)."""

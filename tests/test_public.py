@@ -68,7 +68,8 @@ def test_names_of_the_runtime() -> None:
 
 def test_annotations() -> None:
     """Every annotation name in the code is recorded and documented."""
-    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "trainop" / "engine").rglob("*.py"))
+    files = [path for folder in ("engine", "kinds") for path in (ROOT / "trainop" / folder).rglob("*.py")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files)
     named = set(re.findall(r'ANNOTATION_PREFIX \+ "([\w-]+)"', code))
     assert named == set(recorded("annotations")["names"]), CHANGED
     page = (ROOT / "docs" / "annotations.md").read_text(encoding="utf-8")

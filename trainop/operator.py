@@ -12,7 +12,7 @@ import platform
 import random
 import secrets
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,9 +24,13 @@ from trainop.controllers.counters import JobMetrics
 from trainop.controllers.gang import CrdCheck, open_gang_caches
 from trainop.controllers.wiring import ControllerDependencies, build_controller
 from trainop.engine.framework import Framework
-from trainop.engine.kind import kind_of
+from trainop.engine.kind import Kind, kind_of
+from trainop.engine.schema.crd import crd
+from trainop.engine.seen import Options
 from trainop.errors import StartError, UnknownSchemeError
 from trainop.kinds.jax import JAX
+from trainop.kinds.mpi.crd import mpi_crd
+from trainop.kinds.mpi.kinds import mpi_kinds
 from trainop.kinds.mxnet import MXNET
 from trainop.kinds.paddle import PADDLE
 from trainop.kinds.pytorch import PYTORCH
@@ -47,13 +51,18 @@ from trainop.runtime.manager.leader import LeaderElector, Timing
 from trainop.runtime.manager.manager import Manager
 from trainop.runtime.manager.stalls import StallWatch
 from trainop.runtime.metrics.authorize import Authorizer, require_permission
-from trainop.runtime.objects.metadata import ObjectReference
+from trainop.runtime.objects.metadata import Json, ObjectReference
 from trainop.runtime.process import raise_descriptor_limit, return_freed_memory
 from trainop.runtime.serving.certificate_folder import CertificateFolder, ServingCertificate
 from trainop.runtime.serving.server import Address, HttpServer, health_application, metrics_application, parse_address
 from trainop.runtime.webhook.rotation import CertificateRotation
 from trainop.runtime.webhook.server import WebhookServer
 from trainop.settings import Settings
+
+
+def _only_kind_of(framework: Framework, options: Options) -> Sequence[Kind]:
+    return (kind_of(framework, options),)
+
 
 FRAMEWORKS: dict[str, Framework] = {
     framework.kind: framework
@@ -66,9 +75,15 @@ FRAMEWORKS: dict[str, Framework] = {
         JAX,
     )
 }
-"""All supported job kinds by name. A new kind is registered here."""
+"""The kinds that are a `Framework`, by name. A new one is registered here."""
 
-PLANNED = ("MPIJob", "DIJob")
+KINDS: dict[str, Callable[[Options], Sequence[Kind]]] = {
+    **{name: functools.partial(_only_kind_of, framework) for name, framework in FRAMEWORKS.items()},
+    "MPIJob": mpi_kinds,
+}
+"""What `--enable-scheme` may name: scheme -> its kinds, each with a controller of its own."""
+
+PLANNED = ("DIJob",)
 """Kinds of the replaced operators that are not implemented yet."""
 
 NAME = "training-operator"
@@ -87,14 +102,19 @@ _Client = functools.partial(
 log = structlog.get_logger(__name__)
 
 
-def enabled_frameworks(schemes: Iterable[str]) -> list[Framework]:
-    """The kinds named by `--enable-scheme`, ignoring case and duplicates; all if none is named.
+def crds() -> list[Json]:
+    """The CRDs of all kinds."""
+    return [*(crd(framework) for framework in FRAMEWORKS.values()), mpi_crd()]
+
+
+def enabled_schemes(schemes: Iterable[str]) -> list[str]:
+    """The keys of `KINDS` that `--enable-scheme` names, ignoring case and duplicates; all if it names none.
 
     Raises `UnknownSchemeError`.
     """
-    known = {kind.lower(): framework for kind, framework in FRAMEWORKS.items()}
+    known = {kind.lower(): kind for kind in KINDS}
     planned = {kind.lower(): kind for kind in PLANNED}
-    chosen: dict[str, Framework] = {}
+    chosen: dict[str, str] = {}
     for scheme in schemes:
         name = scheme.lower()
         if name in planned:
@@ -154,11 +174,12 @@ def _add_controllers(manager: Manager, settings: Settings, needs: ControllerDepe
     manager.add_cache(needs.cache)
     if settings.options.gang is not None:
         manager.add(CrdCheck(open_gang_caches(settings.options.gang, needs.cache).groups), "check of the PodGroup CRD")
-    for framework in enabled_frameworks(settings.schemes):
-        kind = kind_of(framework, settings.options)
-        recorder = Recorder(needs.client, kind.controller, needs.clock, rng=needs.rng, metrics=needs.metrics)
-        manager.add_recorder(recorder)
-        manager.add_controller(build_controller(kind, needs, recorder))
+    for scheme in enabled_schemes(settings.schemes):
+        for kind in KINDS[scheme](settings.options):
+            source = kind.component or kind.controller
+            recorder = Recorder(needs.client, source, needs.clock, rng=needs.rng, metrics=needs.metrics)
+            manager.add_recorder(recorder)
+            manager.add_controller(build_controller(kind, needs, recorder))
 
 
 def _build_elector(
@@ -265,7 +286,7 @@ def run(settings: Settings) -> int:
     configure_logs(settings.logs)
     raise_descriptor_limit()
     return_freed_memory()
-    enabled_frameworks(settings.schemes)  # first, so that an invalid flag is reported even without a cluster
+    enabled_schemes(settings.schemes)  # first, so that an invalid flag is reported even without a cluster
     metrics = JobMetrics(depth_by_priority=settings.depth_by_priority)
     try:
         transport = HttpTransport(load_config(settings.kubeconfig or None), resolved=metrics.resolved)

@@ -227,6 +227,7 @@ OUR_FLAGS = (
         "duration",
     ),
     Flag("graceful-shutdown-timeout", 30.0, "Grace period of the shutdown.", parse_duration, "duration"),
+    _text("cluster-domain", "", "Appended to the host names of MPIJobs with transport ssh, such as cluster.local."),
     _text("leader-election-namespace", "", "The namespace of the lease. Default: that of the operator's pod."),
     Flag(
         "leader-elect-lease-duration",
@@ -310,6 +311,8 @@ def _options(values: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
         force_delete_after=values["force-delete-after"],
         service_mode=values["service-mode"],
         gang=choose_scheduler(values["gang-scheduler-name"]),
+        mpi_delivery_image=values["mpi-kubectl-delivery-image"],
+        mpi_cluster_domain=values["cluster-domain"],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from e2e.docs.page import page
+from e2e.docs.page import HEADER, page
 from e2e.docs.samples import ROOT
 from trainop.operator import FRAMEWORKS
 
@@ -16,9 +16,14 @@ def pages() -> dict[Path, str]:
     return {FOLDER / f"{framework.kind.lower()}.md": page(framework) for framework in FRAMEWORKS.values()}
 
 
-def main() -> int:
-    wanted = pages()
+def generated() -> dict[Path, str]:
+    """The pages in the folder, without those that are written by hand (MPIJob)."""
     found = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+    return {path: text for path, text in found.items() if text.startswith(HEADER)}
+
+
+def main() -> int:
+    wanted, found = pages(), generated()
     stale = sorted(path.name for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
     if "--check" in sys.argv:
         print(

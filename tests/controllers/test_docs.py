@@ -13,6 +13,9 @@ from tests.controllers.kinds import env, make, pods_of
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.steps.companions import FINGERPRINT
+from trainop.kinds.mpi.hosts import HOSTS_AT
+from trainop.kinds.mpi.ssh_job import CLEAN_LAUNCHER, REMOTE_SHELL
+from trainop.kinds.mpi.transport import TRANSPORT
 from trainop.kinds.tf_config import CLUSTER_FILE
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -30,6 +33,10 @@ def test_every_annotation_is_described_with_its_values():
         INFRA_RESTART_LIMIT,
         RESTARTS,
         FINGERPRINT,
+        TRANSPORT,
+        REMOTE_SHELL,
+        CLEAN_LAUNCHER,
+        HOSTS_AT,
     }
 
 

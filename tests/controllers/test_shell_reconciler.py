@@ -13,7 +13,6 @@ from tests.controllers.shell import JOBS, KEY, Shell, api_error, merge, pytorch_
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.job_clock import JobClock
 from trainop.controllers.job_state import MAX_OBSERVED
-from trainop.controllers.own_writes import merge_patch_between
 from trainop.controllers.reconciler import STALE_CACHE_RETRY
 from trainop.controllers.report import MAX_NOTICES
 from trainop.engine import plan as engine
@@ -22,6 +21,7 @@ from trainop.engine.seen import Options, Snapshot
 from trainop.runtime.clock import timestamp
 from trainop.runtime.controller.reconcile import DONE, Result
 from trainop.runtime.errors import ApiError
+from trainop.runtime.objects.mergepatch import merge_patch_between
 from trainop.runtime.objects.metadata import Json, Key, Unstructured
 from trainop.runtime.objects.resource import PODS, SERVICES
 

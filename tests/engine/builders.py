@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from trainop.engine.actions import Action, Apply, CreatePod, CreateService, DeleteJob, Plan
+from trainop.engine.actions import Action, Apply, CreateOnce, CreatePod, CreateService, DeleteJob, Plan
 from trainop.engine.plan import plan
 from trainop.engine.seen import Options, Pod, Service, Snapshot
 from trainop.engine.status import format_time
@@ -189,7 +189,7 @@ def names(plan_: Plan, kind: type[Action]) -> list[str]:
 
 def _name(action: Action) -> str:
     match action:
-        case Apply(manifest=manifest):
+        case Apply(manifest=manifest) | CreateOnce(manifest=manifest):
             return str(manifest["metadata"]["name"])
         case DeleteJob():
             return ""

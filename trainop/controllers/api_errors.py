@@ -36,6 +36,9 @@ _NOT_PERMITTED = "cannot create resource"
 """Part of the message with status 403 of a permission that the operator lacks: not an error of the job."""
 
 _RETRIABLE_FORBIDDEN = (
+    "cannot get resource",  # the operator lacks a permission for a companion, which may be granted later
+    "cannot patch resource",
+    "attempting to grant RBAC permissions not currently held",
     "error looking up service account",  # created shortly after its namespace
     "no API token found for service account",  # likewise
     "status unknown for quota",  # the quota controller has not processed the namespace yet

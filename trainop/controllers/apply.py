@@ -26,8 +26,10 @@ from trainop.engine.actions import (
     Action,
     Adopt,
     Apply,
+    CompanionAction,
     Count,
     CreateGroup,
+    CreateOnce,
     CreatePod,
     CreateService,
     Delete,
@@ -38,6 +40,7 @@ from trainop.engine.actions import (
     Event,
     GroupAction,
     Notice,
+    Patch,
     Release,
     UpdateGroup,
 )
@@ -88,6 +91,10 @@ def _is_of_predecessor(kind: Kind, job: Unstructured, owner: OwnerReference | No
 
 
 def _group_key(action: Action) -> object:
+    """Adjacent actions with the same key are carried out concurrently. Companions are written one by one, in the order
+    of the plan: they are few, and an obstacle to one ends the pass."""
+    if isinstance(action, CompanionAction):
+        return id(action)
     return _Create if isinstance(action, _Create) else type(action)
 
 
@@ -134,7 +141,7 @@ class Applier:
     async def carry_out(self, job: Unstructured, actions: Sequence[Action], *, begun: bool = False) -> Outcome:
         """Carries out the actions in groups. Adjacent actions of one class form a group and run concurrently, and so do
         adjacent creates of pods and services; groups run one after another. A failure does not stop the following
-        groups, except for a refused template of a job that has not `begun`."""
+        groups, except for a refused template of a job that has not `begun` and for a name that is taken."""
         outcome = Outcome(begun=begun, unfinished=len(actions) >= self._max_writes)
         for kind, neighbours in itertools.groupby(actions[: self._max_writes], _group_key):
             group = list(neighbours)
@@ -149,7 +156,7 @@ class Applier:
                 outcome.merge(await self._create_all(job, group, begun))
             else:
                 outcome.merge(await self._carry_out_together(job, group, MAX_CONCURRENT, begun))
-            if outcome.refused is not None:
+            if outcome.refused is not None or outcome.halted:
                 break
         return outcome
 
@@ -201,7 +208,7 @@ class Applier:
                 await self._delete(job, _child(job, SERVICES, name), uid, outcome)
             case Delete(resource, name, uid):
                 await self._delete(job, _child(job, resource, name), uid, outcome)
-            case Apply() | CreateGroup() | UpdateGroup() | DeleteGroup():
+            case Apply() | CreateOnce() | Patch() | CreateGroup() | UpdateGroup() | DeleteGroup():
                 await self._write_companion(job, action, outcome)
             case Adopt():
                 await self._adopt(job, action, outcome)
@@ -210,9 +217,11 @@ class Applier:
             case DeleteJob():
                 await self._delete_job(job, outcome)
 
-    async def _write_companion(self, job: Unstructured, action: Apply | GroupAction, outcome: Outcome) -> None:
-        if isinstance(action, Apply):
-            outcome.add_companion(action, await self._companions.apply(job, action))
+    async def _write_companion(
+        self, job: Unstructured, action: CompanionAction | GroupAction, outcome: Outcome
+    ) -> None:
+        if isinstance(action, CompanionAction):
+            outcome.add_companion(action, await self._companions.write(job, action))
         else:
             await self._groups.carry_out(job, action, outcome)
 
@@ -323,10 +332,10 @@ class Applier:
         terminating job must not get new children (kubernetes `pkg/controller/controller_ref_manager.go`)."""
         key = job.metadata.key
         try:
-            found = await self._client.get(self._kind.resource, key.name, key.namespace)
+            found = await self._client.get(self._kind.source, key.name, key.namespace)
         except _API_FAILURES as error:
             return f"can't recheck DeletionTimestamp: {error}"
-        live = read_object(self._kind.resource, found).metadata
+        live = read_object(self._kind.source, found).metadata
         if live.uid != job.metadata.uid:
             return f"original Job {key} is gone: got uid {live.uid}, wanted {job.metadata.uid}"
         if live.terminating:
@@ -363,7 +372,7 @@ class Applier:
     async def _delete_job(self, job: Unstructured, outcome: Outcome) -> None:
         key, kind = job.metadata.key, self._kind
         try:
-            await self._client.delete(kind.resource, key.name, key.namespace, uid=job.metadata.uid)
+            await self._client.delete(kind.source, key.name, key.namespace, uid=job.metadata.uid)
         except (NotFoundError, ConflictError):
             return
         except _API_FAILURES as error:

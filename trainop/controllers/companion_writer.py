@@ -5,21 +5,27 @@ They are written by server-side apply. An object of the same name that the job d
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 
 from trainop.controllers.api_errors import CreateFailure, classify
 from trainop.controllers.report import Reporter
-from trainop.engine.actions import Apply, Event, Notice
+from trainop.engine.actions import Apply, CompanionAction, CreateOnce, Event, Notice, Patch
 from trainop.engine.kind import Kind
 from trainop.runtime.client.client import Client, PatchKind
 from trainop.runtime.client.decoding import read_object
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.errors import ApiError, ConflictError, NotFoundError, ReconcileError
-from trainop.runtime.objects.metadata import Key, Unstructured
+from trainop.runtime.objects.metadata import Json, Key, Unstructured
+from trainop.runtime.objects.resource import SERVICES
 
 NAME_TAKEN_RETRY = 30.0
 REFUSED_RETRY = 300.0
 """Seconds until the next attempt if the name is taken, or the object refused: no event announces the end of either."""
+
+
+NOTHING = Unstructured({})
+"""Has the UID "", with which an apply creates the object."""
 
 
 class ForeignObjectError(ReconcileError):
@@ -35,6 +41,8 @@ class CompanionResult(NamedTuple):
     """The API server's message, if the job cannot run without the refused companion."""
     error: Exception | None = None
     """Retried with back-off."""
+    taken: bool = False
+    """An object of another owner has the name, or the observed object was replaced."""
 
 
 class CompanionWriter:
@@ -46,15 +54,20 @@ class CompanionWriter:
         self._expectations = expectations
         self._report = report
 
-    async def apply(self, job: Unstructured, action: Apply) -> CompanionResult:
+    async def write(self, job: Unstructured, action: CompanionAction) -> CompanionResult:
         """Writes one companion. API and connection errors are part of the result and not raised."""
+        if isinstance(action, Patch):
+            return await self._patch(job, action)
         key = Key(job.metadata.namespace, action.manifest["metadata"]["name"])
         try:
-            uid = action.uid or await self._find(job, action, key)
-            await self._write(job, action, key, uid)
-        except ForeignObjectError as error:
-            self._report_failure(job, action, key, error)
-            return CompanionResult(requeue_after=NAME_TAKEN_RETRY)
+            if isinstance(action, Apply):
+                uid = action.uid or (await self._find(job, action, key) or NOTHING).metadata.uid
+                await self._apply(job, action, key, uid)
+            else:
+                await self._create_once(job, action, key)
+        except ForeignObjectError:
+            self._report_taken(job, action, key)
+            return CompanionResult(requeue_after=NAME_TAKEN_RETRY, taken=True)
         except ConflictError:  # the observed object was replaced
             return CompanionResult(requeue_after=1.0)
         except (ApiError, ConnectionError, TimeoutError) as error:
@@ -62,20 +75,56 @@ class CompanionWriter:
             return self._classify(action, error)
         return CompanionResult()
 
-    async def _find(self, job: Unstructured, action: Apply, key: Key) -> str:
-        """Returns the UID of the object of that name, or "" if there is none. Asks the API server, because the cache
-        holds only objects with the labels of a job. Raises `ForeignObjectError` if the job does not control it."""
+    async def _patch(self, job: Unstructured, action: Patch) -> CompanionResult:
+        body = {**action.body, "metadata": {**action.body.get("metadata", {}), "uid": action.uid}}
+        namespace = job.metadata.namespace
+        try:
+            await self._client.patch(
+                action.resource, action.name, namespace, body, subresource=action.subresource, metadata_only=True
+            )
+        except (NotFoundError, ConflictError):  # deleted or replaced, as the caches will show
+            return CompanionResult(requeue_after=1.0, taken=True)
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            return CompanionResult(error=error)
+        return CompanionResult()
+
+    async def _find(self, job: Unstructured, action: Apply | CreateOnce, key: Key) -> Unstructured | None:
+        """Returns the object of that name, or None if there is none. Asks the API server, because the cache holds only
+        objects with the labels of a job. Raises `ForeignObjectError` if the job does not control it."""
         try:
             found = await self._client.get(action.resource, key.name, key.namespace)
         except NotFoundError:
-            return ""
-        metadata = read_object(action.resource, found).metadata
-        if metadata.controller is None or metadata.controller.uid != job.metadata.uid:
-            owner = f"{self._kind.resource.kind} {job.metadata.name}"
-            raise ForeignObjectError(f"{action.resource.kind} {key.name} already exists and does not belong to {owner}")
-        return metadata.uid
+            return None
+        read = read_object(action.resource, found)
+        owner = read.metadata.controller
+        if owner is None or owner.uid != job.metadata.uid:
+            raise ForeignObjectError(f"{action.resource.kind} {key.name} is not controlled by the job")
+        return read
 
-    async def _write(self, job: Unstructured, action: Apply, key: Key, uid: str) -> None:
+    async def _create_once(self, job: Unstructured, action: CreateOnce, key: Key) -> None:
+        """Creates the object, or completes the one of a former operator or an interrupted pass."""
+        found = await self._find(job, action, key)
+        if found is None:
+            answer = await self._client.create(action.resource, await _filled(action), namespace=key.namespace)
+            self._expect(job, action, key, read_object(action.resource, answer).metadata.uid)
+            return
+        data = found.raw.get("data") or {}
+        labels = action.manifest["metadata"]["labels"]
+        body: Json = {}
+        if any(not data.get(name) for name in action.keys):
+            body = await asyncio.to_thread(action.fill) if action.fill else {}
+        if body or not labels.items() <= found.metadata.labels.items():
+            body |= {"metadata": {"labels": labels, "uid": found.metadata.uid}}
+            await self._client.patch(action.resource, key.name, key.namespace, body, metadata_only=True)
+            self._expect(job, action, key, found.metadata.uid)
+
+    def _expect(self, job: Unstructured, action: Apply | CreateOnce, key: Key, uid: str) -> None:
+        """Registers a created object, if the kind watches the resource."""
+        if action.resource == SERVICES or any(each.resource == action.resource for each in self._kind.companion_kinds):
+            self._expectations.expect_create(job.metadata.uid, action.resource, key)
+            self._expectations.created(job.metadata.uid, action.resource, key, uid)
+
+    async def _apply(self, job: Unstructured, action: Apply, key: Key, uid: str) -> None:
         """With a UID only that object is written. Without one the apply is not forced: a field that another
         manager owns is a conflict."""
         manifest = action.manifest
@@ -85,11 +134,9 @@ class CompanionWriter:
             action.resource, key.name, key.namespace, manifest, kind=PatchKind.APPLY, force=bool(uid)
         )
         if not action.uid:
-            uid_now = read_object(action.resource, answer).metadata.uid
-            self._expectations.expect_create(job.metadata.uid, action.resource, key)
-            self._expectations.created(job.metadata.uid, action.resource, key, uid_now)
+            self._expect(job, action, key, read_object(action.resource, answer).metadata.uid)
 
-    def _classify(self, action: Apply, error: Exception) -> CompanionResult:
+    def _classify(self, action: Apply | CreateOnce, error: Exception) -> CompanionResult:
         """A refused companion fails the job if the pods need it; otherwise it is retried later."""
         refused = classify(error) is CreateFailure.REFUSED
         if refused and action.essential:
@@ -98,8 +145,20 @@ class CompanionWriter:
             return CompanionResult(requeue_after=REFUSED_RETRY)
         return CompanionResult(error=error)
 
-    def _report_failure(self, job: Unstructured, action: Apply, key: Key, error: Exception) -> None:
+    def _report_taken(self, job: Unstructured, action: Apply | CreateOnce, key: Key) -> None:
+        taken, kind = self._kind.name_taken, action.resource.kind
+        owner = f"{self._kind.resource.kind} {job.metadata.name}"
+        text = taken.message.format(kind=kind, name=key.name, job=owner)
+        event = Event("Warning", taken.reason.format(kind=kind), text)
+        self._report.notices(job, [Notice(f"create {kind} {key.name}", event)])
+
+    def _report_failure(self, job: Unstructured, action: Apply | CreateOnce, key: Key, error: Exception) -> None:
         """One event per message, however often the write is retried."""
         kind = action.resource.kind
         event = Event("Warning", f"FailedCreate{kind}", f"Error creating: {error}")
         self._report.notices(job, [Notice(f"create {kind} {key.name}", event)])
+
+
+async def _filled(action: CreateOnce) -> Json:
+    """The complete manifest."""
+    return action.manifest if action.fill is None else action.manifest | await asyncio.to_thread(action.fill)

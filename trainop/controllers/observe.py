@@ -7,8 +7,9 @@ event `observe_live` lists the children from the API server instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,7 +22,7 @@ from trainop.runtime.cache.informer import Informer
 from trainop.runtime.cache.store import Index, Store, by_controller
 from trainop.runtime.client.client import Client, Listing
 from trainop.runtime.client.decoding import read_object
-from trainop.runtime.errors import MAX_DETAIL, DecodeError
+from trainop.runtime.errors import MAX_DETAIL, ApiError, DecodeError, NotFoundError
 from trainop.runtime.objects.metadata import HasMetadata, Json, Key, Metadata, Unstructured
 from trainop.runtime.objects.resource import PODS, SERVICES, Resource
 from trainop.runtime.texts import cut
@@ -148,6 +149,24 @@ async def observe_live(
     unreadable = {"Pod": pods_not, "Service": services_not}
     seen_gang = await gang.look_live(client, job) if gang else SeenGang()
     return Snapshot(job, pods_seen, services_seen, now, options, companions, unreadable, wall, seen_gang)
+
+
+async def look_up(client: Client, seen: Snapshot, names: Iterable[tuple[Resource, str]]) -> Snapshot:
+    """Adds companions by name, read from the API server, which the caches lack. Raises API errors."""
+    companions = dict(seen.companions)
+    for resource, name in names:
+        known = companions.get(resource, ())
+        if all(each.metadata.name != name for each in known):
+            try:
+                found = await client.get(resource, name, seen.job.metadata.namespace)
+            except NotFoundError:
+                continue
+            except ApiError as error:
+                if error.code != HTTPStatus.FORBIDDEN:
+                    raise
+                continue  # an installation without rights for the kind has never created one
+            companions[resource] = (*known, read_object(resource, found))
+    return replace(seen, companions=companions)
 
 
 def _convert_pod(item: Json) -> Pod:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from trainop.controllers.companion_writer import CompanionResult
 from trainop.controllers.refused_children import NEXT_BATCH_AFTER, RefusedChild
-from trainop.engine.actions import Apply
+from trainop.engine.actions import CompanionAction, Patch
 
 MAX_REFUSALS = 4
 """Consecutive refusals after which a pass creates no more pods or services of a begun job."""
@@ -34,21 +34,29 @@ class Outcome:
     """The job has had pods: no refusal fails it."""
     unfinished: bool = False
     """The pass reached its limit of writes, so more actions are probably left."""
+    halted: bool = False
+    """A companion that the pods need could not be written, or a patch failed: no later action is carried out."""
 
     @property
     def should_stop(self) -> bool:
         """Whether no further action should be started."""
         return (
-            bool(self.errors) or self.refused is not None or self.blocked or self.consecutive_refusals >= MAX_REFUSALS
+            bool(self.errors)
+            or self.refused is not None
+            or self.blocked
+            or self.halted
+            or self.consecutive_refusals >= MAX_REFUSALS
         )
 
     def wait(self, seconds: float) -> None:
         """Requeues the job after `seconds` at the latest."""
         self.requeue_after = seconds if self.requeue_after is None else min(self.requeue_after, seconds)
 
-    def add_companion(self, action: Apply, result: CompanionResult) -> None:
+    def add_companion(self, action: CompanionAction, result: CompanionResult) -> None:
         """Adds the result of writing a companion."""
-        if result.refused and self.begun:
+        if isinstance(action, Patch) or action.essential:
+            self.halted |= result.taken or result.error is not None
+        if result.refused and self.begun and not isinstance(action, Patch):
             self.refuse(RefusedChild(action.resource.kind, action.manifest["metadata"]["name"], result.refused))
         else:
             self.refused = self.refused or result.refused
@@ -71,5 +79,6 @@ class Outcome:
         self.refused = self.refused or other.refused
         self.blocked |= other.blocked
         self.pods_wait |= other.pods_wait
+        self.halted |= other.halted
         if other.requeue_after is not None:
             self.wait(other.requeue_after)

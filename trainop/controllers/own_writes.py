@@ -17,6 +17,7 @@ from trainop.runtime.client.client import Client
 from trainop.runtime.clock import Clock
 from trainop.runtime.controller.enqueue import Predicate
 from trainop.runtime.errors import ConflictError
+from trainop.runtime.objects.mergepatch import merge_patch_between
 from trainop.runtime.objects.metadata import Json, Metadata, Unstructured
 from trainop.runtime.objects.resource import Resource
 
@@ -131,19 +132,6 @@ class OwnWrites:
 def _without_status(job: Unstructured) -> Metadata:
     """Everything that a status write does not change; `generation` represents the spec."""
     return msgspec.structs.replace(job.metadata, resource_version="")
-
-
-def merge_patch_between(old: Json, new: Json) -> Json:
-    """The JSON merge patch (RFC 7386) that turns `old` into `new`; lists are replaced as a whole."""
-    patch: Json = {name: None for name in old if name not in new}
-    for name, value in new.items():
-        before = old.get(name)
-        if isinstance(value, dict) and isinstance(before, dict):
-            if inner := merge_patch_between(before, value):
-                patch[name] = inner
-        elif before != value or name not in old:
-            patch[name] = value
-    return patch
 
 
 class NotOwnStatus(Predicate):

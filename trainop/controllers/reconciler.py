@@ -19,7 +19,7 @@ from trainop.controllers.apply import Applier
 from trainop.controllers.group_writer import GroupWriter
 from trainop.controllers.job_clock import JobClock
 from trainop.controllers.job_state import JobStates
-from trainop.controllers.observe import View, observe_live
+from trainop.controllers.observe import View, look_up, observe_live
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
@@ -29,6 +29,7 @@ from trainop.controllers.statuses import StatusWriter
 from trainop.engine.actions import (
     Apply,
     CreateGroup,
+    CreateOnce,
     CreatePod,
     CreateService,
     DeleteGroup,
@@ -158,8 +159,8 @@ class JobReconciler:
         key = cached.metadata.key
         log.warning("cache is stale, reading job from API server")
         try:
-            found = await self._client.get(self._kind.resource, key.name, key.namespace)
-            job = read_object(self._kind.resource, found)
+            found = await self._client.get(self._kind.source, key.name, key.namespace)
+            job = read_object(self._kind.source, found)
         except NotFoundError:
             return None
         if job.metadata.uid != cached.metadata.uid:
@@ -184,6 +185,8 @@ class JobReconciler:
             )
         if self._view.gang is not None:
             seen = replace(seen, gang=self._groups.with_refusal(job, seen.gang))
+        if names := self._kind.lookups(job):
+            seen = await look_up(self._client, seen, names)
         return await self._carry_out(seen, self._kind.plan(seen), job.metadata.resource_version)
 
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
@@ -303,7 +306,8 @@ async def _error_of(write: Coroutine[None, None, object]) -> Exception | None:
 
 
 def _creates(plan: Plan) -> bool:
-    return any(isinstance(action, CreatePod | CreateService | CreateGroup | Apply) for action in plan.actions)
+    creates = CreatePod | CreateService | CreateGroup | Apply | CreateOnce
+    return any(isinstance(action, creates) for action in plan.actions)
 
 
 def _is_progress_only(plan: Plan) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from trainop.controllers.job_state import JobStates, RefusedCreates
-from trainop.engine.actions import Action, Apply, CreatePod, CreateService
+from trainop.engine.actions import Action, Apply, CreateOnce, CreatePod, CreateService
 from trainop.engine.restart_history import RESTARTS
 from trainop.runtime.clock import Clock
 from trainop.runtime.controller.ratelimit import exponential_delay
@@ -90,6 +90,6 @@ def _child_of(action: Action) -> tuple[str, str] | None:
             return "Pod", name
         case CreateService(name):
             return "Service", name
-        case Apply(resource, manifest):
+        case Apply(resource, manifest) | CreateOnce(resource, manifest):
             return resource.kind, manifest["metadata"]["name"]
     return None

@@ -20,27 +20,33 @@ T = TypeVar("T", bound=HasMetadata)
 
 class ChildDispatcher(Generic[T]):
     """The only handler of an informer. A child is of the kind that controls it, otherwise of the kind that its
-    label names: an orphan, or the pod of a child such as a batch Job.
+    label names: an orphan, or the pod of a child such as a batch Job. If two kinds share the resource of the owner, the
+    label decides, and without a valid one both get the event.
 
     An exception in one handler does not keep the others from running."""
 
     def __init__(self, children: Informer[T]) -> None:
         self.children = children
-        self._handlers: dict[str, list[Handler[T]]] = {}
+        self._by_owner: dict[str, list[Handler[T]]] = {}
+        """Kind of the owner -> the handlers of all kinds of that resource."""
+        self._by_label: dict[str, list[Handler[T]]] = {}
+        self._owner_of: dict[str, str] = {}
+        """Value of the label -> kind of the owner."""
         children.add_handler(self)
 
     def of(self, kind: Kind) -> KindChildren[T]:
         """The source of one kind. Add its handlers before the informer runs."""
-        handlers = self._handlers.setdefault(kind.resource.kind, [])
-        self._handlers[kind.controller] = handlers
-        return KindChildren(self.children, handlers)
+        owner = kind.resource.kind
+        self._owner_of[kind.controller] = owner
+        handlers = self._by_label.setdefault(kind.controller, [])
+        return KindChildren(self.children, handlers, self._by_owner.setdefault(owner, []))
 
     def _handlers_for(self, child: T) -> Sequence[Handler[T]]:
         metadata = child.metadata
-        owner = metadata.controller
-        if owner and (handlers := self._handlers.get(owner.kind)):
-            return handlers
-        return self._handlers.get(metadata.labels.get(OPERATOR_NAME, ""), ())
+        owner, label = metadata.controller, metadata.labels.get(OPERATOR_NAME, "")
+        if owner and owner.kind in self._by_owner and self._owner_of.get(label) != owner.kind:
+            return self._by_owner[owner.kind]
+        return self._by_label.get(label, ())
 
     def add(self, obj: T, initial: bool) -> None:
         attempt_each(lambda handler: handler.add(obj, initial), self._handlers_for(obj))
@@ -60,12 +66,14 @@ class ChildDispatcher(Generic[T]):
 class KindChildren(Generic[T]):
     """The children of one kind: a source for `Controller.watch`."""
 
-    def __init__(self, children: Informer[T], handlers: list[Handler[T]]) -> None:
+    def __init__(self, children: Informer[T], *handlers: list[Handler[T]]) -> None:
+        """`handlers` are the lists that a handler of this kind is added to."""
         self._children = children
         self._handlers = handlers
 
     def add_handler(self, handler: Handler[T]) -> None:
-        self._handlers.append(handler)
+        for handlers in self._handlers:
+            handlers.append(handler)
 
     async def wait_synced(self) -> None:
         await self._children.wait_synced()

@@ -6,9 +6,9 @@ Events of jobs and children become keys of jobs in the queue. Deletions of child
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainop.controllers.apply import Applier
 from trainop.controllers.body_budget import BodyBudget
@@ -76,6 +76,19 @@ class ObserveDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class Concerned(Predicate):
+    """Drops events of jobs that are of another kind, both before and after an update."""
+
+    concerns: Callable[[Unstructured], bool]
+
+    def add(self, job: Any, /) -> bool:
+        return self.concerns(job)
+
+    def update(self, old: Any, new: Any, /) -> bool:
+        return self.concerns(new) or self.concerns(old)
+
+
+@dataclass(frozen=True, slots=True)
 class EnqueueJob:
     """The job that controls a child. For an orphan, and for the pod of a child such as a batch Job, the job that its
     labels name."""
@@ -100,7 +113,7 @@ def open_view(kind: Kind, cache: Cache, gang: GangScheduler | None = None) -> Vi
     optional: until its CRD is installed, only the controller of this kind waits."""
     return View(
         kind,
-        jobs=cache.informer(kind.resource, decode_unstructured, optional=True),
+        jobs=cache.informer(kind.source, kind.decode, optional=True),
         pods=cache.informer(PODS, decode_pod, label_selector=CHILD_SELECTOR, indices=CHILD_INDICES),
         services=cache.informer(SERVICES, decode_service, label_selector=CHILD_SELECTOR, indices=CHILD_INDICES),
         companions={each.resource: _open_companions(each, cache) for each in kind.companion_kinds},
@@ -116,6 +129,7 @@ def _open_companions(kind: CompanionKind, cache: Cache) -> Informer[Unstructured
         label_selector=CHILD_SELECTOR,
         indices=CHILD_INDICES,
         optional=True,
+        permission_optional=kind.permission_optional,
         metadata_only=kind.metadata_only,
     )
 
@@ -127,8 +141,8 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
     expired = needs.metrics.controller(kind.controller).expectations_expired
     expectations = Expectations(needs.clock, expired)
     states = JobStates(expectations)
-    writes = OwnWrites(needs.client, kind.resource, states, needs.clock)
-    owner_check = OwnerCheck(needs.client, kind.resource, states)
+    writes = OwnWrites(needs.client, kind.source, states, needs.clock)
+    owner_check = OwnerCheck(needs.client, kind.source, states)
     report = Reporter(kind, recorder, needs.metrics, states, pod_events=needs.pod_events)
     groups = GroupWriter(needs.client, expectations, states, report, clock=needs.clock, rng=needs.rng)
     reconciler = JobReconciler(
@@ -157,7 +171,7 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
         recovery=needs.client.recovery,
         due=reconciler.seconds_to_due,
     )
-    controller.watch(view.jobs, EnqueueObject(), NotOwnStatus(writes), pace=JobPace())
+    controller.watch(view.jobs, EnqueueObject(), Concerned(kind.concerns), NotOwnStatus(writes), pace=JobPace())
     _watch_children(controller, view, needs, ObserveDeleted(expectations, owner_check))
     return controller
 

@@ -62,6 +62,33 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateOnce:
+    """Create a companion that is never rewritten, such as a Secret with random content or a batch Job. If the job has
+    it already, it only gets missing labels of `manifest`, by which the caches find it."""
+
+    resource: Resource
+    manifest: Json
+    fill: Callable[[], Json] | None = field(default=None, compare=False, repr=False)
+    """Returns the rest of the manifest. Called in a thread, right before the object is created: the content may be
+    expensive or random."""
+    keys: tuple[str, ...] = ()
+    """The keys of `data`. An existing object without one of them is filled anew."""
+    essential: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Apply a JSON merge patch to a companion, with `uid` as precondition. Patches are carried out one by one, in their
+    order."""
+
+    resource: Resource
+    name: str
+    uid: str
+    body: Json
+    subresource: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     """Delete a companion, with `uid` as precondition."""
 
@@ -127,9 +154,19 @@ class DeleteJob:
     """Delete the job, because its time to live after finishing has passed."""
 
 
+CompanionAction: TypeAlias = Apply | CreateOnce | Patch
 GroupAction: TypeAlias = CreateGroup | UpdateGroup | DeleteGroup
 Action: TypeAlias = (
-    CreatePod | CreateService | DeletePod | DeleteService | Apply | Delete | GroupAction | Adopt | Release | DeleteJob
+    CreatePod
+    | CreateService
+    | DeletePod
+    | DeleteService
+    | CompanionAction
+    | Delete
+    | GroupAction
+    | Adopt
+    | Release
+    | DeleteJob
 )
 
 

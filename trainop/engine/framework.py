@@ -101,6 +101,8 @@ class CompanionKind(NamedTuple):
     it is deleted as soon as the job no longer asks for it, is suspended or has finished."""
     metadata_only: bool = False
     """The watch asks for metadata only, because the contents are large."""
+    permission_optional: bool = False
+    """An installation may lack the permission for it. Jobs that need it then fail with the API server's message."""
 
 
 class Companion(NamedTuple):
@@ -176,6 +178,14 @@ Additions: TypeAlias = Callable[[Job, Options], PodAdditions]
 def only_variables(environment: Callable[[Job, Options], Environment]) -> Additions:
     """Additions of kinds whose pods get variables only."""
     return lambda job, options: PodAdditions(environment(job, options))
+
+
+class NameTaken(NamedTuple):
+    """Reason and message of the event if an object of another owner has the name of a child. Format strings with fields
+    `kind` and `name`, those of the object, and `job`."""
+
+    reason: str = "FailedCreate{kind}"
+    message: str = "Error creating: {kind} {name} already exists and does not belong to {job}"
 
 
 def variable(name: str, value: object) -> Json:
@@ -262,6 +272,7 @@ class Framework:
     end of the job."""
     reports_evictions: bool = False
     """If evicted pods fail the job, the reason of the condition is Evicted and the message their number."""
+    name_taken: NameTaken = NameTaken()  # noqa: RUF009  # immutable
     rules: Callable[[Job, Fields], None] = no_rules
     """Validation beyond the common rules."""
     warnings: Callable[[Job], Sequence[str]] = no_warnings

@@ -7,7 +7,7 @@ the same parts: `claim`, `cleanup`, `status`, `companions`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -15,16 +15,26 @@ from functools import partial
 from trainop.engine import plan as engine
 from trainop.engine.actions import Plan
 from trainop.engine.admission import Judgement, judge
-from trainop.engine.framework import CompanionKind, Framework
+from trainop.engine.framework import CompanionKind, Framework, NameTaken
 from trainop.engine.limits import seconds_to_due
 from trainop.engine.seen import Options, Snapshot
-from trainop.runtime.objects.metadata import Unstructured
+from trainop.runtime.objects.metadata import Decoder, Unstructured, decode_unstructured
 from trainop.runtime.objects.resource import Resource
 
 
 def admit_all(_new: Unstructured, _old: Unstructured | None) -> Judgement:
     """Accepts every job: the kind has no validation beyond its schema."""
     return Judgement()
+
+
+def every_job(_job: Unstructured) -> bool:
+    """The kind has its resource for itself."""
+    return True
+
+
+def no_lookups(_job: Unstructured) -> Sequence[tuple[Resource, str]]:
+    """The caches hold all companions."""
+    return ()
 
 
 def never_due(_job: Unstructured, _now: datetime) -> float | None:
@@ -37,7 +47,7 @@ class Kind:
     """What the controllers need of a kind. All functions are pure and never raise, whatever a job contains."""
 
     resource: Resource
-    """The resource of the job, in the version that is watched."""
+    """The resource of the job, in the version that owner references and events name."""
     name: str
     """The metric label `framework`, such as `pytorch`."""
     controller: str
@@ -54,6 +64,24 @@ class Kind:
     """Seconds until the next deadline or the time to live of a job; None without one."""
     deleted_as: str = "Job"
     """Suffix of the event reason for a job deleted after its time to live: SuccessfulDelete`Job`."""
+    name_taken: NameTaken = NameTaken()  # noqa: RUF009  # immutable
+    component: str = ""
+    """The source of the events; empty: `controller`."""
+    watched: Resource | None = None
+    """The version of the resource that is watched and written, if it is not that of `resource`, which owner references
+    and events name. Two kinds may share one resource."""
+    decode: Decoder[Unstructured] = decode_unstructured
+    """Decodes the watched jobs."""
+    concerns: Callable[[Unstructured], bool] = every_job
+    """Whether a job may be of this kind. Events of other jobs are dropped."""
+    lookups: Callable[[Unstructured], Sequence[tuple[Resource, str]]] = no_lookups
+    """Companions, by resource and name, that are read from the API server for the snapshot, because the caches may lack
+    them: those that a former operator created without the labels of the caches."""
+
+    @property
+    def source(self) -> Resource:
+        """The resource of the job in requests to the API server."""
+        return self.watched or self.resource
 
 
 def kind_of(framework: Framework, options: Options | None = None) -> Kind:
@@ -68,4 +96,5 @@ def kind_of(framework: Framework, options: Options | None = None) -> Kind:
         judge=partial(judge, framework, options=options or Options()),
         due=seconds_to_due,
         deleted_as=framework.deleted_as,
+        name_taken=framework.name_taken,
     )

@@ -89,8 +89,8 @@ def _read_run_policy(fields: Fields, raw: object, managers: tuple[str, ...] = (T
     at = RUN_POLICY
     policy = fields.mapping(at, raw)
     manager, supported = policy.get("managedBy"), (MULTIKUEUE, *managers)
-    if manager is not None and manager not in supported:  # not even an empty string
-        fields.unsupported(f"{at}.managedBy", manager, supported)
+    if manager is not None and manager not in supported:  # an empty string only if it is one of `managers`
+        fields.unsupported(f"{at}.managedBy", manager, tuple(filter(None, supported)))
     return RunPolicy(
         clean_pod_policy=_read_clean_pod_policy(fields, f"{at}.cleanPodPolicy", policy.get("cleanPodPolicy")),
         ttl=fields.integer(f"{at}.ttlSecondsAfterFinished", policy.get("ttlSecondsAfterFinished"), minimum=0),

@@ -80,6 +80,9 @@ class PodCondition(msgspec.Struct, frozen=True, rename="camel", gc=False):
 class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     phase: str = "Pending"
     reason: str = ""
+    message: str = ""
+    ready: bool = msgspec.field(default=False, name="")
+    """Whether the condition Ready is true. No JSON field has this name: it is computed."""
     conditions: tuple[PodCondition, ...] = ()
     """Without `ROUTINE_CONDITIONS` once there are container statuses, which are more specific."""
     container_statuses: tuple[ContainerStatus, ...] = ()
@@ -90,6 +93,10 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     def __post_init__(self) -> None:
         """Drops conditions and statuses that plans do not read: about a third of a pod's memory."""
         set_field = msgspec.structs.force_setattr
+        if len(self.message) > MAX_STATUS_MESSAGE_LENGTH // 4:
+            set_field(self, "message", cut(self.message, MAX_STATUS_MESSAGE_LENGTH))
+        if any(condition.type == "Ready" and condition.status == "True" for condition in self.conditions):
+            set_field(self, "ready", True)
         if self.container_statuses and self.conditions:
             kept = tuple(condition for condition in self.conditions if condition.type not in ROUTINE_CONDITIONS)
             set_field(self, "conditions", kept)
@@ -211,6 +218,10 @@ class Options:
     pytorch_init_max_tries: int = 100
     force_delete_after: float | None = None
     """Seconds after the end of its grace period at which a terminating pod is force-deleted; None: never."""
+    mpi_delivery_image: str = "kubeflow/kubectl-delivery:latest"
+    """The image that delivers kubectl to launchers of MPIJobs."""
+    mpi_cluster_domain: str = ""
+    """Appended to the host names of MPIJobs with transport ssh, from --cluster-domain."""
     service_mode: str = "replica"
     """`replica` or `leader`; default of the annotation service-mode."""
     gang: GangScheduler | None = None

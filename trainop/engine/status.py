@@ -140,10 +140,10 @@ class Status:
         """Removes startTime: the active deadline does not run."""
         self._fields.pop("startTime", None)
 
-    def complete(self) -> None:
-        """Sets completionTime, even if there is one: a value from before the end was written by another client, and the
-        time to live would count from it."""
-        self._fields["completionTime"] = self._now
+    def complete(self, at: str | None = None) -> None:
+        """Sets completionTime to `at` (RFC 3339), by default to now, even if there is one: a value from before the end
+        was written by another client, and the time to live would count from it."""
+        self._fields["completionTime"] = at or self._now
 
     # Counters ---------------------------------------------------------------------------------------------------------
 

@@ -10,13 +10,12 @@ import re
 from collections.abc import Iterable
 
 from trainop import __version__
-from trainop.engine.schema.crd import crd
 from trainop.manifests import availability, rbac, workload
 from trainop.manifests.components import objects as component_objects
 from trainop.manifests.names import IMAGE, NAME
 from trainop.manifests.text import GENERATED, HEADER, to_yaml
 from trainop.manifests.webhook import webhook_configuration
-from trainop.operator import FRAMEWORKS
+from trainop.operator import crds
 from trainop.runtime.objects.metadata import Json
 
 ROOT = "chart"
@@ -102,7 +101,7 @@ def chart_files() -> dict[str, str]:
     }
     files = {f"{ROOT}/Chart.yaml": HEADER + to_yaml(metadata), f"{ROOT}/values.yaml": HEADER + VALUES}
     # Helm creates what is in this folder, and neither changes nor deletes it.
-    files |= {f"{ROOT}/crds/{kind.resource}.yaml": HEADER + to_yaml(crd(kind)) for kind in FRAMEWORKS.values()}
+    files |= {f"{ROOT}/crds/{each['metadata']['name']}.yaml": HEADER + to_yaml(each) for each in crds()}
     return files | {f"{ROOT}/templates/{name}.yaml": _HEADER + text for name, text in _templates().items()}
 
 

@@ -9,7 +9,7 @@ from trainop.manifests.alerts import prometheus_rule, service_monitor
 from trainop.manifests.dashboard import dashboard_config_map
 from trainop.manifests.names import LABELS, METRICS_PORT, NAME, WEBHOOK_PORT
 from trainop.manifests.overlays import component, json_patch
-from trainop.manifests.rbac import standard_user_roles
+from trainop.manifests.rbac import standard_user_roles, transport_roles
 from trainop.runtime.objects.metadata import Json
 
 
@@ -41,6 +41,7 @@ def objects() -> dict[str, list[Json]]:
         "prometheus-rule": [prometheus_rule()],
         "grafana-dashboard": [dashboard_config_map()],
         "user-roles": standard_user_roles(),
+        **transport_roles(),
     }
 
 

@@ -8,8 +8,11 @@ from trainop.controllers.admission import CONFIGURATION
 from trainop.controllers.gang import PRIORITY_CLASSES
 from trainop.engine.framework import GROUP
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
+from trainop.engine.seen import Options
+from trainop.kinds.mpi.exec import ACCOUNT, BINDING, ROLE
+from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.manifests.names import LEASES_ROLE, NAME, RBAC, WEBHOOK_ROLE, WEBHOOK_SECRET
-from trainop.operator import FRAMEWORKS
+from trainop.operator import KINDS
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import EVENTS, LEASES, PODS, SECRETS, SERVICES, Resource
 from trainop.runtime.webhook.injection import VALIDATING_WEBHOOK_CONFIGURATIONS
@@ -26,14 +29,25 @@ def _rule(resources: Iterable[Resource | str], verbs: str, group: str | None = N
     return {**rule, "resourceNames": [name]} if name else rule
 
 
+_EXEC = (ACCOUNT.resource, ROLE.resource, BINDING.resource)
+"""What only MPIJobs with transport exec need."""
+
+_MPI = (*_EXEC, LAUNCHER_JOBS)
+"""What only MPIJobs need. Each transport has a component with these rights."""
+
+
+def plurals() -> list[str]:
+    """The resources of all kinds of jobs."""
+    return sorted({kind.resource.plural for kinds in KINDS.values() for kind in kinds(Options())})
+
+
 def rules() -> list[Json]:
     """The permissions that the operator needs in the namespaces of jobs; only those that its code uses."""
-    plurals = sorted(framework.resource.plural for framework in FRAMEWORKS.values())
     return [
-        _rule(plurals, "get list watch patch delete", GROUP),
-        _rule([f"{plural}/status" for plural in plurals], "patch", GROUP),
+        _rule(plurals(), "get list watch patch delete", GROUP),
+        _rule([f"{plural}/status" for plural in plurals()], "patch", GROUP),
         # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
-        _rule([f"{plural}/finalizers" for plural in plurals], "update", GROUP),
+        _rule([f"{plural}/finalizers" for plural in plurals()], "update", GROUP),
         _rule([PODS, SERVICES], "get list watch create patch delete"),
         *(_rule([resource], verbs) for resource, verbs in companion_rights()),
         # Only used with --gang-scheduler-name.
@@ -45,9 +59,28 @@ def rules() -> list[Json]:
 def companion_rights() -> list[tuple[Resource, str]]:
     """Resources that are created for jobs in addition to pods and services, with verbs. Those that pods refer to live
     as long as the job: the garbage collector deletes them."""
-    kinds = {kind for framework in FRAMEWORKS.values() for kind in framework.companion_kinds}
+    kinds = {each for kinds in KINDS.values() for kind in kinds(Options()) for each in kind.companion_kinds}
     verbs = {False: "get list watch create patch delete", True: "get list watch create patch"}
-    return sorted(((kind.resource, verbs[kind.needed_by_pods]) for kind in kinds), key=str)
+    found = {(kind.resource, verbs[kind.needed_by_pods]) for kind in kinds if kind.resource not in _MPI}
+    return sorted(found, key=str)
+
+
+def ssh_rules() -> list[Json]:
+    """The additional permissions for MPIJobs with transport ssh. The key of a job is created once and read by name."""
+    return [
+        _rule([LAUNCHER_JOBS], "get list watch create patch delete"),
+        _rule(["jobs/status"], "patch", LAUNCHER_JOBS.group),
+        _rule([SECRETS], "get create patch"),
+    ]
+
+
+def exec_rules() -> list[Json]:
+    """The additional permissions for MPIJobs with transport exec. The launcher of such a job may execute commands in
+    its workers; the API server lets the operator grant only what it may do itself."""
+    return [
+        _rule(["pods/exec"], "create", ""),
+        *(_rule([resource], "get list watch create patch") for resource in _EXEC),
+    ]
 
 
 def _role(kind: str, name: str, rules: Sequence[Json], labels: Mapping[str, str] | None = None) -> Json:
@@ -75,6 +108,15 @@ def cluster_role() -> Json:
 
 def cluster_role_binding(namespace: str | None = None) -> Json:
     return _binding("ClusterRole", NAME, namespace)
+
+
+def transport_roles() -> dict[str, list[Json]]:
+    """The roles of the components for the transports of MPIJob, by name of the component."""
+    rights = {"mpi-exec": exec_rules(), "mpi-ssh": ssh_rules()}
+    return {
+        name: [_role("ClusterRole", f"{NAME}-{name}", found), _binding("ClusterRole", f"{NAME}-{name}", None)]
+        for name, found in rights.items()
+    }
 
 
 def leases_role() -> Json:
@@ -106,18 +148,16 @@ def namespaced_role_binding() -> Json:
 
 
 def _edit_jobs() -> list[Json]:
-    plurals = sorted(framework.resource.plural for framework in FRAMEWORKS.values())
     return [
-        _rule(plurals, "create delete get list patch update watch", GROUP),
-        _rule([f"{plural}/status" for plural in plurals], "get", GROUP),
+        _rule(plurals(), "create delete get list patch update watch", GROUP),
+        _rule([f"{plural}/status" for plural in plurals()], "get", GROUP),
     ]
 
 
 def _view_jobs() -> list[Json]:
-    plurals = sorted(framework.resource.plural for framework in FRAMEWORKS.values())
     return [
-        _rule(plurals, "get list watch", GROUP),
-        _rule([f"{plural}/status" for plural in plurals], "get", GROUP),
+        _rule(plurals(), "get list watch", GROUP),
+        _rule([f"{plural}/status" for plural in plurals()], "get", GROUP),
     ]
 
 

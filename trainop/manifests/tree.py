@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainop import __version__
-from trainop.engine.schema.crd import crd
 from trainop.manifests.chart import chart_files
 from trainop.manifests.components import component_files
 from trainop.manifests.names import IMAGE, NAMESPACE
@@ -27,13 +26,13 @@ from trainop.manifests.rbac import (
 from trainop.manifests.text import HEADER, to_yaml
 from trainop.manifests.webhook import required_webhooks, webhook_configuration
 from trainop.manifests.workload import deployment, namespace_object, service, service_account
-from trainop.operator import FRAMEWORKS
+from trainop.operator import crds
 from trainop.runtime.objects.metadata import Json
 
 
 def files() -> dict[str, str]:
     """The content of all files by relative path (with slashes)."""
-    crds = {f"{framework.resource}.yaml": crd(framework) for framework in FRAMEWORKS.values()}
+    definitions = {f"{each['metadata']['name']}.yaml": each for each in crds()}
     base = {
         "serviceaccount.yaml": [service_account()],
         "rbac.yaml": [
@@ -46,7 +45,7 @@ def files() -> dict[str, str]:
     }
     tree: dict[str, Sequence[Json]] = {
         "kustomization.yaml": [kustomization(["overlays/standalone"])],
-        "crds/kustomization.yaml": [kustomization(sorted(crds))],
+        "crds/kustomization.yaml": [kustomization(sorted(definitions))],
         "base/kustomization.yaml": [kustomization(["../crds", *base], images=[{"name": IMAGE, "newTag": __version__}])],
         "components/required-webhooks/kustomization.yaml": [required_webhooks()],
         "overlays/standalone/kustomization.yaml": [
@@ -59,7 +58,7 @@ def files() -> dict[str, str]:
         "overlays/namespaced/kustomization.yaml": [namespaced_kustomization()],
         "overlays/namespaced/role.yaml": [namespaced_role(), namespaced_role_binding()],
     }
-    tree |= {f"crds/{name}": [definition] for name, definition in crds.items()}
+    tree |= {f"crds/{name}": [definition] for name, definition in definitions.items()}
     tree |= {f"base/{name}": objects for name, objects in base.items()}
     tree |= component_files()
     return {path: HEADER + to_yaml(*objects) for path, objects in tree.items()} | chart_files()
@@ -71,7 +70,7 @@ def stream(namespace: str, image: str) -> list[Json]:
     placed = [service_account(), *roles, service(), deployment(image)]
     return [
         namespace_object(namespace),
-        *(crd(framework) for framework in FRAMEWORKS.values()),
+        *crds(),
         cluster_role(),
         cluster_role_binding(namespace),
         *({**item, "metadata": {**item["metadata"], "namespace": namespace}} for item in placed),

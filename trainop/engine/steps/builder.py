@@ -14,7 +14,7 @@ from trainop.engine.job import Job
 from trainop.engine.manifests import Manifests
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Snapshot
-from trainop.engine.status import RESTARTING, RUNNING, Status
+from trainop.engine.status import RESTARTING, RUNNING, TRAINING_OPERATOR, ConditionRules, Status
 
 NAME_TAKEN_REQUEUE_DELAY = 30.0
 """Seconds until a name that an object of another owner occupies is checked again; its deletion triggers no event."""
@@ -26,12 +26,19 @@ MAX_UNREADABLE_WARNINGS = 20
 class PlanBuilder:
     """Collects actions, status changes, events and the requeue delay of one reconcile; `plan` returns them."""
 
-    def __init__(self, framework: Framework, job: Job, seen: Snapshot, children: Children) -> None:
+    def __init__(
+        self,
+        framework: Framework,
+        job: Job,
+        seen: Snapshot,
+        children: Children,
+        rules: ConditionRules = TRAINING_OPERATOR,
+    ) -> None:
         self.framework = framework
         self.job = job
         self.seen = seen
         self.children = children
-        self.status = Status(seen.job.raw.get("status"), seen.now)
+        self.status = Status(seen.job.raw.get("status"), seen.now, rules)
         self.actions: list[Action] = [*children.pods.claims, *children.services.claims]
         self.annotations: dict[str, str | None] = {}
         self.notices: list[Notice] = []
@@ -62,8 +69,9 @@ class PlanBuilder:
     def warn_name_taken(self, kind: str, name: str) -> None:
         """Warns that an object of another owner has the name of a needed child, and requeues: its deletion triggers no
         event."""
-        text = f"{kind} {name} already exists and does not belong to {self.framework.kind} {self.job.name}"
-        self.warn(f"foreign/{kind}/{name}", f"FailedCreate{kind}", f"Error creating: {text}")
+        taken, job = self.framework.name_taken, f"{self.framework.kind} {self.job.name}"
+        text = taken.message.format(kind=kind, name=name, job=job)
+        self.warn(f"foreign/{kind}/{name}", taken.reason.format(kind=kind), text)
         self.requeue_after(NAME_TAKEN_REQUEUE_DELAY)
 
     def warn_unreadable(self, kind: str, name: str, fault: str) -> None:

@@ -32,7 +32,8 @@ def reconcile_companions(builder: PlanBuilder, *, active: bool) -> bool:
         for found in seen.companions.get(kind.resource, ()):
             companion = wanted.pop((kind.resource, found.metadata.name), None)
             _reconcile_one(builder, kind, companion, found)
-            ready &= companion is None or companion.ready is None or companion.ready(found)
+            if companion is not None:
+                ready &= _is_ours(builder, found) and (companion.ready is None or companion.ready(found))
     builder.actions += [_apply(builder, companion) for companion in wanted.values()]
     return ready and all(companion.ready is None for companion in wanted.values())
 
@@ -40,8 +41,7 @@ def reconcile_companions(builder: PlanBuilder, *, active: bool) -> bool:
 def _reconcile_one(builder: PlanBuilder, kind: CompanionKind, companion: Companion | None, found: Unstructured) -> None:
     """Applies or deletes one existing object. `companion` is None if the job does not need it."""
     metadata = found.metadata
-    owner = metadata.controller
-    if owner is None or owner.uid != builder.job.metadata.uid:
+    if not _is_ours(builder, found):
         if companion is not None and not metadata.terminating:
             builder.warn_name_taken(kind.resource.kind, companion.name)
     elif metadata.terminating:
@@ -53,7 +53,13 @@ def _reconcile_one(builder: PlanBuilder, kind: CompanionKind, companion: Compani
         builder.actions.append(_apply(builder, companion, metadata.uid))
 
 
+def _is_ours(builder: PlanBuilder, found: Unstructured) -> bool:
+    owner = found.metadata.controller
+    return owner is not None and owner.uid == builder.job.metadata.uid
+
+
 def _apply(builder: PlanBuilder, companion: Companion, uid: str = "") -> Apply:
+    """The action that writes a companion. The fingerprint shows later whether its inputs have changed."""
     job, framework, resource = builder.job, builder.framework, companion.kind.resource
     owner = owner_reference(framework.resource.api_version, framework.kind, job.name, job.metadata.uid)
     manifest = {

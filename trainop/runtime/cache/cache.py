@@ -59,6 +59,7 @@ class Cache:
         indices: Mapping[str, Index[T]] | None = None,
         namespaces: Namespaces | None = None,
         optional: bool = False,
+        permission_optional: bool = False,
         metadata_only: bool = False,
     ) -> Informer[T]:
         """Returns the informer for these objects; parameters as in `Informer`, and `namespaces` overrides the cache's.
@@ -66,10 +67,9 @@ class Cache:
         namespaces = self._namespaces if namespaces is None else namespaces
         scopes = tuple(scopes_of(resource, namespaces, label_selector, field_selector))
         identity = (resource, decode, scopes, metadata_only)
-        known = self._informers.get(identity)
-        if known is not None:
+        if known := self._informers.get(identity):
             return _share(cast("Informer[T]", known), indices or {}, optional=optional)
-        informer = Informer(
+        self._informers[identity] = informer = Informer(
             self._client,
             resource,
             decode,
@@ -78,6 +78,7 @@ class Cache:
             field_selector=field_selector,
             indices=indices,
             optional=optional,
+            permission_optional=permission_optional,
             metadata_only=metadata_only,
             discovery=self._discovery,
             clock=self._clock,
@@ -85,7 +86,6 @@ class Cache:
             metrics=self._metrics,
             guarded=self._guarded,
         )
-        self._informers[identity] = informer
         if self._group is not None:
             self._group.create_task(informer.run(), name=f"informer {resource}")
         return informer

@@ -85,6 +85,7 @@ class Informer(Generic[T]):
         field_selector: str = "",
         indices: Mapping[str, Index[T]] | None = None,
         optional: bool = False,
+        permission_optional: bool = False,
         metadata_only: bool = False,
         discovery: Discovery | None = None,
         clock: Clock | None = None,
@@ -93,10 +94,12 @@ class Informer(Generic[T]):
         guarded: bool = False,
     ) -> None:
         """`optional`: the kind may be absent, such as a CRD that is not installed; the informer then counts as synced,
-        and polls discovery until the kind is served. `metadata_only`: the server sends only metadata, which saves
-        memory. `guarded`: detect mutations of cached objects, for tests."""
+        and polls discovery until the kind is served. `permission_optional`: a kind that may not be listed is treated in
+        the same way. `metadata_only`: the server sends only metadata, which saves memory. `guarded`: detect mutations
+        of cached objects, for tests."""
         self.resource = resource
         self.optional = optional
+        self._permission_optional = permission_optional
         self._clock = clock or SystemClock()
         self._metrics = metrics or NoInformerMetrics()
         self.store: Store[T] = (GuardedStore if guarded else Store)(indices, index_failed=self._count_failure)
@@ -176,7 +179,8 @@ class Informer(Generic[T]):
                     await asyncio.sleep(0)
 
     async def _list_and_watch(self) -> None:
-        """Runs the reflectors; if the optional kind disappears, empties the store and waits for it to return."""
+        """Runs the reflectors; if the optional kind disappears, or the permission for it is missing, empties the store
+        and waits for it to return."""
         while True:
             if self.optional:
                 await self._wait_served()
@@ -184,12 +188,16 @@ class Informer(Generic[T]):
             self._served = False
             log.info("kind is no longer served", resource=str(self.resource))
             self._publish(self.store.prune(()), initial=False)
+            self._synced.set()
             await self._clock.sleep(DISCOVERY_RETRY)
 
     async def _reflect(self) -> None:
+        until = [Cause.NOT_FOUND] if self.optional else []
+        if self._permission_optional:
+            until.append(Cause.FORBIDDEN)
         async with asyncio.TaskGroup() as group:
             for reflector in self._reflectors:
-                group.create_task(reflector.run(until_not_found=self.optional), name=f"reflector {self.resource}")
+                group.create_task(reflector.run(*until), name=f"reflector {self.resource}")
 
     async def _wait_served(self) -> None:
         """Polls discovery until the kind is served. A missing kind counts as synced; a failed discovery does not."""

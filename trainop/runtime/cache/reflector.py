@@ -111,8 +111,8 @@ class Reflector(Generic[T]):
         """Whether the server was unavailable, and has not yet confirmed the cached state since then."""
         return self._in_outage
 
-    async def run(self, *, until_not_found: bool) -> None:
-        """Runs until cancelled or, with `until_not_found`, until the server answers 404 for the kind."""
+    async def run(self, *until: Cause) -> None:
+        """Runs until cancelled, or until a request ends for one of these causes, such as `NOT_FOUND`."""
         state, action = begin(self._rng, streams=self._streams)
         try:
             while True:
@@ -124,7 +124,7 @@ class Reflector(Generic[T]):
                 if isinstance(outcome, Ended):
                     self._count_restart(outcome, action)
                     self._sink.ended(outcome.cause)
-                    if until_not_found and outcome.cause is Cause.NOT_FOUND:
+                    if outcome.cause in until:
                         self._in_outage = False
                         return
         finally:

@@ -1,0 +1,84 @@
+"""The two kinds of MPIJob: one resource, of which each controller has the jobs of its transport."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from trainop.engine import plan as engine
+from trainop.engine.actions import Plan
+from trainop.engine.admission import Judgement
+from trainop.engine.kind import Kind, kind_of
+from trainop.engine.limits import seconds_to_due
+from trainop.engine.parse import ignored
+from trainop.engine.seen import Options, Snapshot
+from trainop.kinds.mpi.exec import MPI_EXEC
+from trainop.kinds.mpi.ssh import plan_ssh, reject_ssh
+from trainop.kinds.mpi.ssh_job import parse_ssh
+from trainop.kinds.mpi.ssh_world import MPI_SSH
+from trainop.kinds.mpi.transport import (
+    EXEC,
+    MPI_V1,
+    choose,
+    decode_mpi_job,
+    leave_to_other,
+    lookups,
+    recorded_transport,
+)
+from trainop.runtime.objects.metadata import Unstructured
+
+
+def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
+    """Transport exec, and transport ssh, which also decides about jobs without a recorded transport."""
+
+    def judge_ssh(new: Unstructured, old: Unstructured | None) -> Judgement:
+        known = set(parse_ssh(old, options)[1]) if old is not None else set()
+        return Judgement(tuple(error for error in parse_ssh(new, options)[1] if error not in known))
+
+    by_exec = replace(
+        kind_of(MPI_EXEC, options),
+        plan=plan_exec,
+        due=_due,
+        decode=decode_mpi_job,
+        concerns=_is_exec,
+        lookups=lookups,
+    )
+    by_ssh = Kind(
+        resource=MPI_SSH.resource,
+        name=MPI_SSH.name,
+        controller=MPI_SSH.controller,
+        component="mpi-job-controller",
+        companion_kinds=MPI_SSH.companion_kinds,
+        plan=plan_ssh,
+        reject=reject_ssh,
+        judge=judge_ssh,
+        name_taken=MPI_SSH.name_taken,
+        watched=MPI_V1,
+        decode=decode_mpi_job,
+        concerns=lambda job: not _is_exec(job),
+        lookups=lookups,
+    )
+    return by_exec, by_ssh
+
+
+def plan_exec(seen: Snapshot) -> Plan:
+    """Plans one reconcile of a job with transport exec. A job of the other transport is left to its controller."""
+    if seen.job.metadata.terminating or ignored(seen.job, MPI_EXEC.managers):
+        return Plan()
+    choice = choose(seen)
+    if choice.transport != EXEC:
+        return leave_to_other(choice)
+    made = engine.plan(MPI_EXEC, seen)
+    if not choice.record:
+        return made
+    return replace(
+        made, annotations={**made.annotations, **choice.annotations()}, notices=(*choice.notices(), *made.notices)
+    )
+
+
+def _is_exec(job: Unstructured) -> bool:
+    return recorded_transport(job) == EXEC
+
+
+def _due(job: Unstructured, now: datetime) -> float | None:
+    return seconds_to_due(job, now) if _is_exec(job) else None

@@ -1,0 +1,202 @@
+"""MPIJob with transport ssh (mpi-operator `pkg/controller/mpi_job_controller.go`): the launcher is a batch Job that
+reaches the workers by ssh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainop.engine.actions import Apply, CreateOnce, CreatePod, DeletePod, Event, Notice, Plan
+from trainop.engine.fields import sentence
+from trainop.engine.framework import JOB_ROLE
+from trainop.engine.parse import MULTIKUEUE
+from trainop.engine.seen import Pod, Snapshot
+from trainop.engine.steps.builder import NAME_TAKEN_REQUEUE_DELAY
+from trainop.engine.steps.companions import reconcile_companions
+from trainop.engine.steps.replicas import MAX_PER_PLAN
+from trainop.kinds.mpi.ssh_job import CLEAN_LAUNCHER, parse_ssh
+from trainop.kinds.mpi.ssh_keys import make_keys
+from trainop.kinds.mpi.ssh_launcher import align_suspension, create_launcher, suspend_launcher
+from trainop.kinds.mpi.ssh_objects import (
+    PRIVATE_KEY,
+    PUBLIC_KEY,
+    secret,
+    service,
+    service_role,
+    worker_encoder,
+)
+from trainop.kinds.mpi.ssh_status import end_with_launcher, evictions, fail, note_creation, record
+from trainop.kinds.mpi.ssh_world import World, look
+from trainop.kinds.mpi.transport import SSH, choose, leave_to_other
+from trainop.runtime.objects.metadata import Metadata, Unstructured
+from trainop.runtime.objects.resource import SECRETS, SERVICES
+
+
+def plan_ssh(seen: Snapshot) -> Plan:
+    """Plans one reconcile. A job of the other transport is left to its controller. Never raises."""
+    if seen.job.metadata.terminating or is_of_multikueue(seen.job):
+        return Plan()
+    choice = choose(seen)
+    if choice.transport != SSH:
+        return leave_to_other(choice)
+    job, errors = parse_ssh(seen.job, seen.options)
+    invalid = Event("Warning", "ValidationError", f"Found validation errors: {sentence(errors)}") if errors else None
+    notices = (Notice("validation", invalid),) if invalid else ()
+    if job is None or (errors and not _has_begun(seen)):
+        return Plan(notices=notices)
+    world = look(seen, job)
+    world.builder.notices += [*notices, *choice.notices()]
+    world.builder.annotations |= choice.annotations()
+    if world.builder.status.finished:
+        return _tidy_up(world)
+    return _proceed(world)
+
+
+def reject_ssh(seen: Snapshot, message: str) -> Plan:
+    """Plans the failure of a job because the API server refused one of its manifests with `message`."""
+    job, _ = parse_ssh(seen.job, seen.options)
+    if job is None:
+        return Plan()
+    world = look(seen, job)
+    if world.builder.status.finished:
+        return Plan()
+    note_creation(world)
+    fail(world, "MPIJobFailed", message)
+    return world.builder.plan(status_first=True)
+
+
+def is_of_multikueue(job: Unstructured) -> bool:
+    """Whether another controller has the job. An unknown name is an error of validation instead."""
+    policy = (job.raw.get("spec") or {}).get("runPolicy") if isinstance(job.raw.get("spec"), dict) else None
+    return isinstance(policy, dict) and policy.get("managedBy") == MULTIKUEUE
+
+
+def _has_begun(seen: Snapshot) -> bool:
+    """Whether an earlier reconcile accepted the job: it then goes on with invalid fields at their defaults."""
+    status = seen.job.raw.get("status")
+    return isinstance(status, dict) and bool(status.get("conditions"))
+
+
+# Finished -------------------------------------------------------------------------------------------------------------
+
+
+def _tidy_up(world: World) -> Plan:
+    status = world.builder.status
+    if status.completion_time is None:  # mpi-operator does not set it after an eviction
+        status.complete()
+    _clean_up(world)
+    return world.builder.plan()
+
+
+def _clean_up(world: World) -> None:
+    """Deletes the workers that `cleanPodPolicy` does not keep. The launcher stays, unless an annotation of the job asks
+    for its deletion; one that is not done is suspended."""
+    builder, policy = world.builder, world.job.clean_pod_policy
+    if policy != "None":
+        builder.status.clear_counters(("Worker",))
+        phases = {"Running", "Pending"} if policy == "Running" else {}
+        _delete(world, (pod for pod in _all_workers(world) if not phases or pod.status.phase in phases))
+    if world.launcher is not None and not world.launcher_is_done and not world.launcher_is_suspended:
+        builder.actions.append(suspend_launcher(world.launcher))
+    if world.job.metadata.annotations.get(CLEAN_LAUNCHER) == "true":
+        _delete(world, world.launcher_pods)
+
+
+def _all_workers(world: World) -> list[Pod]:
+    return [*world.workers.values(), *world.surplus]
+
+
+def _delete(world: World, pods: Iterable[Pod]) -> None:
+    living = (pod.metadata for pod in pods if not pod.metadata.terminating)
+    world.builder.actions += [DeletePod(metadata.name, metadata.uid) for metadata in living]
+
+
+# Not finished ---------------------------------------------------------------------------------------------------------
+
+
+def _proceed(world: World) -> Plan:
+    builder, status = world.builder, world.builder.status
+    note_creation(world)
+    if status.start_time is None and not world.job.suspend:
+        status.start()
+    if world.launcher_is_done:
+        end_with_launcher(world)
+        return _end(world)
+    if not world.job.suspend and (evicted := evictions(world)):
+        record(world, launcher_exists=world.launcher is not None)
+        fail(world, "MPIJobEvicted", f"{evicted}/{world.job.workers} workers are evicted")
+        return _end(world)
+    launching = _reconcile_children(world)
+    record(world, launcher_exists=launching or world.launcher is not None)
+    return builder.plan()
+
+
+def _end(world: World) -> Plan:
+    _clean_up(world)
+    return world.builder.plan(status_first=True)
+
+
+def _reconcile_children(world: World) -> bool:
+    """Creates, changes and deletes children, in upstream's order, up to the first whose name is taken. Returns whether
+    the launcher is being created."""
+    if not _reconcile_service(world) or not reconcile_companions(world.builder, active=True):
+        return False
+    if world.job.suspend:
+        _delete(world, _all_workers(world))
+        creates: list[CreatePod] = []
+        complete = True
+    else:
+        _delete(world, world.surplus)
+        creates = _missing_workers(world)
+        complete = len(creates) < MAX_PER_PLAN
+    if _warn_of_taken(world):
+        return False
+    launcher = create_launcher(world) if complete and world.launcher is None else None
+    if creates or launcher:
+        made = CreateOnce(SECRETS, secret(world.job), make_keys, keys=(PRIVATE_KEY, PUBLIC_KEY))
+        world.builder.actions.append(made)
+    world.builder.actions += creates
+    if launcher is not None:
+        world.builder.actions.append(launcher)
+    elif world.launcher is not None and complete:
+        align_suspension(world, world.launcher)
+    return launcher is not None
+
+
+def _reconcile_service(world: World) -> bool:
+    """Returns False if the Service of that name is another owner's."""
+    job, uid = world.job, ""
+    for found in (each.metadata for each in world.seen.services if each.metadata.name == job.name):
+        owner = found.controller
+        if owner is None or owner.uid != job.metadata.uid:
+            world.builder.warn_name_taken("Service", job.name)
+            return False
+        if found.terminating or found.labels.get(JOB_ROLE) == service_role(job):
+            return True
+        uid = found.uid
+    world.builder.actions.append(Apply(SERVICES, service(job), uid))
+    return True
+
+
+def _missing_workers(world: World) -> list[CreatePod]:
+    job = world.job
+    if job.worker is None or len(world.workers) == job.workers:
+        return []
+    missing = [index for index in range(job.workers) if index not in world.workers][:MAX_PER_PLAN]
+    encoder = worker_encoder(job, job.worker, world.seen.options)
+    return [CreatePod(f"{job.name}-worker-{index}", encoder(index)) for index in missing]
+
+
+def _warn_of_taken(world: World) -> bool:
+    """Whether names of children are taken. Objects about to be deleted only delay the job."""
+    for kind, found in world.taken:
+        if _is_going(world, found):
+            world.builder.requeue_after(NAME_TAKEN_REQUEUE_DELAY)  # usually its deletion triggers a reconcile first
+        else:
+            world.builder.warn_name_taken(kind, found.name)
+    return bool(world.taken)
+
+
+def _is_going(world: World, found: Metadata) -> bool:
+    """Whether the object is terminating, or of a previous job of the same name."""
+    owner = found.controller
+    return found.terminating or (owner is not None and (owner.kind, owner.name) == ("MPIJob", world.job.name))

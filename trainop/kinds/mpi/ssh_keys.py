@@ -1,0 +1,22 @@
+"""The key of an MPIJob with transport ssh: one ECDSA key per job, shared by launcher and workers."""
+
+from __future__ import annotations
+
+import base64
+
+from trainop.kinds.mpi.ssh_objects import PRIVATE_KEY, PUBLIC_KEY
+from trainop.runtime.objects.metadata import Json
+
+
+def make_keys() -> Json:
+    """The `data` of the Secret: a new P-521 key pair in the formats of mpi-operator (`newSSHAuthSecret`)."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # takes 20 MiB
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    key = ec.generate_private_key(ec.SECP521R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    encoded = {PRIVATE_KEY: private, PUBLIC_KEY: public + b"\n"}
+    return {"data": {name: base64.b64encode(value).decode() for name, value in encoded.items()}}

@@ -1,0 +1,122 @@
+"""Conditions, counters and events of an MPIJob with transport ssh (mpi-operator
+`pkg/controller/mpi_job_controller_status.go`)."""
+
+from __future__ import annotations
+
+from trainop.engine.failures import EVICTED
+from trainop.engine.framework import Tally
+from trainop.engine.seen import Pod
+from trainop.engine.status import CREATED, FAILED, RUNNING, SUCCEEDED, SUSPENDED
+from trainop.kinds.mpi.hosts import LAUNCHER, WORKER
+from trainop.kinds.mpi.ssh_world import World
+from trainop.runtime.clock import timestamp
+from trainop.runtime.objects.metadata import Json
+
+RESUMED = "MPIJobResumed"
+BACKOFF = "BackoffLimitExceeded"
+
+
+def full_name(world: World) -> str:
+    metadata = world.job.metadata
+    return f"MPIJob {metadata.namespace}/{metadata.name}"
+
+
+def note_creation(world: World) -> None:
+    """Sets Created on the first reconcile."""
+    builder = world.builder
+    text = f"{full_name(world)} is created."
+    if builder.status.find(CREATED) is None and builder.status.set(CREATED, "MPIJobCreated", text):
+        builder.event("MPIJobCreated", text)
+        builder.count("created")
+
+
+def note_suspension(world: World) -> None:
+    """Sets Suspended, and Running to False, or takes Suspended back."""
+    builder, status = world.builder, world.builder.status
+    if not world.job.suspend:
+        if status.is_true(SUSPENDED) and status.set(SUSPENDED, RESUMED, "MPIJob resumed", status="False"):
+            builder.event(RESUMED, "MPIJob resumed")
+            status.start()
+        return
+    status.forget_start()
+    if status.set(SUSPENDED, "MPIJobSuspended", "MPIJob suspended"):
+        builder.event("MPIJobSuspended", "MPIJob suspended")
+    status.set(RUNNING, "MPIJobSuspended", f"{full_name(world)} is suspended.", status="False")
+
+
+def record(world: World, *, launcher_exists: bool) -> None:
+    """The counters of a job that has not ended, and the conditions that follow from them."""
+    tallies: dict[str, Tally] = {}
+    if launcher_exists:
+        failed = world.launcher_status.get("failed")
+        tallies[LAUNCHER] = Tally(world.running_launchers, 0, failed if isinstance(failed, int) else 0)
+    running = world.count("Running")
+    tallies[WORKER] = Tally(running, world.count("Succeeded"), world.count("Failed"))
+    if world.job.suspend:
+        tallies[WORKER] = Tally()
+    _write_counters(world, tallies)
+    note_suspension(world)
+    if not world.job.suspend and world.running_launchers and running == world.job.workers:
+        reason, text = "MPIJobRunning", f"{full_name(world)} is running"
+        if world.builder.status.set(RUNNING, reason, f"{text}."):
+            world.builder.event(reason, text)
+
+
+def _write_counters(world: World, tallies: dict[str, Tally]) -> None:
+    world.builder.status.record(world.builder.framework, world.builder.job, tallies)
+
+
+def evictions(world: World) -> int:
+    """The number of workers that were evicted from their nodes."""
+    return sum(pod.status.phase == "Failed" and pod.status.reason == EVICTED for pod in world.workers.values())
+
+
+def end_with_launcher(world: World) -> None:
+    """Ends the job as its launcher has ended."""
+    complete = world.launcher_condition("Complete")
+    if complete is not None:
+        _write_counters(world, {LAUNCHER: Tally(succeeded=1), WORKER: Tally()})
+        end = world.launcher_status.get("completionTime")
+        succeed(world, end if isinstance(end, str) else None)
+        return
+    failed = world.launcher_status.get("failed")
+    _write_counters(world, {LAUNCHER: Tally(failed=failed if isinstance(failed, int) else 0), WORKER: Tally()})
+    fail(world, *_failure(world, world.launcher_condition("Failed") or {}))
+
+
+def succeed(world: World, at: str | None) -> None:
+    text = f"{full_name(world)} successfully completed."
+    _note_never_run(world, at)
+    world.builder.status.set(SUCCEEDED, "MPIJobSucceeded", text)
+    world.builder.status.complete(at)
+    world.builder.event("MPIJobSucceeded", text)
+    world.builder.count("successful")
+
+
+def fail(world: World, reason: str, message: str) -> None:
+    _note_never_run(world, None)
+    world.builder.status.set(FAILED, reason, message)
+    world.builder.status.complete()
+    world.builder.event(reason, message, "Warning")
+    world.builder.count("failed")
+
+
+def _failure(world: World, condition: Json) -> tuple[str, str]:
+    """Reason and message of the failed Job, completed by those of its newest failed pod."""
+    reason = str(condition.get("reason") or "MPIJobFailed")
+    message = str(condition.get("message") or f"{full_name(world)} has failed")
+    failed = [pod for pod in world.launcher_pods if pod.status.phase == "Failed"]
+    if reason == BACKOFF and failed:
+        newest: Pod = max(failed, key=lambda pod: pod.metadata.creation_timestamp or "")
+        return f"{reason}/{newest.status.reason}", f"{message}: {newest.status.message}"
+    return reason, message
+
+
+def _note_never_run(world: World, at: str | None) -> None:
+    """Adds Running False before the terminal condition, so that the last condition is the terminal one (column
+    State). Upstream adds it after."""
+    status = world.builder.status
+    text = f"{full_name(world)} is finished but Running condition was never set."
+    if status.find(RUNNING) is None and status.set(RUNNING, "MPIJobRunning", text, status="False"):
+        moment = at or timestamp(world.seen.now)
+        status.conditions[-1] |= {"lastUpdateTime": moment, "lastTransitionTime": moment}
