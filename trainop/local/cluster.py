@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 
 from trainop.local import private_files
 from trainop.local.api.serving.server import ApiServer
+from trainop.local.job_controller import job_controller
 from trainop.local.node.agent import ApiEndpoint, NetworkMode, Node, NodeOptions
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import Transport
+from trainop.runtime.manager.manager import Manager
 
 NODE_NAME = "local"
 _OBJECTS = "objects.sqlite"
@@ -57,6 +59,7 @@ class LocalCluster:
         self._notify = notify
         self._exit_stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
+        self._managers: list[tuple[Manager, asyncio.Task[None]]] = []
         self._grace_period_skipped = asyncio.Event()
         self.directory = _prepare_directory(self._options.directory)
         self._lock = _lock_directory(self.directory)
@@ -97,6 +100,9 @@ class LocalCluster:
             for coroutine in (self.api.run(), self.node.run()):
                 self._tasks.append(tasks.create_task(coroutine))
                 stack.push_async_callback(_cancel, self._tasks[-1])
+            manager = job_controller().build(self.transport, signals=False, serve=False)
+            self._managers.append((manager, tasks.create_task(_run_manager(manager))))
+            stack.push_async_callback(_stop_manager, *self._managers[-1])
             await self.node.wait_ready()
             self._exit_stack = stack.pop_all()
         return self
@@ -105,6 +111,8 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         try:
+            for manager, task in self._managers:  # first, because it would replace the pods that are stopped
+                await _stop_manager(manager, task)
             await self._stop_pods()
         finally:
             # an error of the block must not be wrapped into the exception group of the tasks
@@ -188,6 +196,16 @@ def _lock_directory(directory: Path) -> int:
         os.close(lock)
         raise OSError(f"{directory} is in use by another cluster") from error
     return lock
+
+
+async def _run_manager(manager: Manager) -> None:
+    if await manager.run() and not manager.stopping:
+        raise OSError("the controller of Jobs has failed; the log says why")
+
+
+async def _stop_manager(manager: Manager, task: asyncio.Task[None]) -> None:
+    manager.stop()
+    await asyncio.wait([task])
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

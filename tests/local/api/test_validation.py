@@ -267,10 +267,6 @@ async def test_defaults_of_probes_volumes_and_variables():
 TEMPLATE: Any = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 UNATTENDED = [
     ("/apis/apps/v1/namespaces/default/deployments", {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}),
-    (
-        "/apis/batch/v1/namespaces/default/jobs",
-        {"template": {"spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}},
-    ),
     ("/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers", {"maxReplicas": 2}),
     ("/api/v1/namespaces/default/resourcequotas", {"hard": {"pods": "1"}}),
 ]

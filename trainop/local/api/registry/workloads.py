@@ -1,7 +1,8 @@
-"""Kinds without a controller in this cluster, such as Deployment and Job: stored, defaulted, validated, never acted on.
+"""Workloads. Those without a controller here, such as Deployments, are stored, defaulted, validated, never acted on.
 
-Users would expect an effect, so that each write returns a warning and each new object gets one Event. Sources:
-kubernetes `pkg/apis/apps/v1/defaults.go`, `pkg/apis/batch/v1/defaults.go`, `pkg/registry/batch/job/strategy.go`.
+Users would expect an effect, so that each of their writes returns a warning and each new object gets one Event.
+Sources: kubernetes `pkg/apis/apps/v1/defaults.go`, `pkg/apis/batch/v1/defaults.go`, and
+`pkg/registry/batch/job/strategy.go`.
 """
 
 from __future__ import annotations
@@ -59,11 +60,15 @@ class DeploymentStrategy(NoControllerStrategy):
         return errors + validate_pod_spec(template["spec"], "spec.template.spec")
 
 
-class JobStrategy(NoControllerStrategy):
-    """Jobs of `batch/v1`, with the generated selector and pod labels."""
+class JobStrategy(StoredOnlyStrategy):
+    """Jobs of `batch/v1`, with the generated selector and pod labels. `local/job_controller.py` acts on them."""
 
     def __init__(self) -> None:
-        super().__init__(generation=True)
+        super().__init__(generation=True, status=True)
+
+    def warnings(self, value: Json) -> list[str]:
+        indexed = value["spec"].get("completionMode") == "Indexed"
+        return ["this cluster has no controller for Jobs with completionMode Indexed"] if indexed else []
 
     def default(self, value: Json) -> None:
         spec = value.setdefault("spec", {})
