@@ -61,7 +61,7 @@ def denial(kind: str, message: str) -> str:
 
 
 @pytest.mark.case("job-engine-37", "abd")
-@pytest.mark.case("frameworks-v1-22", "gh")
+@pytest.mark.case("frameworks-v1-22", "ghi")
 @pytest.mark.parametrize("kind", FRAMEWORKS)
 def test_every_kind_is_validated_also_those_that_are_not_enabled(served: Webhooks, kind: str):
     stage, row = kind_world(served, kind), ROWS[kind]
@@ -83,7 +83,7 @@ def test_every_kind_is_validated_also_those_that_are_not_enabled(served: Webhook
 
 
 @pytest.mark.case("job-engine-37", "cefg")
-@pytest.mark.case("frameworks-v1-22", "abcde")
+@pytest.mark.case("frameworks-v1-22", "abcdefi")
 @pytest.mark.case("frameworks-v1-12", "b")
 @pytest.mark.case("frameworks-v1-23", "c")
 @pytest.mark.case("frameworks-v1-29", "d")
@@ -118,6 +118,7 @@ def test_rules_of_single_kinds(served: Webhooks):
     policy: Json = {"elasticPolicy": {"nProcPerNode": 2}}
     warned = submit(served, torch, {"Worker": torch.role(1)}, **policy)
     assert (warned.status, warned.warnings) == (201, [deprecated])
+    assert submit(served, torch, {"worker": torch.role(1)}).status == 201  # in any case of letters
     torch.create("managed", {"Worker": 1}, runPolicy={"suspend": True})
     path = f"{torch.jobs}/managed"
     change = {"spec": {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}}
