@@ -61,8 +61,9 @@ test-chart: $(READY)  ## the Helm chart, rendered by helm, equals the kustomizat
 	@$(BIN)/python -m e2e.cluster build kubectl helm
 	@$(BIN)/pytest e2e/chart
 
-test-schedulers: $(READY)  ## jobs beside Kueue and kube-scheduler on simulated nodes; Go builds them once
-	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kube-controller-manager kube-scheduler kwok kueue
+test-schedulers: $(READY)  ## jobs beside Kueue and gang schedulers on simulated nodes; Go builds them once
+	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kube-controller-manager kube-scheduler kwok kueue \
+		coscheduling volcano-scheduler volcano-controller-manager
 	@$(BIN)/pytest --durations=10 e2e/schedulers
 
 test-takeover: $(READY)  ## ours replaces training-operator while jobs run, and back again; ten minutes, and Go to build both releases once

@@ -20,6 +20,7 @@ from pathlib import Path
 from e2e.cluster.places import HERE, VERSION, ClusterError, cache
 
 KUBE = "k8s.io/kubernetes/cmd/"
+VOLCANO = "volcano.sh/volcano/cmd/"
 CONTAINERD = "github.com/containerd/containerd/"
 CNI = "github.com/containernetworking/plugins/plugins/"
 
@@ -72,6 +73,9 @@ PROGRAMS = {
     "coredns": Program("coredns", ".", "-X github.com/coredns/coredns/coremain.CoreVersion=1.13.2"),
     "pause": Program("pause", "."),
     "kueue": Program("kueue", "sigs.k8s.io/kueue/cmd/kueue"),
+    "coscheduling": Program("coscheduling", "sigs.k8s.io/scheduler-plugins/cmd/scheduler"),
+    "volcano-scheduler": Program("volcano", VOLCANO + "scheduler"),
+    "volcano-controller-manager": Program("volcano", VOLCANO + "controller-manager"),
 }
 MINIMAL = ("etcd", "kube-apiserver")
 STANDARD = (*MINIMAL, "kube-controller-manager", "kubectl")

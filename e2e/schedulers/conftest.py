@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from e2e.cluster.components import ClusterOptions
@@ -37,9 +37,10 @@ def make_nodes(plane: ControlPlane, *pools: tuple[dict[str, str], list[dict[str,
     wait_ready(plane.api, len(pools))
 
 
-def run_operator(plane: ControlPlane, *flags: str) -> Iterator[Operator]:
+def run_operator(plane: ControlPlane, *flags: str, environment: Mapping[str, str] | None = None) -> Iterator[Operator]:
     """The operator as a process."""
-    operator = Operator(plane.data / "operator.log", f"--kubeconfig={plane.kubeconfig}", *flags)
+    config = f"--kubeconfig={plane.kubeconfig}"
+    operator = Operator(plane.data / "operator.log", config, *flags, environment=environment)
     operator.start()
     try:
         yield operator

@@ -27,12 +27,18 @@ def create(api: Api, body: Json) -> Json:
     start = f"/apis/{group}" if "/" in group else f"/api/{group}"
     namespace = body["metadata"].get("namespace")
     within = f"/namespaces/{namespace}" if namespace else ""
-    path = f"{start}{within}/{kind}{'es' if kind.endswith('s') else 's'}"
+    path = f"{start}{within}/{_plural(kind)}"
     answer = api("POST", path, body)
     if answer.status != 201:
         raise ClusterError(f"POST {path}: {answer}")
     created: Json = answer.body
     return created
+
+
+def _plural(kind: str) -> str:
+    if kind.endswith("y"):
+        return f"{kind[:-1]}ies"
+    return f"{kind}{'es' if kind.endswith('s') else 's'}"
 
 
 def install_crds(api: Api, *files: Path) -> None:

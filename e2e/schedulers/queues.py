@@ -32,9 +32,17 @@ COUNTS: dict[str, dict[str, int]] = {
 
 
 def make_flavor(api: Api) -> None:
-    """Creates the ResourceFlavor of all queues."""
+    """Creates the ResourceFlavor of the queues."""
     spec = {"nodeLabels": SELECTOR, "nodeTaints": [TAINT], "tolerations": [TOLERATION]}
     create(api, {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": FLAVOR}, "spec": spec})
+
+
+def make_topology(api: Api, labels: Mapping[str, str]) -> None:
+    """Creates the Topology `hosts` and a ResourceFlavor `by-host` of all nodes with these labels."""
+    levels = [{"nodeLabel": "kubernetes.io/hostname"}]
+    create(api, {"apiVersion": KUEUE, "kind": "Topology", "metadata": {"name": "hosts"}, "spec": {"levels": levels}})
+    spec = {"nodeLabels": labels, "topologyName": "hosts", "tolerations": [TOLERATION]}
+    create(api, {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "by-host"}, "spec": spec})
 
 
 def make_priority(api: Api, name: str, value: int) -> None:
@@ -42,16 +50,16 @@ def make_priority(api: Api, name: str, value: int) -> None:
 
 
 class QueueWorld(KindWorld):
-    """A namespace with a LocalQueue `queue` of a ClusterQueue of its own; `fields` are fields of the latter."""
+    """A namespace with a LocalQueue `queue` of a ClusterQueue of its own; `fields` are those of its `spec`."""
 
-    def __init__(self, api: Api, kind: str = "PyTorchJob", cpus: int = 4, **fields: Any) -> None:
+    def __init__(self, api: Api, kind: str = "PyTorchJob", cpus: int = 4, flavor: str = FLAVOR, **fields: Any) -> None:
         super().__init__(api, FRAMEWORKS[kind])
         self.namespace = self.namespace.lower()
         quota = [{"name": "cpu", "nominalQuota": cpus}]
         spec = {
             "namespaceSelector": {},
             "preemption": {"withinClusterQueue": "LowerPriority"},
-            "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": FLAVOR, "resources": quota}]}],
+            "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": flavor, "resources": quota}]}],
             **fields,
         }
         named = {"name": self.namespace}
@@ -105,6 +113,16 @@ class QueueWorld(KindWorld):
             return pods if len(pods) == count and all(is_running(pod) for pod in pods.values()) else None
 
         pods: dict[str, Json] = self.wait(running, f"{count} running pods of {name}")
+        return pods
+
+    def wait_settled(self, name: str) -> dict[str, Json]:
+        """Wait until the pods run and Kueue has written so.
+
+        Kueue 0.14.0 gives up a preemption that conflicts with its own write of PodsReady to the same Workload, and
+        tries again only after another event of the queue.
+        """
+        pods = self.wait_running(name)
+        self.wait_workload(name, "PodsReady")
         return pods
 
     def end_pods(self, name: str, exit_code: int = 0) -> None:

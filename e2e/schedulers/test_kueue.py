@@ -24,8 +24,10 @@ from e2e.schedulers.queues import (
     QueueWorld,
     make_flavor,
     make_priority,
+    make_topology,
 )
 from tests.server.process import Operator
+from tests.server.webhooks import Webhooks
 from tests.server.world import MERGE
 
 SSD = {"disk": "ssd"}
@@ -42,19 +44,33 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def kueue(plane: ControlPlane) -> Iterator[Kueue]:
     kueue = Kueue(plane)
-    kueue.install()
-    kueue.start()
-    make_flavor(plane.api)
-    make_priority(plane.api, "low", 1)
-    make_priority(plane.api, "high", 1000)
-    yield kueue
-    kueue.stop()
+    try:
+        kueue.install()
+        kueue.start()
+        make_flavor(plane.api)
+        make_topology(plane.api, SSD)
+        make_priority(plane.api, "low", 1)
+        make_priority(plane.api, "high", 1000)
+        yield kueue
+    finally:
+        kueue.stop()
+
+
+@pytest.fixture(scope="module")
+def validated(plane: ControlPlane, kueue: Kueue) -> QueueWorld:
+    """The operator's namespace. Its webhooks validate the jobs of this namespace once a test installs them."""
+    del kueue
+    return QueueWorld(plane.api)
+
+
+@pytest.fixture(scope="module")
+def webhooks(validated: QueueWorld) -> Webhooks:
+    return Webhooks(validated)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def operator(plane: ControlPlane, kueue: Kueue) -> Iterator[Operator]:
-    del kueue
-    yield from run_operator(plane)
+def operator(plane: ControlPlane, webhooks: Webhooks) -> Iterator[Operator]:
+    yield from run_operator(plane, environment=webhooks.environment)
 
 
 @pytest.mark.parametrize("kind", sorted(COUNTS))
@@ -87,7 +103,7 @@ def test_preempted_job_runs_again(plane: ControlPlane, kind: str) -> None:
     world = QueueWorld(plane.api, kind)
     # Kueue's eviction must not count as a failure of the job.
     world.submit("low", cpus=2, labels=priority("low"), runPolicy={"backoffLimit": 0})
-    before = world.wait_running("low")
+    before = world.wait_settled("low")
 
     world.submit("high", cpus=2, labels=priority("high"))
     world.wait_running("high")
@@ -110,6 +126,25 @@ def test_preempted_job_runs_again(plane: ControlPlane, kind: str) -> None:
     world.wait_used_cpus("0")
 
 
+def test_operators_webhooks_accept_what_kueue_writes(
+    validated: QueueWorld, webhooks: Webhooks, operator: Operator
+) -> None:
+    webhooks.install(operator.webhook_port, "Fail")
+    webhooks.wait_injected()
+    webhooks.wait_called()
+    validated.submit("low", cpus=2, labels=priority("low"))
+    validated.wait_settled("low")
+    validated.submit("high", cpus=2, labels=priority("high"))
+    validated.wait_running("high")
+    assert validated.suspended("low")
+    validated.end_pods("high")
+    validated.wait_running("low")
+    validated.end_pods("low")
+    validated.wait_condition("Succeeded", "low")
+    validated.wait_used_cpus("0")
+    webhooks.remove()
+
+
 def priority(name: str) -> dict[str, str]:
     return {"kueue.x-k8s.io/priority-class": name}
 
@@ -118,7 +153,7 @@ def test_priority_class_of_the_scheduling_policy_preempts(plane: ControlPlane) -
     create(plane.api, {**PRIORITY_CLASS, "metadata": {"name": "urgent"}, "value": 1000})
     world = QueueWorld(plane.api)
     world.submit("usual", cpus=2)
-    world.wait_running("usual")
+    world.wait_settled("usual")
     world.submit("urgent", cpus=2, runPolicy={"schedulingPolicy": {"priorityClass": "urgent"}})
     world.wait_running("urgent")
     assert world.suspended("usual")
@@ -226,6 +261,18 @@ def test_deactivated_job_runs_again(plane: ControlPlane) -> None:
     world.wait_condition("Succeeded")
 
 
+@pytest.mark.parametrize("kind", ["JAXJob", "PaddleJob", "PyTorchJob", "TFJob"])  # XGBoostJob needs a master
+def test_topology_places_replicas_by_index(plane: ControlPlane, kind: str) -> None:
+    """Kueue gates the pods, and assigns them to hosts in the order of the operator's label `replica-index`."""
+    world = QueueWorld(plane.api, kind, cpus=8, flavor="by-host")
+    world.submit("j", {"Worker": 2}, cpus=3)
+    pods = world.wait_running("j")
+    assert [pods[f"j-worker-{index}"]["spec"]["nodeName"] for index in (0, 1)] == ["sim-0", "sim-1"]
+    world.end_pods("j")
+    world.wait_condition("Succeeded")
+    world.wait_used_cpus("0")
+
+
 @pytest.mark.parametrize("kind", sorted(COUNTS))
 def test_job_with_defaults_only_is_counted_and_runs(plane: ControlPlane, kind: str) -> None:
     """Kueue counts one pod for a role without `replicas`, as the operator does."""
@@ -305,7 +352,7 @@ def test_queue_moves_on_while_the_operator_is_away(plane: ControlPlane, operator
     """What Kueue decides meanwhile is done once the operator is back."""
     world = QueueWorld(plane.api)
     world.submit("low", cpus=2, labels=priority("low"))
-    world.wait_running("low")
+    world.wait_settled("low")
     operator.end()
     world.submit("high", cpus=2, labels=priority("high"))
     world.wait(lambda: world.suspended("low"), "the eviction")

@@ -1,0 +1,119 @@
+"""A namespace for gangs: PodGroups and pods made by hand, and jobs of the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from e2e.cluster.api import Api
+from e2e.schedulers.gangs import GangScheduler
+from e2e.schedulers.manifests import Json, create
+from e2e.schedulers.recorder import Recorder
+from tests.server.kinds import KindWorld
+from tests.server.world import CORE, MERGE
+from trainop.operator import FRAMEWORKS
+
+
+class GangWorld(KindWorld):
+    """A namespace whose jobs are PyTorchJobs with `workers` of equal size."""
+
+    def __init__(self, api: Api, scheduler: GangScheduler) -> None:
+        super().__init__(api, FRAMEWORKS["PyTorchJob"])
+        self.scheduler = scheduler
+        self.groups = f"/apis/{scheduler.group}/namespaces/{{namespace}}/podgroups"
+
+    def record(self) -> Recorder:
+        return Recorder(self.api, self.namespace)
+
+    # by hand
+
+    def make_gang(self, name: str, pods: int, cpu: str, *, members: int | None = None, **spec: Any) -> None:
+        """A PodGroup of `members`, all `pods` if not given, and its pods NAME-pod-0 and so on."""
+        self.make_group(name, members or pods, **spec)
+        for number in range(pods):
+            create(self.api, self._pod(f"{name}-pod-{number}", self.scheduler.membership(name), cpu))
+
+    def make_group(self, name: str, members: int, **spec: Any) -> None:
+        metadata = {"name": name, "namespace": self.namespace}
+        spec = {"minMember": members, **spec}
+        create(self.api, {"apiVersion": self.scheduler.group, "kind": "PodGroup", "metadata": metadata, "spec": spec})
+
+    def _pod(self, name: str, metadata: Json, cpu: str) -> Json:
+        container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace, **metadata},
+            "spec": {"schedulerName": self.scheduler.name, "restartPolicy": "Never", "containers": [container]},
+        }
+
+    def delete_gang(self, name: str) -> None:
+        self.ask("DELETE", f"{self.groups}/{name}")
+        for pod in self.members(name):
+            self.ask("DELETE", f"{CORE}/pods/{pod}")
+
+    # jobs
+
+    def submit(self, name: str, workers: int, cpu: str, *, priority: str = "", **spec: Any) -> Json:
+        """Create a job of `workers` pods."""
+        role = self.role(workers, resources={"requests": {"cpu": cpu}})
+        if priority:
+            role["template"]["spec"]["priorityClassName"] = priority
+        created: Json = self.ask("POST", self.jobs, self.body(name, {"Worker": role}, **spec))
+        return created
+
+    # both
+
+    def members(self, name: str) -> dict[str, Json]:
+        """The pods of a gang by name, without those that are being deleted."""
+        return {
+            pod: body
+            for pod, body in self.pods().items()
+            if pod.startswith(f"{name}-") and "deletionTimestamp" not in body["metadata"]
+        }
+
+    def wait_running(self, name: str, count: int) -> dict[str, Json]:
+        """Wait until the gang has exactly `count` pods, all running."""
+
+        def running() -> dict[str, Json] | None:
+            pods = self.members(name)
+            phases = [pod["status"].get("phase") for pod in pods.values()]
+            return pods if phases == ["Running"] * count else None
+
+        pods: dict[str, Json] = self.wait(running, f"{count} running pods of {name}")
+        return pods
+
+    def wait_members(self, name: str, count: int, holds: Callable[[Json], bool], what: str) -> None:
+        def all_hold() -> bool:
+            pods = self.members(name)
+            return len(pods) == count and all(holds(pod) for pod in pods.values())
+
+        self.wait(all_hold, f"{count} pods of {name} that are {what}")
+
+    def end_pods(self, name: str, exit_code: int = 0) -> None:
+        """Make the pods of a gang exit."""
+        ends = {"sim.trainop/run-seconds": "0", "sim.trainop/exit-code": str(exit_code)}
+        for pod in self.members(name):
+            self.ask("PATCH", f"{CORE}/pods/{pod}", {"metadata": {"annotations": ends}}, MERGE)
+
+    def group_of(self, name: str) -> Json:
+        """The PodGroup, or an empty object."""
+        answer = self.try_to("GET", f"{self.groups}/{name}")
+        found: Json = answer.body if answer.status == 200 else {}
+        return found
+
+    def describe(self) -> str:
+        groups = {group["metadata"]["name"]: group.get("status") for group in self.ask("GET", self.groups)["items"]}
+        reasons = {name: scheduling(pod).get("message") for name, pod in self.pods().items()}
+        return f"{super().describe()}, groups {groups}, scheduling {reasons}\n{self.scheduler.describe()}"
+
+
+def scheduling(pod: Json) -> Mapping[str, Any]:
+    """The condition PodScheduled."""
+    conditions = pod["status"].get("conditions", ())
+    return next((condition for condition in conditions if condition["type"] == "PodScheduled"), {})
+
+
+def is_waiting(pod: Json) -> bool:
+    """Whether a scheduler has tried to place the pod and left it unbound."""
+    return not pod["spec"].get("nodeName") and scheduling(pod).get("status") == "False"

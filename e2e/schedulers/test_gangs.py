@@ -1,0 +1,269 @@
+"""Gangs on two nodes of 4 CPUs, with coscheduling and with Volcano: first made by hand, then jobs of the operator.
+
+The bindings of all pods are recorded by a watch over the whole time, because a look at the end would not show a gang
+that was placed in part meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster.controlplane import ControlPlane
+from e2e.schedulers.conftest import make_nodes, run_operator, start_plane
+from e2e.schedulers.gangs import Coscheduling, GangScheduler, Volcano
+from e2e.schedulers.manifests import Json, create
+from e2e.schedulers.members import GangWorld, is_waiting, scheduling
+from e2e.schedulers.recorder import Recorder
+from tests.server.process import Operator
+
+LARGE = "1500m"
+"""Two such pods fit on a node, four in the cluster: two gangs of three do not fit together."""
+
+
+@pytest.fixture(scope="module", params=[Coscheduling, Volcano], ids=lambda scheduler: scheduler.name)
+def scheduler(request: pytest.FixtureRequest) -> Iterator[GangScheduler]:
+    """A control plane with two nodes and this scheduler alone."""
+    for plane in start_plane():
+        make_nodes(plane, ({}, []), ({}, []))
+        for name, value in (("low", 1), ("high", 1000)):
+            body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+            create(plane.api, {**body, "value": value})
+        scheduler = request.param(plane)
+        scheduler.install()
+        scheduler.start()
+        yield scheduler
+        scheduler.stop()
+
+
+@pytest.fixture(scope="module")
+def plane(scheduler: GangScheduler) -> ControlPlane:
+    return scheduler.plane
+
+
+@pytest.fixture(scope="module")
+def operator(plane: ControlPlane, scheduler: GangScheduler) -> Iterator[Operator]:
+    yield from run_operator(plane, f"--gang-scheduler-name={scheduler.name}")
+
+
+@pytest.fixture
+def world(scheduler: GangScheduler) -> Iterator[GangWorld]:
+    """A namespace whose pods are gone after the test, because all tests share the nodes."""
+    world = GangWorld(scheduler.plane.api, scheduler)
+    yield world
+    world.ask("DELETE", world.jobs)
+    world.ask("DELETE", world.groups)
+    world.ask("DELETE", f"/api/v1/namespaces/{world.namespace}/pods")
+    world.wait_pods()
+
+
+def assert_never_in_part(recorder: Recorder, members: dict[str, int]) -> None:
+    """No gang ever gave back resources before it held those of all its members, and no two held some at once.
+
+    Members are bound one after another, so a gang that is being placed holds fewer for a moment.
+    """
+    before = dict.fromkeys(members, 0)
+    complete = dict.fromkeys(members, False)
+    for counts in recorder.held():
+        held = {gang: counts[gang] for gang in members}
+        assert sum(count > 0 for count in held.values()) <= 1, held
+        for gang, count in held.items():
+            assert complete[gang] or count >= before[gang], (gang, before, held)
+            complete[gang] = count >= members[gang] or (complete[gang] and count > 0)
+        before = held
+
+
+# made by hand: the schedulers run as intended
+
+
+def test_gang_is_placed(world: GangWorld) -> None:
+    world.make_gang("a", 3, LARGE)
+    world.wait_running("a", 3)
+
+
+def test_incomplete_gang_waits(world: GangWorld) -> None:
+    with world.record() as recorder:
+        world.make_gang("a", 2, LARGE, members=3)
+        world.make_gang("b", 3, LARGE)
+        world.wait_running("b", 3)
+        assert recorder.peak("a") == 0
+
+
+def test_two_gangs_take_turns(world: GangWorld) -> None:
+    with world.record() as recorder:
+        world.make_gang("a", 3, LARGE)
+        world.make_gang("b", 3, LARGE)
+        first = world.wait(lambda: next((g for g in "ab" if is_placed(world, g)), None), "one placed gang")
+        second = "b" if first == "a" else "a"
+        world.wait_members(second, 3, is_waiting, "waiting")
+        world.end_pods(first)
+        world.wait_running(second, 3)
+        assert_never_in_part(recorder, {"a": 3, "b": 3})
+
+
+def is_placed(world: GangWorld, name: str) -> bool:
+    phases = [pod["status"].get("phase") for pod in world.members(name).values()]
+    return phases == ["Running"] * 3
+
+
+# jobs of the operator
+
+
+@pytest.mark.usefixtures("operator")
+def test_job_is_placed_as_a_gang(world: GangWorld) -> None:
+    world.submit("a", 3, LARGE)
+    world.wait_running("a", 3)
+    world.wait_condition("Running", "a")
+    group = world.group_of("a")
+    assert group["spec"]["minMember"] == 3
+    assert group["spec"]["minResources"]["cpu"] == "4500m"
+    world.end_pods("a")
+    world.wait_condition("Succeeded", "a")
+    world.wait(lambda: not world.group_of("a"), "no PodGroup of a finished job")
+
+
+@pytest.mark.usefixtures("operator")
+def test_jobs_that_do_not_fit_together_take_turns(world: GangWorld) -> None:
+    names = "abc"
+    with world.record() as recorder:
+        for name in names:
+            world.submit(name, 3, LARGE)
+        left = set(names)
+        while left:
+            placed: str = world.wait(lambda: next((j for j in left if is_placed(world, j)), None), "a placed gang")
+            world.wait_condition("Running", placed)
+            world.end_pods(placed)
+            world.wait_condition("Succeeded", placed)
+            left.remove(placed)
+        assert_never_in_part(recorder, dict.fromkeys(names, 3))
+
+
+@pytest.mark.usefixtures("operator")
+def test_job_larger_than_the_cluster_waits_and_others_pass(world: GangWorld) -> None:
+    with world.record() as recorder:
+        world.submit("large", 7, LARGE)
+        world.wait(lambda: world.group_of("large"), "the PodGroup")
+        world.submit("small", 2, "1")
+        world.wait_running("small", 2)
+        world.end_pods("small")
+        world.wait_condition("Succeeded", "small")
+        assert recorder.peak("large") == 0
+    assert not world.is_now("Failed", "large")
+
+
+@pytest.mark.usefixtures("operator")
+def test_job_with_priority_preempts(world: GangWorld) -> None:
+    """The preempted job loses pods, is not charged for it, and runs when there is room again.
+
+    `minResources` is lower than what the job needs, because Volcano enqueues a PodGroup only if its `minResources` are
+    free in the queue, and preempts only for a PodGroup that is enqueued.
+    """
+    policy: Json = {"runPolicy": {"backoffLimit": 0, "schedulingPolicy": {"priorityClass": "low"}}}
+    world.submit("low", 3, LARGE, priority="low", **policy)
+    world.wait_running("low", 3)
+    world.wait_condition("Running", "low")
+    urgent: Json = {"priorityClass": "high", "minResources": {"cpu": "1"}}
+    world.submit("high", 3, LARGE, priority="high", runPolicy={"schedulingPolicy": urgent})
+    world.wait_running("high", 3)
+    assert not world.is_now("Failed", "low")
+    world.end_pods("high")
+    world.wait_condition("Succeeded", "high")
+    world.wait_running("low", 3)
+    world.end_pods("low")
+    world.wait_condition("Succeeded", "low")
+
+
+@pytest.mark.usefixtures("operator")
+def test_suspended_job_makes_room(world: GangWorld) -> None:
+    with world.record() as recorder:
+        world.submit("a", 3, LARGE)
+        world.wait_running("a", 3)
+        world.submit("b", 3, LARGE)
+        world.patch_job({"runPolicy": {"suspend": True}}, "a")
+        world.wait_running("b", 3)
+        world.wait(lambda: not world.group_of("a"), "no PodGroup of a suspended job")
+        world.patch_job({"runPolicy": {"suspend": False}}, "a")
+        world.wait(lambda: world.group_of("a"), "the PodGroup of the resumed job")
+        world.end_pods("b")
+        world.wait_running("a", 3)
+        assert_never_in_part(recorder, {"a": 3, "b": 3})
+
+
+@pytest.mark.usefixtures("operator")
+def test_job_waits_for_an_absent_scheduler(world: GangWorld, scheduler: GangScheduler) -> None:
+    scheduler.stop()
+    world.submit("a", 3, LARGE)
+    world.wait(lambda: world.group_of("a"), "the PodGroup")
+    world.wait_condition("Created", "a")
+    assert not world.is_now("Running", "a")
+    assert not world.is_now("Failed", "a")
+    scheduler.start()
+    world.wait_running("a", 3)
+
+
+@pytest.mark.usefixtures("operator")
+def test_restarted_pod_of_a_gang_is_placed_again(world: GangWorld) -> None:
+    world.submit("a", 3, LARGE, runPolicy={"backoffLimit": 3})
+    before = world.wait_running("a", 3)
+    world.ask("DELETE", f"/api/v1/namespaces/{world.namespace}/pods/a-worker-0")
+    world.wait_successor("a-worker-0", before["a-worker-0"]["metadata"]["uid"])
+    world.wait_running("a", 3)
+
+
+# only one of the schedulers
+
+
+@pytest.mark.usefixtures("operator")
+def test_volcano_admits_a_job_before_it_has_pods(world: GangWorld) -> None:
+    """Volcano enqueues PodGroups up to the resources of the cluster; the others stay Pending, and so without pods."""
+    need(world, Volcano)
+    world.submit("a", 3, "2")
+    world.wait_running("a", 3)
+    world.submit("b", 3, "2")
+    world.wait(lambda: world.group_of("b").get("status", {}).get("phase") == "Pending", "phase Pending")
+    world.settle(2)
+    assert not world.members("b")
+    world.end_pods("a")
+    world.wait_running("b", 3)
+
+
+@pytest.mark.usefixtures("operator")
+def test_volcano_holds_a_job_to_the_capability_of_its_queue(world: GangWorld) -> None:
+    need(world, Volcano)
+    queue = f"narrow-{world.namespace}"
+    spec = {"weight": 1, "capability": {"cpu": "3"}}
+    create(world.api, {"apiVersion": Volcano.group, "kind": "Queue", "metadata": {"name": queue}, "spec": spec})
+    in_queue: Json = {"runPolicy": {"schedulingPolicy": {"queue": queue}}}
+    with world.record() as recorder:
+        world.submit("a", 2, LARGE, **in_queue)
+        world.wait_running("a", 2)
+        world.submit("b", 2, LARGE, **in_queue)
+        world.submit("other", 2, "1")
+        world.wait_running("other", 2)
+        assert recorder.peak("b") == 0
+        world.end_pods("a")
+        world.wait_running("b", 2)
+    assert world.group_of("b")["spec"]["queue"] == queue
+
+
+@pytest.mark.usefixtures("operator")
+def test_coscheduling_gives_up_a_gang_after_its_timeout(world: GangWorld) -> None:
+    """Ten of eleven pods fit, so coscheduling keeps their places for the last one, until the job's timeout."""
+    need(world, Coscheduling)
+    policy = {"schedulingPolicy": {"scheduleTimeoutSeconds": 3, "minResources": {"cpu": "1"}}}
+    with world.record() as recorder:
+        world.submit("a", 11, "750m", runPolicy=policy)
+        world.wait(lambda: any("timeout" in message for message in messages(world)), "a timeout")
+        assert any("after waiting 3s" in message for message in messages(world))
+        assert recorder.peak("a") == 0
+    assert not world.is_now("Failed", "a")
+
+
+def messages(world: GangWorld) -> list[str]:
+    return [scheduling(pod).get("message", "") for pod in world.members("a").values()]
+
+
+def need(world: GangWorld, scheduler: type[GangScheduler]) -> None:
+    if not isinstance(world.scheduler, scheduler):
+        pytest.skip(f"a feature of {scheduler.name}")
