@@ -58,3 +58,31 @@ def test_an_object_may_stand_only_once(tmp_path: Path):
     twin = job(pytorchReplicaSpecs={"Master": master()})
     (line,) = said(tmp_path, twin, twin)
     assert line.endswith("PyTorchJob train is already defined at 1")
+
+
+@pytest.mark.parametrize("version", ["v1", "v2beta1"])
+def test_mpijobs_are_checked_as_their_version_demands(tmp_path: Path, version: str):
+    template = {"spec": {"containers": [{"name": "mpi", "image": "i", "command": ["mpirun"]}]}}
+    roles = {"Launcher": {"replicas": 1, "template": template}, "Worker": {"replicas": 2, "template": template}}
+    good = {
+        "apiVersion": f"kubeflow.org/{version}",
+        "kind": "MPIJob",
+        "metadata": {"name": "pi"},
+        "spec": {"mpiReplicaSpecs": roles},
+    }
+    path = tmp_path / "good.yaml"
+    path.write_text(yaml.safe_dump(good), encoding="utf-8")
+    ((document, found),) = find_jobs(read([path]))
+    assert (document.key.name, found.resource.version) == ("pi", version)
+    bad = {
+        **good,
+        "spec": {"mpiReplicaSpecs": {**roles, "Launcher": {"replicas": 2, "template": template}}, "slots": 1},
+    }
+    lines = said(tmp_path, bad)
+    assert lines[0] == "1: MPIJob pi: spec.slots: unknown field"
+    assert "Launcher" in lines[1]
+
+
+def test_the_examples_of_mpijobs_are_valid():
+    for path in sorted((Path(__file__).parents[2] / "examples" / "mpi").glob("*.yaml")):
+        assert find_jobs(read([path]))

@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 
-from trainop.engine.admission import judge
-from trainop.engine.framework import Framework
-from trainop.engine.schema.crd import crd
+from trainop.engine.admission import Judgement
+from trainop.engine.seen import Options
 from trainop.local.api.schema.crd_schema import Schema
-from trainop.operator import FRAMEWORKS
+from trainop.operator import KINDS, crds
 from trainop.run.documents import BadInputError, Document
 from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime.objects.resource import Resource
 
-Job = tuple[Document, Framework]
+
+@dataclass(frozen=True, slots=True)
+class JobType:
+    """A kind of job in one version of its API."""
+
+    resource: Resource
+    definition: Json
+    """The CRD."""
+    judge: Callable[[Unstructured, Unstructured | None], Judgement]
+
+
+Job = tuple[Document, JobType]
+
+
+def _job_types() -> Iterator[JobType]:
+    definitions = {definition["spec"]["names"]["kind"]: definition for definition in crds()}
+    for kinds in KINDS.values():
+        for kind in kinds(Options()):
+            yield JobType(kind.resource, definitions[kind.resource.kind], kind.judge)
+
+
+JOB_TYPES: dict[tuple[str, str], JobType] = {
+    (each.resource.kind, each.resource.api_version): each for each in _job_types()
+}
+"""By kind and `apiVersion`."""
 
 
 def find_jobs(documents: Sequence[Document]) -> list[Job]:
     """The jobs among the objects. Raises `BadInputError` for every error that can be detected without a cluster."""
-    jobs = [(document, framework) for document in documents if (framework := _framework(document))]
+    types = [(document, JOB_TYPES.get((document.kind, document.api_version))) for document in documents]
+    jobs = [(document, found) for document, found in types if found]
     if not jobs:
-        known = ", ".join(sorted(f.kind for f in FRAMEWORKS.values()))
+        known = ", ".join(sorted({kind for kind, _ in JOB_TYPES}))
         kinds = ", ".join(sorted({f"{d.kind} ({d.api_version})" for d in documents}))
         raise BadInputError(f"{documents[0].where}: no job found, only {kinds}; supported kinds of jobs: {known}")
     _reject_duplicates(documents)
@@ -29,11 +55,6 @@ def find_jobs(documents: Sequence[Document]) -> list[Job]:
     ]:
         raise BadInputError("\n".join(errors))
     return jobs
-
-
-def _framework(document: Document) -> Framework | None:
-    framework = FRAMEWORKS.get(document.kind)
-    return framework if framework and framework.resource.api_version == document.api_version else None
 
 
 def _reject_duplicates(documents: Sequence[Document]) -> None:
@@ -45,14 +66,15 @@ def _reject_duplicates(documents: Sequence[Document]) -> None:
 
 
 def _errors(jobs: Sequence[Job]) -> Iterator[tuple[Document, str]]:
-    for document, framework in jobs:
-        for error in (*_unknown_fields(framework, document.raw), *judge(framework, Unstructured(document.raw)).errors):
+    for document, found in jobs:
+        for error in (*_unknown_fields(found, document.raw), *found.judge(Unstructured(document.raw), None).errors):
             yield document, str(error)
 
 
-def _unknown_fields(framework: Framework, raw: Json) -> Iterator[str]:
+def _unknown_fields(found: JobType, raw: Json) -> Iterator[str]:
     """Fields that the API server would prune silently, each with the most similar known field."""
-    schema = crd(framework)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    versions = {version["name"]: version for version in found.definition["spec"]["versions"]}
+    schema = versions[found.resource.version]["schema"]["openAPIV3Schema"]
     for path in Schema(schema).prune(raw)[1]:
         suggestion = get_close_matches(path.rpartition(".")[2], _names(schema), n=1)
         yield f"{path}: unknown field" + (f"; did you mean {suggestion[0]}?" if suggestion else "")

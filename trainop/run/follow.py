@@ -27,7 +27,9 @@ from trainop.runtime.objects.resource import EVENTS, PODS, Resource
 
 _NUMBERS = re.compile(r"\d+")
 _JOB_NAME = "training.kubeflow.org/job-name"
-_ROLE = "training.kubeflow.org/replica-type"
+_REPLICA_TYPE = "training.kubeflow.org/replica-type"
+_JOB_ROLE = "training.kubeflow.org/job-role"
+"""Pods of MPIJobs with transport ssh have no replica type, and their launcher belongs to a Job of the MPIJob."""
 _INDEX = "training.kubeflow.org/replica-index"
 _STARTED = frozenset({"Running", "Restarting", "Succeeded", "Failed"})
 _LOG_GRACE = 2.0
@@ -174,12 +176,14 @@ class Follower:
 
     def _replica_of(self, pod: Unstructured) -> tuple[FollowedJob | None, Replica | None]:
         owner, labels = pod.metadata.controller, pod.metadata.labels
-        if owner is None or _ROLE not in labels:
+        role = labels.get(_REPLICA_TYPE) or labels.get(_JOB_ROLE)
+        if owner is None or role is None:
             return None, None
-        job = self._jobs.get((owner.kind, Key(pod.metadata.namespace, owner.name)))
+        kind, name = ("MPIJob", labels.get(_JOB_NAME, "")) if owner.kind == "Job" else (owner.kind, owner.name)
+        job = self._jobs.get((kind, Key(pod.metadata.namespace, name)))
         if job is None:
             return None, None
-        name = "-".join(filter(None, (labels[_ROLE], labels.get(_INDEX))))
+        name = "-".join(filter(None, (role, labels.get(_INDEX))))
         return job, job.view.replica(f"{job.key.name}/{name}" if len(self._jobs) > 1 else name)
 
     def _is_from_earlier_session(self, container: Json) -> bool:

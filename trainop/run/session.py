@@ -14,14 +14,12 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from trainop.engine.framework import Framework
-from trainop.engine.schema.crd import crd
 from trainop.local import private_files
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.logs import configure_logs
-from trainop.operator import FRAMEWORKS, build
-from trainop.run.check import find_jobs
-from trainop.run.documents import Document, read
+from trainop.operator import build, crds
+from trainop.run.check import Job, find_jobs
+from trainop.run.documents import read
 from trainop.run.follow import FollowedJob, Follower
 from trainop.run.interrupts import Interrupts
 from trainop.run.output import Output
@@ -113,7 +111,7 @@ async def _cluster(options: ClusterOptions, interrupts: Interrupts) -> AsyncIter
 @asynccontextmanager
 async def _operator(cluster: LocalCluster) -> AsyncIterator[None]:
     """Installs the CRDs and runs the operator in this process."""
-    await install(cluster.client, [crd(framework) for framework in FRAMEWORKS.values()])
+    await install(cluster.client, crds())
     settings = Settings(metrics_bind_address="0", health_probe_bind_address="0")
     manager = build(settings, cluster.transport, signals=False)
     running = asyncio.create_task(manager.run())
@@ -126,7 +124,7 @@ async def _operator(cluster: LocalCluster) -> AsyncIterator[None]:
 
 async def _follow(
     cluster: LocalCluster,
-    jobs: Sequence[tuple[Document, Framework]],
+    jobs: Sequence[Job],
     output: Output,
     data: Path | None,
     start_timeout: float,
