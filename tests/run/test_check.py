@@ -76,10 +76,10 @@ def test_mpijobs_are_checked_as_their_version_demands(tmp_path: Path, version: s
     assert (document.key.name, found.resource.version) == ("pi", version)
     bad = {
         **good,
-        "spec": {"mpiReplicaSpecs": {**roles, "Launcher": {"replicas": 2, "template": template}}, "slots": 1},
+        "spec": {"mpiReplicaSpecs": {**roles, "Launcher": {"replicas": 2, "template": template}}, "slotsPerWorkers": 1},
     }
     lines = said(tmp_path, bad)
-    assert lines[0] == "1: MPIJob pi: spec.slots: unknown field"
+    assert lines[0] == "1: MPIJob pi: spec.slotsPerWorkers: unknown field; did you mean slotsPerWorker?"
     assert "Launcher" in lines[1]
 
 
