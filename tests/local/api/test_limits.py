@@ -150,4 +150,10 @@ async def test_admission_webhooks_are_refused_because_they_are_not_called(kind: 
     assert "this cluster calls no admission webhooks" in refused.json["message"]
     assert (await api("POST", path, {"metadata": {"name": "w"}})).code == 201  # it sends no request
     assert (await api.patch(f"{path}/w", {"webhooks": [webhook]})).code == 422
+    ignored = {"metadata": {"name": "i"}, "webhooks": [{**webhook, "failurePolicy": "Ignore"}]}
+    answer = await api("POST", path, ignored)
+    assert answer.code == (201 if kind == "validating" else 422)  # a skipped mutation would change the object
+    if kind == "validating":
+        assert "this cluster calls no admission webhooks" in answer.headers["warning"]
+        assert (await api.patch(f"{path}/i", {"webhooks": [{**webhook, "failurePolicy": "Fail"}]})).code == 422
     assert (await api("POST", CONFIG_MAPS, config_map())).code == 201

@@ -144,12 +144,12 @@ def _stored_only_kinds() -> list[Kind]:
             Resource(
                 admission, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", namespaced=False
             ),
-            strategy=WebhookStrategy(),
+            strategy=WebhookStrategy(ignorable=True),
         ),
         builtin(
             Resource(
                 admission, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", namespaced=False
             ),
-            strategy=WebhookStrategy(),
+            strategy=WebhookStrategy(ignorable=False),
         ),
     ]

@@ -14,6 +14,7 @@ from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.quantity import canonical
 
 _IMMUTABLE = "field is immutable when `immutable` is set"
+_NO_WEBHOOKS = "this cluster calls no admission webhooks"
 _SIZE_LIMIT = 1024 * 1024
 
 
@@ -42,15 +43,21 @@ class RbacStrategy(Strategy):
 
 
 class WebhookStrategy(StoredOnlyStrategy):
-    """Webhook configurations. Admission webhooks are not called, so that a non-empty configuration is rejected."""
+    """Webhook configurations. Admission webhooks are not called, which is what a validating one with failure policy
+    Ignore permits, as if its service were down: it is stored with a warning. Any other one is rejected."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ignorable: bool) -> None:
+        """`ignorable`: a call may be skipped without an effect on the object, as with validating webhooks."""
         super().__init__(generation=True)
+        self._ignorable = ignorable
 
     def validate(self, value: Json) -> list[FieldError]:
-        if not value.get("webhooks"):
+        if all(self._ignorable and webhook.get("failurePolicy") == "Ignore" for webhook in value.get("webhooks") or ()):
             return []
-        return [forbidden("webhooks", "this cluster calls no admission webhooks; try them on a kube-apiserver")]
+        return [forbidden("webhooks", f"{_NO_WEBHOOKS}; try them on a kube-apiserver")]
+
+    def warnings(self, value: Json) -> list[str]:
+        return [f"{_NO_WEBHOOKS}: as failurePolicy Ignore permits, they are skipped"] if value.get("webhooks") else []
 
 
 class ServiceAccountStrategy(Strategy):
