@@ -52,6 +52,7 @@ from trainop.runtime.manager.manager import Manager
 from trainop.runtime.manager.stalls import StallWatch
 from trainop.runtime.metrics.authorize import Authorizer, require_permission
 from trainop.runtime.objects.metadata import Json, ObjectReference
+from trainop.runtime.objects.resource import Resource
 from trainop.runtime.process import raise_descriptor_limit, return_freed_memory
 from trainop.runtime.serving.certificate_folder import CertificateFolder, ServingCertificate
 from trainop.runtime.serving.server import Address, HttpServer, health_application, metrics_application, parse_address
@@ -107,6 +108,12 @@ def crds() -> list[Json]:
     return [*(crd(framework) for framework in FRAMEWORKS.values()), mpi_crd()]
 
 
+def _optional_resources() -> set[Resource]:
+    """The resources without which an installation works for all jobs but some kinds."""
+    kinds = (kind for kinds in KINDS.values() for kind in kinds(Options()))
+    return {each.resource for kind in kinds for each in kind.companion_kinds if each.permission_optional}
+
+
 def enabled_schemes(schemes: Iterable[str]) -> list[str]:
     """The keys of `KINDS` that `--enable-scheme` names, ignoring case and duplicates; all if it names none.
 
@@ -139,7 +146,7 @@ def build(
     `signals`, the caller stops it with `Manager.stop`. Raises `StartError`."""
     clock, metrics = clock or SystemClock(), metrics or JobMetrics()
     rng = rng or random.Random(secrets.randbits(64))  # noqa: S311  # jitter and names
-    permissions = MissingPermissions(clock, metrics)
+    permissions = MissingPermissions(clock, metrics, optional=_optional_resources())
     connect = functools.partial(_Client, transport, clock=clock, rng=rng, metrics=metrics, host=host)
     connect = functools.partial(connect, limiter=_limiter(settings, clock), denied=permissions.report)
     reader = connect()

@@ -85,6 +85,15 @@ def test_each_permission_is_logged_once_per_interval():
     assert {entry["namespace"] for entry in logs} == {"a"}
 
 
+def test_kinds_of_which_the_permission_is_optional_are_missed_only_by_writes():
+    named: list[str] = []
+    missing = MissingPermissions(SteppedClock(), Metrics(), optional=[SERVICES])
+    missing.announce = lambda permission, _message: named.append(str(permission))
+    for verb in ("list", "watch", "create"):
+        missing.report(forbidden(f'{USER} cannot {verb} resource "services" in API group "" at the cluster scope'))
+    assert named == ["create services"]
+
+
 def test_what_is_remembered_is_bounded():
     named: set[Permission] = set()
     missing = MissingPermissions(SteppedClock(), Metrics())

@@ -19,6 +19,7 @@ from tests.audit import Right, granted, requested
 from tests.kustomize import combinations, combine
 from tests.patience import PATIENCE
 from tests.server.kinds import ROWS, KindWorld
+from tests.server.mpi_life import limit_to_namespace, live_as_mpi, transport_rights
 from tests.server.pod import NAME, PodStandIn, flags_of
 from tests.server.process import Operator
 from tests.server.test_gang import Stage
@@ -226,6 +227,9 @@ def test_every_manifest_passes_a_server_side_dry_run(
 UNSEEN = {
     # an admission plugin checks these
     *(Right("kubeflow.org", f"{framework.resource.plural}/finalizers", "update") for framework in FRAMEWORKS.values()),
+    Right("kubeflow.org", "mpijobs/finalizers", "update"),
+    # the API server lets the operator grant launchers only what it may do itself
+    Right("", "pods/exec", "create"),
     # a PodGroup is read from the API server only if the cache may be behind; tests/controllers shows these requests
     *(Right(groups.group, "podgroups", "get") for groups in (VOLCANO_GROUPS, PLUGIN_GROUPS)),
 }
@@ -253,6 +257,7 @@ def test_as_installed(control_plane: ControlPlane, quiet_world: World, alone: No
         cwd=ROOT,
     )
     documents = [document for document in yaml.safe_load_all(printed.stdout) if document]
+    documents += transport_rights(home)
     hooks = Webhooks(World(control_plane.api, home))  # instead of a Service whose address nothing routes
     for document in documents:
         if document["kind"] not in {"CustomResourceDefinition", "Service", "ValidatingWebhookConfiguration"}:
@@ -273,6 +278,7 @@ def test_as_installed(control_plane: ControlPlane, quiet_world: World, alone: No
     hooks.remove()
     live(quiet_world)
     live_as_any_kind(control_plane.api, quiet_world.namespace)
+    live_as_mpi(quiet_world)
     assert "permission denied" not in operator.text()
     lease = control_plane.api("GET", f"/apis/coordination.k8s.io/v1/namespaces/{home}/leases").body["items"]
     assert [one["spec"]["leaseDurationSeconds"] for one in lease] == [15]
@@ -294,14 +300,18 @@ def test_in_one_namespace_without_any_cluster_role(
         for subject in document.get("subjects", ()):
             subject["namespace"] = namespace  # as kustomize does
         apply(control_plane.api, document, namespace)
+    transports = limit_to_namespace(transport_rights(namespace))
+    for document in transports:
+        apply(control_plane.api, document, namespace)
     flag = f"--namespace={namespace}"
     operator = in_a_pod(namespace, flag, "--webhook-server-port=0")
     live(quiet_world)
     live_as_any_kind(control_plane.api, quiet_world.namespace)
+    live_as_mpi(quiet_world)
     assert "permission denied" not in operator.text()
     operator.end()
     live_in_gangs(quiet_world, partial(in_a_pod, namespace, flag, "--webhook-server-port=0"))
-    roles = list(yaml.safe_load_all(overlay.read_text()))
+    roles = [*yaml.safe_load_all(overlay.read_text()), *transports]
     assert_exact_rights(control_plane, namespace, roles, frozenset({"priorityclasses"}))
     # with webhooks, but without the permission for their certificates, it is ready too
     operator = in_a_pod(namespace, flag)

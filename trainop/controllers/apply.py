@@ -310,7 +310,10 @@ class Applier:
         self._expectations.expect_delete(owner, child.resource, key, uid)
         sent = False
         try:
-            await self._client.delete(child.resource, key.name, key.namespace, uid=uid, grace_seconds=grace)
+            how = None if child.resource in (PODS, SERVICES) else "Background"  # the default of batch Jobs is Orphan
+            await self._client.delete(
+                child.resource, key.name, key.namespace, uid=uid, grace_seconds=grace, propagation=how
+            )
             sent = True
             log.debug("child deleted", resource=str(child.resource), child=key.name)
             if child.resource == PODS:

@@ -36,6 +36,8 @@ SLOW_HANDLER = 0.1
 
 DISCOVERY_INTERVAL = 30.0
 DISCOVERY_RETRY = 2.0
+PERMISSION_RETRY = 60.0
+"""Seconds until a kind of which the permission is optional is tried again."""
 RESYNC = 36_000.0
 """Mean seconds between two resyncs; ten hours, as in controller-runtime."""
 
@@ -189,7 +191,7 @@ class Informer(Generic[T]):
             log.info("kind is no longer served", resource=str(self.resource))
             self._publish(self.store.prune(()), initial=False)
             self._synced.set()
-            await self._clock.sleep(DISCOVERY_RETRY)
+            await self._clock.sleep(PERMISSION_RETRY if self._permission_optional else DISCOVERY_RETRY)
 
     async def _reflect(self) -> None:
         until = [Cause.NOT_FOUND] if self.optional else []

@@ -7,7 +7,7 @@ and interval, a counter, and an optional callback, such as for an event.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -15,6 +15,7 @@ import structlog
 from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ApiError
 from trainop.runtime.log_throttle import LogThrottle
+from trainop.runtime.objects.resource import Resource
 
 REPORT_INTERVAL = 300.0
 """Seconds between two reports of the same permission."""
@@ -54,8 +55,10 @@ class PermissionMetrics(Protocol):
 class MissingPermissions:
     """Pass `report` to all clients of a process as `denied`."""
 
-    def __init__(self, clock: Clock, metrics: PermissionMetrics) -> None:
+    def __init__(self, clock: Clock, metrics: PermissionMetrics, optional: Collection[Resource] = ()) -> None:
+        """Of the `optional` resources, a permission to list or watch is not missed."""
         self._metrics = metrics
+        self._optional = {(verb, each.group, each.plural) for each in optional for verb in ("list", "watch")}
         self._throttle = LogThrottle(clock, REPORT_INTERVAL)
         self._reported: set[Permission] = set()
         self.announce: Callable[[Permission, str], None] | None = None
@@ -67,6 +70,8 @@ class MissingPermissions:
         if denied is None:
             return
         permission = Permission(denied["verb"], denied["group"], denied["resource"])
+        if (permission.verb, permission.group, permission.resource) in self._optional:
+            return
         if permission not in self._reported and len(self._reported) >= MAX_PERMISSIONS:
             return
         self._reported.add(permission)

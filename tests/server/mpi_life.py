@@ -1,0 +1,84 @@
+"""The life of an MPIJob with each transport, which uses every right that its component grants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.server.world import CORE, MERGE, Json, World
+
+ROOT = Path(__file__).parent.parent.parent
+MPI = "/apis/kubeflow.org/v1/namespaces/{namespace}/mpijobs"
+MPI_V2 = "/apis/kubeflow.org/v2beta1/namespaces/{namespace}/mpijobs"
+BATCH = "/apis/batch/v1/namespaces/{namespace}/jobs"
+
+
+def transport_rights(namespace: str) -> list[Json]:
+    """The roles of both components, for the operator in `namespace`."""
+    found: list[Json] = []
+    for name in ("mpi-exec", "mpi-ssh"):
+        file = ROOT / "manifests" / "components" / name / f"{name}.yaml"
+        found += yaml.safe_load_all(file.read_text(encoding="utf-8"))
+    for document in found:
+        for subject in document.get("subjects", ()):
+            subject["namespace"] = namespace
+    return found
+
+
+def limit_to_namespace(documents: list[Json]) -> list[Json]:
+    """The same rights by Roles instead of ClusterRoles."""
+    text = yaml.safe_dump_all(documents).replace("ClusterRole", "Role")
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def _template(image: str = "none") -> Json:
+    return {"template": {"spec": {"containers": [{"name": "mpi", "image": image}]}}}
+
+
+def _create(world: World, path: str, name: str, **policy: Any) -> None:
+    specs = {"Launcher": {"replicas": 1, **_template()}, "Worker": {"replicas": 1, **_template()}}
+    spec = {"mpiReplicaSpecs": specs, "runPolicy": policy}
+    version = "/".join(path.split("/")[2:4])
+    world.ask("POST", path, {"apiVersion": version, "kind": "MPIJob", "metadata": {"name": name}, "spec": spec})
+
+
+def live_as_mpi(world: World) -> None:
+    """Both transports, one after the other."""
+    _live_by_exec(world)
+    _live_by_ssh(world)
+
+
+def _live_by_exec(world: World) -> None:
+    _create(world, MPI, "e", ttlSecondsAfterFinished=0)
+    world.wait(lambda: {"e-launcher", "e-worker-0"} <= world.pods().keys(), "the pods of e")
+    world.run_pod("e-launcher", "e-worker-0")
+    world.end_pod("e-launcher")
+    world.wait(lambda: world.try_to("GET", f"{MPI}/e").status == 404, "the deletion of e")
+
+
+def _live_by_ssh(world: World) -> None:
+    def suspend(value: bool, **specs: Json) -> None:
+        spec = {"runPolicy": {"suspend": value}, "mpiReplicaSpecs": specs}
+        world.ask("PATCH", f"{MPI}/s", {"spec": spec}, MERGE)
+
+    def launcher() -> Json:
+        answer = world.try_to("GET", f"{BATCH}/s-launcher")
+        return answer.body if answer.status == 200 else {}
+
+    _create(world, MPI_V2, "s", suspend=True)
+    world.wait(launcher, "the launcher of s")
+    before = launcher()["metadata"]["uid"]
+    suspend(False, Launcher=_template("other"))
+    world.wait(lambda: launcher().get("metadata", {}).get("uid") not in (None, before), "a new launcher")
+    started = {"status": {"startTime": "2026-01-01T00:00:00Z"}}
+    world.ask("PATCH", f"{BATCH}/s-launcher/status", started, MERGE)
+    suspend(True)
+    world.wait(lambda: launcher()["spec"].get("suspend"), "the suspended launcher")
+    secret = f"{CORE}/secrets/s-ssh"
+    world.ask("PATCH", secret, {"data": {"ssh-publickey": None}}, MERGE)
+    suspend(False)
+    world.wait(lambda: not launcher()["spec"].get("suspend"), "the resumed launcher")
+    world.wait(lambda: "ssh-publickey" in world.ask("GET", secret)["data"], "a new key")
+    world.ask("DELETE", f"{MPI}/s")
