@@ -101,6 +101,7 @@ class ContainerInit:
                     raise BrokenPipeError
                 for message, fds in messages:
                     self._on_request(message, fds)
+                self._kill_execs({message["id"] for message, _ in messages if message["op"] == "kill-exec"})
 
     def _reap(self) -> None:
         for pid, code in processes.reap():
@@ -118,11 +119,15 @@ class ContainerInit:
                 self._kill_all()
             case "exec":
                 self._execute(message, fds)
-            case "kill-exec":
-                for pid in [pid for pid, number in self._execs.items() if number == message["id"]]:
-                    processes.kill_tree([pid])
-                    with suppress(ProcessLookupError):  # of its group, those whose parent had exited
-                        os.killpg(pid, signal.SIGKILL)
+
+    def _kill_execs(self, ids: set[int]) -> None:
+        """Kills commands with their descendants; many at once, because each look at all processes takes a while."""
+        pids = [pid for pid, number in self._execs.items() if number in ids]
+        if pids:
+            processes.kill_tree(pids)
+        for pid in pids:
+            with suppress(ProcessLookupError):  # of its group, those whose parent had exited
+                os.killpg(pid, signal.SIGKILL)
 
     def _execute(self, message: Message, fds: list[int]) -> None:
         stdin, output, errors = fds

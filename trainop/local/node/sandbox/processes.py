@@ -37,12 +37,12 @@ def _parents_by_ps() -> dict[int, int]:
     return parents
 
 
-def descendants(root: int) -> list[int]:
-    """PIDs of all living descendants of `root`, in breadth-first order."""
+def descendants(*roots: int) -> list[int]:
+    """PIDs of all living descendants of `roots`, in breadth-first order."""
     children: dict[int, list[int]] = defaultdict(list)
     for pid, parent in (_parents_in_proc() if sys.platform == "linux" else _parents_by_ps()).items():
         children[parent].append(pid)
-    found: list[int] = list(children[root])
+    found = [pid for root in roots for pid in children[root]]
     for pid in found:  # the list grows during iteration
         found += children[pid]
     return found
@@ -50,7 +50,7 @@ def descendants(root: int) -> list[int]:
 
 def kill_tree(pids: list[int]) -> None:
     """Kills `pids` and their current descendants. Sends SIGSTOP to all first, so that none forks in between."""
-    targets = list(dict.fromkeys([*pids, *(pid for root in pids for pid in descendants(root))]))
+    targets = list(dict.fromkeys([*pids, *descendants(*pids)]))
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in targets:
             with suppress(ProcessLookupError, PermissionError):
