@@ -899,3 +899,19 @@ async def test_a_child_that_exists_already_and_cannot_be_read_is_an_error_that_i
     with pytest.raises(DecodeError):
         await shell.look()
     assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ready"),
+    [
+        ([{"type": "Ready", "status": "True"}], True),
+        ([{"type": "Ready", "status": "False"}], False),
+        ([{"type": "ContainersReady", "status": "True"}], False),
+        ([], False),
+    ],
+)
+def test_readiness_is_that_of_the_condition(conditions: list[Json], ready: bool):
+    """It is kept although routine conditions are dropped to save memory."""
+    status = {"phase": "Running", "conditions": conditions, "containerStatuses": [{"name": "mpi", "state": {}}]}
+    found = decode_pod(msgspec.json.encode({"metadata": {"name": "j-worker-0"}, "status": status}))
+    assert (found.status.ready, found.status.conditions) == (ready, ())

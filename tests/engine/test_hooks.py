@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.engine.builders import UID, make_job, make_pod, manifest_of, names, see
-from trainop.engine.actions import Apply, CreatePod, CreateService, Plan
+from trainop.engine.actions import Adopt, Apply, CreatePod, CreateService, Plan
 from trainop.engine.framework import (
     Companion,
     CompanionKind,
@@ -53,6 +53,15 @@ def test_a_role_without_index_in_its_names():
     assert names(made, CreateService) == ["j-master", "j-worker-0", "j-worker-1"]
     pod = make_pod("master", name="j-master")
     assert "j-master" not in names(plan(framework, see(make_job(), [pod])), CreatePod)
+
+
+@pytest.mark.parametrize(("name", "adopted"), [("j-master", True), ("j-master-0", False)])
+def test_an_orphan_of_a_role_without_index_is_adopted_by_its_name(name: str, adopted: bool):
+    orphan = make_pod("master", name=name, owner=None)
+    made = plan(with_master(indexed=False), see(make_job(), [orphan]))
+    assert [action.name for action in made.actions if isinstance(action, Adopt) and action.kind == "Pod"] == [
+        name
+    ] * adopted
 
 
 @pytest.mark.parametrize(
