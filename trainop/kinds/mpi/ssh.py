@@ -10,8 +10,10 @@ from trainop.engine.fields import sentence
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.parse import MULTIKUEUE
 from trainop.engine.seen import Pod, Snapshot
+from trainop.engine.status import GANG_READY
 from trainop.engine.steps.builder import NAME_TAKEN_REQUEUE_DELAY
 from trainop.engine.steps.companions import reconcile_companions
+from trainop.engine.steps.gang import GangStep, disband_gang
 from trainop.engine.steps.replicas import MAX_PER_PLAN
 from trainop.kinds.mpi.ssh_job import CLEAN_LAUNCHER, parse_ssh
 from trainop.kinds.mpi.ssh_keys import make_keys
@@ -91,6 +93,7 @@ def _clean_up(world: World) -> None:
     """Deletes the workers that `cleanPodPolicy` does not keep. The launcher stays, unless an annotation of the job asks
     for its deletion; one that is not done is suspended."""
     builder, policy = world.builder, world.job.clean_pod_policy
+    disband_gang(builder)
     if policy != "None":
         builder.status.clear_counters(("Worker",))
         phases = {"Running", "Pending"} if policy == "Running" else {}
@@ -141,10 +144,14 @@ def _reconcile_children(world: World) -> bool:
     if not _reconcile_service(world) or not reconcile_companions(world.builder, active=True):
         return False
     if world.job.suspend:
+        disband_gang(world.builder)
         _delete(world, _all_workers(world))
         creates: list[CreatePod] = []
         complete = True
     else:
+        GangStep(world.builder).form(complete=len(world.workers) == world.job.workers)
+        if world.builder.status.find(GANG_READY) is not None:
+            return False  # the PodGroup cannot be created
         _delete(world, world.surplus)
         creates = _missing_workers(world)
         complete = len(creates) < MAX_PER_PLAN

@@ -17,7 +17,7 @@ def create_launcher(world: World) -> CreateOnce | None:
     if not world.job.suspend and not world.may_launch:
         return None
     _warn_of_restart_policy(world)
-    return CreateOnce(LAUNCHER_JOBS, launcher_job(world.job, FINGERPRINT))
+    return CreateOnce(LAUNCHER_JOBS, launcher_job(world.job, world.seen.options, FINGERPRINT))
 
 
 def _warn_of_restart_policy(world: World) -> None:
@@ -43,7 +43,7 @@ def align_suspension(world: World, launcher: Unstructured) -> None:
 def _resume_launcher(world: World, launcher: Unstructured) -> None:
     """Resumes the Job with the labels, annotations and scheduling fields of the MPIJob. Other changes of the template
     need a new Job, which is possible as long as it has never been started."""
-    template, builder = launcher_template(world.job), world.builder
+    template, builder = launcher_template(world.job, world.seen.options), world.builder
     started = world.launcher_status.get("startTime") is not None
     made_from = launcher.metadata.annotations.get(FINGERPRINT)
     _warn_of_restart_policy(world)

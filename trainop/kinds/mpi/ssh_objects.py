@@ -21,6 +21,7 @@ from trainop.kinds.mpi.hosts import (
     pace,
     running_hosts,
 )
+from trainop.kinds.mpi.ssh_gang import decorate
 from trainop.kinds.mpi.ssh_job import DEFAULT_KEY_FOLDER, INTEL, OPEN_MPI, WHEN_READY, Replicas, SshJob
 from trainop.kinds.mpi.transport import MPI_V2
 from trainop.runtime.objects.metadata import Json, owner_reference
@@ -118,7 +119,7 @@ def _key_volume(job: SshJob) -> Json:
     return {"name": KEY_VOLUME, "secret": source}
 
 
-def _pod(job: SshJob, replicas: Replicas, role: str, name: object) -> tuple[Json, Json]:
+def _pod(job: SshJob, replicas: Replicas, role: str, name: object, options: Options) -> tuple[Json, Json]:
     """Metadata (labels and annotations) and spec that launcher and workers have in common. The first container is a
     copy."""
     given = replicas.template.get("metadata") or {}
@@ -132,7 +133,9 @@ def _pod(job: SshJob, replicas: Replicas, role: str, name: object) -> tuple[Json
     mounts = [*(first.get("volumeMounts") or ()), {"name": KEY_VOLUME, "mountPath": job.key_folder}]
     spec["containers"] = [{**first, "volumeMounts": mounts}, *others]
     spec["volumes"] = [*(spec.get("volumes") or ()), _key_volume(job)]
-    return {"labels": labels, **kept}, spec
+    own = {"labels": labels, **kept}
+    decorate(options.gang, job, own, spec)
+    return own, spec
 
 
 def _add_variables(container: Json, variables: Sequence[Json]) -> None:
@@ -141,7 +144,7 @@ def _add_variables(container: Json, variables: Sequence[Json]) -> None:
 
 def worker_encoder(job: SshJob, replicas: Replicas, options: Options) -> Callable[[int], Callable[[], bytes]]:
     """Index -> encoder of the worker's pod. What the workers share is encoded once."""
-    own, spec = _pod(job, replicas, "worker", _PLACEHOLDER)
+    own, spec = _pod(job, replicas, "worker", _PLACEHOLDER, options)
     search = f"{job.name}.{job.metadata.namespace}.svc.{options.mpi_cluster_domain or 'cluster.local'}"
     dns = spec.get("dnsConfig") or {}
     spec["dnsConfig"] = {**dns, "searches": [*(dns.get("searches") or ()), search]}
@@ -182,9 +185,9 @@ def launcher_variables(job: SshJob) -> list[Json]:
     return [variable(name, value) for name, value in found]
 
 
-def launcher_template(job: SshJob) -> Json:
+def launcher_template(job: SshJob, options: Options) -> Json:
     """The pod template of the launcher's Job."""
-    own, spec = _pod(job, job.launcher, "launcher", job.launcher_name)
+    own, spec = _pod(job, job.launcher, "launcher", job.launcher_name, options)
     if job.launcher_works:
         own["labels"][REPLICA_INDEX] = "0"
     first = spec["containers"][0]
@@ -206,9 +209,9 @@ def fixed_part(template: Json) -> str:
     return hashlib.blake2s(_encode(fixed), digest_size=16).hexdigest()
 
 
-def launcher_job(job: SshJob, fingerprint: str) -> Json:
+def launcher_job(job: SshJob, options: Options, fingerprint: str) -> Json:
     """The batch Job of the launcher; `fingerprint` is the name of the annotation with `fixed_part`."""
-    template = launcher_template(job)
+    template = launcher_template(job, options)
     made = metadata(job, job.launcher_name)
     made["annotations"] = {fingerprint: fixed_part(template)}
     spec = {**job.job_limits, "podReplacementPolicy": "Failed", "template": template}

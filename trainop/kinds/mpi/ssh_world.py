@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from trainop.engine.claim import Children, Claimed
 from trainop.engine.framework import CompanionKind, NameTaken
-from trainop.engine.job import Job
 from trainop.engine.seen import Pod, Snapshot
 from trainop.engine.status import RESTARTING, RUNNING, ConditionRules
 from trainop.engine.steps.builder import PlanBuilder
 from trainop.kinds.mpi.exec import MPI_EXEC
 from trainop.kinds.mpi.hosts import CONFIG, owned_workers, worker_index
+from trainop.kinds.mpi.ssh_gang import gang_view
 from trainop.kinds.mpi.ssh_job import SshJob
 from trainop.kinds.mpi.ssh_objects import CONTROLLER, config, waits_for_workers
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V2
@@ -129,8 +129,7 @@ def _is_controlled_by(metadata: Metadata, uid: str) -> bool:
 
 def _begin(seen: Snapshot, job: SshJob) -> PlanBuilder:
     owned = [pod for _, pod in owned_workers(seen)]
-    spec = seen.job.raw.get("spec")
-    parsed = Job(seen.job.metadata, spec if isinstance(spec, dict) else {})
+    parsed = gang_view(job, seen.job.raw["spec"])
     framework = replace(MPI_SSH, companions=lambda _job, seen: (config(job, seen, settled=_is_settled(seen, job)),))
     return PlanBuilder(framework, parsed, seen, Children(Claimed(owned=owned), Claimed()), RULES)
 
