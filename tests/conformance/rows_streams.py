@@ -19,6 +19,13 @@ def refused(method: str, path: str, code: int, message: str) -> Call:
 
 ROWS: list[Row] = [
     row(
+        "portforward of a pod that no node runs",
+        refused("POST", "none/portforward", 404, 'pods "none" not found'),
+        Call("POST", PODS, pod(), 201),
+        refused("GET", "p/portforward", 400, "pod p does not have a host assigned"),
+        refused("POST", "p/portforward", 400, "pod p does not have a host assigned"),
+    ),
+    row(
         "connecting subresources are listed",
         Call(
             "GET",
@@ -28,6 +35,7 @@ ROWS: list[Row] = [
                     (
                         {"name": "pods/exec", "kind": "PodExecOptions", **CONNECTS},
                         {"name": "pods/attach", "kind": "PodAttachOptions", **CONNECTS},
+                        {"name": "pods/portforward", "kind": "PodPortForwardOptions", **CONNECTS},
                     )
                 )
             },

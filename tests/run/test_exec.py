@@ -63,6 +63,8 @@ async def test_kubectl(kubectl: str, cluster: LocalCluster, tmp_path: Path):
     assert (code, '"no-such-command": executable file not found' in errors) == (1, True)
     code, _, errors = await shell("kubectl exec none -- true")
     assert (code, errors) == (1, 'Error from server (NotFound): pods "none" not found\n')
+    code, _, errors = await shell("kubectl port-forward pod/p 8080:80")
+    assert (code, "this cluster does not forward ports" in errors) == (1, True)
     code, _, errors = await shell("KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false kubectl exec p -- true")
     assert (code, "over WebSockets only" in errors) == (1, True)
 
@@ -78,7 +80,7 @@ async def test_kubectl(kubectl: str, cluster: LocalCluster, tmp_path: Path):
     assert (code, b"terminal" in out) == (5, True), (out, errors)
 
 
-async def test_a_session_ends_with_the_cluster(cluster: LocalCluster, tmp_path: Path):
+async def test_a_session_ends_with_its_pod(cluster: LocalCluster, tmp_path: Path):
     shell = Shell(cluster, need_program("kubectl"), tmp_path)
     await shell("kubectl wait --for=condition=Ready pod/p --timeout=60s")
     running = asyncio.create_task(shell("kubectl exec p -- sh -c 'echo up > up; sleep 3600'"))

@@ -47,6 +47,12 @@ def builtin_kinds(backend: Backend, network: str) -> list[Kind]:
     return [*_core_group(backend, network), *_other_groups(backend), *_stored_only_kinds()]
 
 
+_POD_SUBRESOURCES = (
+    *("status", "log", "binding", "eviction", "ephemeralcontainers"),
+    *("exec", "attach", "portforward"),
+)
+
+
 def _core_group(backend: Backend, network: str) -> list[Kind]:
     status = ("status",)
     return [
@@ -67,7 +73,7 @@ def _core_group(backend: Backend, network: str) -> list[Kind]:
             short=("po",),
             categories=("all",),
             strategy=PodStrategy(backend),
-            subresources=("status", "log", "binding", "eviction", "ephemeralcontainers", "exec", "attach"),
+            subresources=_POD_SUBRESOURCES,
         ),
         builtin(
             Resource("", "v1", "resourcequotas", "ResourceQuota"),

@@ -1,4 +1,4 @@
-"""The pod subresources that connect a client to a container: exec and attach.
+"""The pod subresources that connect a client to a container: exec and attach; portforward is refused.
 
 A request is checked here as by kube-apiserver; what speaks the protocol on the connection is `serving/channels.py`.
 """
@@ -19,7 +19,7 @@ from trainop.local.api.status_errors import StatusError, bad_request, internal_e
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects.metadata import Json
 
-SESSIONS = frozenset({"exec", "attach"})
+SESSIONS = frozenset({"exec", "attach", "portforward"})
 
 Arguments: TypeAlias = Sequence[tuple[str, str]]
 """The query of a request, in which a name such as `command` can occur more than once."""
@@ -134,9 +134,12 @@ class PodStreams:
         if stored is None:
             raise info.not_found()
         pod, query = stored.value, dict(arguments)
-        container = select_container(pod, query.get("container", ""), info.name)
+        forwards = info.subresource == "portforward"
+        container = "" if forwards else select_container(pod, query.get("container", ""), info.name)
         if not pod["spec"].get("nodeName"):
             raise bad_request(f"pod {info.name} does not have a host assigned")
+        if forwards:
+            raise bad_request("this cluster does not forward ports; run the client in the pod, by kubectl exec")
         try:
             return (self._attach if info.subresource == "attach" else self._execute)(info, container, arguments)
         except ApiError as error:

@@ -20,6 +20,7 @@ _SUBRESOURCE_VERBS = {
     "token": ("create",),
     "exec": ("create", "get"),
     "attach": ("create", "get"),
+    "portforward": ("create", "get"),
 }
 _SUBRESOURCE_KINDS = {
     "scale": ("autoscaling", "v1", "Scale"),
@@ -28,6 +29,7 @@ _SUBRESOURCE_KINDS = {
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
     "exec": ("", "v1", "PodExecOptions"),
     "attach": ("", "v1", "PodAttachOptions"),
+    "portforward": ("", "v1", "PodPortForwardOptions"),
 }
 
 
