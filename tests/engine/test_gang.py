@@ -696,6 +696,7 @@ def test_another_scheduler_of_the_template_stays(options: Options):
     assert world.event_messages("SetPodTemplateSchedulerName") == [OTHER]
 
 
+@pytest.mark.case("job-engine-30", "d")
 @BOTH
 @pytest.mark.parametrize("named", [True, False])
 def test_the_gang_scheduler_in_the_template_is_no_warning(options: Options, named: bool):

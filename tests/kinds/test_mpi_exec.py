@@ -10,6 +10,7 @@ import pytest
 from tests.controllers.kinds import env
 from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
 from trainop.engine.framework import JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.parse import parse
 from trainop.engine.seen import Options
 from trainop.kinds.mpi.exec import ACCOUNT, BINDING, MPI_EXEC, ROLE
@@ -74,6 +75,19 @@ def test_labels_of_the_pods():
     assert launcher[OPERATOR_NAME] == worker[OPERATOR_NAME] == "mpijob-controller"
     assert (launcher[REPLICA_TYPE], launcher[JOB_ROLE], REPLICA_INDEX in launcher) == ("launcher", "master", False)
     assert (worker[REPLICA_TYPE], JOB_ROLE in worker, worker[REPLICA_INDEX]) == ("worker", False, "1")
+
+
+@pytest.mark.case("job-engine-30", "d")
+@pytest.mark.parametrize(("named", "warnings"), [(None, 0), ("gang", 0), ("custom", 1)])
+def test_only_another_scheduler_than_the_gang_scheduler_is_a_warning(named: str | None, warnings: int):
+    spec = {} if named is None else {"schedulerName": named}
+    job = exec_job(worker=replicas(2), launcher=replicas(1))
+    for role in job["spec"]["mpiReplicaSpecs"].values():
+        role["template"]["spec"].update(spec)
+    world = MpiWorld(job, options=Options(gang=choose_scheduler("gang")), ssh=False)
+    world.settle()
+    assert {pod["spec"]["schedulerName"] for pod in world.pods.values()} == {named or "gang"}
+    assert len(world.event_messages("SetPodTemplateSchedulerName")) == warnings
 
 
 def test_a_command_of_the_user_stays():
