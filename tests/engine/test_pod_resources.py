@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.controllers.test_work import instructions
 from trainop.engine.pod_resources import Resources, add_multiple, pod_requests, same_resources
 from trainop.runtime.objects.metadata import Json
 
@@ -89,6 +91,24 @@ TABLE: list[tuple[str, Json, dict[str, str]]] = [
 @pytest.mark.parametrize(("spec", "requests"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_requests_of_a_pod(spec: Json, requests: dict[str, str]):
     assert written(pod_requests(spec)) == requests
+
+
+def many(shape: str, count: int) -> Json:
+    """A template each of whose init containers names a resource of its own."""
+    sidecars = {"none": 0, "half": count // 2, "all": count}[shape]
+    own: list[Json] = [{f"x/{number}": "1"} for number in range(count)]
+    return {"initContainers": [container(each, **(ALWAYS if n < sidecars else {})) for n, each in enumerate(own)]}
+
+
+ALWAYS: Json = {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize("shape", ["none", "half", "all"])
+def test_the_cost_is_that_of_the_template(shape: str):
+    """A user may write 10,000 init containers, and the requests are computed in every reconcile."""
+    pod_requests(many(shape, 400))  # what is cached between plans is not part of the cost
+    small, middle, large = (instructions(partial(pod_requests, many(shape, size))) for size in (100, 200, 400))
+    assert (large - middle) / (middle - small) < 2.1
 
 
 def test_multiples():

@@ -24,14 +24,16 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
         _add(total, container_requests(container))
     sidecars: Resources = {}
     initial: Resources = {}
+    # Each container costs the resources that it names itself: the sum of the sidecars before it counts in `initial`
+    # already, and walking it for every container would be quadratic in the size of the template.
     for container in _entries(spec.get("initContainers")):
         needed = container_requests(container)
         if container.get("restartPolicy") == "Always":
             _add(total, needed)
             _add(sidecars, needed)
-            needed = dict(sidecars)
+            needed = {name: sidecars[name] for name in needed}
         else:  # it runs beside the sidecars before it
-            _add(needed, sidecars)
+            _add(needed, {name: sidecars[name] for name in needed if name in sidecars})
         _raise(initial, needed)
     _raise(total, initial)
     _add(total, _read(spec.get("overhead")))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 MAX_LENGTH = 100
@@ -19,6 +20,7 @@ LARGEST = 2**63 - 1
 
 _BINARY = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_FACTORS = {suffix: Fraction(10) ** power for suffix, power in _DECIMAL.items()}
 _PATTERN = re.compile(r"(?P<number>[+-]?([0-9]+\.?[0-9]*|\.[0-9]+))(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+|)")
 
 
@@ -39,8 +41,10 @@ class Quantity(NamedTuple):
         return _write_exponent(amount, self.format)
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str) -> Quantity:
-    """Parses a quantity. Raises `ValueError` if it is invalid."""
+    """Parses a quantity. Raises `ValueError` if it is invalid. Cached, because the same few texts occur over and over
+    and exact arithmetic is slow."""
     match = _PATTERN.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
         raise ValueError("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")
@@ -50,7 +54,7 @@ def parse(text: str) -> Quantity:
     if suffix[:1] in {"e", "E"} and len(suffix) > 1:
         exponent = max(-MAX_EXPONENT, min(int(suffix[1:]), MAX_EXPONENT))
         return Quantity(_cap(number * Fraction(10) ** exponent), "exponent")
-    return Quantity(_cap(number * Fraction(10) ** _DECIMAL[suffix]), "decimal")
+    return Quantity(_cap(number * _FACTORS[suffix]), "decimal")
 
 
 def read_quantity(value: object) -> Quantity:
