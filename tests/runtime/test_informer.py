@@ -597,6 +597,49 @@ async def test_optional_kind_appears_and_disappears():
 
 
 @virtual_time
+async def test_recovery_is_reported_when_the_store_is_complete():
+    """After the kind was missing at the start, was forbidden, and was removed; not after a watch that merely ended."""
+    scene = Scene(
+        refusal(404),
+        job_group("pytorchjobs"),
+        refusal(403),
+        watch(added("a", 1), bookmark(5, end=True), 10.0),
+        watch(10.0),
+        refusal(403),
+        watch(modified("a", 6), 10.0),
+        refusal(404, "NotFound"),
+        refusal(404, "NotFound"),
+        job_group("pytorchjobs"),
+        watch(added("c", 7), bookmark(8, end=True), HANG),
+        resource=JOBS,
+        optional=True,
+    )
+    recovered: list[list[str]] = []
+    scene.informer.on_recovery(lambda: recovered.append(scene.names))
+    forbidden = set()
+    async with scene.running():
+        for _ in range(2000):
+            await asyncio.sleep(0.1)
+            if scene.informer.forbidden:
+                forbidden.add(len(recovered))
+    assert recovered == [["a"], ["a"], ["c"]]
+    assert forbidden == {0, 1}
+    assert not scene.informer.forbidden
+
+
+@virtual_time
+async def test_a_failing_recovery_call_does_not_affect_others(caplog: pytest.LogCaptureFixture):
+    scene = Scene(refusal(403), watch(added("a", 1), bookmark(5, end=True), HANG))
+    calls: list[str] = []
+    scene.informer.on_recovery(lambda: int("none"))
+    scene.informer.on_recovery(lambda: calls.append("second"))
+    async with scene.running():
+        await scene.informer.wait_synced()
+        await asyncio.sleep(1)
+    assert calls == ["second"]
+
+
+@virtual_time
 async def test_failed_discovery_is_not_taken_as_missing():
     scene = Scene(*[ConnectionError("reset")] * 5, refusal(403), NO_STREAMED_LISTS, resource=JOBS, optional=True)
     async with scene.running():

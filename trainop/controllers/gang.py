@@ -13,14 +13,16 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
+from trainop.engine.gang import UNAVAILABLE
 from trainop.engine.gang_scheduler import GangScheduler
-from trainop.engine.seen import PodGroup, PriorityClass, SeenGang
+from trainop.engine.seen import ChildMetadata, PodGroup, PriorityClass, SeenGang
+from trainop.engine.status import GANG_READY
 from trainop.runtime.cache.cache import Cache
 from trainop.runtime.cache.informer import Informer
 from trainop.runtime.client.client import Client
 from trainop.runtime.controller.enqueue import Changed
 from trainop.runtime.errors import NotFoundError
-from trainop.runtime.objects.metadata import HasMetadata, Key, Unstructured
+from trainop.runtime.objects.metadata import HasMetadata, Key, Metadata, Unstructured
 from trainop.runtime.objects.resource import Resource
 
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
@@ -43,8 +45,9 @@ class GangCaches:
         """What a plan reads, without the last refusal."""
         key, store = job.metadata.key, self.groups.store
         error = store.unreadable.get(key)
+        remains = error.remains if error else None
         return SeenGang(
-            group=store.get(key),
+            group=PodGroup(_child_metadata(remains.metadata)) if remains else store.get(key),
             unavailable=self._obstacle(),
             fault=error.fault if error else "",
             priorities=self._priorities(),
@@ -52,6 +55,8 @@ class GangCaches:
 
     async def look_live(self, client: Client, job: Unstructured) -> SeenGang:
         """As `look`, with the PodGroup read from the API server. Raises API errors."""
+        if self._obstacle():  # the read would show what no watch confirms, or be forbidden too
+            return self.look(job)
         name, namespace = job.metadata.name, job.metadata.namespace
         try:
             found = msgspec.convert(await client.get(self.groups.resource, name, namespace), PodGroup)
@@ -59,7 +64,7 @@ class GangCaches:
             found = None
         except msgspec.ValidationError as error:
             return SeenGang(fault=str(error))
-        return SeenGang(group=found, unavailable=self._obstacle(), priorities=self._priorities())
+        return SeenGang(group=found, priorities=self._priorities())
 
     def _obstacle(self) -> str:
         """Why PodGroups cannot be read; empty if they can."""
@@ -70,9 +75,15 @@ class GangCaches:
         return f"the operator has no permission to list and watch {resource}" if self.groups.forbidden else ""
 
     def _priorities(self) -> dict[str, int] | None:
-        if self.classes.forbidden:
+        """A cache that is no longer kept up to date will do, because PriorityClasses never change their value."""
+        if self.classes.forbidden and not len(self.classes.store):
             return None
         return {each.metadata.name: each.value for each in self.classes.store.list()}
+
+
+def _child_metadata(metadata: Metadata) -> ChildMetadata:
+    """As decoded from the object itself."""
+    return msgspec.convert(msgspec.to_builtins(metadata), ChildMetadata)
 
 
 def open_gang_caches(scheduler: GangScheduler, cache: Cache) -> GangCaches:
@@ -81,6 +92,14 @@ def open_gang_caches(scheduler: GangScheduler, cache: Cache) -> GangCaches:
     classes = cache.informer(PRIORITY_CLASSES, decode_priority_class)
     groups.may_be_forbidden = classes.may_be_forbidden = True
     return GangCaches(groups, classes)
+
+
+def waits_for_groups(job: Unstructured) -> bool:
+    """Whether the status of the job says that it waits until PodGroups can be read."""
+    status = job.raw.get("status")
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    first = conditions[0] if isinstance(conditions, list) and conditions else None
+    return isinstance(first, dict) and (first.get("type"), first.get("reason")) == (GANG_READY, UNAVAILABLE)
 
 
 def _relevant(group: PodGroup) -> object:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from trainop.controllers.apply import Applier
 from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.counters import JobMetrics
-from trainop.controllers.gang import GROUP_CHANGES, NoKeys, open_gang_caches
+from trainop.controllers.gang import GROUP_CHANGES, NoKeys, open_gang_caches, waits_for_groups
 from trainop.controllers.group_writer import GroupWriter
 from trainop.controllers.job_state import JobStates
 from trainop.controllers.observe import CHILD_INDICES, CHILD_SELECTOR, View, decode_pod, decode_service
@@ -192,5 +192,13 @@ def _watch_children(
     for companions in view.companions.values():
         watch(companions)
     if view.gang is not None:
-        watch(view.gang.groups, None, GROUP_CHANGES)
+        watch(view.gang.groups, ChildPace(), GROUP_CHANGES)
         controller.watch(view.gang.classes, NoKeys())
+        view.gang.groups.on_recovery(lambda: _enqueue_waiting(controller, view))
+
+
+def _enqueue_waiting(controller: Controller, view: View) -> None:
+    """Enqueues the jobs that wait until PodGroups can be read; there is no event of a PodGroup for them."""
+    for job in view.jobs.store.list():
+        if waits_for_groups(job):
+            controller.queue.add(job.metadata.key)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -73,8 +73,6 @@ class Informer(Generic[T]):
     may_be_forbidden = False
     """Set before `run`: it also counts as synced if the server refuses the first list for lack of permission, which is
     then retried."""
-    forbidden = False
-    """The first list was refused for lack of permission, and none has succeeded since."""
 
     def __init__(
         self,
@@ -107,6 +105,9 @@ class Informer(Generic[T]):
         self.store: Store[T] = (GuardedStore if guarded else Store)(indices, index_failed=self._count_failure)
         self._discovery = discovery or Discovery(client, self._clock)
         self._handlers: list[Handler[T]] = []
+        self._recovered: list[Callable[[], object]] = []
+        self._forbidden: set[Scope] = set()
+        self._was_unavailable = False
         self._served: bool | None = None
         self._synced = asyncio.Event()
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
@@ -137,6 +138,11 @@ class Informer(Generic[T]):
         for key in tuple(self.store.unreadable):
             self._call(handler, Change(key, None, None, final_state_unknown=True), initial=True)
 
+    def on_recovery(self, call: Callable[[], object]) -> None:
+        """Calls `call` whenever the store is complete again after the kind was not served, or forbidden. Reconciles
+        that wait for that, and not for an object, get no event otherwise."""
+        self._recovered.append(call)
+
     def covers(self, namespace: str) -> bool:
         """Whether the informer watches `namespace`, which is empty for cluster-scoped kinds."""
         return any(scope.covers(namespace) for scope in self._scopes)
@@ -157,6 +163,12 @@ class Informer(Generic[T]):
     def served(self) -> bool:
         """False only for an optional kind that, at the last check, the server did not serve."""
         return self._served is not False
+
+    @property
+    def forbidden(self) -> bool:
+        """Whether the last list or watch of a namespace was refused for lack of permission. The store then is empty or
+        no longer kept up to date."""
+        return bool(self._forbidden)
 
     async def wait_synced(self) -> None:
         """Waits until `synced`."""
@@ -187,7 +199,7 @@ class Informer(Generic[T]):
             if self.optional:
                 await self._wait_served()
             await self._reflect()
-            self._served = False
+            self._served, self._was_unavailable = False, True
             log.info("kind is no longer served", resource=str(self.resource))
             self._publish(self.store.prune(()), initial=False)
             self._synced.set()
@@ -216,6 +228,7 @@ class Informer(Generic[T]):
             if not self._synced.is_set():
                 log.warning("kind is not installed, waiting for it", resource=str(self.resource))
             self._synced.set()
+            self._was_unavailable = True
             await self._clock.sleep(wait)  # short at first: a starting server has not loaded its CRDs
             wait = min(2 * wait, DISCOVERY_INTERVAL)
 
@@ -245,17 +258,31 @@ class Informer(Generic[T]):
         self._publish(self.store.prune(keep, scope.covers), initial=False)
         self._metrics.stored(str(self.resource), len(self.store))
         self._unlisted -= 1
-        if self._unlisted <= 0:
-            self.forbidden = False
         if self._unlisted <= 0 and not self._synced.is_set():
             log.debug("informer synced", resource=str(self.resource), objects=len(self.store))
             self._synced.set()
+        self._permitted(scope)
 
-    def ended(self, cause: Cause) -> None:
-        if cause is Cause.FORBIDDEN and self._unlisted > 0:
-            self.forbidden = True
-            if self.may_be_forbidden:
-                self._synced.set()
+    def watching(self, scope: Scope) -> None:
+        self._permitted(scope)
+
+    def ended(self, cause: Cause, scope: Scope) -> None:
+        if cause is not Cause.FORBIDDEN:
+            return
+        self._forbidden.add(scope)
+        self._was_unavailable = True
+        if self.may_be_forbidden:
+            self._synced.set()
+
+    def _permitted(self, scope: Scope) -> None:
+        self._forbidden.discard(scope)
+        if not self._was_unavailable or self._forbidden or self._unlisted > 0:
+            return
+        self._was_unavailable = False
+        for call in self._recovered:
+            if error := attempt(lambda target: target(), call):
+                self._count_failure()
+                log.error("handler failed", resource=str(self.resource), exc_info=error)
 
     def _publish(self, changes: Sequence[Change[T]], initial: bool) -> None:
         for change in changes:

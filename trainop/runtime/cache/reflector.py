@@ -123,7 +123,7 @@ class Reflector(Generic[T]):
                 self._streams = state.streams
                 if isinstance(outcome, Ended):
                     self._count_restart(outcome, action)
-                    self._sink.ended(outcome.cause)
+                    self._sink.ended(outcome.cause, self._scope)
                     if outcome.cause in until:
                         self._in_outage = False
                         return
@@ -156,8 +156,7 @@ class Reflector(Generic[T]):
                     if await self._is_rewound(action.version):
                         await self._disconnect()
                         return Ended(Cause.REWOUND)
-                case Verb.READ:
-                    pass
+                    self._sink.watching(self._scope)
         except (ApiError, ConnectionError, TimeoutError) as error:
             await self._disconnect()  # a watch may be open although its version could not be confirmed
             self._log_failure(cause_of(error), str(error) or repr(error), action)

@@ -37,6 +37,10 @@ class Sink(Protocol[T_contra]):
         """A list is complete: within `scope`, only the objects in `keep` exist."""
         ...
 
-    def ended(self, cause: Cause) -> None:
-        """A list or watch has ended for this cause; the next one follows."""
+    def watching(self, scope: Scope) -> None:
+        """The server has accepted a watch of `scope`."""
+        ...
+
+    def ended(self, cause: Cause, scope: Scope) -> None:
+        """A list or watch of `scope` has ended for this cause; the next one follows."""
         ...
