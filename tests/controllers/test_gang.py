@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,12 +16,13 @@ from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.gang import PRIORITY_CLASSES, CrdCheck
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS, choose_scheduler
 from trainop.engine.seen import Options
+from trainop.runtime.cache.scope import Scope
 from trainop.runtime.cache.watcher import Cause
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.controller.reconcile import Result
 from trainop.runtime.errors import ApiError, DecodeError
 from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.resource import SERVICES, Resource
 
 VOLCANO = Options(gang=choose_scheduler("volcano"))
 PLUGINS = Options(gang=choose_scheduler("my-sched"))
@@ -157,6 +158,7 @@ async def test_no_pod_without_its_group(error: Exception) -> None:
     with contextlib.suppress(ApiError, TimeoutError):
         await shell.look()
     assert shell.pods() == []
+    assert "startTime" not in shell.job().get("status", {}), "the deadline does not run"
     assert shell.services() == WORKERS
     for _ in range(20):  # once the cause is gone, the job goes on
         await asyncio.sleep(100)
@@ -284,6 +286,107 @@ async def test_a_passing_failure_of_an_update_is_raised() -> None:
     assert group(shell)["spec"]["minMember"] == 1
 
 
+@virtual_time
+async def test_a_webhook_that_does_not_answer_is_one_event() -> None:
+    """It is no refusal: the job goes on soon after the webhook is back."""
+    shell = gang_shell()
+    text = 'failed calling webhook "mutatepodgroup.volcano.sh": connection refused'
+    shell.client.fail("create", PLUGIN_GROUPS, api_error(500, "InternalError", text), times=3)
+    for _ in range(3):
+        shell.show()
+        with pytest.raises(ApiError):
+            await shell.look()
+    assert shell.events.of("FailedCreatePodGroup") == [f"Error creating: {text}"]
+    await settle(shell)
+    assert shell.pods() == WORKERS
+
+
+@virtual_time
+async def test_a_job_in_a_terminating_namespace_waits_quietly() -> None:
+    shell = gang_shell()
+    causes = [{"reason": "NamespaceTerminating"}]
+    shell.client.fail("create", PLUGIN_GROUPS, api_error(403, "Forbidden", "being terminated", causes), times=9)
+    shell.client.fail("create", SERVICES, api_error(403, "Forbidden", "being terminated", causes), times=9)
+    shell.show()
+    result = await shell.look()
+    assert result.requeue_after is not None
+    assert shell.pods() == []
+    assert not shell.events
+
+
+# Disputes -------------------------------------------------------------------------------------------------------------
+
+
+async def play(shell: Shell, seconds: float, undo: Callable[[], object]) -> None:
+    """Run the job's passes for some time, each followed by another client."""
+    until = shell.clock.monotonic() + seconds
+    while shell.clock.monotonic() < until:
+        shell.show()
+        result = await shell.look()
+        undo()
+        await asyncio.sleep(min(result.requeue_after or 1, 0.2))
+
+
+def edit(shell: Shell, **fields: Any) -> None:
+    changed = group(shell) | {"spec": group(shell)["spec"] | fields}
+    if changed != group(shell):
+        shell.client.put(groups(shell), changed)
+
+
+@pytest.mark.parametrize("options", [VOLCANO, PLUGINS], ids=["volcano", "scheduler-plugins"])
+@virtual_time
+async def test_another_client_that_edits_the_group_starts_no_write_war(options: Options) -> None:
+    """Such as a second operator: each write of one is an event for the other."""
+    shell = await started(options)
+    before = len(shell.client.calls)
+    await play(shell, 3600, lambda: edit(shell, minMember=7))
+    written = [call.verb for call in shell.client.calls[before:] if call.verb not in ("get", "list")]
+    assert 10 <= len(written) <= 30
+    (message,) = shell.events.of("FailedUpdatePodGroup")
+    assert "another client keeps undoing this" in message
+    assert shell.pods() == WORKERS
+    await asyncio.sleep(400)
+    await settle(shell)
+    assert group(shell)["spec"]["minMember"] == 2, "the last word is ours"
+
+
+@virtual_time
+async def test_a_group_that_is_deleted_over_and_over() -> None:
+    shell = await started()
+    before = len(shell.client.calls)
+    await play(shell, 3600, lambda: shell.client.objects.pop((PLUGIN_GROUPS, KEY), None))
+    assert 10 <= [call.verb for call in shell.client.calls[before:]].count("create") <= 30
+    assert len(shell.events.of("FailedCreatePodGroup")) == 1
+    await asyncio.sleep(400)
+    await settle(shell)
+    assert group(shell)
+
+
+@virtual_time
+async def test_an_edit_of_the_job_is_no_dispute() -> None:
+    shell = await started()
+    for least in (1, 2, 1, 2, 1, 2):
+        change_policy(shell, minAvailable=least)
+        shell.show()
+        await shell.look()
+        shell.show()
+        await shell.look()
+        assert group(shell)["spec"]["minMember"] == least
+    assert shell.events.of("FailedUpdatePodGroup") == []
+
+
+@virtual_time
+async def test_a_dispute_is_forgotten_after_a_calm_time() -> None:
+    shell = await started()
+    for _ in range(10):
+        await asyncio.sleep(1000)
+        edit(shell, minMember=7)
+        shell.show()
+        await shell.look()
+        assert group(shell)["spec"]["minMember"] == 2
+    assert shell.events.of("FailedUpdatePodGroup") == []
+
+
 # Updates and take-over ------------------------------------------------------------------------------------------------
 
 
@@ -341,14 +444,101 @@ async def test_which_changes_of_a_group_enqueue_the_job() -> None:
         pass
     set_phase(shell, "Running")
     shell.show(VOLCANO_GROUPS)
+    await asyncio.sleep(1)
     assert await shell.woken()
     set_phase(shell, "Running", running=1)
     shell.show(VOLCANO_GROUPS)
+    await asyncio.sleep(1)
     assert not await shell.woken()
     owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "x", "controller": True}
     shell.client.put(VOLCANO_GROUPS, {"metadata": {"name": "other", "namespace": "ns", "ownerReferences": [owner]}})
     shell.show(VOLCANO_GROUPS)
+    await asyncio.sleep(1)
     assert not await shell.woken()
+
+
+@virtual_time
+async def test_a_phase_that_flaps_enqueues_the_job_at_most_five_times_a_second() -> None:
+    shell = await started(VOLCANO)
+    while await shell.woken():
+        pass
+    passes = 0
+    for number in range(1000):
+        set_phase(shell, "Pending" if number % 2 else "Inqueue")
+        shell.show(VOLCANO_GROUPS)
+        await asyncio.sleep(0.01)
+        passes += await shell.woken()
+    assert 10 <= passes <= 51
+    written = len(writes(shell))
+    await settle(shell)
+    assert len(writes(shell)) == written
+
+
+@virtual_time
+async def test_ten_thousand_foreign_groups_enqueue_nothing() -> None:
+    shell = await started(VOLCANO)
+    while await shell.woken():
+        pass
+    informer, decode = shell._cache_of(VOLCANO_GROUPS)
+    for number in range(20_000):
+        metadata: Json = {"name": f"g{number % 10_000}", "namespace": "ns", "uid": "u", "resourceVersion": f"{number}"}
+        if number % 2:
+            owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "x"}
+            metadata["ownerReferences"] = [owner | {"controller": True}]
+        raw = {"metadata": metadata, "status": {"phase": "Pending" if number < 10_000 else "Running"}}
+        informer.put(decode(msgspec.json.encode(raw)), listing=True, initial=number < 10_000)
+    await asyncio.sleep(1)
+    assert not await shell.woken()
+
+
+@virtual_time
+async def test_a_watch_that_is_forbidden_later_holds_up_new_pods_only() -> None:
+    shell = await started()
+    await run_pods(shell)
+    assert shell.view.gang is not None
+    groups = shell.view.gang.groups
+    groups.listed(set(groups.store.keys()), Scope())
+    groups.ended(Cause.FORBIDDEN, Scope())
+    await settle(shell)
+    assert shell.conditions() == [("GangReady", "False"), ("Created", "True"), ("Running", "True")]
+    while await shell.woken():
+        pass
+    groups.watching(Scope())
+    assert await shell.woken()
+    await settle(shell)
+    assert shell.conditions() == [("Created", "True"), ("Running", "True")]
+    groups.ended(Cause.FORBIDDEN, Scope())
+    await finish(shell)
+    assert shell.conditions()[-1] == ("Succeeded", "True")
+    assert (PLUGIN_GROUPS, KEY) not in shell.client.objects
+
+
+@pytest.mark.parametrize("status", [None, 7, {"conditions": 7}, {"conditions": []}, {"conditions": [7]}])
+@virtual_time
+async def test_a_garbled_status_waits_for_nothing(status: Any) -> None:
+    shell = gang_shell()
+    shell.client.put(JOBS, shell.job() | {"status": status})
+    shell.show()
+    while await shell.woken():
+        pass
+    informer: Any = shell.view.gang.groups if shell.view.gang else None
+    informer._was_unavailable = True
+    informer.listed((), Scope())
+    assert not await shell.woken()
+
+
+@virtual_time
+async def test_late_loss_of_the_permission_for_priority_classes_changes_nothing() -> None:
+    shell = gang_shell()
+    template = shell.job()["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    template["priorityClassName"] = "high"
+    shell.client.put(PRIORITY_CLASSES, {"metadata": {"name": "high", "namespace": ""}, "value": 1000})
+    await settle(shell)
+    assert shell.view.gang is not None
+    shell.view.gang.classes.ended(Cause.FORBIDDEN, Scope())
+    job = shell.view.job(KEY)
+    assert job is not None
+    assert shell.view.gang.look(job).priorities == {"high": 1000}
 
 
 @virtual_time
@@ -371,7 +561,7 @@ async def test_without_permission_to_read_priority_classes_all_count_as_zero() -
     shell = gang_shell()
     assert shell.view.gang is not None
     classes = shell.view.gang.classes
-    classes.ended(Cause.FORBIDDEN)
+    classes.ended(Cause.FORBIDDEN, Scope())
     assert classes.synced
     template = shell.job()["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     template["priorityClassName"] = "high"
@@ -389,7 +579,7 @@ async def test_jobs_wait_while_groups_cannot_be_read(cause: str) -> None:
     assert shell.view.gang is not None
     informer: Any = shell.view.gang.groups
     if cause == "forbidden":
-        informer.ended(Cause.FORBIDDEN)
+        informer.ended(Cause.FORBIDDEN, Scope())
         words = "the operator has no permission to list and watch podgroups.scheduling.x-k8s.io"
     else:
         informer._served = False
@@ -401,7 +591,11 @@ async def test_jobs_wait_while_groups_cannot_be_read(cause: str) -> None:
     assert condition is not None
     assert condition["message"] == f"Pods wait for their PodGroup: {words}"
     assert shell.client.names("create", PLUGIN_GROUPS) == []
-    informer.forbidden, informer._served = False, True
+    while await shell.woken():
+        pass
+    informer._served = informer._was_unavailable = True
+    informer.listed((), Scope())
+    assert await shell.woken()
     await settle(shell)
     assert shell.pods() == WORKERS
     assert refusal(shell) is None
@@ -411,7 +605,8 @@ async def test_jobs_wait_while_groups_cannot_be_read(cause: str) -> None:
 async def test_a_group_that_cannot_be_decoded_holds_up_the_pods() -> None:
     shell = gang_shell()
     informer, decode = shell._cache_of(PLUGIN_GROUPS)
-    raw = {"metadata": {"name": "j", "namespace": "ns", "uid": "u", "resourceVersion": "1"}, "spec": 7}
+    metadata = {"name": "j", "namespace": "ns", "uid": "u", "resourceVersion": "1", "ownerReferences": [OWNER]}
+    raw = {"metadata": metadata, "spec": {"minMember": "two"}}
     with pytest.raises(DecodeError) as caught:
         ObjectDecoder(PLUGIN_GROUPS, decode)(msgspec.json.encode(raw))
     informer.reject(KEY, caught.value, listing=False)

@@ -162,8 +162,9 @@ def test_scheduler_plugins():
     assert pod["spec"]["schedulerName"] == "my-sched"
     assert pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "j"
     assert "annotations" not in pod["metadata"]
-    assert "startTime" in world.status
+    assert "startTime" not in world.status, "the PodGroup could have been refused"
     assert world.step().actions == ()
+    assert "startTime" in world.status
 
 
 def test_the_fields_of_the_policy():
@@ -541,6 +542,28 @@ def test_a_group_that_cannot_be_read_holds_up_the_pods():
     condition = gang_ready(world)
     assert condition is not None
     assert condition["reason"] == "PodGroupUnreadable"
+
+
+@pytest.mark.parametrize(
+    ("group", "reason"),
+    [
+        ({}, "PodGroupUnreadable"),
+        ({"ownerReferences": [owner_reference("kubeflow.org/v1", "PyTorchJob", "j", UID)]}, "PodGroupUnreadable"),
+        ({"ownerReferences": []}, "PodGroupNameTaken"),
+    ],
+    ids=["nothing readable", "ours", "theirs"],
+)
+def test_a_group_with_readable_metadata_has_an_owner(group: Json, reason: str):
+    world = gang_world()
+    world.group = {"metadata": {"name": "j", "uid": "x", **group}} if group else None
+    world.gang = SeenGang(fault="spec: wrong")
+    world.step()
+    condition = gang_ready(world)
+    assert condition is not None
+    assert condition["reason"] == reason
+    world.spec["runPolicy"]["suspend"] = True
+    made = world.step()
+    assert group_actions(made) == (["DeleteGroup"] if group.get("ownerReferences") else [])
 
 
 @BOTH

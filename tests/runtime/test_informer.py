@@ -631,7 +631,11 @@ async def test_recovery_is_reported_when_the_store_is_complete():
 async def test_a_failing_recovery_call_does_not_affect_others(caplog: pytest.LogCaptureFixture):
     scene = Scene(refusal(403), watch(added("a", 1), bookmark(5, end=True), HANG))
     calls: list[str] = []
-    scene.informer.on_recovery(lambda: int("none"))
+
+    def fail() -> None:
+        raise ValueError("none")
+
+    scene.informer.on_recovery(fail)
     scene.informer.on_recovery(lambda: calls.append("second"))
     async with scene.running():
         await scene.informer.wait_synced()

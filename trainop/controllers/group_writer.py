@@ -11,7 +11,7 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from trainop.controllers.api_errors import CreateFailure, classify
-from trainop.controllers.job_state import JobStates, RefusedGroup
+from trainop.controllers.job_state import GroupWrite, JobStates, RefusedGroup
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.refused_children import FIRST_RETRY, MAX_RETRY, edition_of
 from trainop.controllers.report import Reporter
@@ -22,13 +22,28 @@ from trainop.runtime.client.decoding import read_object
 from trainop.runtime.clock import Clock
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.controller.ratelimit import exponential_delay
-from trainop.runtime.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from trainop.runtime.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
 from trainop.runtime.objects.metadata import Key, Unstructured
 
 RETRY = 1.0
 """Seconds until the next attempt if the PodGroup has changed; its event usually triggers an earlier pass."""
 RETRY_WITHOUT_EVENT = 10.0
 """Seconds until the next attempt if the name is taken, or PodGroups are not served any more."""
+
+MAX_REPEAT = 300.0
+"""Limit of the seconds between two writes of a PodGroup whose job has not changed: each of them has been undone by
+another client, such as a second operator or a user's script."""
+CALM = 900.0
+"""Seconds without such a write after which the back-off starts again."""
+DISPUTED = 3
+"""Repeated writes from which there is a Warning."""
 
 _API_FAILURES = (ApiError, ConnectionError, TimeoutError)
 
@@ -67,11 +82,35 @@ class GroupWriter:
         """Carries out one action. API and connection errors are part of the outcome and not raised."""
         match action:
             case CreateGroup():
-                outcome.pods_wait = not await self._create(job, action, outcome)
-            case UpdateGroup():
+                outcome.pods_wait = self._is_held(job, outcome) or not await self._create(job, action, outcome)
+            case UpdateGroup() if not self._is_held(job, outcome):
                 await self._update(job, action, outcome)
             case DeleteGroup():
                 await self._delete(job, action, outcome)
+
+    def _is_held(self, job: Unstructured, outcome: Outcome) -> bool:
+        """Whether the PodGroup has to wait, because another client has just undone the last write for this spec."""
+        last = self._states.ensure(job.metadata.uid).group_write
+        wait = last.until - self._clock.monotonic() if last else 0.0
+        if last is None or wait <= 0 or last.edition != edition_of(job.metadata):
+            return False
+        outcome.wait(wait)
+        return True
+
+    def _record_write(self, job: Unstructured, action: CreateGroup | UpdateGroup) -> None:
+        """Ends the back-off after refusals, and counts writes that repeat an earlier one for the same spec."""
+        state, now, edition = self._states.ensure(job.metadata.uid), self._clock.monotonic(), edition_of(job.metadata)
+        state.refused_group = None
+        last = state.group_write
+        repeated = last is not None and last.edition == edition and now - last.until < CALM
+        repeats = last.repeats + 1 if last is not None and repeated else 0
+        wait = exponential_delay(self._rng, repeats, base=RETRY, cap=MAX_REPEAT)
+        state.group_write = GroupWrite(edition, now + wait, repeats)
+        if repeats >= DISPUTED:
+            verb = "Create" if isinstance(action, CreateGroup) else "Update"
+            text = "another client keeps undoing this, so it is repeated less often, in the end every five minutes"
+            event = Event("Warning", f"Failed{verb}{action.resource.kind}", f"Error writing {action.name}: {text}")
+            self._report.notices(job, [Notice("disputed group", event)])
 
     async def _create(self, job: Unstructured, action: CreateGroup, outcome: Outcome) -> bool:
         """Returns whether the PodGroup exists now."""
@@ -83,7 +122,7 @@ class GroupWriter:
                 action.resource, action.manifest, namespace=key.namespace, metadata_only=True
             )
             uid = str(answer["metadata"]["uid"])
-            self._states.ensure(owner).refused_group = None
+            self._record_write(job, action)
             self._report.metrics.pod_groups_created.inc()
         except AlreadyExistsError:
             uid = await self._uid_if_ours(job, action, outcome)
@@ -118,7 +157,7 @@ class GroupWriter:
         body = {"metadata": {"resourceVersion": action.version}, "spec": action.changes}
         try:
             await self._client.patch(action.resource, action.name, job.metadata.namespace, body, metadata_only=True)
-            self._states.ensure(job.metadata.uid).refused_group = None
+            self._record_write(job, action)
         except (ConflictError, NotFoundError):  # the observed PodGroup was changed, replaced or deleted
             outcome.wait(RETRY)
         except _API_FAILURES as error:
@@ -128,6 +167,14 @@ class GroupWriter:
         self, job: Unstructured, action: CreateGroup | UpdateGroup, error: Exception, outcome: Outcome
     ) -> None:
         """A refusal is remembered, so that the next plan shows it; any other failure is retried with back-off."""
+        verb, word = ("Create", "creating") if isinstance(action, CreateGroup) else ("Update", "updating")
+        if isinstance(error, ApiError) and error.namespace_terminating:
+            outcome.wait(RETRY_WITHOUT_EVENT)  # the job is about to be deleted too
+            return
+        if isinstance(error, ApiError) and not isinstance(error, TooManyRequestsError | UnauthorizedError):
+            # Also a failure that may pass at once: an admission webhook that does not answer may be down for long.
+            event = Event("Warning", f"Failed{verb}{action.resource.kind}", f"Error {word}: {error}")
+            self._report.notices(job, [Notice(f"{verb} group", event)])
         if not _is_refused(error):
             outcome.errors.append(error)
             return
@@ -136,9 +183,6 @@ class GroupWriter:
         wait = exponential_delay(self._rng, failures, base=FIRST_RETRY, cap=MAX_RETRY)
         until = self._clock.monotonic() + wait
         state.refused_group = RefusedGroup(edition_of(job.metadata), str(error), until, failures + 1)
-        verb, word = ("Create", "creating") if isinstance(action, CreateGroup) else ("Update", "updating")
-        event = Event("Warning", f"Failed{verb}{action.resource.kind}", f"Error {word}: {error}")
-        self._report.notices(job, [Notice(f"{verb} group", event)])
         outcome.wait(0.0)
 
     async def _delete(self, job: Unstructured, action: DeleteGroup, outcome: Outcome) -> None:
@@ -169,4 +213,4 @@ def _is_refused(error: Exception) -> bool:
     administrator has to grant."""
     if classify(error) in (CreateFailure.REFUSED, CreateFailure.QUOTA):
         return True
-    return isinstance(error, ApiError) and error.code == HTTPStatus.FORBIDDEN and not error.namespace_terminating
+    return isinstance(error, ApiError) and error.code == HTTPStatus.FORBIDDEN

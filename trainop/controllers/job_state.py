@@ -76,6 +76,18 @@ class RefusedGroup:
     """Consecutive refusals."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupWrite:
+    """The last successful write of the job's PodGroup (`GroupWriter`)."""
+
+    edition: int
+    """Identifies the spec and annotations of the job at the time."""
+    until: float
+    """When the PodGroup of the same edition may be written again, monotonic seconds."""
+    repeats: int
+    """Consecutive writes for one edition. Each of them was undone by another client."""
+
+
 @dataclass(slots=True)
 class JobState:
     """What the controller remembers of one job. Unused parts are None, so that an idle job costs little memory."""
@@ -84,6 +96,7 @@ class JobState:
     refused_creates: RefusedCreates | None = None
     refused_status: RefusedStatus | None = None
     refused_group: RefusedGroup | None = None
+    group_write: GroupWrite | None = None
     notices: OrderedDict[str, str] | None = None
     """The last message per notice identity, least recently used first (`Reporter`)."""
     deleting: set[str] | None = None

@@ -208,16 +208,14 @@ def examine(gang: Gang, seen: SeenGang) -> Verdict:
     group = seen.group
     if seen.unavailable:
         return closed._replace(problem=Problem(UNAVAILABLE, f"Pods wait for their PodGroup: {seen.unavailable}"))
+    if group is not None and not is_owned(group, gang.owner["uid"]):
+        return closed if _is_being_removed(gang, group) else _taken(gang)
+    if group is not None and group.metadata.terminating:
+        return closed
     if seen.fault:
         message = f"PodGroup {gang.name} cannot be read: {seen.fault}"
         return closed._replace(problem=Problem(UNREADABLE, message), requeue_after=NAME_TAKEN_REQUEUE)
-    if group is None:
-        return _create(gang, seen)
-    if not is_owned(group, gang.owner["uid"]):
-        return closed if _is_being_removed(gang, group) else _taken(gang)
-    if group.metadata.terminating:
-        return closed
-    return _continue(gang, seen, group)
+    return _create(gang, seen) if group is None else _continue(gang, seen, group)
 
 
 def is_owned(group: PodGroup, uid: str) -> bool:

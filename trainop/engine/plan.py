@@ -264,7 +264,7 @@ def _advance(builder: PlanBuilder) -> Plan:
     """Decides by the assessment: success, limit, failure, or restarts and scaling."""
     framework, job, status = builder.framework, builder.job, builder.status
     gang = GangStep(builder)
-    if status.start_time is None and (gang.open or builder.has_pods):  # the deadline does not run in a queue
+    if status.start_time is None and (gang.formed or builder.has_pods):  # the deadline does not run in a queue
         status.start()
     resumed = RESTARTS in builder.annotations
     found = assess_job(framework, job, builder.children, builder.seen, status, resumed=resumed)

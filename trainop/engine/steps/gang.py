@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainop.engine.actions import DeleteGroup
+from trainop.engine.actions import CreateGroup, DeleteGroup
 from trainop.engine.fields import Fields, sentence
 from trainop.engine.framework import selector
 from trainop.engine.gang import (
@@ -38,6 +38,11 @@ class GangStep:
     def open(self) -> bool:
         """Whether pods may be created."""
         return self._verdict.open
+
+    @property
+    def formed(self) -> bool:
+        """Whether pods may be created and their PodGroup exists. A PodGroup that this plan creates may be refused."""
+        return self._verdict.open and not isinstance(self._verdict.action, CreateGroup)
 
     def form(self, *, complete: bool) -> None:
         """Creates or updates the PodGroup, and shows what the job waits for. `complete`: no pod is missing. Only for a

@@ -105,7 +105,7 @@ class Informer(Generic[T]):
         self.store: Store[T] = (GuardedStore if guarded else Store)(indices, index_failed=self._count_failure)
         self._discovery = discovery or Discovery(client, self._clock)
         self._handlers: list[Handler[T]] = []
-        self._recovered: list[Callable[[], object]] = []
+        self._recovered: list[Callable[[], None]] = []
         self._forbidden: set[Scope] = set()
         self._was_unavailable = False
         self._served: bool | None = None
@@ -138,7 +138,7 @@ class Informer(Generic[T]):
         for key in tuple(self.store.unreadable):
             self._call(handler, Change(key, None, None, final_state_unknown=True), initial=True)
 
-    def on_recovery(self, call: Callable[[], object]) -> None:
+    def on_recovery(self, call: Callable[[], None]) -> None:
         """Calls `call` whenever the store is complete again after the kind was not served, or forbidden. Reconciles
         that wait for that, and not for an object, get no event otherwise."""
         self._recovered.append(call)
