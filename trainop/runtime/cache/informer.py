@@ -73,6 +73,8 @@ class Informer(Generic[T]):
     may_be_forbidden = False
     """Set before `run`: it also counts as synced if the server refuses the first list for lack of permission, which is
     then retried."""
+    _served: bool | None = None
+    _was_unavailable = False
 
     def __init__(
         self,
@@ -107,8 +109,6 @@ class Informer(Generic[T]):
         self._handlers: list[Handler[T]] = []
         self._recovered: list[Callable[[], None]] = []
         self._forbidden: set[Scope] = set()
-        self._was_unavailable = False
-        self._served: bool | None = None
         self._synced = asyncio.Event()
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
         self._scopes = scopes_of(resource, namespaces, label_selector, field_selector)
