@@ -66,8 +66,9 @@ def need_program(name: str) -> str:
 
 
 def need_monitoring(name: str) -> str:
-    """The path of `prometheus` or `promtool`."""
+    """The path of `prometheus` or `promtool`. Without them the test is skipped in CI, too: they come from Debian's
+    archive, which not every machine reaches."""
     try:
         return str(find(name))
     except MonitoringError as error:
-        lack(str(error))
+        pytest.skip(str(error))
