@@ -14,6 +14,7 @@ import yaml
 import trainop.runtime
 from trainop.cli import cli
 from trainop.controllers.counters import JobMetrics
+from trainop.mpi_settings import MPI_FLAGS
 from trainop.settings import FLAGS
 
 ROOT = Path(__file__).parent.parent
@@ -27,8 +28,9 @@ def recorded(table: str) -> dict[str, Any]:
 
 def test_commands_and_flags() -> None:
     context = click.Context(cli)
-    options: dict[str, list[str]] = {"operator": sorted(flag.name for flag in FLAGS)}
-    for name in set(cli.list_commands(context)) - {"operator"}:
+    flags = {"operator": FLAGS, "mpi-operator": MPI_FLAGS}
+    options: dict[str, list[str]] = {name: sorted(flag.name for flag in found) for name, found in flags.items()}
+    for name in set(cli.list_commands(context)) - flags.keys():
         command = cli.get_command(context, name)
         assert command
         options[name] = sorted(option.removeprefix("--") for each in command.params for option in each.opts)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from trainop import __version__, extras
 from trainop.errors import TrainopError, UsageError
-from trainop.flags import HelpRequested, usage
-from trainop.settings import FLAGS, read_settings
+from trainop.flags import Flag, HelpRequested, usage
+from trainop.settings import FLAGS, Settings, read_settings
+
+ReadSettings = Callable[[Sequence[str], Mapping[str, str]], tuple[Settings, tuple[str, ...]]]
 
 LAZY = {
     "run": ("trainop.run.commands", "run_command", "Run jobs from manifests on an embedded cluster and follow them."),
@@ -70,15 +72,34 @@ def operator(args: Sequence[str]) -> None:
     sys.exit(run_operator(args, "trainop operator"))
 
 
-def run_operator(args: Sequence[str], program: str) -> int:
+@cli.command("mpi-operator", cls=_GoCommand, short_help="Run the operator for MPIJobs (flags of mpi-operator).")
+def mpi_operator(args: Sequence[str]) -> None:
+    """Run the operator for MPIJobs alone until SIGTERM or SIGINT."""
+    sys.exit(run_mpi_operator(args, "trainop mpi-operator"))
+
+
+def run_mpi_operator(args: Sequence[str], program: str) -> int:
+    """As `run_operator`, with the flags of mpi-operator."""
+    from trainop.mpi_settings import MPI_FLAGS, VersionRequested, read_mpi_settings  # noqa: PLC0415  # as LAZY
+
+    try:
+        return run_operator(args, program, MPI_FLAGS, read_mpi_settings)
+    except VersionRequested:
+        click.echo(f"API Version: v2\nVersion: {__version__}\nGit SHA:\nBuilt:\nGo Version:\nGo OS/Arch:")
+        return 0
+
+
+def run_operator(
+    args: Sequence[str], program: str, flags: Sequence[Flag] = FLAGS, read: ReadSettings = read_settings
+) -> int:
     """Runs the operator with Go flags and returns its exit code. Raises `TrainopError` if it cannot start."""
     try:
-        settings, rest = read_settings(args, os.environ)
+        settings, rest = read(args, os.environ)
     except HelpRequested:
-        click.echo(usage(program, FLAGS), err=True)
+        click.echo(usage(program, flags), err=True)
         return 0
     except UsageError as error:
-        click.echo(f"{error}\n{usage(program, FLAGS)}", err=True)
+        click.echo(f"{error}\n{usage(program, flags)}", err=True)
         return error.exit_code
     if rest:  # training-operator ignores them silently; a user who wrote `--leader-elect true` should be warned
         click.echo(f"ignored, because they follow a non-flag argument: {' '.join(rest)}", err=True)
@@ -101,10 +122,14 @@ def manager() -> None:
 
 
 def main() -> None:
-    """The entry point of `trainop`. If the program is named `manager`, it runs the operator directly."""
-    if Path(sys.argv[0]).name == "manager":
+    """The entry point of `trainop`. If the program is named `manager` or `mpi-operator`, it runs the operator
+    directly."""
+    program = Path(sys.argv[0]).name
+    if program == "manager":
         manager()
     try:
+        if program == "mpi-operator":
+            sys.exit(run_mpi_operator(sys.argv[1:], sys.argv[0]))
         cli.main(prog_name="trainop")
     except TrainopError as error:
         _exit_with("trainop", error)

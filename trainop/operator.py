@@ -40,6 +40,7 @@ from trainop.logs import configure_logs
 from trainop.runtime.cache.cache import Cache
 from trainop.runtime.client.auth import ConfigError, load_config
 from trainop.runtime.client.client import Client
+from trainop.runtime.client.discovery import Discovery
 from trainop.runtime.client.http import HttpTransport
 from trainop.runtime.client.identity import CredentialsCheck
 from trainop.runtime.client.permissions import MissingPermissions, Permission
@@ -319,11 +320,24 @@ async def _serve(settings: Settings, transport: HttpTransport, metrics: JobMetri
     manager = build(settings, transport, host=transport.host, metrics=metrics)
     manager.add(StallWatch(), "stall watch")
     probe_client = _Client(transport, host=transport.host, metrics=metrics, urgent=True)
+    await _require_served(settings.required, probe_client)
     manager.ready.add("credentials", CredentialsCheck(probe_client, transport.refused).check)
     try:
         return await manager.run()
     finally:
         await transport.close()
+
+
+async def _require_served(required: Sequence[Resource], client: Client) -> None:
+    """Raises `StartError` if the API server serves none of the resources. Other failures are only logged."""
+    discovery = Discovery(client, SystemClock())
+    try:
+        served = [await discovery.serves(resource) for resource in required]
+    except (ConnectionError, TimeoutError) as error:
+        log.warning("discovery failed", error=str(error))
+        return
+    if required and not any(served):
+        raise StartError(f"the CRD {required[0]} does not exist")
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -27,6 +27,7 @@ from trainop.flags import (
     parse_positive,
 )
 from trainop.runtime.objects.metadata import ObjectReference
+from trainop.runtime.objects.resource import Resource
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 TRAINING_LEASE = "1ca428e5.training-operator.kubeflow.org"
@@ -66,6 +67,8 @@ class Settings:
     leader_retry_period: float = 2.0
     schemes: tuple[str, ...] = ()
     """Enabled kinds, as given; empty means all."""
+    required: tuple[Resource, ...] = ()
+    """The operator does not start if the API server serves none of these; empty: it starts without CRDs."""
     namespace: str = ""
     """The namespace to watch; empty means all."""
     controller_threads: int = 8
