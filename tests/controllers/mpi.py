@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -109,10 +109,14 @@ class MpiStage:
 
 
 @asynccontextmanager
-async def operated(options: Options | None = None) -> AsyncIterator[MpiStage]:
-    """An operator with both transports, and our CRD."""
+async def operated(
+    options: Options | None = None, *, before: Callable[[MpiStage], Awaitable[None]] | None = None
+) -> AsyncIterator[MpiStage]:
+    """An operator with both transports, and our CRD. `before` runs before the operator starts."""
     async with stage(crds=False, run=False) as here:
         await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, mpi_crd())
+        if before is not None:
+            await before(MpiStage(here))
         client = Client(here.transport, clock=here.clock)
         rng, metrics = random.Random(1), JobMetrics()
         cache = Cache(client, clock=here.clock, rng=rng, guarded=True)

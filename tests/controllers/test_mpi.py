@@ -1,0 +1,100 @@
+"""MPIJobs under both controllers, on the embedded API server and in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controllers.mpi import MpiStage, mpi_job, operated
+from tests.runtime.virtual_time import virtual_time
+from trainop.engine.framework import JOB_NAME
+from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1, MPI_V2, TRANSPORT
+from trainop.runtime import PODS, Json
+from trainop.runtime.objects.metadata import owner_reference
+from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS, SERVICES, Resource
+
+
+@virtual_time
+async def test_a_job_with_transport_ssh_runs_through_with_few_writes() -> None:
+    async with operated() as here:
+        await here.submit(mpi_job(20))
+        workers = [f"foo-worker-{index}" for index in range(20)]
+        assert await here.names(PODS) == sorted(workers)
+        await here.launch()
+        await here.run(*workers)
+        assert await here.conditions() == [("Created", "True"), ("Running", "True")]
+        written = [each for each in here.writes if "/events" not in each]
+        assert len(written) <= 20 + 9  # annotation, Service, ConfigMap twice, Secret, Job, three statuses
+        await here.end_launcher()
+        assert (await here.conditions())[-1] == ("Succeeded", "True")
+
+
+@virtual_time
+async def test_a_job_with_transport_exec_runs_through() -> None:
+    async with operated() as here:
+        await here.submit(mpi_job(version=MPI_V1))
+        pods = ["foo-launcher", "foo-worker-0", "foo-worker-1"]
+        assert await here.names(PODS) == pods
+        assert await here.names(LAUNCHER_JOBS) == []
+        await here.run(*pods)
+        await here.stage.set_status("foo-launcher", {"phase": "Succeeded"})
+        await here.settle()
+        assert (await here.conditions())[-1] == ("Succeeded", "True")
+        events = await here.stage.events("MPIJobSucceeded")
+        assert [each["involvedObject"]["apiVersion"] for each in events] == ["kubeflow.org/v1"]
+
+
+async def _leave_as_mpi_operator(here: MpiStage) -> None:
+    """A running job as mpi-operator leaves it: only the pods have the labels of our caches."""
+    job = await here.client.create(MPI_V2, mpi_job(1), namespace="ns")
+    status = {"conditions": [{"type": "Created", "status": "True", "reason": "MPIJobCreated", "message": ""}]}
+    await here.client.patch(MPI_V2, "foo", "ns", {"status": status}, subresource="status")
+    owner = owner_reference("kubeflow.org/v2beta1", "MPIJob", "foo", job["metadata"]["uid"])
+
+    async def leave(resource: Resource, name: str, labels: dict[str, str], **content: Any) -> None:
+        metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **content}
+        await here.client.create(resource, body, namespace="ns")
+
+    app = {"app": "foo"}
+    container = {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}
+    prefix = "training.kubeflow.org/"
+    labels = {f"{prefix}operator-name": "mpi-operator", f"{prefix}job-name": "foo", f"{prefix}job-role": "worker"}
+    await leave(SERVICES, "foo", app, spec={"clusterIP": "None"})
+    await leave(CONFIG_MAPS, "foo-config", app, data={"hostfile": "old\n"})
+    await leave(SECRETS, "foo-ssh", app, data={"ssh-privatekey": "a2V5", "ssh-publickey": "a2V5"})
+    await leave(PODS, "foo-worker-0", labels | {f"{prefix}replica-index": "1"}, spec=container)
+    template = {"metadata": {"labels": labels | {f"{prefix}job-role": "launcher"}}, "spec": container}
+    await leave(LAUNCHER_JOBS, "foo-launcher", app, spec={"template": template})
+
+
+@virtual_time
+async def test_a_running_job_of_mpi_operator_is_continued() -> None:
+    async with operated(before=_leave_as_mpi_operator) as here:
+        before = {name: (await here.get(PODS, name))["metadata"]["uid"] for name in await here.names(PODS)}
+        launcher = (await here.get(LAUNCHER_JOBS, "foo-launcher"))["metadata"]["uid"]
+        await here.settle(10)
+        assert (await here.job())["metadata"]["annotations"][TRANSPORT] == "ssh"
+        after = {name: (await here.get(PODS, name))["metadata"]["uid"] for name in await here.names(PODS)}
+        assert after == before
+        found = (await here.get(LAUNCHER_JOBS, "foo-launcher"))["metadata"]
+        assert (found["uid"], found["labels"][JOB_NAME]) == (launcher, "foo")
+        assert (await here.get(SECRETS, "foo-ssh"))["data"]["ssh-privatekey"] == "a2V5"
+        assert "foo-worker-0.foo.ns.svc" in (await here.get(CONFIG_MAPS, "foo-config"))["data"]["hostfile"]
+        await here.end_launcher()
+        assert (await here.conditions())[-1] == ("Succeeded", "True")
+
+
+@pytest.mark.case("mpi-v2beta1-11", "e")
+@virtual_time
+async def test_a_key_that_was_removed_is_made_anew_with_the_next_pod() -> None:
+    async with operated() as here:
+        await here.submit(mpi_job(1))
+        before: Json = (await here.get(SECRETS, "foo-ssh"))["data"]
+        await here.client.patch(SECRETS, "foo-ssh", "ns", {"data": {"ssh-publickey": None}})
+        await here.client.delete(PODS, "foo-worker-0", "ns", grace_seconds=0)
+        await here.settle(10)
+        after: Json = (await here.get(SECRETS, "foo-ssh"))["data"]
+        assert after.keys() == before.keys()
+        assert all(after[name] != before[name] for name in before)
