@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from tests.controllers.mpi import only_version
 from tests.controllers.test_shell_operator import stage
 from tests.runtime.virtual_time import virtual_time
 from trainop.cli import cli
 from trainop.errors import StartError, UsageError
 from trainop.kinds.mpi.crd import mpi_crd
 from trainop.mpi_settings import read_mpi_settings
-from trainop.operator import _require_served
+from trainop.operator import _adapt_to_crds
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
 from trainop.settings import Settings
 
@@ -53,14 +54,20 @@ def test_verbosity():
 
 @virtual_time
 async def test_the_crd_must_be_there() -> None:
-    required = read().required
     async with stage(crds=False, run=False) as here:
         with pytest.raises(StartError, match="mpijobs") as caught:
-            await _require_served(required, here.client)
+            await _adapt_to_crds(read(), here.client)
         assert caught.value.exit_code == 1
+        assert await _adapt_to_crds(Settings(), here.client) == Settings()
         await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, mpi_crd())
-        await _require_served(required, here.client)
-        await _require_served((), here.client)
+        assert (await _adapt_to_crds(read(), here.client)).options.mpi_version == "v1"
+
+
+@virtual_time
+async def test_the_crd_of_mpi_operator_has_one_version() -> None:
+    async with stage(crds=False, run=False) as here:
+        await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, only_version("v2beta1"))
+        assert (await _adapt_to_crds(read(), here.client)).options.mpi_version == "v2beta1"
 
 
 def test_a_master_is_refused():

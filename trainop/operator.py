@@ -13,6 +13,7 @@ import random
 import secrets
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from trainop.errors import StartError, UnknownSchemeError
 from trainop.kinds.jax import JAX
 from trainop.kinds.mpi.crd import mpi_crd
 from trainop.kinds.mpi.kinds import mpi_kinds
+from trainop.kinds.mpi.transport import MPI_V1, MPI_V2
 from trainop.kinds.mxnet import MXNET
 from trainop.kinds.paddle import PADDLE
 from trainop.kinds.pytorch import PYTORCH
@@ -317,10 +319,10 @@ def _tune_garbage_collector() -> None:
 
 
 async def _serve(settings: Settings, transport: HttpTransport, metrics: JobMetrics) -> int:
+    probe_client = _Client(transport, host=transport.host, metrics=metrics, urgent=True)
+    settings = await _adapt_to_crds(settings, probe_client)
     manager = build(settings, transport, host=transport.host, metrics=metrics)
     manager.add(StallWatch(), "stall watch")
-    probe_client = _Client(transport, host=transport.host, metrics=metrics, urgent=True)
-    await _require_served(settings.required, probe_client)
     manager.ready.add("credentials", CredentialsCheck(probe_client, transport.refused).check)
     try:
         return await manager.run()
@@ -328,16 +330,20 @@ async def _serve(settings: Settings, transport: HttpTransport, metrics: JobMetri
         await transport.close()
 
 
-async def _require_served(required: Sequence[Resource], client: Client) -> None:
-    """Raises `StartError` if the API server serves none of the resources. Other failures are only logged."""
+async def _adapt_to_crds(settings: Settings, client: Client) -> Settings:
+    """The settings with the version of MPIJobs that the API server serves. Raises `StartError` if it serves none of
+    the required resources. Other failures are only logged."""
     discovery = Discovery(client, SystemClock())
     try:
-        served = [await discovery.serves(resource) for resource in required]
+        served = {each: await discovery.serves(each) for each in (MPI_V1, MPI_V2, *settings.required)}
     except (ConnectionError, TimeoutError) as error:
         log.warning("discovery failed", error=str(error))
-        return
-    if required and not any(served):
-        raise StartError(f"the CRD {required[0]} does not exist")
+        return settings
+    if settings.required and not any(served[each] for each in settings.required):
+        raise StartError(f"the CRD {settings.required[0]} does not exist")
+    if served[MPI_V2] and not served[MPI_V1]:
+        return replace(settings, options=replace(settings.options, mpi_version=MPI_V2.version))
+    return settings
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

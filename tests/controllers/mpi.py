@@ -108,13 +108,24 @@ class MpiStage:
         return [event["message"] for event in await self.stage.events(reason)]
 
 
+def only_version(name: str) -> Json:
+    """The CRD of one of the Go operators, which serves a single version."""
+    definition = mpi_crd()
+    (version,) = (each for each in definition["spec"]["versions"] if each["name"] == name)
+    definition["spec"]["versions"] = [version | {"storage": True}]
+    return definition
+
+
 @asynccontextmanager
 async def operated(
-    options: Options | None = None, *, before: Callable[[MpiStage], Awaitable[None]] | None = None
+    options: Options | None = None,
+    *,
+    definition: Json | None = None,
+    before: Callable[[MpiStage], Awaitable[None]] | None = None,
 ) -> AsyncIterator[MpiStage]:
     """An operator with both transports, and our CRD. `before` runs before the operator starts."""
     async with stage(crds=False, run=False) as here:
-        await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, mpi_crd())
+        await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition or mpi_crd())
         if before is not None:
             await before(MpiStage(here))
         client = Client(here.transport, clock=here.clock)

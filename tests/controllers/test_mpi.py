@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.controllers.mpi import MpiStage, mpi_job, operated
+from tests.controllers.mpi import MpiStage, mpi_job, only_version, operated
 from tests.runtime.virtual_time import virtual_time
 from trainop.engine.framework import JOB_NAME
+from trainop.engine.seen import Options
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1, MPI_V2, TRANSPORT
 from trainop.runtime import PODS, Json
 from trainop.runtime.objects.metadata import owner_reference
@@ -84,6 +85,21 @@ async def test_a_running_job_of_mpi_operator_is_continued() -> None:
         assert "foo-worker-0.foo.ns.svc" in (await here.get(CONFIG_MAPS, "foo-config"))["data"]["hostfile"]
         await here.end_launcher()
         assert (await here.conditions())[-1] == ("Succeeded", "True")
+
+
+@pytest.mark.parametrize(("version", "child"), [("v1", "foo-launcher"), ("v2beta1", "foo-worker-0")])
+def test_either_crd_of_the_go_operators_will_do(version: str, child: str) -> None:
+    @virtual_time
+    async def run() -> None:
+        resource = MPI_V1 if version == "v1" else MPI_V2
+        async with operated(Options(mpi_version=version), definition=only_version(version)) as here:
+            await here.client.create(resource, mpi_job(version=resource), namespace="ns")
+            await here.settle()
+            assert child in await here.names(PODS)
+            status = (await here.get(resource, "foo"))["status"]
+            assert [each["type"] for each in status["conditions"]] == ["Created"]
+
+    run()
 
 
 @pytest.mark.case("mpi-v2beta1-11", "e")

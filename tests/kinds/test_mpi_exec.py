@@ -9,6 +9,7 @@ import pytest
 
 from tests.controllers.kinds import env
 from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
+from trainop.engine.actions import Adopt
 from trainop.engine.framework import JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.parse import parse
@@ -295,6 +296,15 @@ def test_a_worker_that_is_taken_over_needs_no_label_with_an_index():
     world.settle()
     assert world.created_pods == 1
     assert world.event_messages("InvalidReplicaLabels") == []
+
+
+def test_a_launcher_that_lost_its_owner_is_adopted_by_its_name():
+    world = world_of(0)
+    world.pods["m-launcher"]["metadata"]["ownerReferences"] = []
+    made = world.step()
+    assert [action.name for action in made.actions if isinstance(action, Adopt)] == ["m-launcher"]
+    world.settle()
+    assert world.created_pods == 1
 
 
 # The hosts ------------------------------------------------------------------------------------------------------------

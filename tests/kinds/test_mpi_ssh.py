@@ -7,6 +7,7 @@ import json
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.engine.builders import UID
 from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
 from trainop.engine.actions import Apply, CreateOnce, CreatePod, Delete, DeletePod, Patch
-from trainop.engine.seen import Options
+from trainop.engine.seen import MAX_STATUS_MESSAGE_LENGTH, Options, Pod, PodStatus
 from trainop.kinds.mpi.ssh_job import CLEAN_LAUNCHER, REMOTE_SHELL, parse_ssh
 from trainop.kinds.mpi.ssh_keys import make_keys
 from trainop.runtime.objects.metadata import Json, Unstructured
@@ -558,6 +559,11 @@ def test_failed_at_the_back_off_limit():
     assert world.condition("Failed")["message"] == f"{text}: second message"
     assert world.status["replicaStatuses"]["Launcher"] == {"failed": 2}
     assert world.status["completionTime"]
+
+
+def test_the_message_of_a_pod_is_bounded():
+    long = Pod(status=msgspec.convert({"message": "x" * 5000}, PodStatus)).status.message
+    assert len(long) <= MAX_STATUS_MESSAGE_LENGTH
 
 
 @pytest.mark.case("mpi-v2beta1-22", "a")

@@ -88,6 +88,12 @@ def test_without_a_writer_the_fields_decide(fields: Json, transport: str):
     assert decided(undecided(**fields)) == transport
 
 
+def test_without_a_writer_under_the_crd_of_mpi_operator():
+    world = MpiWorld(undecided(), options=Options(mpi_version="v2beta1"))
+    assert world.step().annotations == {TRANSPORT: "ssh"}
+    assert world.kind.source.version == "v2beta1"
+
+
 @pytest.mark.parametrize("recorded", ["exec", "ssh", "smoke signals"])
 def test_a_valid_annotation_of_the_user_counts(recorded: str):
     job = undecided(written(V2), annotations={TRANSPORT: recorded})

@@ -220,6 +220,8 @@ class Options:
     """Seconds after the end of its grace period at which a terminating pod is force-deleted; None: never."""
     mpi_delivery_image: str = "kubeflow/kubectl-delivery:latest"
     """The image that delivers kubectl to launchers of MPIJobs."""
+    mpi_version: str = "v1"
+    """The version of MPIJobs that is watched and written: v1, or v2beta1 if the CRD of mpi-operator is installed."""
     mpi_cluster_domain: str = ""
     """Appended to the host names of MPIJobs with transport ssh, from --cluster-domain."""
     service_mode: str = "replica"

@@ -18,12 +18,12 @@ from trainop.kinds.mpi.ssh_job import parse_ssh
 from trainop.kinds.mpi.ssh_world import MPI_SSH
 from trainop.kinds.mpi.transport import (
     EXEC,
-    MPI_V1,
     choose,
     decode_mpi_job,
     leave_to_other,
     lookups,
     recorded_transport,
+    watched_version,
 )
 from trainop.runtime.objects.metadata import Unstructured
 
@@ -39,6 +39,7 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
         kind_of(MPI_EXEC, options),
         plan=plan_exec,
         due=_due,
+        watched=watched_version(options),
         decode=decode_mpi_job,
         concerns=_is_exec,
         lookups=lookups,
@@ -53,7 +54,7 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
         reject=reject_ssh,
         judge=judge_ssh,
         name_taken=MPI_SSH.name_taken,
-        watched=MPI_V1,
+        watched=watched_version(options),
         decode=decode_mpi_job,
         concerns=lambda job: not _is_exec(job),
         lookups=lookups,

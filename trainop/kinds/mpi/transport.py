@@ -12,7 +12,7 @@ from typing import NamedTuple
 from trainop.engine.actions import Event, Notice, Plan
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.framework import GROUP, OPERATOR_NAME
-from trainop.engine.seen import Snapshot
+from trainop.engine.seen import Options, Snapshot
 from trainop.runtime.objects.metadata import HasMetadata, Json, Unstructured, decode_complete, drop_bookkeeping
 from trainop.runtime.objects.resource import Resource
 
@@ -63,7 +63,7 @@ def choose(seen: Snapshot) -> Choice:
         return Choice(existing, record=existing != recorded, changed=recorded not in {None, existing})
     if recorded is not None:
         return Choice(recorded, record=False)
-    return Choice(_guess(seen.job), record=True)
+    return Choice(_guess(seen.job, seen.options), record=True)
 
 
 def recorded_transport(job: Unstructured) -> str | None:
@@ -107,11 +107,19 @@ def _transport_of(child: HasMetadata) -> str | None:
     return CONTROLLERS.get(child.metadata.labels.get(OPERATOR_NAME, ""))
 
 
-def _guess(job: Unstructured) -> str:
-    """By the version in which the replicas were written. Without a record of it, by the fields of v2beta1."""
+def watched_version(options: Options) -> Resource:
+    """The version in which MPIJobs are watched and written."""
+    return MPI_V2 if options.mpi_version == MPI_V2.version else MPI_V1
+
+
+def _guess(job: Unstructured, options: Options) -> str:
+    """By the version in which the replicas were written. Without a record of it, by the fields of v2beta1, or by the
+    only version that is served."""
     version = version_of_replicas(job.raw)
     if version is not None:
         return SSH if version == MPI_V2.api_version else EXEC
+    if watched_version(options) == MPI_V2:
+        return SSH
     spec = job.raw.get("spec")
     given = spec if isinstance(spec, dict) else {}
     return SSH if any(given.get(name, default) != default for name, default in _SSH_FIELDS.items()) else EXEC
