@@ -206,7 +206,7 @@ def test_priorities_are_read_from_the_cluster(volcano: Stage, start: Callable[..
 
 @pytest.mark.case("job-engine-33", "a")
 def test_a_missing_kind_is_waited_for(volcano: Stage, start: Callable[..., Operator]):
-    """At the start, and when it is removed and installed again, without a restart of the operator."""
+    """At the start, until it is installed; when it is removed later, a running job goes on to its end."""
     world = volcano.world
     volcano.remove()
     operator = start("volcano")
@@ -230,15 +230,11 @@ def test_a_missing_kind_is_waited_for(volcano: Stage, start: Callable[..., Opera
     assert [name for name, _, _ in world.conditions()] == ["Created", "Running"]
 
     volcano.remove()
-    volcano.wait_ready("PodGroupUnavailable")
     assert world.is_now("Running")
-    volcano.install()
-    volcano.wait_group()
-    volcano.wait_no_condition()
-    volcano.admit("Running")
     for name in WORKERS:
         world.end_pod(name)
     world.wait_condition("Succeeded")
+    assert [name for name, _, _ in world.conditions()] == ["Created", "Running", "Succeeded"]
     assert operator.running
 
 
