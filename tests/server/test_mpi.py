@@ -49,6 +49,11 @@ class MpiWorld(World):
         found: Json = self.ask("GET", jobs(version, name))
         return found
 
+    def transport(self, name: str) -> str | None:
+        """The recorded transport."""
+        recorded: str | None = (self.mpi(name)["metadata"].get("annotations") or {}).get(TRANSPORT)
+        return recorded
+
     def state(self, name: str) -> list[tuple[str, str]]:
         conditions = self.mpi(name).get("status", {}).get("conditions", [])
         return [(each["type"], each["status"]) for each in conditions]
@@ -105,7 +110,7 @@ def world(control_plane_with_controllers: ControlPlane, mpi_operator: Operator) 
 def test_a_job_with_transport_ssh_runs_through(world: MpiWorld):
     world.create(mpi_job("b", V2, run={"cleanPodPolicy": "Running"}))
     launcher = world.wait_launcher("b")
-    assert world.mpi("b")["metadata"]["annotations"][TRANSPORT] == "ssh"
+    assert world.transport("b") == "ssh"
     world.ready("b-worker-0", "b-worker-1", launcher)
     world.wait_state("b", "Running")
     assert world.mpi("b")["status"]["replicaStatuses"] == {"Launcher": {"active": 1}, "Worker": {"active": 2}}
@@ -119,7 +124,7 @@ def test_a_job_with_transport_ssh_runs_through(world: MpiWorld):
 def test_a_job_with_transport_exec_runs_through(world: MpiWorld):
     world.create(mpi_job("a", V1))
     world.wait(lambda: {"a-launcher", "a-worker-0", "a-worker-1"} <= world.pods().keys(), "the pods")
-    assert world.mpi("a")["metadata"]["annotations"][TRANSPORT] == "exec"
+    assert world.transport("a") == "exec"
     world.ready("a-worker-0", "a-worker-1", "a-launcher")
     world.wait_state("a", "Running")
     world.end_pod("a-launcher")
@@ -148,10 +153,10 @@ def test_both_transports_side_by_side(world: MpiWorld):
     stored["metadata"].pop("managedFields", None)
     assert world.try_to("PUT", jobs(V1, "b"), stored).status in (200, 409)
     world.patch("b", {"metadata": {"annotations": {TRANSPORT: None}}})
-    world.wait(lambda: TRANSPORT in (world.mpi("b")["metadata"].get("annotations") or {}), "the annotation")
-    assert world.mpi("b")["metadata"]["annotations"][TRANSPORT] == "ssh"
+    world.wait(lambda: world.transport("b"), "the annotation")
+    assert world.transport("b") == "ssh"
     world.patch("b", {"metadata": {"annotations": {TRANSPORT: "exec"}}})
-    world.wait(lambda: world.mpi("b")["metadata"]["annotations"][TRANSPORT] == "ssh", "the annotation")
+    world.wait(lambda: world.transport("b") == "ssh", "the annotation")
     world.wait(lambda: world.events("TransportChanged"), "a warning")
     assert "b-launcher" not in world.pods()
 
@@ -161,7 +166,7 @@ def test_one_crd_serves_both_versions(world: MpiWorld):
     body = mpi_job("old", V1, cleanPodPolicy="Running", mainContainer="mpi")
     body["spec"]["mpiReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
     made = world.create(body)
-    world.wait(lambda: world.mpi("old")["metadata"]["annotations"][TRANSPORT] == "exec", "the transport")
+    world.wait(lambda: world.transport("old") == "exec", "the transport")
     assert "slotsPerWorker" not in world.mpi("old", V2)["spec"]
     world.patch("old", {"metadata": {"labels": {"x": "y"}}}, V2)
     applied = {"apiVersion": V2, "kind": "MPIJob", "metadata": {"name": "old", "labels": {"z": "y"}}}
@@ -174,11 +179,11 @@ def test_one_crd_serves_both_versions(world: MpiWorld):
         "mpiImplementation": "OpenMPI",
     }
     assert world.mpi("old")["spec"] == made["spec"] | defaults
-    assert world.mpi("old")["metadata"]["annotations"][TRANSPORT] == "exec"
+    assert world.transport("old") == "exec"
 
     made = world.create(mpi_job("new", V2, sshAuthMountPath="/home/u/.ssh", mpiImplementation="Intel"))
-    world.wait(lambda: world.mpi("new")["metadata"].get("annotations", {}).get(TRANSPORT), "the transport")
-    assert world.mpi("new")["metadata"]["annotations"][TRANSPORT] == "ssh"
+    world.wait(lambda: world.transport("new"), "the transport")
+    assert world.transport("new") == "ssh"
     world.patch("new", {"spec": {"slotsPerWorker": 3}})
     found = world.mpi("new", V2)["spec"]
     assert found == made["spec"] | {"slotsPerWorker": 3}
