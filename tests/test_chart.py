@@ -15,7 +15,7 @@ import yaml
 from tests.kustomize import build
 from trainop import __version__
 from trainop.manifests.tree import files
-from trainop.operator import FRAMEWORKS
+from trainop.operator import crds
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 CHART = MANIFESTS / "chart"
@@ -51,7 +51,7 @@ def test_the_chart_has_the_version_and_the_crds_of_the_operator():
     metadata = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert (metadata["version"], metadata["appVersion"]) == (__version__, __version__)
     found = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (CHART / "crds").iterdir()}
-    names = [f"{framework.resource}.yaml" for framework in FRAMEWORKS.values()]
+    names = [f"{definition['metadata']['name']}.yaml" for definition in crds()]
     assert found == {name: yaml.safe_load(files()[f"crds/{name}"]) for name in names}
 
 

@@ -17,7 +17,6 @@ from trainop.controllers.gang import PRIORITY_CLASSES, CrdCheck
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS, choose_scheduler
 from trainop.engine.seen import Options
 from trainop.runtime.cache.scope import Scope
-from trainop.runtime.cache.watcher import Cause
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.controller.reconcile import Result
 from trainop.runtime.errors import ApiError, DecodeError
@@ -498,7 +497,7 @@ async def test_a_watch_that_is_forbidden_later_holds_up_new_pods_only() -> None:
     assert shell.view.gang is not None
     groups = shell.view.gang.groups
     groups.listed(set(groups.store.keys()), Scope())
-    groups.ended(Cause.FORBIDDEN, Scope())
+    groups.denied(Scope())
     await settle(shell)
     assert shell.conditions() == [("GangReady", "False"), ("Created", "True"), ("Running", "True")]
     while await shell.woken():
@@ -507,7 +506,7 @@ async def test_a_watch_that_is_forbidden_later_holds_up_new_pods_only() -> None:
     assert await shell.woken()
     await settle(shell)
     assert shell.conditions() == [("Created", "True"), ("Running", "True")]
-    groups.ended(Cause.FORBIDDEN, Scope())
+    groups.denied(Scope())
     await finish(shell)
     assert shell.conditions()[-1] == ("Succeeded", "True")
     assert (PLUGIN_GROUPS, KEY) not in shell.client.objects
@@ -535,7 +534,7 @@ async def test_late_loss_of_the_permission_for_priority_classes_changes_nothing(
     shell.client.put(PRIORITY_CLASSES, {"metadata": {"name": "high", "namespace": ""}, "value": 1000})
     await settle(shell)
     assert shell.view.gang is not None
-    shell.view.gang.classes.ended(Cause.FORBIDDEN, Scope())
+    shell.view.gang.classes.denied(Scope())
     job = shell.view.job(KEY)
     assert job is not None
     assert shell.view.gang.look(job).priorities == {"high": 1000}
@@ -561,7 +560,7 @@ async def test_without_permission_to_read_priority_classes_all_count_as_zero() -
     shell = gang_shell()
     assert shell.view.gang is not None
     classes = shell.view.gang.classes
-    classes.ended(Cause.FORBIDDEN, Scope())
+    classes.denied(Scope())
     assert classes.synced
     template = shell.job()["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     template["priorityClassName"] = "high"
@@ -579,7 +578,7 @@ async def test_jobs_wait_while_groups_cannot_be_read(cause: str) -> None:
     assert shell.view.gang is not None
     informer: Any = shell.view.gang.groups
     if cause == "forbidden":
-        informer.ended(Cause.FORBIDDEN, Scope())
+        informer.denied(Scope())
         words = "the operator has no permission to list and watch podgroups.scheduling.x-k8s.io"
     else:
         informer._served = False

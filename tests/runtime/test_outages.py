@@ -32,6 +32,7 @@ from tests.runtime.scripted import (
 from tests.runtime.test_informer import DECODE, FIRST, JOBS, STAYS, Scene, job_group, listed, watch
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.cache.cache import Cache
+from trainop.runtime.cache.informer import DISCOVERY_RETRY
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.discovery import Discovery
 from trainop.runtime.client.transport import NotConnectedError, Request, Response
@@ -351,9 +352,9 @@ async def test_a_kind_that_reappears_begins_with_a_list(capsys: pytest.CaptureFi
         optional=True,
     )
     async with scene.running():
-        await asyncio.sleep(100)
+        await asyncio.sleep(60)
     assert scene.transport.verbs() == ["GET", "stream", "list", "watch@10", "GET", "list", "watch@20"]
-    assert scene.transport.delays()[3] == pytest.approx(30), "the kind has just disappeared"
+    assert scene.transport.delays()[3] == pytest.approx(DISCOVERY_RETRY), "soon: a CRD may be being replaced"
     assert capsys.readouterr().out.count("kind is no longer served") == 1
     assert scene.handler.calls == ["+a@3!", "-a?", "+a@3", "+b@4"]
 

@@ -200,7 +200,10 @@ class Informer(Generic[T]):
                 await self._wait_served()
             await self._reflect()
             self._served, self._was_unavailable = False, True
-            log.info("kind is no longer served", resource=str(self.resource))
+            if self._forbidden:
+                log.debug("permission for an optional kind is missing", resource=str(self.resource))
+            else:
+                log.info("kind is no longer served", resource=str(self.resource))
             self._publish(self.store.prune(()), initial=False)
             self._synced.set()
             await self._clock.sleep(PERMISSION_RETRY if self._permission_optional else DISCOVERY_RETRY)
@@ -266,9 +269,7 @@ class Informer(Generic[T]):
     def watching(self, scope: Scope) -> None:
         self._permitted(scope)
 
-    def ended(self, cause: Cause, scope: Scope) -> None:
-        if cause is not Cause.FORBIDDEN:
-            return
+    def denied(self, scope: Scope) -> None:
         self._forbidden.add(scope)
         self._was_unavailable = True
         if self.may_be_forbidden:

@@ -90,21 +90,18 @@ class Reflector(Generic[T]):
         self._scope = scope
         self._metadata_only = metadata_only
         self._list_accept = METADATA_LIST if metadata_only else JSON
-        self._clock = clock
-        self._rng = rng
+        self._clock, self._rng = clock, rng
         self._metrics = metrics
         self._name = str(resource)
         self._connection: Connection | None = None
         self._listing = False
-        self._seen: set[Key] = set()
-        self._pages = Pages()
-        self._initial = True
-        self._list_began = 0.0
-        self._yielded = 0.0
+        self._seen, self._pages = set[Key](), Pages()
+        self._list_began = self._yielded = 0.0
         self._throttle = LogThrottle(clock, LOG_INTERVAL)
-        self._streams = True
+        self._initial = self._streams = True
         self._in_outage = self._retried_early = False
         self._page_size = PAGE_SIZE
+        self._until: tuple[Cause, ...] = ()
 
     @property
     def in_outage(self) -> bool:
@@ -113,6 +110,7 @@ class Reflector(Generic[T]):
 
     async def run(self, *until: Cause) -> None:
         """Runs until cancelled, or until a request ends for one of these causes, such as `NOT_FOUND`."""
+        self._until = until
         state, action = begin(self._rng, streams=self._streams)
         try:
             while True:
@@ -123,7 +121,8 @@ class Reflector(Generic[T]):
                 self._streams = state.streams
                 if isinstance(outcome, Ended):
                     self._count_restart(outcome, action)
-                    self._sink.ended(outcome.cause, self._scope)
+                    if outcome.cause is Cause.FORBIDDEN:
+                        self._sink.denied(self._scope)
                     if outcome.cause in until:
                         self._in_outage = False
                         return
@@ -389,8 +388,8 @@ class Reflector(Generic[T]):
     def _log_failure(self, cause: Cause, error: str, action: Action) -> None:
         if action.verb is Verb.STREAM and cause is Cause.REJECTED:
             log.debug("streamed lists are not supported", resource=self._name, error=error)
-            return
-        self._warn("list or watch failed", cause.value, verb=action.verb.value, cause=cause.value, error=error)
+        elif cause not in self._until:  # of those the informer logs the consequence
+            self._warn("list or watch failed", cause.value, verb=action.verb.value, cause=cause.value, error=error)
 
     def _warn(self, what: str, kind: str = "", **about: object) -> None:
         """Logs a warning, at most once in five minutes for the same `what` and `kind`."""

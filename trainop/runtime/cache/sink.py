@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import Protocol, TypeVar
 
 from trainop.runtime.cache.scope import Scope
-from trainop.runtime.cache.watcher import Cause
 from trainop.runtime.errors import DecodeError
 from trainop.runtime.objects.metadata import HasMetadata, Key
 
@@ -41,6 +40,6 @@ class Sink(Protocol[T_contra]):
         """The server has accepted a watch of `scope`."""
         ...
 
-    def ended(self, cause: Cause, scope: Scope) -> None:
-        """A list or watch of `scope` has ended for this cause; the next one follows."""
+    def denied(self, scope: Scope) -> None:
+        """The server has denied a list or watch of `scope`; the next attempt follows."""
         ...

@@ -49,7 +49,7 @@ class Permission(NamedTuple):
 class PermissionMetrics(Protocol):
     """Counts denied requests."""
 
-    def permission_denied(self, permission: Permission) -> None: ...
+    def permission_denied(self, verb: str, group: str, resource: str) -> None: ...
 
 
 class MissingPermissions:
@@ -75,7 +75,7 @@ class MissingPermissions:
         if permission not in self._reported and len(self._reported) >= MAX_PERMISSIONS:
             return
         self._reported.add(permission)
-        self._metrics.permission_denied(permission)
+        self._metrics.permission_denied(*permission)
         repeats = self._throttle.count(str(permission))
         if repeats is None:
             return

@@ -14,7 +14,6 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.process_collector import ProcessCollector
 
-from trainop.runtime.client.permissions import Permission
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.metrics.queue_depth import DepthCollector
 
@@ -162,8 +161,8 @@ class Metrics:
     def decoded(self, seconds: float) -> None:
         self.decode_duration.observe(seconds)
 
-    def permission_denied(self, permission: Permission) -> None:
-        self.permissions_denied.labels(*permission).inc()
+    def permission_denied(self, verb: str, group: str, resource: str) -> None:
+        self.permissions_denied.labels(verb, group, resource).inc()
 
     def resolved(self, host: str, seconds: float) -> None:
         """A host name was resolved, in `seconds`."""
