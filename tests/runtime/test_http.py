@@ -7,13 +7,15 @@ import base64
 import contextlib
 import datetime as dt
 import json
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.http_writer import StreamWriter
@@ -662,3 +664,24 @@ async def test_a_body_of_any_size_arrives_unchanged(size: int, monkeypatch: pyte
         response = await transport.send(Request("POST", "/api/v1/pods", body=body))
     assert json.loads(response.body) == {"equal": True}
     assert max(pieces, default=0) <= 128 * 1024
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [("File descriptor 14 is used by transport <TCPTransport closed=False>", NotConnectedError), ("x", RuntimeError)],
+)
+async def test_a_descriptor_that_uvloop_still_uses_is_a_failed_connection(
+    message: str, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+):
+    """It happens while a server is killed: nothing was sent, so the request is repeated."""
+
+    async def connect(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", connect)
+    transport = HttpTransport(ClusterConfig(server="http://127.0.0.1:1"))
+    try:
+        with pytest.raises(expected, match=re.escape(message)):
+            await transport.send(Request("POST", "/x"))
+    finally:
+        await transport.close()

@@ -40,6 +40,10 @@ DRAIN_SECONDS = 60.0
 WRITE_CHUNK = 128 * 1024
 """Bytes of a request body per write to the socket."""
 
+_DESCRIPTOR_IN_USE = "is used by transport"
+"""Part of uvloop's message if a new connection gets the descriptor of one that the server has just reset (`loop.pyx`,
+`_ensure_fd_no_transport`)."""
+
 NETWORK_ERRORS = (aiohttp.ClientError, OSError)
 """Exceptions of aiohttp and of sockets while a request is sent or its response is read."""
 
@@ -159,6 +163,10 @@ class HttpTransport:
             if request.gate is not None and body is not None and not body.sent:
                 request.gate()  # raises the gate's error, which aiohttp reports as a connection error
             raise
+        except RuntimeError as error:
+            if _DESCRIPTOR_IN_USE not in str(error):
+                raise
+            raise NotConnectedError(f"{request.method} {request.path}: {error}") from error
 
     async def _current_pool(self, auth: AuthHeaders | None) -> Pool:
         now = self._clock.monotonic()
