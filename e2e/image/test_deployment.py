@@ -18,6 +18,7 @@ from e2e.image.places import USER, archive_path, version
 from tests.patience import PATIENCE
 
 OPERATOR = ("--namespace=kubeflow", "deployment/training-operator")
+# runs long enough for its pod to be seen Running
 PROGRAM = (
     "import os, socket, time; time.sleep(5); print(socket.gethostbyname('pair-worker-1'), os.environ['TF_CONFIG'])"
 )

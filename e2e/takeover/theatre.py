@@ -69,7 +69,7 @@ class Theatre:
             answer = self.api("PATCH", path, crd, APPLY)
             assert answer.status in {200, 201}, answer
             url = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-            assert wait_until(lambda url=url: self.api("GET", url).status == 200, PATIENCE), name  # type: ignore[misc]
+            assert wait_until(lambda url=url: self.api("GET", url).status == 200, PATIENCE), name  # type: ignore[misc]  # mypy cannot infer the lambda
 
     def record(self, kind: str, path: str) -> None:
         """Records another kind of children."""

@@ -79,7 +79,7 @@ class Scene:
             await self.transport.exhausted()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():  # noqa: ASYNC110  # nobody tells
+        while not condition():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.001)
 
     @property

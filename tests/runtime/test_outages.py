@@ -126,7 +126,7 @@ async def test_a_cache_survives_an_outage_of_an_hour_and_recovers_within_a_minut
     assert [obj.metadata.name for obj in cache.list(PODS)] == ["a"]
     server.away = False
     came_back = clock.monotonic()
-    while not all(informer.current for informer in informers):  # noqa: ASYNC110  # nobody tells
+    while not all(informer.current for informer in informers):  # noqa: ASYNC110  # there is no event to wait for
         await asyncio.sleep(0.1)
     assert clock.monotonic() - came_back <= 60
     first = next(at for at in server.times if at >= came_back)

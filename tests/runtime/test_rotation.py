@@ -150,7 +150,7 @@ class Lab:
             await self.client.patch(which.resource, which.name, None, injection(seen, bundle), kind=PatchKind.JSON)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():  # noqa: ASYNC110  # nobody tells
+        while not condition():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.001)
 
     async def call_everyone(self) -> None:

@@ -504,7 +504,7 @@ async def test_large_reviews_are_received_a_few_at_a_time():
     async with serving({PATH: wait}) as (_, caller):
         large = review("CREATE", {"spec": "x" * 300_000})
         calls = [asyncio.create_task(caller.respond(PATH, large)) for _ in range(10)]
-        while waiting < LARGE_REVIEWS:  # noqa: ASYNC110  # nobody tells
+        while waiting < LARGE_REVIEWS:  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.01)
         assert (await caller.respond(PATH, review(name="small")))["allowed"]
         leave.set()

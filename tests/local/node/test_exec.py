@@ -53,7 +53,7 @@ class Client:
 async def until(look: Callable[[], Awaitable[T]], holds: Callable[[T], bool]) -> None:
     """Looks again until what is seen is as demanded."""
     async with asyncio.timeout(PATIENCE):
-        while not holds(await look()):  # noqa: ASYNC110  # a process of another machine, as it were: only polling shows it
+        while not holds(await look()):  # noqa: ASYNC110  # another process: only polling shows it
             await asyncio.sleep(0.05)
 
 

@@ -11,7 +11,7 @@ from trainop.runtime.objects.metadata import Json
 def make_keys() -> Json:
     """The `data` of the Secret: a new P-521 key pair in the formats of mpi-operator (`newSSHAuthSecret`)."""
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # takes 20 MiB
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415  # the same
 
     key = ec.generate_private_key(ec.SECP521R1())
     private = key.private_bytes(
