@@ -226,6 +226,19 @@ def test_the_end_of_a_job_removes_everything(world: MpiWorld):
     world.wait(lambda: not any(world.exists(path) for path in paths), "the garbage collector")
 
 
+@pytest.mark.case("frameworks-v1-37", "b")
+def test_a_foreign_config_map_keeps_a_job_of_transport_exec_from_running(world: MpiWorld):
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "f-config"}, "data": {"a": "b"}}
+    uid = world.ask("POST", f"{CORE}/configmaps", theirs)["metadata"]["uid"]
+    world.create(mpi_job("f", V1))
+    (event, *_) = world.wait(lambda: world.events("ErrResourceExists"), "a warning")
+    text = 'Resource "f-config" of MPIJobKind "ConfigMap" already exists and is not managed by MPIJob'
+    assert (event["type"], event["message"]) == ("Warning", text)
+    assert world.pods() == {}
+    kept = world.ask("GET", f"{CORE}/configmaps/f-config")
+    assert (kept["metadata"]["uid"], kept["data"]) == (uid, {"a": "b"})
+
+
 @pytest.mark.case("mpi-v2beta1-17", "ab")
 @pytest.mark.parametrize(
     ("kind", "name", "spec", "later"),
