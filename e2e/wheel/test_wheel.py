@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -24,7 +25,7 @@ NAME = f"trainop-{__version__}"
 WHEEL, SOURCES = DIST / f"{NAME}-py3-none-any.whl", DIST / f"{NAME}.tar.gz"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+UV = shutil.which("uv")  # an environment that uv made has no pip
 
 cluster = test_tour.cluster
 test_every_kubectl_command_of_the_tour_works = test_tour.test_every_kubectl_command_of_the_tour_works
@@ -41,8 +42,10 @@ def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROO
 def new_environment(folder: Path, *requirements: str) -> dict[str, str]:
     """Installs into a new virtual environment; returns the environment variables of a shell with it active."""
     venv.create(folder, symlinks=True)
-    install = ("install", "--quiet", "--no-compile", "--only-binary=:all:", "--constraint", ROOT / "constraints.txt")
-    run(*PIP, "--python", folder / "bin" / "python", *install, *requirements)
+    python = ("--python", folder / "bin" / "python")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", *python, "install", "--no-compile")
+    install = (UV, "pip", "install", *python) if UV else pip
+    run(*install, "--quiet", "--only-binary=:all:", "--constraint", ROOT / "constraints.txt", *requirements)
     hidden = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
     path = os.pathsep.join((str(folder / "bin"), str(binary("kubectl").parent), os.environ["PATH"]))
