@@ -40,7 +40,9 @@ def hooks(quiet_world: World, alone: None) -> Iterator[Webhooks]:
 def test_ready_once_the_certificate_is_served_and_its_authority_injected(
     control_plane: ControlPlane, hooks: Webhooks, make_operator: MakeOperator
 ):
-    operator = make_operator(control_plane.kubeconfig, environment=hooks.environment)
+    # of its own namespace alone, because the memory for objects of other tests is not to be measured
+    flag = f"--namespace={hooks.world.namespace}"
+    operator = make_operator(control_plane.kubeconfig, flag, environment=hooks.environment)
     hooks.install(operator.webhook_port, "Fail")
     control_plane.signal("kube-apiserver", signal.SIGSTOP)
     try:
