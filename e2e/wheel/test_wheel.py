@@ -17,7 +17,7 @@ import yaml
 from e2e.cluster.places import binary
 from tests.run import test_tour
 from trainop import __version__
-from trainop.operator import FRAMEWORKS
+from trainop.operator import crds
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
@@ -104,7 +104,7 @@ def test_the_manifests_are_printed(bare: dict[str, str], tmp_path: Path) -> None
     printed = run("trainop", "manifests", "--print", "--image=here:1", env=bare, cwd=tmp_path)
     documents = list(yaml.safe_load_all(printed))
     kinds = [document["kind"] for document in documents]
-    assert kinds.count("CustomResourceDefinition") == len(FRAMEWORKS)
+    assert kinds.count("CustomResourceDefinition") == len(crds())
     deployment = next(document for document in documents if document["kind"] == "Deployment")
     assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "here:1"
 
