@@ -47,13 +47,13 @@ from trainop.kinds.mpi.hosts import (
     CONFIG_FOLDER,
     DISCOVER,
     HOSTFILE,
-    HOSTS_AT,
     LAUNCHER,
     MPI_OPERATOR,
     REPLICA_SPECS,
     TRAINING_OPERATOR,
     WORKER,
     check_size,
+    config_companion,
     config_name,
     find_config,
     pace,
@@ -107,16 +107,7 @@ def _config(job: Job, seen: Snapshot) -> Companion:
     workers = workers_of(job)
     running = running_hosts(seen, workers)
     script = pace(find_config(seen), discover_hosts(job, running), seen.now, complete=len(running) == workers)
-    data = {HOSTFILE: hostfile(job), KUBEXEC: kubexec(job), DISCOVER: script.text}
-    return Companion(
-        CONFIG,
-        config_name(job.name),
-        "\0".join(data.values()),
-        lambda: {"data": data},
-        labels={"app": job.name},
-        annotations={HOSTS_AT: script.written_at},
-        due_in=script.due_in,
-    )
+    return config_companion(job.name, script, {HOSTFILE: hostfile(job), KUBEXEC: kubexec(job)})
 
 
 def companions(job: Job, seen: Snapshot) -> Sequence[Companion]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.fields import Fields
-from trainop.engine.framework import CompanionKind
+from trainop.engine.framework import Companion, CompanionKind
 from trainop.engine.seen import Pod, Snapshot
 from trainop.runtime.clock import read_time, timestamp
 from trainop.runtime.objects.metadata import Unstructured
@@ -91,6 +91,20 @@ def pace(found: Unstructured | None, text: str, now: datetime, *, complete: bool
     if complete or age >= HOSTS_INTERVAL or not set(old.splitlines()) <= set(text.splitlines()):
         return new
     return Script(old, written_at, HOSTS_INTERVAL - age)
+
+
+def config_companion(job_name: str, script: Script, files: dict[str, str]) -> Companion:
+    """The ConfigMap with the script and the other `files`."""
+    data = {**files, DISCOVER: script.text}
+    return Companion(
+        CONFIG,
+        config_name(job_name),
+        "\0".join(data.values()),
+        lambda: {"data": data},
+        labels={"app": job_name},
+        annotations={HOSTS_AT: script.written_at},
+        due_in=script.due_in,
+    )
 
 
 def find_config(seen: Snapshot) -> Unstructured | None:

@@ -11,7 +11,8 @@ from trainop.engine.fields import Fields
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.job import Job, Role
 from trainop.kinds.mpi.hosts import LAUNCHER, WORKER
-from trainop.kinds.mpi.ssh_job import WHEN_READY, Replicas, SshJob
+from trainop.kinds.mpi.ssh_job import WHEN_READY, SshJob
+from trainop.kinds.mpi.ssh_replicas import Replicas
 from trainop.runtime.objects.metadata import Json
 
 QUEUE = "scheduling.volcano.sh/queue-name"

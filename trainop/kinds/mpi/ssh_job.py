@@ -11,11 +11,9 @@ from typing import Any
 
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.fields import Fields
-from trainop.engine.job import MAX_REPLICAS
 from trainop.engine.parse import MULTIKUEUE
 from trainop.engine.seen import Options
 from trainop.kinds.mpi.hosts import (
-    LAUNCHER,
     MPI_OPERATOR,
     REPLICA_SPECS,
     TRAINING_OPERATOR,
@@ -23,6 +21,7 @@ from trainop.kinds.mpi.hosts import (
     check_size,
     size_of_lines,
 )
+from trainop.kinds.mpi.ssh_replicas import Replicas, choose_one, read_roles
 from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json, Metadata, Unstructured
 
@@ -35,8 +34,6 @@ REMOTE_SHELL = ANNOTATION_PREFIX + "mpi-remote-shell"
 CLEAN_LAUNCHER = ANNOTATION_PREFIX + "clean-launcher"
 """`true`: the launcher's pods are deleted when the job has finished."""
 
-_RESTART_POLICIES = ("Never", "OnFailure")
-_DEFAULT_RESTART_POLICY = {LAUNCHER: "OnFailure", WORKER: "Never"}
 _CLEAN_POD_POLICIES = ("All", "None", "Running")
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NOT_A_LABEL = (
@@ -45,16 +42,6 @@ _NOT_A_LABEL = (
     "'[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
 _TOO_LONG = "must be no more than 63 characters"
-
-
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """One entry of `spec.mpiReplicaSpecs`."""
-
-    count: int
-    restart_policy: str
-    template: Json
-    """The raw pod template, shared with the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +86,7 @@ def parse_ssh(raw: Unstructured, options: Options) -> tuple[SshJob | None, tuple
     given = spec.get(REPLICA_SPECS)
     specs = fields.mapping(f"spec.{REPLICA_SPECS}", given)
     _check_name(fields, raw.metadata.name, specs)
-    launcher, worker = _read_roles(fields, specs, missing=given is None)
+    launcher, worker = read_roles(fields, specs, missing=given is None)
     facts = _read_facts(fields, spec)
     remote_shell = _read_remote_shell(fields, raw.metadata, worker)
     if launcher is None:
@@ -113,15 +100,19 @@ def _read_facts(fields: Fields, spec: Json) -> dict[str, Any]:
     """The fields of the job that concern both roles, by name of the attribute, checked in upstream's order."""
     policy = fields.mapping("spec.runPolicy", spec.get("runPolicy"))
     slots = _read_slots(fields, spec)
-    clean = _choose(fields, "spec.runPolicy.cleanPodPolicy", policy.get("cleanPodPolicy"), _CLEAN_POD_POLICIES, "None")
+    clean = choose_one(
+        fields, "spec.runPolicy.cleanPodPolicy", policy.get("cleanPodPolicy"), _CLEAN_POD_POLICIES, "None"
+    )
     limits = _read_limits(fields, policy)
     if policy.get("managedBy"):
-        _choose(fields, "spec.runPolicy.managedBy", policy["managedBy"], (*MANAGERS, MULTIKUEUE), "")
+        choose_one(fields, "spec.runPolicy.managedBy", policy["managedBy"], (*MANAGERS, MULTIKUEUE), "")
     folder = _read_key_folder(fields, spec)
     implementations = (INTEL, MPICH, OPEN_MPI)
-    implementation = _choose(fields, "spec.mpiImplementation", spec.get("mpiImplementation"), implementations, OPEN_MPI)
+    implementation = choose_one(
+        fields, "spec.mpiImplementation", spec.get("mpiImplementation"), implementations, OPEN_MPI
+    )
     at = "spec.launcherCreationPolicy"
-    creation = _choose(fields, at, spec.get("launcherCreationPolicy"), (AT_STARTUP, WHEN_READY), AT_STARTUP)
+    creation = choose_one(fields, at, spec.get("launcherCreationPolicy"), (AT_STARTUP, WHEN_READY), AT_STARTUP)
     return {
         "slots": slots,
         "clean_pod_policy": clean,
@@ -140,16 +131,6 @@ def _check_hosts(fields: Fields, job: SshJob, options: Options) -> None:
     check_size(fields, sum(size_of_lines(job.workers, len(line)) for line in lines), job.workers)
 
 
-def _choose(fields: Fields, path: str, value: object, supported: tuple[str, ...], default: str) -> str:
-    """One of `supported`; `default` if the value is absent or invalid. Unlike `Fields.choice`, "" is invalid."""
-    if value is None:
-        return default
-    if isinstance(value, str) and value in supported:
-        return value
-    fields.unsupported(path, value, supported)
-    return default
-
-
 def _check_name(fields: Fields, name: str, specs: Json) -> None:
     """The name of the last worker is a host name, and that of the job a service's."""
     worker = specs.get(WORKER)
@@ -162,65 +143,6 @@ def _check_name(fields: Fields, name: str, specs: Json) -> None:
     if wrong:
         detail = f'will not able to create pod and service with invalid DNS label "{host}": {", ".join(wrong)}'
         fields.invalid("metadata.name", name, detail)
-
-
-def _read_roles(fields: Fields, specs: Json, *, missing: bool) -> tuple[Replicas | None, Replicas | None]:
-    at = f"spec.{REPLICA_SPECS}"
-    if missing:
-        fields.required(at, "must have replica specs")
-        return None, None
-    if specs.get(LAUNCHER) is None:
-        fields.required(f"{at}[{LAUNCHER}]", "must have Launcher replica spec")
-    launcher = worker = None
-    if specs.get(LAUNCHER) is not None:
-        launcher = _read_role(fields, f"{at}[{LAUNCHER}]", LAUNCHER, specs[LAUNCHER])
-    if specs.get(WORKER) is not None:
-        worker = _read_role(fields, f"{at}[{WORKER}]", WORKER, specs[WORKER])
-        if worker is None:
-            return None, None
-    return launcher, worker
-
-
-def _read_role(fields: Fields, at: str, type_: str, value: object) -> Replicas | None:
-    """One replica spec; None if its pods are unreadable."""
-    raw = fields.mapping(at, value)
-    default = 1 if type_ == LAUNCHER else 0
-    count = (
-        default
-        if raw.get("replicas") is None
-        else fields.integer(f"{at}.replicas", raw["replicas"], maximum=MAX_REPLICAS)
-    )
-    policy = raw.get("restartPolicy") or None
-    restart = _choose(fields, f"{at}.restartPolicy", policy, _RESTART_POLICIES, _DEFAULT_RESTART_POLICY[type_])
-    template = _read_template(fields, f"{at}.template", raw.get("template"))
-    if count is None:
-        return None
-    if type_ == LAUNCHER and count != 1:
-        fields.invalid(f"{at}.replicas", count, "must be 1")
-    if type_ == WORKER and count < 1:
-        fields.invalid(f"{at}.replicas", count, "must be greater than or equal to 1")
-    return None if template is None else Replicas(max(count, 0), restart, template)
-
-
-def _read_template(fields: Fields, at: str, value: object) -> Json | None:
-    """The template, if pods can be made from it."""
-    template = fields.mapping(at, value)
-    before = len(fields.errors)
-    metadata = fields.mapping(f"{at}.metadata", template.get("metadata"))
-    for name in ("labels", "annotations"):
-        fields.mapping(f"{at}.metadata.{name}", metadata.get(name))
-    spec = fields.mapping(f"{at}.spec", template.get("spec"))
-    fields.sequence(f"{at}.spec.volumes", spec.get("volumes"))
-    dns = fields.mapping(f"{at}.spec.dnsConfig", spec.get("dnsConfig"))
-    fields.sequence(f"{at}.spec.dnsConfig.searches", dns.get("searches"))
-    containers = fields.sequence(f"{at}.spec.containers", spec.get("containers"))
-    if not containers:
-        fields.required(f"{at}.spec.containers", "must define at least one container")
-    else:
-        first: dict[str, Any] = fields.mapping(f"{at}.spec.containers[0]", containers[0])
-        for name in ("env", "volumeMounts"):
-            fields.sequence(f"{at}.spec.containers[0].{name}", first.get(name))
-    return template if len(fields.errors) == before else None
 
 
 def _read_slots(fields: Fields, spec: Json) -> int:
@@ -247,7 +169,7 @@ def _read_key_folder(fields: Fields, spec: Json) -> str:
 
 def _read_remote_shell(fields: Fields, metadata: Metadata, worker: Replicas | None) -> str:
     at = f"metadata.annotations[{REMOTE_SHELL}]"
-    shell = _choose(fields, at, metadata.annotations.get(REMOTE_SHELL), ("rsh", "ssh"), "ssh")
+    shell = choose_one(fields, at, metadata.annotations.get(REMOTE_SHELL), ("rsh", "ssh"), "ssh")
     if shell == "rsh" and worker is not None:
         first = worker.template["spec"]["containers"][0]
         if not (first.get("command") or first.get("args")):

@@ -11,18 +11,18 @@ import msgspec
 from trainop.engine.framework import JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, Companion, variable
 from trainop.engine.seen import Options, Snapshot
 from trainop.kinds.mpi.hosts import (
-    CONFIG,
     CONFIG_FOLDER,
     DISCOVER,
     HOSTFILE,
-    HOSTS_AT,
+    config_companion,
     config_name,
     find_config,
     pace,
     running_hosts,
 )
 from trainop.kinds.mpi.ssh_gang import decorate
-from trainop.kinds.mpi.ssh_job import DEFAULT_KEY_FOLDER, INTEL, OPEN_MPI, WHEN_READY, Replicas, SshJob
+from trainop.kinds.mpi.ssh_job import DEFAULT_KEY_FOLDER, INTEL, OPEN_MPI, WHEN_READY, SshJob
+from trainop.kinds.mpi.ssh_replicas import Replicas
 from trainop.kinds.mpi.transport import MPI_V2
 from trainop.runtime.objects.metadata import Json, owner_reference
 
@@ -95,16 +95,7 @@ def config(job: SshJob, seen: Snapshot, *, settled: bool) -> Companion:
     """The ConfigMap with both files. `settled`: a newer list of running hosts is written at once."""
     text = discover_hosts(job, running_hosts(seen, job.workers), seen.options)
     script = pace(find_config(seen), text, seen.now, complete=settled)
-    data = {HOSTFILE: hostfile(job, seen.options), DISCOVER: script.text}
-    return Companion(
-        CONFIG,
-        config_name(job.name),
-        "\0".join(data.values()),
-        lambda: {"data": data},
-        labels={"app": job.name},
-        annotations={HOSTS_AT: script.written_at},
-        due_in=script.due_in,
-    )
+    return config_companion(job.name, script, {HOSTFILE: hostfile(job, seen.options)})
 
 
 # Pods -----------------------------------------------------------------------------------------------------------------
