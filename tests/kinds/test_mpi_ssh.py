@@ -646,6 +646,14 @@ def test_suspended_while_running():
     assert "startTime" not in world.status
 
 
+def test_a_job_that_mpi_operator_has_suspended_is_not_written():
+    world = running()
+    world.spec["runPolicy"] = {"suspend": True}
+    world.settle()
+    world.status["startTime"] = "2026-01-01T00:00:00Z"
+    assert world.step().status is None
+
+
 @pytest.mark.case("mpi-v2beta1-27", "abc")
 def test_resumed_before_the_launcher_started():
     world = world_of(8, run={"suspend": True})

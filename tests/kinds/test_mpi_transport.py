@@ -27,8 +27,10 @@ def written(version: str, time: str = "2026-01-01T00:00:00Z", **entry: Any) -> J
 V1, V2 = "kubeflow.org/v1", "kubeflow.org/v2beta1"
 
 
-def undecided(*entries: Json, **fields: Any) -> Json:
+def undecided(*entries: Json, status: Json | None = None, **fields: Any) -> Json:
     job = mpi_job(transport=None, **fields)
+    if status is not None:
+        job["status"] = dict(status)
     if entries:
         job["metadata"]["managedFields"] = list(entries)
     return job
@@ -144,6 +146,44 @@ def test_the_launcher_of_a_former_operator_is_looked_up_once():
     world.companions[LAUNCHER_JOBS] = {"foo-launcher": launcher | {"spec": {}}}
     assert world.step().annotations[TRANSPORT] == "ssh"
     assert lookups(Unstructured(world.raw)) == ()
+
+
+OVER: Json = {
+    "conditions": [{"type": "Succeeded", "status": "True", "reason": "MPIJobSucceeded", "message": ""}],
+    "completionTime": "2026-01-01T00:00:00Z",
+}
+
+
+@pytest.mark.parametrize(("version", "ssh"), [(V1, False), (V2, True)])
+def test_a_finished_job_of_a_former_operator_is_not_written(version: str, ssh: bool):
+    job = undecided(written(version), status=OVER)
+    assert (EXEC.concerns(Unstructured(job)), SSH.concerns(Unstructured(job))) == (not ssh, ssh)
+    assert lookups(Unstructured(job)) == ()
+    assert MpiWorld(job, ssh=ssh).step() == Plan()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {**OVER, "completionTime": None},
+        {**OVER, "conditions": [{"type": "Succeeded", "status": "False"}]},
+        {**OVER, "conditions": None},
+        {**OVER, "conditions": ["Succeeded"]},
+    ],
+)
+def test_a_job_that_may_go_on_gets_its_transport_recorded(status: Json):
+    job = undecided(written(V2), status=status)
+    assert lookups(Unstructured(job)) == ((LAUNCHER_JOBS, "foo-launcher"),)
+    assert decided(job) == "ssh"
+
+
+def test_a_finished_job_whose_children_are_of_the_other_transport_is_recorded():
+    world = MpiWorld(mpi_job(1))
+    world.settle()
+    world.raw["metadata"] |= {"annotations": {}, "managedFields": [written(V1)]}
+    world.raw["status"] = dict(OVER)
+    assert EXEC.concerns(Unstructured(world.raw))
+    assert EXEC.plan(world.snapshot()) == Plan(annotations={TRANSPORT: "ssh"})
 
 
 def test_each_controller_has_its_own_jobs():

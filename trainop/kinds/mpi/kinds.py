@@ -20,9 +20,9 @@ from trainop.kinds.mpi.transport import (
     EXEC,
     choose,
     decode_mpi_job,
+    known_transport,
     leave_to_other,
     lookups,
-    recorded_transport,
     watched_version,
 )
 from trainop.runtime.objects.metadata import Unstructured
@@ -78,7 +78,7 @@ def plan_exec(seen: Snapshot) -> Plan:
 
 
 def _is_exec(job: Unstructured) -> bool:
-    return recorded_transport(job) == EXEC
+    return known_transport(job) == EXEC
 
 
 def _due(job: Unstructured, now: datetime) -> float | None:

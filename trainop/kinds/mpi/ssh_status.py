@@ -38,8 +38,8 @@ def note_suspension(world: World) -> None:
             builder.event(RESUMED, "MPIJob resumed")
             status.start()
         return
-    status.forget_start()
     if status.set(SUSPENDED, "MPIJobSuspended", "MPIJob suspended"):
+        status.forget_start()  # mpi-operator keeps it, and the status of a job that it has suspended stays as it is
         builder.event("MPIJobSuspended", "MPIJob suspended")
     status.set(RUNNING, "MPIJobSuspended", f"{full_name(world)} is suspended.", status="False")
 

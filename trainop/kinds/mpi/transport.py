@@ -1,7 +1,8 @@
 """Which transport an MPIJob has: `exec`, as training-operator's, or `ssh`, as mpi-operator's.
 
 The transport is decided once per job and recorded in an annotation before any child is created. Afterwards it never
-changes: children that exist decide, so that a job never has two launchers.
+changes: children that exist decide, so that a job never has two launchers. A finished job of a former operator gets no
+children, so it is not written only to record its transport.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from trainop.engine.actions import Event, Notice, Plan
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.framework import GROUP, OPERATOR_NAME
 from trainop.engine.seen import Options, Snapshot
+from trainop.engine.status import FAILED, SUCCEEDED
 from trainop.runtime.objects.metadata import HasMetadata, Json, Unstructured, decode_complete, drop_bookkeeping
 from trainop.runtime.objects.resource import Resource
 
@@ -58,12 +60,14 @@ def choose(seen: Snapshot) -> Choice:
     """The transport of the job, by its children, its annotation, the version in which its replicas were written, and
     its fields, in this order."""
     recorded = recorded_transport(seen.job)
+    known = known_transport(seen.job)
     existing = _transport_of_children(seen)
     if existing is not None:
-        return Choice(existing, record=existing != recorded, changed=recorded not in {None, existing})
+        return Choice(existing, record=existing != known, changed=recorded not in {None, existing})
     if recorded is not None:
         return Choice(recorded, record=False)
-    return Choice(_guess(seen.job, seen.options), record=True)
+    guessed = _guess(seen.job, seen.options)
+    return Choice(guessed, record=guessed != known)
 
 
 def recorded_transport(job: Unstructured) -> str | None:
@@ -72,10 +76,31 @@ def recorded_transport(job: Unstructured) -> str | None:
     return value if value in {EXEC, SSH} else None
 
 
+def known_transport(job: Unstructured) -> str | None:
+    """The recorded transport. That of a finished job without a record follows from the version in which its replicas
+    were written. None if the transport has to be decided and recorded."""
+    recorded = recorded_transport(job)
+    if recorded is None and _is_over(job.raw.get("status")):
+        return _transport_of_version(job.raw)
+    return recorded
+
+
+def _is_over(status: object) -> bool:
+    """Whether nothing is left to do for the pods. mpi-operator fails a job with evicted workers without a
+    completionTime, while its launcher goes on."""
+    if not isinstance(status, dict) or not status.get("completionTime"):
+        return False
+    conditions = status.get("conditions")
+    return any(
+        isinstance(each, dict) and each.get("type") in {SUCCEEDED, FAILED} and each.get("status") == "True"
+        for each in (conditions if isinstance(conditions, list) else ())
+    )
+
+
 def lookups(job: Unstructured) -> tuple[tuple[Resource, str], ...]:
     """The objects to read from the API server before the transport is decided. Children of a former operator without
     pods lack the labels of the caches; a job without a status has no such children."""
-    if recorded_transport(job) is not None or not job.raw.get("status"):
+    if known_transport(job) is not None or not job.raw.get("status"):
         return ()
     return ((LAUNCHER_JOBS, f"{job.metadata.name}-launcher"),)
 
@@ -115,14 +140,21 @@ def watched_version(options: Options) -> Resource:
 def _guess(job: Unstructured, options: Options) -> str:
     """By the version in which the replicas were written. Without a record of it, by the fields of v2beta1, or by the
     only version that is served."""
-    version = version_of_replicas(job.raw)
-    if version is not None:
-        return SSH if version == MPI_V2.api_version else EXEC
+    by_version = _transport_of_version(job.raw)
+    if by_version is not None:
+        return by_version
     if watched_version(options) == MPI_V2:
         return SSH
     spec = job.raw.get("spec")
     given = spec if isinstance(spec, dict) else {}
     return SSH if any(given.get(name, default) != default for name, default in _SSH_FIELDS.items()) else EXEC
+
+
+def _transport_of_version(raw: Json) -> str | None:
+    version = version_of_replicas(raw)
+    if version is None:
+        return None
+    return SSH if version == MPI_V2.api_version else EXEC
 
 
 # The version of the writer --------------------------------------------------------------------------------------------
