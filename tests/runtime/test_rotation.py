@@ -483,3 +483,11 @@ def test_only_differing_bundles_are_injected():
 
 def test_logs_contain_no_key():
     assert "secret" not in repr(Pair(b"certificate", b"secret"))
+
+
+def test_webhooks_of_another_service_keep_their_ca():
+    seen = configuration(VALIDATING, "ours.example.com", "theirs.example.com", "outside.example.com")
+    seen["webhooks"][1]["clientConfig"] = {"service": {"name": "other", "namespace": "kubeflow"}, "caBundle": "b2xk"}
+    seen["webhooks"][2]["clientConfig"] = {"url": "https://outside.example.com"}
+    changed = {each["path"] for each in injection(seen, b"pem", (NAME,)) if each["op"] == "add"}
+    assert changed == {"/webhooks/0/clientConfig/caBundle", "/webhooks/2/clientConfig/caBundle"}

@@ -62,8 +62,8 @@ class RotationOptions:
     """What to maintain.
 
     `secret` is the Secret that stores the certificates. `names` are the DNS names of the server, the first of which is
-    `<service>.<namespace>.svc`. `configurations` receive the `caBundle`. `authority` and `organization` are the common
-    name and organization of the CA certificate.
+    `<service>.<namespace>.svc`. `configurations` receive the `caBundle`, except in webhooks of other Services.
+    `authority` and `organization` are the common name and organization of the CA certificate.
     """
 
     secret: Key
@@ -242,7 +242,7 @@ class _Rotator:
     async def _inject(self, reading: _Reading, bundle: bytes) -> None:
         failures: list[Exception] = list(reading.failures)
         for each, configuration in reading.found:
-            patch = injection(configuration, bundle)
+            patch = injection(configuration, bundle, self._options.names)
             if not patch:
                 continue
             try:
@@ -264,7 +264,9 @@ class _Rotator:
 
     def _is_settled(self, ring: Keyring, reading: _Reading) -> bool:
         """Whether all configurations have contained the bundle of `ring` for at least SETTLE_TIME."""
-        published = not reading.failures and not any(injection(seen, ring.bundle) for _, seen in reading.found)
+        published = not reading.failures and not any(
+            injection(seen, ring.bundle, self._options.names) for _, seen in reading.found
+        )
         if not published or self._published is None or self._published[0] != ring.bundle:
             return False
         return self._clock.monotonic() - self._published[1] >= SETTLE_TIME
