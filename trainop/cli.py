@@ -89,6 +89,19 @@ def run_mpi_operator(args: Sequence[str], program: str) -> int:
         return 0
 
 
+@cli.command("di-webhook", cls=_GoCommand, short_help="Serve the admission webhooks of DIJobs (flags of di-webhook).")
+def di_webhook(args: Sequence[str]) -> None:
+    """Serve the admission webhooks of DIJobs until SIGTERM or SIGINT."""
+    sys.exit(run_di_webhook(args, "trainop di-webhook"))
+
+
+def run_di_webhook(args: Sequence[str], program: str) -> int:
+    """As `run_operator`, without controllers, with the flags of DI-orchestrator's di-webhook."""
+    from trainop.di_webhook_settings import DI_WEBHOOK_FLAGS, read_di_webhook_settings  # noqa: PLC0415  # as LAZY
+
+    return run_operator(args, program, DI_WEBHOOK_FLAGS, read_di_webhook_settings)
+
+
 def run_operator(
     args: Sequence[str], program: str, flags: Sequence[Flag] = FLAGS, read: ReadSettings = read_settings
 ) -> int:
@@ -121,15 +134,21 @@ def manager() -> None:
         _exit_with("manager", error)
 
 
+NAMED: Mapping[str, Callable[[Sequence[str], str], int]] = {
+    "mpi-operator": run_mpi_operator,
+    "di-webhook": run_di_webhook,
+}
+"""Name of a program in the images of other operators -> what it runs with its arguments and its path."""
+
+
 def main() -> None:
-    """The entry point of `trainop`. If the program is named `manager` or `mpi-operator`, it runs the operator
-    directly."""
+    """The entry point of `trainop`. A program that is named `manager` or as in `NAMED` runs that command directly."""
     program = Path(sys.argv[0]).name
     if program == "manager":
         manager()
     try:
-        if program == "mpi-operator":
-            sys.exit(run_mpi_operator(sys.argv[1:], sys.argv[0]))
+        if program in NAMED:
+            sys.exit(NAMED[program](sys.argv[1:], sys.argv[0]))
         cli.main(prog_name="trainop")
     except TrainopError as error:
         _exit_with("trainop", error)

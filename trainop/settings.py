@@ -77,6 +77,10 @@ class Settings:
     kube_api_burst: int | None = None
     webhook_server_port: int = 9443
     """0 disables admission webhooks, as does an empty `pod_namespace`."""
+    webhook_cert_dir: str = ""
+    """Folder with `tls.crt` and `tls.key`; without a certificate there at start, one is maintained in a Secret."""
+    webhooks_only: bool = False
+    """Serve the webhooks of the enabled kinds, and run no controllers."""
     webhook_service_name: str = "training-operator"
     webhook_secret_name: str = "training-operator-webhook-cert"  # noqa: S105  # a name
     kubeconfig: str = ""
@@ -289,13 +293,7 @@ def _settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> Settings
         pod_events=values["pod-events"],
         depth_by_priority=values["workqueue-depth-by-priority"],
         options=_options(values, environ),
-        logs=LogSettings(
-            devel=values["zap-devel"],
-            encoder=values["zap-encoder"],
-            level=values["zap-log-level"],
-            stacktrace_level=values["zap-stacktrace-level"],
-            time_encoding=values["zap-time-encoding"],
-        ),
+        logs=read_logs(values),
         pod_namespace=environ.get("MY_POD_NAMESPACE", "") or _service_account_namespace(),
         pod=_own_pod(environ),
         hostname=socket.gethostname(),
@@ -303,6 +301,17 @@ def _settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> Settings
     if not settings.leader_lease_duration > settings.leader_renew_deadline > 1.2 * settings.leader_retry_period:
         raise UsageError("--leader-elect-lease-duration > --leader-elect-renew-deadline > 1.2 x retry period must hold")
     return settings
+
+
+def read_logs(values: Mapping[str, Any]) -> LogSettings:
+    """From the values of `ZAP_FLAGS`."""
+    return LogSettings(
+        devel=values["zap-devel"],
+        encoder=values["zap-encoder"],
+        level=values["zap-log-level"],
+        stacktrace_level=values["zap-stacktrace-level"],
+        time_encoding=values["zap-time-encoding"],
+    )
 
 
 def _options(values: Mapping[str, Any], environ: Mapping[str, str]) -> Options:

@@ -29,6 +29,7 @@ from tests.server.test_installation import apply
 from tests.server.world import World, replicas
 
 NAMESPACE = "kubeflow"
+PROGRAMS = ("manager", "mpi-operator", "di-operator", "di-server", "di-webhook", "trainop")
 READ_SCRIPT = re.compile(rb"#!\s*(\S+)")
 
 
@@ -82,11 +83,11 @@ def test_there_is_no_shell_and_no_program_but_python(image: Image) -> None:
         if not path.is_symlink() and path.stat().st_mode & 0o111 and not name.startswith("usr/lib/python3.11/")
     }
     libraries = {name for name in programs if name.startswith("lib/") or ".so" in name}
-    assert programs - libraries == {"usr/bin/python3.11", "opt/trainop/bin/manager", "opt/trainop/bin/trainop"}
+    assert programs - libraries == {"usr/bin/python3.11", *(f"opt/trainop/bin/{name}" for name in PROGRAMS)}
 
 
 def test_every_script_names_an_interpreter_of_the_image(image: Image) -> None:
-    for name in ("opt/trainop/bin/manager", "opt/trainop/bin/trainop"):
+    for name in (f"opt/trainop/bin/{program}" for program in PROGRAMS):
         found = READ_SCRIPT.match((image.root / name).read_bytes())
         assert found
         link = image.root / found[1].decode().removeprefix("/")

@@ -8,6 +8,14 @@ from trainop.runtime.objects.metadata import Json
 RESOURCES: Json = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 """No limits: a large cluster needs more, see docs/performance.md."""
 
+POD_SECURITY: Json = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+CONTAINER_SECURITY: Json = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+"""With `POD_SECURITY`, what the Pod Security Standard `restricted` demands."""
+
 
 def service_account() -> Json:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME}}
@@ -43,7 +51,7 @@ def deployment(image: str = IMAGE) -> Json:
         "spec": {
             "serviceAccountName": NAME,
             "terminationGracePeriodSeconds": 10,
-            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "securityContext": POD_SECURITY,
             "containers": [_container(image)],
         },
     }
@@ -56,23 +64,12 @@ def deployment(image: str = IMAGE) -> Json:
 
 
 def _container(image: str) -> Json:
-    def from_field(name: str, path: str) -> Json:
-        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-    def probe(path: str, delay: int, period: int) -> Json:
-        request = {"path": path, "port": PROBE_PORT}
-        return {"httpGet": request, "initialDelaySeconds": delay, "periodSeconds": period, "timeoutSeconds": 3}
-
     return {
         "name": NAME,
         "image": image,
         # Users append flags with a JSON patch that adds to command/1.
         "command": ["/manager"],
-        "env": [
-            from_field("MY_POD_NAMESPACE", "metadata.namespace"),
-            from_field("MY_POD_NAME", "metadata.name"),
-            from_field("MY_POD_UID", "metadata.uid"),
-        ],
+        "env": pod_variables(),
         "ports": [
             {"containerPort": METRICS_PORT},
             {"containerPort": WEBHOOK_PORT, "name": "webhook-server", "protocol": "TCP"},
@@ -80,9 +77,19 @@ def _container(image: str) -> Json:
         "resources": RESOURCES,
         "livenessProbe": probe("/healthz", 15, 20),
         "readinessProbe": probe("/readyz", 10, 15),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": CONTAINER_SECURITY,
     }
+
+
+def pod_variables() -> list[Json]:
+    """What a program needs to know of its pod."""
+    fields = {"NAMESPACE": "namespace", "NAME": "name", "UID": "uid"}
+    return [
+        {"name": f"MY_POD_{name}", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.{field}"}}}
+        for name, field in fields.items()
+    ]
+
+
+def probe(path: str, delay: int, period: int, port: int = PROBE_PORT) -> Json:
+    request = {"path": path, "port": port}
+    return {"httpGet": request, "initialDelaySeconds": delay, "periodSeconds": period, "timeoutSeconds": 3}
