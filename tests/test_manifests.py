@@ -155,7 +155,12 @@ def test_of_secrets_and_webhook_configurations_only_the_operators_own_can_be_rea
     assert Settings().webhook_secret_name == "training-operator-webhook-cert"
 
 
-KINDS_WITH_WEBHOOKS = ("jaxjob", "mxjob", "paddlejob", "pytorchjob", "tfjob", "xgboostjob")
+KINDS_WITH_WEBHOOKS = (
+    ("jaxjob", "v1"),
+    ("mpijob", "v1"),
+    ("mpijob", "v2beta1"),
+    *((kind, "v1") for kind in ("mxjob", "paddlejob", "pytorchjob", "tfjob", "xgboostjob")),
+)
 
 
 def test_the_webhook_configuration_is_upstreams_except_for_its_failure_policy():
@@ -168,27 +173,28 @@ def test_the_webhook_configuration_is_upstreams_except_for_its_failure_policy():
     }
     assert configuration["webhooks"] == [
         {
-            "name": f"validator.{kind}.training-operator.kubeflow.org",
+            "name": f"validator.{'' if version == 'v1' else f'{version}.'}{kind}.training-operator.kubeflow.org",
             "clientConfig": {
                 "service": {
                     "name": "training-operator",
                     "namespace": "default",
-                    "path": f"/validate-kubeflow-org-v1-{kind}",
+                    "path": f"/validate-kubeflow-org-{version}-{kind}",
                 }
             },
             "rules": [
                 {
                     "apiGroups": ["kubeflow.org"],
-                    "apiVersions": ["v1"],
+                    "apiVersions": [version],
                     "operations": ["CREATE", "UPDATE"],
                     "resources": [f"{kind}s"],
                 }
             ],
+            "matchPolicy": "Exact",
             "failurePolicy": "Ignore",
             "sideEffects": "None",
             "admissionReviewVersions": ["v1"],
         }
-        for kind in KINDS_WITH_WEBHOOKS
+        for kind, version in KINDS_WITH_WEBHOOKS
     ]
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import structlog
 
 import trainop
-from trainop.controllers.admission import readiness, register_kinds, rotation_options
+from trainop.controllers.admission import configurations_of, readiness, rotation_options, webhooks_of
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.gang import CrdCheck, open_gang_caches
 from trainop.controllers.wiring import ControllerDependencies, build_controller
@@ -111,10 +111,14 @@ def crds() -> list[Json]:
     return [*(crd(framework) for framework in FRAMEWORKS.values()), mpi_crd()]
 
 
+def all_kinds(options: Options | None = None) -> list[Kind]:
+    """The kinds of all schemes. A resource that has several controllers, or several versions, has several kinds."""
+    return [kind for kinds in KINDS.values() for kind in kinds(options or Options())]
+
+
 def _optional_resources() -> set[Resource]:
     """The resources without which an installation works for all jobs but some kinds."""
-    kinds = (kind for kinds in KINDS.values() for kind in kinds(Options()))
-    return {each.resource for kind in kinds for each in kind.companion_kinds if each.permission_optional}
+    return {each.resource for kind in all_kinds() for each in kind.companion_kinds if each.permission_optional}
 
 
 def enabled_schemes(schemes: Iterable[str]) -> list[str]:
@@ -248,19 +252,26 @@ def _add_servers(manager: Manager, settings: Settings, needs: ControllerDependen
 
 
 def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDependencies, client: Client) -> None:
-    """Adds the validation of jobs as admission webhooks, on every replica. Controllers never wait for them.
+    """Adds the admission webhooks of all kinds, on every replica. Controllers never wait for them.
 
     Outside a pod they are left out: the API server could not reach them by their Service.
     """
     if not (settings.webhook_server_port and settings.pod_namespace):
         log.info("admission webhooks are not served; jobs are validated when they are reconciled")
         return
-    options = rotation_options(settings.pod_namespace, settings.webhook_service_name, settings.webhook_secret_name)
+    webhooks = webhooks_of(all_kinds(settings.options))
+    options = rotation_options(
+        settings.pod_namespace,
+        settings.webhook_service_name,
+        settings.webhook_secret_name,
+        configurations_of(webhooks),
+    )
     certificate = ServingCertificate(server_name=options.names[0])
     server = WebhookServer(
         certificate, address=Address(None, settings.webhook_server_port), metrics=needs.metrics, clock=needs.clock
     )
-    register_kinds(server, (kind_of(framework, settings.options) for framework in FRAMEWORKS.values()))
+    for webhook in webhooks:
+        server.register(webhook.path, webhook.handler)
     rotation = CertificateRotation(
         client, options, certificate, clock=needs.clock, rng=needs.rng, metrics=needs.metrics
     )

@@ -38,9 +38,9 @@ from e2e.bench.shapes import SHAPES, Json, pytorch, with_container
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import free_ports
 from e2e.cluster.places import default_data
-from trainop.controllers.admission import build_handler, register_kinds
+from trainop.controllers.admission import build_handler, webhooks_of
 from trainop.engine.kind import kind_of
-from trainop.manifests.webhook import webhook_configuration
+from trainop.manifests.webhook import webhook_configurations
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.client.auth import load_config
 from trainop.runtime.client.client import Client
@@ -92,7 +92,8 @@ async def serve(port: int) -> None:
     certificate = ServingCertificate()
     certificate.load(pair.certificate, pair.key)
     server = WebhookServer(certificate, address=Address("127.0.0.1", port))
-    register_kinds(server, map(kind_of, FRAMEWORKS.values()))
+    for webhook in webhooks_of(map(kind_of, FRAMEWORKS.values())):
+        server.register(webhook.path, webhook.handler)
     await server.bind()
     await server.run()
 
@@ -175,7 +176,9 @@ async def run_operator(folder: Path) -> AsyncIterator[tuple[ControlPlane, Progra
         await client.create(
             SERVICES, {"metadata": {"name": "training-operator", "namespace": "default"}, "spec": alias}
         )
-        configuration = webhook_configuration()
+        (configuration,) = (
+            each for each in webhook_configurations() if each["kind"] == VALIDATING_WEBHOOK_CONFIGURATIONS.kind
+        )
         for webhook in configuration["webhooks"]:
             webhook["clientConfig"]["service"]["port"] = port
             webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": "reviewed"}}

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import copy
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from e2e.bench.shapes import SHAPES
 from tests.controllers.kinds import KINDS, make
-from trainop.controllers.admission import build_handler, respond
+from trainop.controllers.admission import (
+    MUTATING,
+    VALIDATING,
+    build_handler,
+    configurations_of,
+    respond,
+    webhooks_of,
+)
 from trainop.controllers.counters import JobMetrics
 from trainop.engine.admission import Judgement
-from trainop.engine.kind import kind_of
+from trainop.engine.kind import admit_all, kind_of
 from trainop.operator import FRAMEWORKS, build
 from trainop.runtime.objects.field_error import REQUIRED, FieldError
 from trainop.runtime.objects.metadata import Json
@@ -248,6 +256,23 @@ def test_messages_about_hostile_jobs_are_bounded(shape: str):
     assert all(len(warning.encode()) <= 256 for warning in stored.warnings)
 
 
+def set_policy(job: Json) -> None:
+    job["spec"].setdefault("runPolicy", {}).setdefault("cleanPodPolicy", "Running")
+
+
+def test_a_kind_has_a_webhook_for_its_validation_and_one_for_its_defaults():
+    both = replace(kind_of(FRAMEWORKS["TFJob"]), default=set_policy)
+    neither = replace(kind_of(FRAMEWORKS["JAXJob"]), judge=admit_all)
+    first, second = webhooks_of([both, neither])
+    assert (first.path, first.configuration) == ("/mutate-kubeflow-org-v1-tfjob", MUTATING)
+    assert (second.path, second.configuration) == ("/validate-kubeflow-org-v1-tfjob", VALIDATING)
+    assert configurations_of([first, second, first]) == (MUTATING, VALIDATING)
+    request = AdmissionRequest("u", "CREATE", object=make("TFJob", run={"suspend": True}))
+    response = first.handler(request)
+    assert isinstance(response, AdmissionResponse)
+    assert response.patch == ({"op": "add", "path": "/spec/runPolicy/cleanPodPolicy", "value": "Running"},)
+
+
 class Away:
     """A transport that is not used."""
 
@@ -267,7 +292,8 @@ def test_every_kind_is_served_in_a_pod_whatever_kinds_are_enabled(settings: Sett
     """And nothing outside of a pod, where the API server could not reach the operator."""
     metrics = JobMetrics()
     manager = build(settings, Away(), signals=False, metrics=metrics)
-    paths = [f"/validate-kubeflow-org-v1-{kind.lower()}" for kind in KINDS] if served else []
+    paths = [f"/validate-kubeflow-org-v1-{kind.lower()}" for kind in (*KINDS, "MPIJob")] if served else []
+    paths += ["/validate-kubeflow-org-v2beta1-mpijob"] if served else []
     seen = {
         sample.labels["webhook"]
         for family in metrics.registry.collect()

@@ -83,7 +83,7 @@ class Webhooks:
 
         def injected() -> bytes | None:
             authority = self.secret().get("ca.crt", b"")
-            return authority if authority and self.bundles() == [authority] * 6 else None
+            return authority if authority and set(self.bundles()) == {authority} else None
 
         found: bytes = self.world.wait(injected, "the CA in all webhooks")
         return found

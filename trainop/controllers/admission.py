@@ -1,4 +1,5 @@
-"""Admission webhooks of the operator: each kind's `judge` as a handler, and the certificates of their server.
+"""Admission webhooks of the operator: each kind's `judge` and `default` as handlers, and the certificates of their
+server.
 
 Paths, names and messages are those of training-operator (`pkg/webhooks`, `pkg/cert`). Every kind is served, also one
 that `--enable-scheme` leaves out: a cluster may have one webhook configuration for all kinds.
@@ -7,12 +8,14 @@ that `--enable-scheme` leaves out: a cluster may have one webhook configuration 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from trainop.engine.admission import Judgement
 from trainop.engine.fields import sentence
-from trainop.engine.kind import Kind
+from trainop.engine.kind import Kind, admit_all
 from trainop.runtime.errors import UNREADABLE
 from trainop.runtime.objects.metadata import Json, Key, Unstructured
+from trainop.runtime.objects.resource import Resource
 from trainop.runtime.serving.certificate_folder import ServingCertificate
 from trainop.runtime.serving.server import Check
 from trainop.runtime.texts import cut
@@ -21,26 +24,52 @@ from trainop.runtime.webhook.admission import (
     AdmissionResponse,
     Handler,
     allow,
+    defaulting,
     deny,
+    mutating_path,
     refuse,
     validating_path,
 )
-from trainop.runtime.webhook.injection import VALIDATING_WEBHOOK_CONFIGURATIONS, Configuration
+from trainop.runtime.webhook.injection import (
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Configuration,
+)
 from trainop.runtime.webhook.rotation import CertificateRotation, RotationOptions
 from trainop.runtime.webhook.server import WebhookServer
 
-CONFIGURATION = "validator.training-operator.kubeflow.org"
-"""The ValidatingWebhookConfiguration that gets the `caBundle`."""
+VALIDATING = Configuration(VALIDATING_WEBHOOK_CONFIGURATIONS, "validator.training-operator.kubeflow.org")
+MUTATING = Configuration(MUTATING_WEBHOOK_CONFIGURATIONS, "defaulter.training-operator.kubeflow.org")
+"""The webhook configurations that get the `caBundle`."""
 
 MAX_WARNINGS = 10
 MAX_WARNING_LENGTH = 256
 """Bytes of one warning, the API server's limit (apiserver `pkg/endpoints/filters/warning.go`)."""
 
 
-def register_kinds(server: WebhookServer, kinds: Iterable[Kind]) -> None:
-    """Serves the validation of each kind at upstream's path, such as `/validate-kubeflow-org-v1-pytorchjob`."""
-    for kind in kinds:
-        server.register(validating_path(kind.resource), build_handler(kind))
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """One webhook of a kind: how the server answers it, and what its entry in a configuration is made of."""
+
+    resource: Resource
+    """The kind, in the version whose requests are sent to the webhook."""
+    configuration: Configuration
+    """The configuration that lists it."""
+    path: str
+    """Upstream's, such as `/validate-kubeflow-org-v1-pytorchjob`."""
+    handler: Handler
+
+
+def webhooks_of(kinds: Iterable[Kind]) -> list[Webhook]:
+    """The webhooks of all kinds, by the name of the kind: at most one that sets defaults and one that validates."""
+    found = []
+    for kind in sorted(kinds, key=lambda kind: (kind.resource.kind.lower(), kind.resource.version)):
+        resource = kind.resource
+        if kind.default is not None:
+            found.append(Webhook(resource, MUTATING, mutating_path(resource), defaulting(kind.default)))
+        if kind.judge is not admit_all:
+            found.append(Webhook(resource, VALIDATING, validating_path(resource), build_handler(kind)))
+    return found
 
 
 def build_handler(kind: Kind) -> Handler:
@@ -79,12 +108,19 @@ def _bound(warnings: Sequence[str]) -> Iterable[str]:
         yield f"{len(warnings) - MAX_WARNINGS:,} more warnings are left out"
 
 
-def rotation_options(namespace: str, service: str, secret: str) -> RotationOptions:
-    """The certificates of upstream's webhook server: one Secret, one DNS name, one configuration."""
+def configurations_of(webhooks: Iterable[Webhook]) -> tuple[Configuration, ...]:
+    """The configurations that list the webhooks."""
+    return tuple(dict.fromkeys(webhook.configuration for webhook in webhooks))
+
+
+def rotation_options(
+    namespace: str, service: str, secret: str, configurations: tuple[Configuration, ...]
+) -> RotationOptions:
+    """The certificates of upstream's webhook server: one Secret and one DNS name."""
     return RotationOptions(
         secret=Key(namespace, secret),
         names=(f"{service}.{namespace}.svc",),
-        configurations=(Configuration(VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION),),
+        configurations=configurations,
         authority="training-operator-ca",
         organization="training-operator",
     )

@@ -38,20 +38,25 @@ def judge(
     """Validates a job that is created or, with `old`, updated. An error that `old` has too becomes a warning, so that a
     controller can still set a finalizer on a stored invalid job, or resume it. Never raises, whatever the job
     contains."""
-    job, errors = _examine(framework, new, options)
-    warnings = tuple(_find_warnings(framework, job))
+    return judge_by(lambda raw: _examine(framework, raw, options), new, old)
+
+
+def judge_by(examine: Callable[[Unstructured], Judgement], new: Unstructured, old: Unstructured | None) -> Judgement:
+    """As `judge`, for any kind: `examine` finds the errors and warnings of one object."""
+    found = examine(new)
     if old is None:
-        return Judgement(errors, job.more_errors, warnings)
-    before, old_errors = (job, errors) if not errors or _is_same(new, old) else _examine(framework, old, options)
-    known = set(map(_identity, old_errors))
-    kept = [f"{error} (not changed by this update)" for error in errors if _identity(error) in known]
-    remaining = [*_find_changes(new, old), *(error for error in errors if _identity(error) not in known)]
-    return Judgement(tuple(remaining), max(0, job.more_errors - before.more_errors), (*warnings, *kept))
+        return found
+    before = found if not found.errors or _is_same(new, old) else examine(old)
+    known = set(map(_identity, before.errors))
+    kept = [f"{error} (not changed by this update)" for error in found.errors if _identity(error) in known]
+    remaining = [*_find_changes(new, old), *(error for error in found.errors if _identity(error) not in known)]
+    return Judgement(tuple(remaining), max(0, found.more_errors - before.more_errors), (*found.warnings, *kept))
 
 
-def _examine(framework: Framework, raw: Unstructured, options: Options) -> tuple[Job, tuple[FieldError, ...]]:
+def _examine(framework: Framework, raw: Unstructured, options: Options) -> Judgement:
     job = parse(framework, raw)
-    return job, find_errors(job, lambda: Manifests(framework, job, options))
+    errors = find_errors(job, lambda: Manifests(framework, job, options))
+    return Judgement(errors, job.more_errors, tuple(_find_warnings(framework, job)))
 
 
 def _is_same(new: Unstructured, old: Unstructured) -> bool:

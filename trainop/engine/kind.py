@@ -18,7 +18,7 @@ from trainop.engine.admission import Judgement, judge
 from trainop.engine.framework import CompanionKind, Framework, NameTaken
 from trainop.engine.limits import seconds_to_due
 from trainop.engine.seen import Options, Snapshot
-from trainop.runtime.objects.metadata import Decoder, Unstructured, decode_unstructured
+from trainop.runtime.objects.metadata import Change, Decoder, Unstructured, decode_unstructured
 from trainop.runtime.objects.resource import Resource
 
 
@@ -59,7 +59,10 @@ class Kind:
     reject: Callable[[Snapshot, str], Plan]
     """Snapshot and the API server's message -> the plan for a job that needs an object which the API server refused."""
     judge: Callable[[Unstructured, Unstructured | None], Judgement] = admit_all
-    """(new, old) -> validation of a created job, for which `old` is None, or of an updated one."""
+    """(new, old) -> validation of a created job, for which `old` is None, or of an updated one. Served as a validating
+    webhook, but for `admit_all`."""
+    default: Change | None = None
+    """Sets the defaults that a mutating webhook stores in a created or updated job; None: there is no such webhook."""
     due: Callable[[Unstructured, datetime], float | None] = never_due
     """Seconds until the next deadline or the time to live of a job; None without one."""
     deleted_as: str = "Job"

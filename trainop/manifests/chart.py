@@ -14,7 +14,7 @@ from trainop.manifests import availability, rbac, workload
 from trainop.manifests.components import objects as component_objects
 from trainop.manifests.names import IMAGE, NAME
 from trainop.manifests.text import GENERATED, HEADER, to_yaml
-from trainop.manifests.webhook import webhook_configuration
+from trainop.manifests.webhook import webhook_configurations
 from trainop.operator import crds
 from trainop.runtime.objects.metadata import Json
 
@@ -114,7 +114,7 @@ def _templates() -> dict[str, str]:
         "rbac": _rbac(),
         "service": _render(_placed([workload.service()])),
         "deployment": _render(_placed([_deployment()])),
-        "webhook": _when(_WEBHOOKS, _render([_webhook()])),
+        "webhook": _when(_WEBHOOKS, _render(_webhooks())),
         "poddisruptionbudget": _when(_SEVERAL, _render(_placed([availability.disruption_budget()]))),
         **{
             name: _when(f".Values.components.{_camel(name)}", _render(_placed(component_objects()[name])))
@@ -137,12 +137,14 @@ def _in_namespace(binding: Json) -> Json:
     return {**binding, "subjects": [{**subject, "namespace": _NAMESPACE} for subject in binding["subjects"]]}
 
 
-def _webhook() -> Json:
-    configuration = webhook_configuration(_NAMESPACE)
-    return {
-        **configuration,
-        "webhooks": [{**webhook, "failurePolicy": _POLICY} for webhook in configuration["webhooks"]],
-    }
+def _webhooks() -> list[Json]:
+    return [
+        {
+            **configuration,
+            "webhooks": [{**webhook, "failurePolicy": _POLICY} for webhook in configuration["webhooks"]],
+        }
+        for configuration in webhook_configurations(_NAMESPACE)
+    ]
 
 
 def _deployment() -> Json:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import yaml
 
-from trainop.controllers.admission import CONFIGURATION
+from trainop.controllers.admission import configurations_of, webhooks_of
 from trainop.manifests.names import NAME, NAMESPACE, RBAC, WEBHOOK_ROLE
 from trainop.manifests.text import to_yaml
+from trainop.operator import all_kinds
 from trainop.runtime.objects.metadata import Json
-from trainop.runtime.webhook.injection import VALIDATING_WEBHOOK_CONFIGURATIONS as WEBHOOKS
 
 
 def kustomization(resources: Sequence[str], *, namespace: str = "", images: Sequence[Json] = ()) -> Json:
@@ -51,7 +51,7 @@ def namespaced_kustomization() -> Json:
         (RBAC, "ClusterRoleBinding", NAME),
         (RBAC, "Role", WEBHOOK_ROLE),
         (RBAC, "RoleBinding", WEBHOOK_ROLE),
-        (WEBHOOKS.group, WEBHOOKS.kind, CONFIGURATION),
+        *((each.resource.group, each.resource.kind, each.name) for each in configurations_of(webhooks_of(all_kinds()))),
     ]
     deletions = [
         {"patch": to_yaml({"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": name}, "$patch": "delete"})}

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from trainop.controllers.admission import CONFIGURATION
+from trainop.controllers.admission import configurations_of, webhooks_of
 from trainop.controllers.gang import PRIORITY_CLASSES
 from trainop.engine.framework import GROUP
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
-from trainop.engine.seen import Options
 from trainop.kinds.mpi.exec import ACCOUNT, BINDING, ROLE
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.manifests.names import LEASES_ROLE, NAME, RBAC, WEBHOOK_ROLE, WEBHOOK_SECRET
-from trainop.operator import KINDS
+from trainop.operator import all_kinds
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import EVENTS, LEASES, PODS, SECRETS, SERVICES, Resource
-from trainop.runtime.webhook.injection import VALIDATING_WEBHOOK_CONFIGURATIONS
 
 _AGGREGATION = "rbac.authorization.kubeflow.org/aggregate-to-kubeflow-"
 _STANDARD = "rbac.authorization.k8s.io/aggregate-to-"
@@ -38,7 +36,7 @@ _MPI = (*_EXEC, LAUNCHER_JOBS)
 
 def plurals() -> list[str]:
     """The resources of all kinds of jobs."""
-    return sorted({kind.resource.plural for kinds in KINDS.values() for kind in kinds(Options())})
+    return sorted({kind.resource.plural for kind in all_kinds()})
 
 
 def rules() -> list[Json]:
@@ -59,7 +57,7 @@ def rules() -> list[Json]:
 def companion_rights() -> list[tuple[Resource, str]]:
     """Resources that are created for jobs in addition to pods and services, with verbs. Those that pods refer to live
     as long as the job: the garbage collector deletes them."""
-    kinds = {each for kinds in KINDS.values() for kind in kinds(Options()) for each in kind.companion_kinds}
+    kinds = {each for kind in all_kinds() for each in kind.companion_kinds}
     verbs = {False: "get list watch create patch delete", True: "get list watch create patch"}
     found = {(kind.resource, verbs[kind.needed_by_pods]) for kind in kinds if kind.resource not in _MPI}
     return sorted(found, key=str)
@@ -101,9 +99,12 @@ def _binding(kind: str, name: str, namespace: str | None) -> Json:
 
 def cluster_role() -> Json:
     """The permissions in all namespaces, to read PriorityClasses for gang scheduling, and to write the CA into the
-    operator's own webhook configuration."""
-    injection = _rule([VALIDATING_WEBHOOK_CONFIGURATIONS], "get list watch patch", name=CONFIGURATION)
-    return _role("ClusterRole", NAME, [*rules(), _rule([PRIORITY_CLASSES], "list watch"), injection])
+    operator's own webhook configurations."""
+    injections = [
+        _rule([each.resource], "get list watch patch", name=each.name)
+        for each in configurations_of(webhooks_of(all_kinds()))
+    ]
+    return _role("ClusterRole", NAME, [*rules(), _rule([PRIORITY_CLASSES], "list watch"), *injections])
 
 
 def cluster_role_binding(namespace: str | None = None) -> Json:

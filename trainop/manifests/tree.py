@@ -24,7 +24,7 @@ from trainop.manifests.rbac import (
     webhook_role_binding,
 )
 from trainop.manifests.text import HEADER, to_yaml
-from trainop.manifests.webhook import required_webhooks, webhook_configuration
+from trainop.manifests.webhook import required_webhooks, webhook_configurations
 from trainop.manifests.workload import deployment, namespace_object, service, service_account
 from trainop.operator import crds
 from trainop.runtime.objects.metadata import Json
@@ -41,7 +41,7 @@ def files() -> dict[str, str]:
         ],
         "service.yaml": [service()],
         "deployment.yaml": [deployment()],
-        "webhook.yaml": [webhook_configuration()],
+        "webhook.yaml": webhook_configurations(),
     }
     tree: dict[str, Sequence[Json]] = {
         "kustomization.yaml": [kustomization(["overlays/standalone"])],
@@ -74,5 +74,5 @@ def stream(namespace: str, image: str) -> list[Json]:
         cluster_role(),
         cluster_role_binding(namespace),
         *({**item, "metadata": {**item["metadata"], "namespace": namespace}} for item in placed),
-        webhook_configuration(namespace),
+        *webhook_configurations(namespace),
     ]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from trainop.engine import plan as engine
 from trainop.engine.actions import Plan
-from trainop.engine.admission import Judgement
 from trainop.engine.kind import Kind, kind_of
 from trainop.engine.limits import seconds_to_due
 from trainop.engine.parse import ignored
 from trainop.engine.seen import Options, Snapshot
+from trainop.kinds.mpi.admission import judge_mpi
 from trainop.kinds.mpi.exec import MPI_EXEC
 from trainop.kinds.mpi.ssh import plan_ssh, reject_ssh
-from trainop.kinds.mpi.ssh_job import parse_ssh
 from trainop.kinds.mpi.ssh_world import MPI_SSH
 from trainop.kinds.mpi.transport import (
     EXEC,
@@ -30,14 +30,11 @@ from trainop.runtime.objects.metadata import Unstructured
 
 def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
     """Transport exec, and transport ssh, which also decides about jobs without a recorded transport."""
-
-    def judge_ssh(new: Unstructured, old: Unstructured | None) -> Judgement:
-        known = set(parse_ssh(old, options)[1]) if old is not None else set()
-        return Judgement(tuple(error for error in parse_ssh(new, options)[1] if error not in known))
-
+    judge = partial(judge_mpi, options)
     by_exec = replace(
         kind_of(MPI_EXEC, options),
         plan=plan_exec,
+        judge=judge,
         due=_due,
         watched=watched_version(options),
         decode=decode_mpi_job,
@@ -52,7 +49,7 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
         companion_kinds=MPI_SSH.companion_kinds,
         plan=plan_ssh,
         reject=reject_ssh,
-        judge=judge_ssh,
+        judge=judge,
         name_taken=MPI_SSH.name_taken,
         watched=watched_version(options),
         decode=decode_mpi_job,

@@ -70,6 +70,17 @@ def choose(seen: Snapshot) -> Choice:
     return Choice(guessed, record=guessed != known)
 
 
+def expect(new: Unstructured, old: Unstructured | None = None) -> str:
+    """The transport of a job at admission, where its children are not known: by the annotation, else by the version in
+    which its replicas were or are being written. `old` is the stored job of an update."""
+    for job in (old, new):
+        if job is not None and (recorded := recorded_transport(job)) is not None:
+            return recorded
+    raw = (old or new).raw
+    version = version_of_replicas(raw) or raw.get("apiVersion")
+    return SSH if version == MPI_V2.api_version else EXEC
+
+
 def recorded_transport(job: Unstructured) -> str | None:
     """The valid value of the annotation, or None."""
     value = job.metadata.annotations.get(TRANSPORT)
