@@ -27,7 +27,8 @@ import msgspec
 import structlog
 
 from e2e.bench.floor import objects
-from trainop.controllers.observe import CHILD_INDICES, decode_pod
+from trainop.controllers.observe import child_indices
+from trainop.engine.children import TRAINING_CHILDREN, decode_pod
 from trainop.runtime.cache.informer import Informer
 from trainop.runtime.client.client import PAGE_SIZE, Client
 from trainop.runtime.client.transport import Request, Response
@@ -155,7 +156,8 @@ class CountingHandler:
 
 
 async def with_informer(transport: ListTransport) -> object:
-    informer, handler = Informer(Client(transport), PODS, decode_pod, indices=CHILD_INDICES), CountingHandler()
+    indices = child_indices(TRAINING_CHILDREN)
+    informer, handler = Informer(Client(transport), PODS, decode_pod, indices=indices), CountingHandler()
     informer.add_handler(handler)
     running = asyncio.create_task(informer.run())
     await informer.wait_synced()

@@ -14,8 +14,8 @@ import msgspec
 from tests.runtime.virtual_time import VirtualClock
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.gang import PRIORITY_CLASSES, decode_pod_group, decode_priority_class
-from trainop.controllers.observe import decode_pod, decode_service
 from trainop.controllers.wiring import ControllerDependencies, build_controller, open_view
+from trainop.engine.children import decode_pod, decode_service
 from trainop.engine.kind import kind_of
 from trainop.engine.seen import Options
 from trainop.kinds.pytorch import PYTORCH

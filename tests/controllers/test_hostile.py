@@ -16,8 +16,8 @@ from tests.controllers.kinds import KINDS, SHAPES, make
 from tests.engine.builders import NOW, manifest_of
 from tests.engine.test_laws import anything, check_form, places
 from tests.engine.world import World
-from trainop.controllers.observe import decode_pod, decode_service
 from trainop.engine.actions import CreatePod, Event, Plan
+from trainop.engine.children import decode_pod, decode_service
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from trainop.engine.plan import plan

@@ -12,9 +12,9 @@ import pytest
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.api_errors import CreateFailure, classify
-from trainop.controllers.observe import decode_pod, decode_service
 from trainop.controllers.reconciler import CACHE_DELAY
 from trainop.engine.actions import CreatePod, DeletePod
+from trainop.engine.children import decode_pod, decode_service
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.errors import ApiError, DecodeError, ReconcileError
 from trainop.runtime.objects.metadata import Json, Key, Unstructured, owner_reference

@@ -44,7 +44,6 @@ from trainop.engine.actions import (
     Release,
     UpdateGroup,
 )
-from trainop.engine.framework import OPERATOR_NAME
 from trainop.engine.kind import Kind
 from trainop.runtime.client.client import Client, PatchKind
 from trainop.runtime.client.decoding import read_object
@@ -238,7 +237,7 @@ class Applier:
             outcome.consecutive_refusals = 0
             self._count_created(child)
             log.debug("child created", resource=str(child.resource), child=key.name)
-            self._report.child_event(job, f"SuccessfulCreate{child.kind}", f"Created {child.noun}: {key.name}")
+            self._report.child_event(job, self._kind.child_events.created, child.kind, key.name)
         except AlreadyExistsError as error:
             created_uid = await self._uid_if_ours(job, child, error, outcome)
         except _API_FAILURES as error:
@@ -269,7 +268,7 @@ class Applier:
             return None
         owner = metadata.controller
         if owner and owner.uid == job.metadata.uid and not metadata.terminating:
-            if metadata.labels.get(OPERATOR_NAME) == self._kind.controller:
+            if self._kind.children.is_of(self._kind.controller, metadata):
                 return metadata.uid
         elif metadata.terminating or _is_of_predecessor(self._kind, job, owner):
             outcome.wait(RETRY_WITHOUT_EVENT)  # its deletion triggers an earlier reconcile
@@ -290,7 +289,7 @@ class Applier:
             # A job can run without a service, whose name may be too long, and a begun job goes on with its other pods.
             outcome.refuse(RefusedChild(child.kind, child.key.name, str(error).replace(child.key.name, "*")))
             return
-        self._report.event(job, _failed_to_create(child, error))
+        self._report.event(job, self._failed_to_create(child, error))
         if failure in (CreateFailure.QUOTA, CreateFailure.NOT_PERMITTED):
             outcome.blocked = True
         elif failure is CreateFailure.REFUSED:
@@ -301,7 +300,11 @@ class Applier:
     def _report_once(self, job: Unstructured, child: _Child, error: Exception) -> None:
         """One event per message, however often the create is retried."""
         identity = f"create {child.noun} {child.key.name}"
-        self._report.notices(job, [Notice(identity, _failed_to_create(child, error))])
+        self._report.notices(job, [Notice(identity, self._failed_to_create(child, error))])
+
+    def _failed_to_create(self, child: _Child, error: Exception) -> Event:
+        texts = self._kind.child_events
+        return texts.event(texts.not_created, child.kind, child.key.name, error)
 
     async def _delete(
         self, job: Unstructured, child: _Child, uid: str, outcome: Outcome, grace: int | None = None
@@ -318,11 +321,12 @@ class Applier:
             log.debug("child deleted", resource=str(child.resource), child=key.name)
             if child.resource == PODS:
                 self._report.metrics.pods_deleted.inc()
-            self._report.child_event(job, f"SuccessfulDelete{child.kind}", f"Deleted {child.noun}: {key.name}")
+            self._report.child_event(job, self._kind.child_events.deleted, child.kind, key.name)
         except (NotFoundError, ConflictError):  # already deleted or replaced, as the caches will show
             sent = True
         except _API_FAILURES as error:
-            self._report.event(job, Event("Warning", f"FailedDelete{child.kind}", f"Error deleting: {error}"))
+            texts = self._kind.child_events
+            self._report.event(job, texts.event(texts.not_deleted, child.kind, key.name, error))
             outcome.errors.append(error)
         finally:
             if not sent:
@@ -385,10 +389,6 @@ class Applier:
             return
         self._report.event(job, Event("Normal", f"SuccessfulDelete{kind.deleted_as}", f"Deleted job: {key.name}"))
         self._report.count(job, Count("deleted"))
-
-
-def _failed_to_create(child: _Child, error: Exception) -> Event:
-    return Event("Warning", f"FailedCreate{child.kind}", f"Error creating: {error}")
 
 
 def _adoption_error(job: Unstructured, orphan: Adopt, reason: str) -> AdoptionError:

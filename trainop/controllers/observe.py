@@ -15,51 +15,25 @@ from typing import Any, TypeVar
 import msgspec
 
 from trainop.controllers.gang import GangCaches
-from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, selector
+from trainop.engine.children import ChildSelection
 from trainop.engine.kind import Kind
-from trainop.engine.seen import ChildMetadata, Options, Pod, SeenGang, Service, Snapshot, UnreadablePod
+from trainop.engine.seen import Options, Pod, SeenGang, Service, Snapshot
 from trainop.runtime.cache.informer import Informer
 from trainop.runtime.cache.store import Index, Store, by_controller
 from trainop.runtime.client.client import Client, Listing
 from trainop.runtime.client.decoding import read_object
-from trainop.runtime.errors import MAX_DETAIL, ApiError, DecodeError, NotFoundError
+from trainop.runtime.errors import ApiError, DecodeError, NotFoundError
 from trainop.runtime.objects.metadata import HasMetadata, Json, Key, Metadata, Unstructured
 from trainop.runtime.objects.resource import PODS, SERVICES, Resource
-from trainop.runtime.texts import cut
 
 T = TypeVar("T", bound=HasMetadata)
 
-CHILD_SELECTOR = OPERATOR_NAME
-"""Label selector of the watches: only children with this label are cached."""
-
-decode_service: Callable[[bytes], Service] = msgspec.json.Decoder(Service).decode
-
-_decode_whole_pod: Callable[[bytes], Pod] = msgspec.json.Decoder(Pod).decode
-_decode_metadata: Callable[[bytes], Service] = msgspec.json.Decoder(Service).decode
+_encode = msgspec.json.Encoder().encode
 
 
-def decode_pod(raw: bytes) -> Pod:
-    """Decodes a pod; returns an `UnreadablePod` if only its metadata is valid. Raises `msgspec.MsgspecError` or
-    `ValueError` if not even that."""
-    try:
-        return _decode_whole_pod(raw)
-    except (msgspec.MsgspecError, ValueError) as error:
-        return UnreadablePod(_decode_metadata(raw).metadata, fault=cut(str(error), MAX_DETAIL))
-
-
-def by_job(child: HasMetadata) -> Iterable[str]:
-    """Index function: the job that the labels of a child name."""
-    labels = child.metadata.labels
-    if JOB_NAME not in labels or OPERATOR_NAME not in labels:
-        return ()
-    return (_label_value(child.metadata.namespace, labels[OPERATOR_NAME], labels[JOB_NAME]),)
-
-
-def _label_value(namespace: str, controller: str, job: str) -> str:
-    return f"{namespace}/{controller}/{job}"
-
-
-CHILD_INDICES: dict[str, Index[HasMetadata]] = {"owner": by_controller, "job": by_job}
+def child_indices(selection: ChildSelection) -> dict[str, Index[HasMetadata]]:
+    """The indices by which a snapshot finds the children of a job."""
+    return {"owner": by_controller, "job": selection.by_job}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +87,10 @@ class View:
 
     def _children(self, store: Store[T], job: Unstructured) -> tuple[T, ...]:
         """The children that the job controls and those that its selector matches, without duplicates."""
-        labels = selector(self.kind, job.metadata.name)
-        named = store.by_index("job", _label_value(job.metadata.namespace, labels[OPERATOR_NAME], labels[JOB_NAME]))
+        metadata, selection = job.metadata, self.kind.children
+        named = store.by_index("job", selection.index_value(metadata.namespace, self.kind.controller, metadata.name))
         owned = [
-            child
-            for child in store.by_index("owner", job.metadata.uid)
-            if child.metadata.namespace == job.metadata.namespace
+            child for child in store.by_index("owner", metadata.uid) if child.metadata.namespace == metadata.namespace
         ]
         return tuple(
             {id(child): child for child in (*named, *owned)}.values()
@@ -137,15 +109,16 @@ async def observe_live(
 ) -> Snapshot:
     """As `View.snapshot`, but lists the children that match the job's selector from the API server, because the caches
     have missed an event. Raises API errors."""
-    text = ",".join(f"{label}={value}" for label, value in selector(kind, job.metadata.name).items())
+    labels = kind.children.labels(kind.controller, job.metadata.name)
+    text = ",".join(f"{label}={value}" for label, value in labels.items())
     pods = await client.list(PODS, job.metadata.namespace, label_selector=text)
     services = await client.list(SERVICES, job.metadata.namespace, label_selector=text)
     companions: dict[Resource, tuple[Unstructured, ...]] = {}
     for each in kind.companion_kinds:
         listing = await client.list(each.resource, job.metadata.namespace, label_selector=text)
         companions[each.resource], _ = _convert(each.resource, listing, Unstructured)
-    pods_seen, pods_not = _convert(PODS, pods, _convert_pod)
-    services_seen, services_not = _convert(SERVICES, services, lambda item: msgspec.convert(item, Service))
+    pods_seen, pods_not = _convert(PODS, pods, lambda item: kind.children.decode_pod(_encode(item)))
+    services_seen, services_not = _convert(SERVICES, services, lambda item: kind.children.decode_service(_encode(item)))
     unreadable = {"Pod": pods_not, "Service": services_not}
     seen_gang = await gang.look_live(client, job) if gang else SeenGang()
     return Snapshot(job, pods_seen, services_seen, now, options, companions, unreadable, wall, seen_gang)
@@ -167,15 +140,6 @@ async def look_up(client: Client, seen: Snapshot, names: Iterable[tuple[Resource
                 continue  # an installation without rights for the kind has never created one
             companions[resource] = (*known, read_object(resource, found))
     return replace(seen, companions=companions)
-
-
-def _convert_pod(item: Json) -> Pod:
-    """As `decode_pod`, for a decoded JSON object."""
-    try:
-        return msgspec.convert(item, Pod)
-    except msgspec.ValidationError as error:
-        metadata = msgspec.convert(item["metadata"], ChildMetadata)
-        return UnreadablePod(metadata, fault=cut(str(error), MAX_DETAIL))
 
 
 def _convert(

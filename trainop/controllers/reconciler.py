@@ -34,7 +34,6 @@ from trainop.engine.actions import (
     CreateService,
     DeleteGroup,
     DeletePod,
-    Event,
     Plan,
 )
 from trainop.engine.seen import Options, Snapshot
@@ -223,8 +222,8 @@ class JobReconciler:
         """Emits one event per message, however many children were refused and however often."""
         fresh, wait = self._refusals.record(job.metadata, outcome.refused_children)
         for each in fresh:
-            text = f"Error creating: {each.message.replace('*', each.name)}"
-            self._report.event(job, Event("Warning", f"FailedCreate{each.kind}", text))
+            texts, error = self._kind.child_events, each.message.replace("*", each.name)
+            self._report.event(job, texts.event(texts.not_created, each.kind, each.name, error))
         if wait is not None:
             outcome.wait(wait)
 

@@ -74,10 +74,10 @@ class Reporter:
         )
         self._recorder.event(about, event.type, event.reason, event.message)
 
-    def child_event(self, job: Unstructured, reason: str, message: str) -> None:
+    def child_event(self, job: Unstructured, texts: tuple[str, str], kind: str, name: str) -> None:
         """Emits the event of a created or deleted child, if `pod_events` is set."""
         if self._pod_events:
-            self.event(job, Event("Normal", reason, message))
+            self.event(job, self._kind.child_events.event(texts, kind, name))
 
     def count(self, job: Unstructured, count: Count) -> None:
         """Increments a counter. Raises `KeyError` if none has that name."""

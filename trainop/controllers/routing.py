@@ -1,6 +1,6 @@
 """Dispatches events of children to the controller of their kind.
 
-All controllers share the informers of pods and services. Without this, every event would run the handlers of every
+Controllers share the informers of pods and services. Without this, every event would run the handlers of every
 kind, most of which would discard it (docs/performance.md).
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from trainop.engine.framework import OPERATOR_NAME
 from trainop.engine.kind import Kind
 from trainop.runtime.cache.informer import Handler, Informer
 from trainop.runtime.handling import attempt_each
@@ -25,8 +24,10 @@ class ChildDispatcher(Generic[T]):
 
     An exception in one handler does not keep the others from running."""
 
-    def __init__(self, children: Informer[T]) -> None:
+    def __init__(self, children: Informer[T], label: str) -> None:
+        """`label` is the label that names the controller."""
         self.children = children
+        self._label = label
         self._by_owner: dict[str, list[Handler[T]]] = {}
         """Kind of the owner -> the handlers of all kinds of that resource."""
         self._by_label: dict[str, list[Handler[T]]] = {}
@@ -43,7 +44,7 @@ class ChildDispatcher(Generic[T]):
 
     def _handlers_for(self, child: T) -> Sequence[Handler[T]]:
         metadata = child.metadata
-        owner, label = metadata.controller, metadata.labels.get(OPERATOR_NAME, "")
+        owner, label = metadata.controller, metadata.labels.get(self._label, "")
         if owner and owner.kind in self._by_owner and self._owner_of.get(label) != owner.kind:
             return self._by_owner[owner.kind]
         return self._by_label.get(label, ())
@@ -93,5 +94,5 @@ class ChildDispatchers:
         """The children of one kind in the given informer, whose dispatcher is made on first use."""
         dispatcher = self._dispatchers.get(children)
         if dispatcher is None:
-            dispatcher = self._dispatchers[children] = ChildDispatcher(children)
+            dispatcher = self._dispatchers[children] = ChildDispatcher(children, kind.children.controller_label)
         return dispatcher.of(kind)

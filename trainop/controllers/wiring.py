@@ -16,14 +16,15 @@ from trainop.controllers.counters import JobMetrics
 from trainop.controllers.gang import GROUP_CHANGES, NoKeys, open_gang_caches, waits_for_groups
 from trainop.controllers.group_writer import GroupWriter
 from trainop.controllers.job_state import JobStates
-from trainop.controllers.observe import CHILD_INDICES, CHILD_SELECTOR, View, decode_pod, decode_service
+from trainop.controllers.observe import View, child_indices
 from trainop.controllers.own_writes import NotOwnStatus, OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.priorities import ChildPace, JobPace
 from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.report import EventRecorder, Reporter
 from trainop.controllers.routing import ChildDispatchers
-from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, CompanionKind
+from trainop.engine.children import ChildSelection
+from trainop.engine.framework import CompanionKind
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Options
@@ -93,41 +94,43 @@ class EnqueueJob:
     """The job that controls a child. For an orphan, and for the pod of a child such as a batch Job, the job that its
     labels name."""
 
-    controller: str
+    kind: Kind
     owner: EnqueueOwner
 
     def keys(self, child: HasMetadata, /) -> Iterable[Key]:
         metadata = child.metadata
         if metadata.controller is not None and (keys := [*self.owner.keys(child)]):
             return keys
-        if metadata.labels.get(OPERATOR_NAME) != self.controller or JOB_NAME not in metadata.labels:
+        selection = self.kind.children
+        if not selection.is_of(self.kind.controller, metadata) or selection.job_label not in metadata.labels:
             return ()
-        return (Key(metadata.namespace, metadata.labels[JOB_NAME]),)
+        return (Key(metadata.namespace, metadata.labels[selection.job_label]),)
 
     def keys_of_lost(self, _key: Key, /) -> Iterable[Key]:
         return ()
 
 
 def open_view(kind: Kind, cache: Cache, gang: GangScheduler | None = None) -> View:
-    """Opens the informers of one kind; those of pods and services are shared with all others. The job informer is
-    optional: until its CRD is installed, only the controller of this kind waits."""
+    """Opens the informers of one kind; those of pods and services are shared with all kinds of the same selection. The
+    job informer is optional: until its CRD is installed, only the controller of this kind waits."""
+    children, indices = kind.children, child_indices(kind.children)
     return View(
         kind,
         jobs=cache.informer(kind.source, kind.decode, optional=True),
-        pods=cache.informer(PODS, decode_pod, label_selector=CHILD_SELECTOR, indices=CHILD_INDICES),
-        services=cache.informer(SERVICES, decode_service, label_selector=CHILD_SELECTOR, indices=CHILD_INDICES),
-        companions={each.resource: _open_companions(each, cache) for each in kind.companion_kinds},
+        pods=cache.informer(PODS, children.decode_pod, label_selector=children.watch, indices=indices),
+        services=cache.informer(SERVICES, children.decode_service, label_selector=children.watch, indices=indices),
+        companions={each.resource: _open_companions(each, children, cache) for each in kind.companion_kinds},
         gang=open_gang_caches(gang, cache) if gang else None,
     )
 
 
-def _open_companions(kind: CompanionKind, cache: Cache) -> Informer[Unstructured]:
+def _open_companions(kind: CompanionKind, selection: ChildSelection, cache: Cache) -> Informer[Unstructured]:
     """Only companions with the labels of a job are watched."""
     return cache.informer(
         kind.resource,
         decode_unstructured,
-        label_selector=CHILD_SELECTOR,
-        indices=CHILD_INDICES,
+        label_selector=selection.watch,
+        indices=child_indices(selection),
         optional=True,
         permission_optional=kind.permission_optional,
         metadata_only=kind.metadata_only,
@@ -180,7 +183,7 @@ def _watch_children(
     controller: Controller, view: View, needs: ControllerDependencies, observer: ObserveDeleted
 ) -> None:
     kind = view.kind
-    owner = EnqueueJob(kind.controller, EnqueueOwner(kind.resource))
+    owner = EnqueueJob(kind, EnqueueOwner(kind.resource))
 
     def watch(children: Informer[T], pace: Pace | None = None, *predicates: Predicate) -> None:
         of_kind = needs.dispatchers.children_of(kind, children)

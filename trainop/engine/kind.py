@@ -15,6 +15,7 @@ from functools import partial
 from trainop.engine import plan as engine
 from trainop.engine.actions import Plan
 from trainop.engine.admission import Judgement, judge
+from trainop.engine.children import TRAINING_CHILDREN, ChildEvents, ChildSelection
 from trainop.engine.framework import CompanionKind, Framework, NameTaken
 from trainop.engine.limits import seconds_to_due
 from trainop.engine.seen import Options, Snapshot
@@ -51,7 +52,11 @@ class Kind:
     name: str
     """The metric label `framework`, such as `pytorch`."""
     controller: str
-    """Name of the controller, source of its events, and value of the label operator-name of all children."""
+    """Name of the controller, source of its events, and value of the label of all children that names it."""
+    children: ChildSelection = TRAINING_CHILDREN
+    """The labels and decoders of pods and services."""
+    child_events: ChildEvents = ChildEvents()  # noqa: RUF009  # immutable
+    """The events about pods and services."""
     companion_kinds: tuple[CompanionKind, ...] = ()
     """Kinds of owned objects that are watched in addition to pods and services."""
     plan: Callable[[Snapshot], Plan]
