@@ -15,7 +15,7 @@ from trainop import __version__
 from trainop.cli import cli
 from trainop.errors import TrainopError
 from trainop.manifests.command import OutdatedManifestsError
-from trainop.manifests.rbac import plurals, rules
+from trainop.manifests.rbac import job_resources, rules
 from trainop.manifests.tree import files, stream
 from trainop.operator import crds
 from trainop.runtime.objects.metadata import Json
@@ -105,10 +105,11 @@ def test_rights_are_no_more_than_are_used():
         for resource in rule["resources"]
     }
     everyday = {"get", "list", "watch", "create", "patch", "delete"}
+    jobs = [(group, plural) for group, plurals in job_resources().items() for plural in plurals]
     assert granted == {
-        **{("kubeflow.org", plural): {"get", "list", "watch", "patch", "delete"} for plural in plurals()},
-        **{("kubeflow.org", f"{plural}/status"): {"patch"} for plural in plurals()},
-        **{("kubeflow.org", f"{plural}/finalizers"): {"update"} for plural in plurals()},
+        **{(group, plural): {"get", "list", "watch", "patch", "delete"} for group, plural in jobs},
+        **{(group, f"{plural}/status"): {"patch"} for group, plural in jobs},
+        **{(group, f"{plural}/finalizers"): {"update"} for group, plural in jobs},
         ("", "pods"): everyday,
         ("", "services"): everyday,
         ("", "configmaps"): everyday - {"delete"},

@@ -175,7 +175,8 @@ def build(
         manager.add_recorder(recorder := Recorder(reader, NAME, clock, rng=rng, metrics=metrics))
         permissions.announce = functools.partial(_record_denial, recorder, settings.pod)
     _add_servers(manager, settings, needs, reader)
-    _add_controllers(manager, settings, needs)
+    if not settings.webhooks_only:
+        _add_controllers(manager, settings, needs)
     return manager
 
 
@@ -252,14 +253,16 @@ def _add_servers(manager: Manager, settings: Settings, needs: ControllerDependen
 
 
 def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDependencies, client: Client) -> None:
-    """Adds the admission webhooks of all kinds, on every replica. Controllers never wait for them.
+    """Adds the admission webhooks, on every replica. Controllers never wait for them.
 
     Outside a pod they are left out: the API server could not reach them by their Service.
     """
     if not (settings.webhook_server_port and settings.pod_namespace):
+        if settings.webhooks_only:
+            raise StartError("the namespace of the Service is not known: not running in a pod, or set MY_POD_NAMESPACE")
         log.info("admission webhooks are not served; jobs are validated when they are reconciled")
         return
-    webhooks = webhooks_of(all_kinds(settings.options))
+    webhooks = webhooks_of(_kinds_with_webhooks(settings))
     options = rotation_options(
         settings.pod_namespace,
         settings.webhook_service_name,
@@ -272,12 +275,26 @@ def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDepende
     )
     for webhook in webhooks:
         server.register(webhook.path, webhook.handler)
+    manager.add_webhooks(server)
+    mounted = Path(settings.webhook_cert_dir) if settings.webhook_cert_dir else None
+    if mounted and (mounted / "tls.crt").exists():
+        folder = CertificateFolder(mounted, certificate, metrics=needs.metrics, clock=needs.clock)
+        manager.add(folder, "certificates")
+        manager.ready.add("webhooks", server.check)
+        return
     rotation = CertificateRotation(
         client, options, certificate, clock=needs.clock, rng=needs.rng, metrics=needs.metrics
     )
-    manager.add_webhooks(server)
     manager.add(rotation, "certificates")
     manager.ready.add("webhooks", readiness(rotation, certificate, server))
+
+
+def _kinds_with_webhooks(settings: Settings) -> list[Kind]:
+    """Also those that are not enabled, because a cluster may have one webhook configuration for all kinds. Those of
+    DIJobs have configurations of their own."""
+    enabled = enabled_schemes(settings.schemes)
+    others = [scheme for scheme in KINDS if scheme != "DIJob" and not settings.webhooks_only]
+    return [kind for scheme in dict.fromkeys((*others, *enabled)) for kind in KINDS[scheme](settings.options)]
 
 
 def _metrics_certificate(manager: Manager, settings: Settings, metrics: JobMetrics) -> ServingCertificate:

@@ -40,7 +40,11 @@ from trainop.runtime.webhook.server import WebhookServer
 
 VALIDATING = Configuration(VALIDATING_WEBHOOK_CONFIGURATIONS, "validator.training-operator.kubeflow.org")
 MUTATING = Configuration(MUTATING_WEBHOOK_CONFIGURATIONS, "defaulter.training-operator.kubeflow.org")
+DI_VALIDATING = Configuration(VALIDATING_WEBHOOK_CONFIGURATIONS, "di-validating-webhook-configuration")
+DI_MUTATING = Configuration(MUTATING_WEBHOOK_CONFIGURATIONS, "di-mutating-webhook-configuration")
 """The webhook configurations that get the `caBundle`."""
+_CONFIGURATIONS = {"diengine.opendilab.org": (DI_MUTATING, DI_VALIDATING)}
+"""API group -> the configurations of its webhooks, if they are not those of training-operator."""
 
 MAX_WARNINGS = 10
 MAX_WARNING_LENGTH = 256
@@ -65,10 +69,11 @@ def webhooks_of(kinds: Iterable[Kind]) -> list[Webhook]:
     found = []
     for kind in sorted(kinds, key=lambda kind: (kind.resource.kind.lower(), kind.resource.version)):
         resource = kind.resource
+        mutating, judging = _CONFIGURATIONS.get(resource.group, (MUTATING, VALIDATING))
         if kind.default is not None:
-            found.append(Webhook(resource, MUTATING, mutating_path(resource), defaulting(kind.default)))
+            found.append(Webhook(resource, mutating, mutating_path(resource), defaulting(kind.default)))
         if kind.judge is not admit_all:
-            found.append(Webhook(resource, VALIDATING, validating_path(resource), build_handler(kind)))
+            found.append(Webhook(resource, judging, validating_path(resource), build_handler(kind)))
     return found
 
 

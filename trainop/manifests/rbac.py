@@ -34,18 +34,29 @@ _MPI = (*_EXEC, LAUNCHER_JOBS)
 """What only MPIJobs need. Each transport has a component with these rights."""
 
 
-def plurals() -> list[str]:
-    """The resources of all kinds of jobs."""
-    return sorted({kind.resource.plural for kind in all_kinds()})
+def job_resources() -> dict[str, list[str]]:
+    """API group -> the resources of its kinds of jobs."""
+    found: dict[str, set[str]] = {GROUP: set()}
+    for kind in all_kinds():
+        found.setdefault(kind.resource.group, set()).add(kind.resource.plural)
+    return {group: sorted(plurals) for group, plurals in found.items()}
+
+
+def _jobs(verbs: str, subresource: str = "") -> list[Json]:
+    """One rule for each API group of jobs."""
+    suffix = f"/{subresource}" if subresource else ""
+    return [
+        _rule([f"{plural}{suffix}" for plural in plurals], verbs, group) for group, plurals in job_resources().items()
+    ]
 
 
 def rules() -> list[Json]:
     """The permissions that the operator needs in the namespaces of jobs; only those that its code uses."""
     return [
-        _rule(plurals(), "get list watch patch delete", GROUP),
-        _rule([f"{plural}/status" for plural in plurals()], "patch", GROUP),
+        *_jobs("get list watch patch delete"),
+        *_jobs("patch", "status"),
         # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
-        _rule([f"{plural}/finalizers" for plural in plurals()], "update", GROUP),
+        *_jobs("update", "finalizers"),
         _rule([PODS, SERVICES], "get list watch create patch delete"),
         *(_rule([resource], verbs) for resource, verbs in companion_rights()),
         # Only used with --gang-scheduler-name.
@@ -149,17 +160,11 @@ def namespaced_role_binding() -> Json:
 
 
 def _edit_jobs() -> list[Json]:
-    return [
-        _rule(plurals(), "create delete get list patch update watch", GROUP),
-        _rule([f"{plural}/status" for plural in plurals()], "get", GROUP),
-    ]
+    return [*_jobs("create delete get list patch update watch"), *_jobs("get", "status")]
 
 
 def _view_jobs() -> list[Json]:
-    return [
-        _rule(plurals(), "get list watch", GROUP),
-        _rule([f"{plural}/status" for plural in plurals()], "get", GROUP),
-    ]
+    return [*_jobs("get list watch"), *_jobs("get", "status")]
 
 
 def standard_user_roles() -> list[Json]:
