@@ -53,9 +53,9 @@ test-webhooks: $(READY)  ## webhooks on a real kube-apiserver, with a change of 
 	@$(BIN)/python -m e2e.cluster build
 	@$(BIN)/pytest --slow tests/server/test_webhooks.py tests/server/test_webhook_operators.py
 
-test-kubectl: $(READY)  ## the README's tour and a table of commands, also with kubectl 1.33 (built once, some minutes)
+test-kubectl: $(READY)  ## the README's tour, exec, port-forward and a table of commands, also with kubectl 1.33 (built once, some minutes)
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl kubectl-1.33
-	@$(BIN)/pytest tests/run/test_tour.py tests/conformance/test_kubectl.py
+	@$(BIN)/pytest tests/run/test_tour.py tests/run/test_exec.py tests/run/test_port_forward.py tests/conformance/test_kubectl.py
 
 test-chart: $(READY)  ## the Helm chart, rendered by helm, equals the kustomizations; Go builds helm once (some minutes)
 	@$(BIN)/python -m e2e.cluster build kubectl helm

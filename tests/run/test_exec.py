@@ -63,8 +63,6 @@ async def test_kubectl(kubectl: str, cluster: LocalCluster, tmp_path: Path):
     assert (code, '"no-such-command": executable file not found' in errors) == (1, True)
     code, _, errors = await shell("kubectl exec none -- true")
     assert (code, errors) == (1, 'Error from server (NotFound): pods "none" not found\n')
-    code, _, errors = await shell("kubectl port-forward pod/p 8080:80")
-    assert (code, "this cluster does not forward ports" in errors) == (1, True)
     code, _, errors = await shell("KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false kubectl exec p -- true")
     assert (code, "over WebSockets only" in errors) == (1, True)
 

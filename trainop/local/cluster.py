@@ -69,6 +69,7 @@ class LocalCluster:
         self.node = Node(self.client, NODE_NAME, self.directory / "node", options=node)
         self.api.log_source = self.node.open_log
         self.api.exec_source = self.node.open_exec
+        self.api.port_source = self.node.open_ports
         self.url = ""
 
     @property

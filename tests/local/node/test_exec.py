@@ -291,8 +291,12 @@ async def test_sessions_are_limited_and_the_server_stays_responsive(
         ({"container": "zz", "command": "true"}, 400, "container zz is not valid for pod"),
         ({"stdout": "true"}, 400, "you must specify at least one command"),
         ({"command": "true"}, 400, "you must specify at least 1 of stdin, stdout, stderr"),
-        ({"command": "true", "stdout": "1", "upgrade": "SPDY/3.1"}, 400, "serves exec and attach over WebSockets only"),
-        ({"command": "true", "stdout": "1", "protocol": "chat"}, 400, "by the WebSocket protocols v5.channel.k8s.io"),
+        (
+            {"command": "true", "stdout": "1", "upgrade": "SPDY/3.1"},
+            400,
+            "exec, attach and portforward over WebSockets only",
+        ),
+        ({"command": "true", "stdout": "1", "protocol": "chat"}, 400, "WebSocket protocol v5.channel.k8s.io or v4."),
     ],
 )
 async def test_a_refusal_names_its_reason(isolated_one: Reached, query: dict[str, str], code: int, message: str):

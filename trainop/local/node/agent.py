@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ from trainop.local.node.network.host_network import (
 )
 from trainop.local.node.network.loopback import LoopbackNames, ready_addresses
 from trainop.local.node.network.names import ObjectLookup, belongs_to_cluster, resolve
+from trainop.local.node.network.pod_ports import connect_to_port
 from trainop.local.node.pods.context import LogStore, NodeContext, Timing
 from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.exec_session import ExecSession
@@ -282,6 +283,26 @@ class Node:
         if process is None:
             raise _api_error(404, "NotFound", f'unable to upgrade connection: container not found ("{container}")')
         return ExecSession(process, command, stdin=stdin, stdout=stdout, stderr=stderr, tty=tty)
+
+    def open_ports(
+        self, namespace: str, pod: str
+    ) -> Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
+        """A function that connects to a TCP port of the pod, or raises `OSError`.
+
+        Raises `ApiError` (404, kubelet's) if the pod is not running.
+        """
+        found = self._pods.store.get(Key(namespace, pod))
+        manager = self._pod_manager
+        if found is None or manager is None or manager.address(uid := found.metadata.uid) is None:
+            raise _api_error(404, "NotFound", "unable to upgrade connection: pod does not exist")
+
+        async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            address = manager.address(uid)
+            if address is None or self._runtime is None:
+                raise OSError("the pod is not running")
+            return await connect_to_port(self._runtime, uid, address, port)
+
+        return connect
 
 
 class _ReferenceHandler:

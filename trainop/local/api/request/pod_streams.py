@@ -1,11 +1,13 @@
-"""The pod subresources that connect a client to a container: exec and attach; portforward is refused.
+"""The pod subresources that connect a client to a pod: exec, attach and portforward.
 
-A request is checked here as by kube-apiserver; what speaks the protocol on the connection is `serving/channels.py`.
+A request is checked here as by kube-apiserver; what speaks the protocols on the connection is `serving/channels.py` and
+`serving/port_forward.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -23,6 +25,10 @@ SESSIONS = frozenset({"exec", "attach", "portforward"})
 
 Arguments: TypeAlias = Sequence[tuple[str, str]]
 """The query of a request, in which a name such as `command` can occur more than once."""
+
+
+Connect: TypeAlias = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+"""Connects to a TCP port of a pod. Raises `OSError`."""
 
 
 class Exit(Protocol):
@@ -77,6 +83,21 @@ class ExecSource(Protocol):
     ) -> Session: ...
 
 
+class PortSource(Protocol):
+    """The source of `pods/portforward`, which is the node that runs the pods; a call may raise `ApiError`."""
+
+    def __call__(self, namespace: str, pod: str) -> Connect: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PodPorts:
+    """The TCP ports of one pod, for a client that forwards connections to them."""
+
+    pod: str
+    uid: str
+    connect: Connect
+
+
 @dataclass(frozen=True, slots=True)
 class _Completed:
     """The end of a session that reports no exit code."""
@@ -119,15 +140,16 @@ class AttachedLog:
 
 
 class PodStreams:
-    """Opens sessions. `exec_source` may be set later, because the node needs the server first."""
+    """Opens sessions. The sources may be set later, because the node needs the server first."""
 
     def __init__(self, backend: Backend, logs: PodSubresources) -> None:
         self._backend = backend
         self._logs = logs
         self.exec_source: ExecSource | None = None
+        self.port_source: PortSource | None = None
 
-    def connect(self, info: RequestInfo, method: str, arguments: Arguments) -> Session:
-        """The session that a request asks for. Raises `StatusError`."""
+    def connect(self, info: RequestInfo, method: str, arguments: Arguments) -> Session | PodPorts:
+        """The session, or the ports, that a request asks for. Raises `StatusError`."""
         stored = self._backend.store.get(info.kind.table, info.key)
         if method not in {"GET", "POST"}:
             raise method_not_allowed()
@@ -138,12 +160,17 @@ class PodStreams:
         container = "" if forwards else select_container(pod, query.get("container", ""), info.name)
         if not pod["spec"].get("nodeName"):
             raise bad_request(f"pod {info.name} does not have a host assigned")
-        if forwards:
-            raise bad_request("this cluster does not forward ports; run the client in the pod, by kubectl exec")
         try:
+            if forwards:
+                return self._forward(info, pod["metadata"]["uid"])
             return (self._attach if info.subresource == "attach" else self._execute)(info, container, arguments)
         except ApiError as error:
             raise StatusError(error.code, error.reason, error.message, error.status.get("details")) from error
+
+    def _forward(self, info: RequestInfo, uid: str) -> PodPorts:
+        if self.port_source is None:
+            raise _no_node()
+        return PodPorts(info.name, uid, self.port_source(info.namespace or "", info.name))
 
     def _attach(self, info: RequestInfo, container: str, arguments: Arguments) -> Session:
         source = self._logs.log_source

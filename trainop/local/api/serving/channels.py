@@ -16,7 +16,6 @@ from aiohttp import WSMsgType, web
 
 from trainop.local.api import status_errors
 from trainop.local.api.request.pod_streams import Exit, Session
-from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.runtime.objects.metadata import Json
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -33,19 +32,6 @@ class _Size(msgspec.Struct):
 
     Width: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     Height: Annotated[int, msgspec.Meta(ge=0, le=65535)]
-
-
-def handshake_error(incoming: web.Request) -> StatusError | None:
-    """The 400 for a client that asks for another protocol than these."""
-    if incoming.headers.get("Upgrade", "").lower() != "websocket":
-        return bad_request(
-            "this cluster serves exec and attach over WebSockets only; kubectl uses them since version 1.31, "
-            "and before with KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true"
-        )
-    offered = {name.strip() for name in incoming.headers.get("Sec-WebSocket-Protocol", "").split(",")}
-    if offered.isdisjoint(PROTOCOLS):
-        return bad_request(f"this cluster serves exec and attach by the WebSocket protocols {' and '.join(PROTOCOLS)}")
-    return None
 
 
 async def serve_session(incoming: web.Request, session: Session) -> web.WebSocketResponse:

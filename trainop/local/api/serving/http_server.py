@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 from aiohttp import web
 
 from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
-from trainop.local.api.request.pod_streams import Arguments, Session
-from trainop.local.api.serving.channels import handshake_error, serve_session
+from trainop.local.api.request.pod_streams import Arguments, PodPorts, Session
+from trainop.local.api.serving import channels, port_forward
 from trainop.local.api.serving.tls import SERVICE_NAMES, Certificate
-from trainop.local.api.status_errors import StatusError
+from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.runtime.client.transport import Request, Response, Stream
 
 Handler = Callable[[Request], Awaitable[Response | Stream]]
-Connector = Callable[[Request, Arguments], Session | Response | None]
+Connector = Callable[[Request, Arguments], Session | PodPorts | Response | None]
 
 MAX_SESSIONS = 500
-"""Open sessions with containers. Each takes a process and about eight descriptors."""
+"""Open sessions with containers and pods. One of exec takes a process and about eight descriptors."""
 _BODY_LIMIT = 8 * 1024 * 1024
 _LINE_LIMIT = 1024 * 1024
 """Bytes of a request line, as in Go: the URL of an exec contains its command."""
@@ -94,15 +94,18 @@ class HttpServer:
             await answer.close()
         return response
 
-    async def _serve_session(self, incoming: web.Request, session: Session) -> web.StreamResponse:
-        if (error := handshake_error(incoming)) is not None:
+    async def _serve_session(self, incoming: web.Request, session: Session | PodPorts) -> web.StreamResponse:
+        protocols = port_forward.PROTOCOLS if isinstance(session, PodPorts) else channels.PROTOCOLS
+        if (error := _handshake_error(incoming, protocols)) is not None:
             return _error(error)
         if self._sessions >= MAX_SESSIONS:
-            message = f"Too many requests: {MAX_SESSIONS} sessions with containers are open"
+            message = f"Too many requests: {MAX_SESSIONS} sessions with containers and pods are open"
             return _error(StatusError(429, "TooManyRequests", message, {"retryAfterSeconds": 1}))
         self._sessions += 1
         try:
-            return await serve_session(incoming, session)
+            if isinstance(session, PodPorts):
+                return await port_forward.serve_port_forward(incoming, session)
+            return await channels.serve_session(incoming, session)
         finally:
             self._sessions -= 1
 
@@ -126,6 +129,19 @@ class HttpServer:
         except ValueError:
             return False
         return True
+
+
+def _handshake_error(incoming: web.Request, protocols: Sequence[str]) -> StatusError | None:
+    """The 400 for a client that asks for another protocol than these."""
+    if incoming.headers.get("Upgrade", "").lower() != "websocket":
+        return bad_request(
+            "this cluster serves exec, attach and portforward over WebSockets only; kubectl uses them since version "
+            "1.31, and before with KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true and KUBECTL_PORT_FORWARD_WEBSOCKETS=true"
+        )
+    offered = {name.strip() for name in incoming.headers.get("Sec-WebSocket-Protocol", "").split(",")}
+    if offered.isdisjoint(protocols):
+        return bad_request(f"this cluster speaks the WebSocket protocol {' or '.join(protocols)} here")
+    return None
 
 
 def _plain(answer: Response) -> web.Response:

@@ -13,7 +13,7 @@ from trainop.local.api.request import limits
 from trainop.local.api.request.deletes import Deleter
 from trainop.local.api.request.lists import ListOptions, list_page, parse_version, select
 from trainop.local.api.request.patching import Patcher
-from trainop.local.api.request.pod_streams import SESSIONS, Arguments, PodStreams, Session
+from trainop.local.api.request.pod_streams import SESSIONS, Arguments, PodPorts, PodStreams, Session
 from trainop.local.api.request.pod_subresources import PodSubresources
 from trainop.local.api.request.render import Form, Renderer, Representation, content_type, encode, negotiate
 from trainop.local.api.request.request_info import NoSuchPathError, RequestInfo, parse_path
@@ -79,8 +79,8 @@ class Router:
         except NoSuchPathError:
             return Response(404, _TEXT, b"404 page not found\n")
 
-    def connect(self, request: Request, arguments: Arguments) -> Session | Response | None:
-        """The session of a request that asks for one, else the error; None for a path without sessions."""
+    def connect(self, request: Request, arguments: Arguments) -> Session | PodPorts | Response | None:
+        """What a request asks to be connected to, else the error; None for a path without sessions."""
         try:
             info = parse_path(self._backend.registry, request.path)
             return self._streams.connect(info, request.method, arguments) if info.subresource in SESSIONS else None

@@ -19,7 +19,7 @@ from trainop.local.api.registry.kinds import Registry
 from trainop.local.api.registry.namespaces import SYSTEM_NAMESPACES
 from trainop.local.api.registry.workloads import NoControllerEvents
 from trainop.local.api.request.deletes import Deleter
-from trainop.local.api.request.pod_streams import ExecSource, PodStreams
+from trainop.local.api.request.pod_streams import ExecSource, PodStreams, PortSource
 from trainop.local.api.request.pod_subresources import LogSource, PodSubresources
 from trainop.local.api.serving.http_server import HttpServer
 from trainop.local.api.serving.router import BufferedStream, Router, error_response
@@ -31,7 +31,7 @@ from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES
 
-__all__ = ["ApiServer", "ExecSource", "LogSource"]
+__all__ = ["ApiServer", "ExecSource", "LogSource", "PortSource"]
 
 
 class ApiServer:
@@ -123,6 +123,15 @@ class ApiServer:
     @exec_source.setter
     def exec_source(self, source: ExecSource | None) -> None:
         self._streams.exec_source = source
+
+    @property
+    def port_source(self) -> PortSource | None:
+        """The source of `pods/portforward`; may be set later, once the node exists."""
+        return self._streams.port_source
+
+    @port_source.setter
+    def port_source(self, source: PortSource | None) -> None:
+        self._streams.port_source = source
 
     def transport(self) -> Transport:
         """A transport within this process, without authentication."""

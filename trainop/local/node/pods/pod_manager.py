@@ -81,6 +81,11 @@ class PodManager:
         worker = self._workers.get(uid)
         return worker.process(container) if worker else None
 
+    def address(self, uid: str) -> str | None:
+        """The address of the pod with this UID; None if it is not running."""
+        worker = self._workers.get(uid)
+        return worker.placement.pod_ip if worker and not worker.final else None
+
     def begin_shutdown(self) -> tuple[int, float]:
         """Graceful node shutdown: terminates all pods and starts no new ones.
 

@@ -100,14 +100,19 @@ class Hub:
 
     def _configure(self, pod: PodNamespaces, address: str) -> None:
         """Sets address and default route inside the pod's network namespace."""
+        with self.network_of(pod), self._netlink() as links:
+            links.link("set", index=1, state="up")
+            index = links.link_lookup(ifname="eth0")[0]
+            links.addr("add", index=index, address=address, prefixlen=PREFIX_LENGTH)
+            links.link("set", index=index, state="up")
+            links.route("add", dst="0.0.0.0/0", gateway=HUB_ADDRESS, oif=index)
+
+    @contextmanager
+    def network_of(self, pod: PodNamespaces) -> Iterator[None]:
+        """Inside the block, the calling process is in the pod's network namespace. Raises `OSError`."""
         linux.setns(pod.network, linux.CLONE_NEWNET)
         try:
-            with self._netlink() as links:
-                links.link("set", index=1, state="up")
-                index = links.link_lookup(ifname="eth0")[0]
-                links.addr("add", index=index, address=address, prefixlen=PREFIX_LENGTH)
-                links.link("set", index=index, state="up")
-                links.route("add", dst="0.0.0.0/0", gateway=HUB_ADDRESS, oif=index)
+            yield
         finally:
             linux.setns(self._hub_namespaces.network, linux.CLONE_NEWNET)
 

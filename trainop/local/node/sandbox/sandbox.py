@@ -237,12 +237,15 @@ class ContainerRuntime:
             raise
         return process
 
-    async def make_socket(self, kind: Literal["tcp", "udp"], address: str = "", port: int = 0) -> socket.socket:
-        """A non-blocking socket in the pod network; bound, and for TCP listening, if `address` is given.
+    async def make_socket(
+        self, kind: Literal["tcp", "tcp6", "udp"], address: str = "", port: int = 0, *, pod: str = ""
+    ) -> socket.socket:
+        """A non-blocking socket in the hub's network; bound, and for TCP listening, if `address` is given.
 
-        In mode `addresses` the socket is in the host's network.
+        With `pod` (a UID) it is in the network of that pod. In mode `addresses` all sockets are in the host's network.
+        Raises `SandboxError`.
         """
-        _, fds = await self._call({"op": "socket", "kind": kind, "address": address, "port": port})
+        _, fds = await self._call({"op": "socket", "kind": kind, "address": address, "port": port, "pod": pod})
         sock = socket.socket(fileno=fds[0])
         sock.setblocking(False)
         return sock
@@ -273,6 +276,9 @@ class ContainerRuntime:
         reply = self._replies.get(message["reply"])
         if reply is not None and not reply.done():
             reply.set_result((message, fds))
+        else:  # the caller was cancelled
+            for fd in fds:
+                os.close(fd)
 
     def _on_close(self) -> None:
         for reply in self._replies.values():

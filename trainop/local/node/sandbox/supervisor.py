@@ -9,8 +9,9 @@ request is then answered in order by {"reply": id}, with `error` if it failed:
     stop-pod-sandbox   pod                           releases them
     start              pod, argv, env, cwd, mounts; descriptors: channel, stdout, stderr
                                                      forks an init, which uses that channel
-    socket             kind: tcp|udp, address, port  replies with a descriptor in the hub's network, which is bound
-                                                     if `address` is set
+    socket             kind: tcp|tcp6|udp, address, port, pod
+                                                     replies with a descriptor in the network of the hub, or of `pod`
+                                                     if that is set; it is bound if `address` is set
 """
 
 from __future__ import annotations
@@ -87,12 +88,20 @@ class Supervisor:
                 case "start":
                     self._start(message, fds)
                 case "socket":
-                    reply_fds = [_make_socket(message)]
+                    reply_fds = [self._make_socket(message)]
         except OSError as error:
             reply["error"] = str(error)
         self._control.send(reply, reply_fds)
         for fd in [*fds, *reply_fds]:
             os.close(fd)
+
+    def _make_socket(self, message: Message) -> int:
+        if self._hub is None or not message["pod"]:
+            return _make_socket(message)
+        if (pod := self._pods.get(message["pod"])) is None:
+            raise OSError("the pod is not running")
+        with self._hub.network_of(pod):
+            return _make_socket(message)
 
     def _start(self, message: Message, fds: list[int]) -> None:
         """Forks an init; in mode `namespaces` it becomes PID 1 of a new PID namespace.
@@ -152,7 +161,7 @@ def raise_file_limit() -> None:
 
 def _make_socket(message: Message) -> int:
     kind = socket.SOCK_DGRAM if message["kind"] == "udp" else socket.SOCK_STREAM
-    with socket.socket(socket.AF_INET, kind) as sock:
+    with socket.socket(socket.AF_INET6 if message["kind"] == "tcp6" else socket.AF_INET, kind) as sock:
         if message.get("address"):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((message["address"], message["port"]))
