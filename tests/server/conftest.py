@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
+from tests.server.crowd import PodRecorder
 from tests.server.process import Operator
 from tests.server.world import World
 
@@ -57,6 +58,20 @@ def alone(shared_operator: Operator) -> None:
     """Stops the shared operator, so that only operators of the test run."""
     if shared_operator.running:
         shared_operator.end()
+
+
+@pytest.fixture
+def record_pods() -> Iterator[Callable[[World], PodRecorder]]:
+    """Factory of recorders that end with the test."""
+    recorders: list[PodRecorder] = []
+
+    def record(world: World) -> PodRecorder:
+        recorders.append(PodRecorder(world))
+        return recorders[-1]
+
+    yield record
+    for recorder in recorders:
+        recorder.end()
 
 
 @pytest.fixture

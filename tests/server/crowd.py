@@ -1,11 +1,17 @@
-"""Several jobs at once, and a check by watch history that none of their pods was created twice."""
+"""Several jobs at once, and a recorder that shows that none of their pods was created twice."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
+from http import HTTPStatus
 
 from tests.server.world import CORE, Json, World, replicas
+
+OK = HTTPStatus.OK
+LAST = "last-of-the-recording"
+"""The pod that a recorder creates to see where its recording may end."""
 
 
 def names(jobs: int, workers: int) -> set[str]:
@@ -26,13 +32,43 @@ def version(world: World) -> int:
     return int(world.ask("GET", f"{CORE}/pods")["metadata"]["resourceVersion"])
 
 
-def pods_made(world: World, since: int) -> Counter[str]:
-    """The number of pods created under each name since a resourceVersion, deleted ones included.
+class PodRecorder:
+    """Records the pods that are created in a namespace, deleted ones included, by a watch that runs all the time: the
+    server forgets the history of pods after about 75 s."""
 
-    The server must not have restarted since then, because its watch cache would have lost the history.
-    """
-    body = world.ask("GET", f"{CORE}/pods?watch=1&timeoutSeconds=1&resourceVersion={since}")
-    # a single line is a JSON document, which `ask` has already decoded
-    events = [body] if isinstance(body, dict) else [json.loads(line) for line in str(body).splitlines()]
-    assert all(event["type"] != "ERROR" for event in events), events
-    return Counter(event["object"]["metadata"]["name"] for event in events if event["type"] == "ADDED")
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._names: Counter[str] = Counter()
+        self._fault = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._record, args=(version(world),), daemon=True)
+        self._thread.start()
+
+    def made(self) -> Counter[str]:
+        """The number of pods created under each name since the recorder was made. Ends the recording."""
+        body = {"metadata": {"name": LAST}, "spec": replicas(1)["template"]["spec"]}
+        self._world.ask("POST", f"{CORE}/pods", body)
+        self._world.wait(lambda: self._fault or LAST in self._names, "the recorder of pods")
+        self.end()
+        assert not self._fault, self._fault
+        return Counter({name: count for name, count in self._names.items() if count and name != LAST})
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _record(self, since: int) -> None:
+        while not self._ended.is_set() and not self._fault:
+            query = f"watch=1&timeoutSeconds=2&resourceVersion={since}"
+            answer = self._world.try_to("GET", f"{CORE}/pods?{query}")
+            if answer.status != OK:  # the server is stopped or restarts
+                self._ended.wait(0.2)
+                continue
+            # a single line is a JSON document, which the client has already decoded
+            lines = [answer.body] if isinstance(answer.body, dict) else str(answer.body).splitlines()
+            for event in (json.loads(line) if isinstance(line, str) else line for line in lines):
+                if event["type"] == "ERROR":
+                    self._fault = str(event)
+                    return
+                since = int(event["object"]["metadata"]["resourceVersion"])
+                self._names[event["object"]["metadata"]["name"]] += event["type"] == "ADDED"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
 from tests.patience import PATIENCE
-from tests.server.crowd import create_jobs, names, pods_made, version
+from tests.server.crowd import PodRecorder, create_jobs, names
 from tests.server.process import Operator
 from tests.server.world import World, replicas
 
@@ -52,11 +52,15 @@ def test_a_standby_takes_over(
 
 
 def test_a_leader_that_was_stopped_writes_nothing_and_exits(
-    control_plane: ControlPlane, quiet_world: World, alone: None, make_operator: MakeOperator
+    control_plane: ControlPlane,
+    quiet_world: World,
+    alone: None,
+    make_operator: MakeOperator,
+    record_pods: Callable[[World], PodRecorder],
 ):
     """It resumes in the belief that it leads, with work to do, while the standby leads already."""
     world = quiet_world
-    since = version(world)
+    recorder = record_pods(world)
     first, second, leader = start_two(control_plane, world, make_operator)
     assert first.process is not None
     world.create_job("j", {"Worker": replicas(1)})
@@ -69,6 +73,6 @@ def test_a_leader_that_was_stopped_writes_nothing_and_exits(
     first.process.send_signal(signal.SIGCONT)
     assert first.exit_code() == 1
     assert holder(world) == successor, "a lease held by another replica is left alone"
-    assert pods_made(world, since) == dict.fromkeys(("j-worker-0", *names(4, 2)), 1)
+    assert recorder.made() == dict.fromkeys(("j-worker-0", *names(4, 2)), 1)
     assert second.running
     assert "Traceback" not in first.text()

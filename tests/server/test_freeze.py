@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 
 from e2e.cluster.controlplane import ControlPlane
-from tests.server.crowd import create_jobs, names, pods_made, uids, version
+from tests.server.crowd import PodRecorder, create_jobs, names, uids
 from tests.server.process import Operator
 from tests.server.world import World, replicas
 
@@ -14,9 +15,11 @@ FREEZE = 60.0
 """Seconds; longer than any timeout of a request."""
 
 
-def test_frozen_for_a_minute(world: World, operator: Operator, control_plane: ControlPlane):
+def test_frozen_for_a_minute(
+    world: World, operator: Operator, control_plane: ControlPlane, record_pods: Callable[[World], PodRecorder]
+):
     """The kernel still acknowledges packets for a stopped process, so only timeouts detect it."""
-    since = version(world)
+    recorder = record_pods(world)
     world.create_job("before", {"Worker": replicas(2)})
     world.wait_pods("before-worker-0", "before-worker-1")
     process = operator.process
@@ -43,9 +46,7 @@ def test_frozen_for_a_minute(world: World, operator: Operator, control_plane: Co
     for job in jobs:
         world.wait_condition("Succeeded", job)
     assert uids(world.pods()) == before
-    assert pods_made(world, since) == dict.fromkeys(before, 1), (
-        "no pod was created twice, not even one that was deleted again"
-    )
+    assert recorder.made() == dict.fromkeys(before, 1), "no pod was created twice, not even one that was deleted again"
     assert operator.process is process, "the operator recovered without a restart"
     assert operator.running
     assert "Traceback" not in operator.text()

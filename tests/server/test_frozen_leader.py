@@ -15,7 +15,7 @@ from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
 from tests.conftest import start_control_plane
 from tests.patience import PATIENCE
-from tests.server.crowd import pods_made, version
+from tests.server.crowd import PodRecorder
 from tests.server.process import Operator
 from tests.server.test_election import LEASE, holder
 from tests.server.world import CORE, Json, World, replicas
@@ -86,13 +86,18 @@ def made(world: World) -> int:
 
 @pytest.mark.parametrize("moment", ["between two jobs", "while it creates the children of a large job"])
 def test_what_a_frozen_leader_writes(
-    audited: ControlPlane, audit: Path, make_operator: MakeOperator, tmp_path: Path, moment: str
+    audited: ControlPlane,
+    audit: Path,
+    make_operator: MakeOperator,
+    record_pods: Callable[[World], PodRecorder],
+    tmp_path: Path,
+    moment: str,
 ):
     """A request that was not handed to the kernel before the stop never reaches the server after the takeover. Requests
     handed over earlier arrived long before, because loopback loses nothing."""
     working = moment.startswith("while")
     world = World(audited.api, "working" if working else "idle")
-    since = version(world)
+    recorder = record_pods(world)
     flags = ("--leader-elect", f"--leader-election-namespace={world.namespace}", f"--namespace={world.namespace}")
     names = [f"{world.namespace}-{which}" for which in ("first", "second")]
     first, second = (make_operator(config_as(audited, name, tmp_path / name), *flags) for name in names)
@@ -121,5 +126,5 @@ def test_what_a_frozen_leader_writes(
     assert "create pods" in writes(audit, names[0])
     assert writes(audit, names[1], led).count("create pods") >= WORKERS - at_stop
     everything = ["small-worker-0", "small-worker-1", *(f"large-worker-{index}" for index in range(WORKERS))]
-    assert pods_made(world, since) == Counter(everything), "no pod was created twice"
+    assert recorder.made() == Counter(everything), "no pod was created twice"
     assert second.end() == 0

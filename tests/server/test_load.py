@@ -11,6 +11,7 @@ import pytest
 from e2e.bench.operators import HERE
 from e2e.bench.runs import COUNT_PREFIX, Plan, append_record, run_one
 from e2e.bench.targets import LEADER, OURS
+from trainop.controllers.own_writes import READ_LIVE_AFTER, UNSETTLED_INTERVAL
 from trainop.runtime.objects.metadata import Json
 
 JOBS, PODS = 10, 8
@@ -19,6 +20,8 @@ RECORD = HERE / "report" / "results" / "small" / "record.jsonl"
 REPORTED = ("all_running", "running_p50", "running_p99", "end_to_succeeded", "operator_ms_per_job", "rss_peak")
 MOST_RECONCILES = 12
 """Reconciles of one job from its creation to its success. Measured: 5 to 7."""
+EVENTS = 5 * PODS
+"""The same on a busy machine, where each event of a pod or service may cause one."""
 
 
 def requests(result: Json) -> Counter[str]:
@@ -39,7 +42,9 @@ def total(result: Json, series: str) -> float:
 async def test_a_burst_of_jobs_costs_no_more_requests_passes_and_objects(
     built: None, record_property: Callable[[str, object], None], operator: str, services: int
 ):
-    """Each job costs its pods and services, one event, and three status writes, or four if its pods start apart."""
+    """Each job costs its pods and services, one event, and three status writes, or four if its pods start apart. On a
+    machine so busy that it takes seconds, counts of running pods are written meanwhile, and a job that the watch does
+    not return is read."""
     record = await run_one(Plan((operator,), COUNT_PREFIX + "s1", sizes={"jobs": JOBS, "workers": PODS - 1}), operator)
     result = record["result"]
     append_record(record, RECORD)
@@ -53,10 +58,13 @@ async def test_a_burst_of_jobs_costs_no_more_requests_passes_and_objects(
     assert spent.pop("create pods") == JOBS * PODS
     assert spent.pop("create services") == JOBS * services
     assert spent.pop("create events") <= JOBS
-    assert 3 * JOBS <= spent.pop("patch pytorchjobs/status") <= 4 * JOBS
+    waited = result["all_counted"] + result["end_to_succeeded"]
+    assert 3 * JOBS <= spent.pop("patch pytorchjobs/status") <= (4 + waited // UNSETTLED_INTERVAL) * JOBS
+    assert spent.pop("get pytorchjobs", 0) <= waited // READ_LIVE_AFTER * JOBS
     assert not spent, "everything else is read from the caches"
     warm_up = 1
     passes = total(result, 'controller_runtime_reconcile_total{controller="pytorchjob-controller"')
-    assert passes <= MOST_RECONCILES * (JOBS + warm_up)
+    most = MOST_RECONCILES if waited < UNSETTLED_INTERVAL * 5 else EVENTS
+    assert passes <= most * (JOBS + warm_up)
     assert total(result, 'trainop_informer_objects{resource="pods"') == JOBS * PODS
     assert total(result, 'trainop_informer_objects{resource="pytorchjobs') == JOBS
