@@ -15,6 +15,7 @@ import trainop.runtime
 from trainop.cli import cli
 from trainop.controllers.counters import JobMetrics
 from trainop.di_webhook_settings import DI_WEBHOOK_FLAGS
+from trainop.kinds.mpi.ssh_finish import FINISH
 from trainop.mpi_settings import MPI_FLAGS
 from trainop.settings import FLAGS
 
@@ -77,6 +78,14 @@ def test_annotations() -> None:
     assert named == set(recorded("annotations")["names"]), CHANGED
     page = (ROOT / "docs" / "annotations.md").read_text(encoding="utf-8")
     assert [name for name in named if f"`trainop.kubeflow.org/{name}`" not in page] == []
+
+
+def test_finalizers() -> None:
+    """Uninstalling has to remove them, so every one is documented."""
+    names = recorded("finalizers")["names"]
+    assert names == [FINISH], CHANGED
+    for page in ("kinds/mpijob.md", "migrate-mpi.md", "install.md"):
+        assert FINISH in (ROOT / "docs" / page).read_text(encoding="utf-8"), page
 
 
 def test_the_page_on_security_has_the_rights_that_are_shipped() -> None:

@@ -40,6 +40,11 @@ MPI_FLAGS = (
     Flag("controller-queue-rate-limit", 10, _IGNORED, parse_integer, "int"),
     Flag("controller-queue-burst", 100, _IGNORED, parse_integer, "int"),
     _text("cluster-domain", "", "Appended to the host names of transport ssh, such as cluster.local."),
+    boolean_flag(
+        "mpi-job-ttl",
+        default=False,
+        text="Delete MPIJobs with transport ssh after ttlSecondsAfterFinished, and not only their launchers' Jobs.",
+    ),
     Flag("v", 0, "Verbosity; debug messages from 4 on.", parse_integer, "int"),
     *(
         boolean_flag(name, default=False, text=_IGNORED)
@@ -80,7 +85,7 @@ def read_mpi_settings(args: Sequence[str], environ: Mapping[str, str]) -> tuple[
         kube_api_qps=values["kube-api-qps"],
         kube_api_burst=values["kube-api-burst"],
         kubeconfig=environ.get("KUBECONFIG", "") or values["kubeConfig"],
-        options=replace(base.options, gang=gang, mpi_cluster_domain=domain),
+        options=replace(base.options, gang=gang, mpi_cluster_domain=domain, mpi_job_ttl=values["mpi-job-ttl"]),
         logs=LogSettings(encoder="console", level="debug" if values["v"] >= DEBUG_VERBOSITY else "info"),
     )
     return settings, parsed.rest

@@ -235,6 +235,11 @@ OUR_FLAGS = (
     ),
     Flag("graceful-shutdown-timeout", 30.0, "Grace period of the shutdown.", parse_duration, "duration"),
     _text("cluster-domain", "", "Appended to the host names of MPIJobs with transport ssh, such as cluster.local."),
+    boolean_flag(
+        "mpi-job-ttl",
+        default=False,
+        text="Delete MPIJobs with transport ssh after ttlSecondsAfterFinished, and not only their launchers' Jobs.",
+    ),
     _text("leader-election-namespace", "", "The namespace of the lease. Default: that of the operator's pod."),
     Flag(
         "leader-elect-lease-duration",
@@ -325,6 +330,7 @@ def _options(values: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
         gang=choose_scheduler(values["gang-scheduler-name"]),
         mpi_delivery_image=values["mpi-kubectl-delivery-image"],
         mpi_cluster_domain=values["cluster-domain"],
+        mpi_job_ttl=values["mpi-job-ttl"],
     )
 
 

@@ -39,8 +39,9 @@ def mpi_job(
 class MpiStage:
     """Both controllers of MPIJob with one API server."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, metrics: JobMetrics | None = None) -> None:
         self.stage = stage
+        self.metrics = metrics or JobMetrics()
         self.client = stage.client
         self.writes = stage.transport.writes
 
@@ -78,6 +79,13 @@ class MpiStage:
 
     async def launch(self, name: str = "foo-launcher") -> str:
         """The Job controller has created the launcher's pod, which runs."""
+        pod = await self.create_launcher_pod(name)
+        await self.job_status({"active": 1, "startTime": "2026-01-01T00:00:00Z"}, name)
+        await self.run(pod)
+        return pod
+
+    async def create_launcher_pod(self, name: str = "foo-launcher") -> str:
+        """The pod that the Job controller creates, pending."""
         job = await self.get(LAUNCHER_JOBS, name)
         owner = {
             "apiVersion": "batch/v1",
@@ -91,13 +99,14 @@ class MpiStage:
         metadata = {"name": pod, "labels": template["metadata"]["labels"], "ownerReferences": [owner]}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         await self.client.create(PODS, body, namespace="ns")
-        await self.job_status({"active": 1, "startTime": "2026-01-01T00:00:00Z"}, name)
-        await self.run(pod)
         return pod
 
     async def job_status(self, status: Json, name: str = "foo-launcher") -> None:
         await self.client.patch(LAUNCHER_JOBS, name, "ns", {"status": status}, subresource="status")
         await self.settle()
+
+    async def end_launcher_of(self, name: str, type_: str) -> None:
+        await self.job_status({"conditions": [{"type": type_, "status": "True"}]}, f"{name}-launcher")
 
     async def end_launcher(self, type_: str = "Complete", **condition: Any) -> None:
         moment = "2026-01-01T00:10:00Z"
@@ -142,4 +151,4 @@ async def operated(
             manager.add_controller(build_controller(kind, needs, recorder))
         async with running(manager):
             await asyncio.sleep(1)
-            yield MpiStage(here)
+            yield MpiStage(here, metrics)

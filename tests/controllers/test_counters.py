@@ -6,6 +6,9 @@ from trainop.controllers.counters import JobMetrics
 
 CONTRACT: dict[str, tuple[str, set[str]]] = {
     "mpi_operator_is_leader": ("gauge", set()),
+    "mpi_operator_jobs_created": ("counter", set()),
+    "mpi_operator_jobs_successful": ("counter", set()),
+    "mpi_operator_jobs_failed": ("counter", set()),
     "training_operator_jobs_created": ("counter", {"job_namespace", "framework"}),
     "training_operator_jobs_deleted": ("counter", {"job_namespace", "framework"}),
     "training_operator_jobs_successful": ("counter", {"job_namespace", "framework"}),
@@ -43,3 +46,22 @@ def test_the_holder_of_all_leases_leads():
         metrics.leader.labels("b").set(second)
         seen.append(metrics.registry.get_sample_value("mpi_operator_is_leader"))
     assert seen == [0, 0, 1, 0]
+
+
+def test_launchers_are_exported_by_the_leader_only():
+    metrics = JobMetrics()
+    labels = {"launcher": "foo-launcher", "namespace": "bar"}
+    launchers = [("bar", "foo-launcher")]
+
+    def info() -> float | None:
+        return metrics.registry.get_sample_value("mpi_operator_job_info", labels)
+
+    assert info() is None
+    metrics.show_launchers(lambda: launchers)
+    assert info() == 1  # without leader election
+    metrics.leader.labels("a").set(0)
+    assert info() is None
+    metrics.leader.labels("a").set(1)
+    assert info() == 1
+    launchers.clear()
+    assert info() is None

@@ -14,7 +14,7 @@ from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE,
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.steps.companions import FINGERPRINT
 from trainop.kinds.mpi.hosts import HOSTS_AT
-from trainop.kinds.mpi.ssh_job import CLEAN_LAUNCHER, REMOTE_SHELL
+from trainop.kinds.mpi.ssh_annotations import CLEAN_LAUNCHER, OPEN_MPI_VERSION, REMOTE_SHELL, REPLACE_FAILED
 from trainop.kinds.mpi.transport import TRANSPORT
 from trainop.kinds.tf_config import CLUSTER_FILE
 
@@ -36,6 +36,8 @@ def test_every_annotation_is_described_with_its_values():
         TRANSPORT,
         REMOTE_SHELL,
         CLEAN_LAUNCHER,
+        REPLACE_FAILED,
+        OPEN_MPI_VERSION,
         HOSTS_AT,
     }
 

@@ -44,14 +44,16 @@ class Watched:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.writes: list[str] = []
+        self.reads: list[str] = []
+        """Without watches."""
         self.refused = "nothing"
         """Requests whose path contains this are reset."""
 
     async def send(self, request: Request) -> Response:
         if self.refused in request.path:
             raise ConnectionError("reset")
-        if request.method != "GET":
-            self.writes.append(f"{request.method} {request.path}")
+        requests = self.reads if request.method == "GET" else self.writes
+        requests.append(f"{request.method} {request.path}")
         return await self._transport.send(request)
 
     async def open(self, request: Request) -> Stream:

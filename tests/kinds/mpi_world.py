@@ -73,6 +73,8 @@ class MpiWorld(World):
         self.secret: Json = {}
         self.made: list[str] = []
         """Kinds and names of created children, in order."""
+        self.halted: list[str] = []
+        """Why the Secret was not made anew, once per plan."""
         self.patches: list[Json] = []
         """Bodies of the patches of the launcher's Job, in order."""
 
@@ -88,10 +90,13 @@ class MpiWorld(World):
     def _act(self, action: Action) -> None:
         match action:
             case CreateOnce(resource, manifest, fill):
-                store = {"secret": self.secret} if resource == SECRETS else self.companions[resource]
+                store = self.companions.get(resource, {})
                 name = manifest["metadata"]["name"]
                 if resource == SECRETS:
-                    if not self.secret:
+                    usable = bool(self.secret) and (action.is_valid is None or action.is_valid(self.secret))
+                    if not usable and action.in_use:
+                        self.halted.append(action.in_use)
+                    elif not usable:
                         self.made.append(f"Secret {name}")
                         self.secret = {**manifest, **(fill() if fill else {})}
                 elif name not in store:

@@ -16,7 +16,8 @@ from tests.engine.builders import UID
 from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
 from trainop.engine.actions import Apply, CreateOnce, CreatePod, Delete, DeletePod, Patch
 from trainop.engine.seen import MAX_STATUS_MESSAGE_LENGTH, Options, Pod, PodStatus
-from trainop.kinds.mpi.ssh_job import CLEAN_LAUNCHER, REMOTE_SHELL, parse_ssh
+from trainop.kinds.mpi.ssh_annotations import CLEAN_LAUNCHER, REMOTE_SHELL
+from trainop.kinds.mpi.ssh_job import parse_ssh
 from trainop.kinds.mpi.ssh_keys import make_keys
 from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.objects.resource import CONFIG_MAPS

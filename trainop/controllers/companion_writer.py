@@ -6,6 +6,7 @@ They are written by server-side apply. An object of the same name that the job d
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import NamedTuple
 
 from trainop.controllers.api_errors import CreateFailure, classify
@@ -15,7 +16,7 @@ from trainop.engine.kind import Kind
 from trainop.runtime.client.client import Client, PatchKind
 from trainop.runtime.client.decoding import read_object
 from trainop.runtime.controller.expectations import Expectations
-from trainop.runtime.errors import ApiError, ConflictError, NotFoundError, ReconcileError
+from trainop.runtime.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, ReconcileError
 from trainop.runtime.objects.metadata import Json, Key, Unstructured
 from trainop.runtime.objects.resource import SERVICES
 
@@ -30,6 +31,10 @@ NOTHING = Unstructured({})
 
 class ForeignObjectError(ReconcileError):
     """The name of a companion is taken by an object that the job does not control."""
+
+
+class ContentInUseError(ReconcileError):
+    """An object is missing or unusable, and its content must not be made anew now."""
 
 
 class CompanionResult(NamedTuple):
@@ -61,12 +66,15 @@ class CompanionWriter:
         key = Key(job.metadata.namespace, action.manifest["metadata"]["name"])
         try:
             if isinstance(action, Apply):
-                uid = action.uid or (await self._find(job, action, key) or NOTHING).metadata.uid
-                await self._apply(job, action, key, uid)
+                await self._create_or_apply(job, action, key)
             else:
                 await self._create_once(job, action, key)
         except ForeignObjectError:
             self._report_taken(job, action, key)
+            return CompanionResult(requeue_after=NAME_TAKEN_RETRY, taken=True)
+        except ContentInUseError as error:
+            event = Event("Warning", f"{action.resource.kind}Unusable", str(error))
+            self._report.notices(job, [Notice(f"in use/{key.name}", event)])
             return CompanionResult(requeue_after=NAME_TAKEN_RETRY, taken=True)
         except ConflictError:  # the observed object was replaced
             return CompanionResult(requeue_after=1.0)
@@ -103,26 +111,45 @@ class CompanionWriter:
 
     async def _create_once(self, job: Unstructured, action: CreateOnce, key: Key) -> None:
         """Creates the object, or completes the one of a former operator or an interrupted pass."""
+        if action.posted and not action.in_use:
+            with suppress(AlreadyExistsError):
+                await self._post(job, action, key, await _filled(action))
+                return
         found = await self._find(job, action, key)
+        usable = found is not None and await _is_usable(action, found)
+        if action.in_use and not usable:
+            state = "does not exist" if found is None else "is not usable"
+            raise ContentInUseError(f"{action.resource.kind} {key.name} {state}, but {action.in_use}")
         if found is None:
-            answer = await self._client.create(action.resource, await _filled(action), namespace=key.namespace)
-            self._expect(job, action, key, read_object(action.resource, answer).metadata.uid)
+            await self._post(job, action, key, await _filled(action))
             return
-        data = found.raw.get("data") or {}
         labels = action.manifest["metadata"]["labels"]
         body: Json = {}
-        if any(not data.get(name) for name in action.keys):
+        if not usable:
             body = await asyncio.to_thread(action.fill) if action.fill else {}
         if body or not labels.items() <= found.metadata.labels.items():
             body |= {"metadata": {"labels": labels, "uid": found.metadata.uid}}
             await self._client.patch(action.resource, key.name, key.namespace, body, metadata_only=True)
             self._expect(job, action, key, found.metadata.uid)
 
+    async def _post(self, job: Unstructured, action: Apply | CreateOnce, key: Key, manifest: Json) -> None:
+        answer = await self._client.create(action.resource, manifest, namespace=key.namespace)
+        self._expect(job, action, key, read_object(action.resource, answer).metadata.uid)
+
     def _expect(self, job: Unstructured, action: Apply | CreateOnce, key: Key, uid: str) -> None:
         """Registers a created object, if the kind watches the resource."""
         if action.resource == SERVICES or any(each.resource == action.resource for each in self._kind.companion_kinds):
             self._expectations.expect_create(job.metadata.uid, action.resource, key)
             self._expectations.created(job.metadata.uid, action.resource, key, uid)
+
+    async def _create_or_apply(self, job: Unstructured, action: Apply, key: Key) -> None:
+        """Creates an object that is not in the snapshot, unless the API server has one of that name."""
+        if not action.uid and action.posted:
+            with suppress(AlreadyExistsError):
+                await self._post(job, action, key, action.manifest)
+                return
+        uid = action.uid or (await self._find(job, action, key) or NOTHING).metadata.uid
+        await self._apply(job, action, key, uid)
 
     async def _apply(self, job: Unstructured, action: Apply, key: Key, uid: str) -> None:
         """With a UID only that object is written. Without one the apply is not forced: a field that another
@@ -157,6 +184,10 @@ class CompanionWriter:
         kind = action.resource.kind
         event = Event("Warning", f"FailedCreate{kind}", f"Error creating: {error}")
         self._report.notices(job, [Notice(f"create {kind} {key.name}", event)])
+
+
+async def _is_usable(action: CreateOnce, found: Unstructured) -> bool:
+    return action.is_valid is None or await asyncio.to_thread(action.is_valid, found.raw)
 
 
 async def _filled(action: CreateOnce) -> Json:

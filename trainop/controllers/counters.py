@@ -2,8 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import GaugeMetricFamily
+
 from trainop.runtime.clock import Clock
 from trainop.runtime.metrics.metrics import Metrics
+
+Launchers: TypeAlias = Callable[[], Iterable[tuple[str, str]]]
+"""Returns namespace and name of the Jobs of all launchers."""
+
+
+def no_launchers() -> Iterable[tuple[str, str]]:
+    return ()
+
+
+class LauncherInfo(Gauge):
+    """`mpi_operator_job_info`, computed from the cache when it is scraped, so that it has no series of deleted jobs."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        name, text = "mpi_operator_job_info", "The launcher's Job of each MPIJob with transport ssh"
+        super().__init__(name, text, ["launcher", "namespace"], registry=registry)
+        self.launchers: Launchers = no_launchers
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily(self._name, self._documentation, labels=self._labelnames)
+        for namespace, launcher in self.launchers():
+            family.add_metric((launcher, namespace), 1)
+        yield family
 
 
 class JobMetrics(Metrics):
@@ -39,8 +67,23 @@ class JobMetrics(Metrics):
             "trainop_statuses_refused_total", "Statuses that the API server refused: too large, or invalid", "framework"
         )
         leads = self._gauge("mpi_operator_is_leader", "1 while this process is the leader")
-        leads.set_function(self._leads)
+        leads.set_function(lambda: float(bool(self._held()) and all(self._held())))
+        self.by_controller: dict[str, dict[str, Counter]] = {"mpi-operator": self._of_mpi_operator()}
+        """Controller -> transition -> a counter in addition to that of all kinds."""
+        self._info = LauncherInfo(self.registry)
 
-    def _leads(self) -> float:
-        held = [sample.value for family in self.leader.collect() for sample in family.samples]
-        return float(bool(held) and all(held))
+    def _of_mpi_operator(self) -> dict[str, Counter]:
+        """The counters of mpi-operator, which are without labels: MPIJobs with transport ssh."""
+        texts = {"created": "created", "successful": "that succeeded", "failed": "that failed"}
+        return {
+            name: self._counter(f"mpi_operator_jobs_{name}_total", f"Number of MPIJobs {text}, with transport ssh")
+            for name, text in texts.items()
+        }
+
+    def _held(self) -> list[float]:
+        """1 for each lease that is held, 0 for each that is not; empty without leader election."""
+        return [sample.value for family in self.leader.collect() for sample in family.samples]
+
+    def show_launchers(self, launchers: Launchers) -> None:
+        """Exports `mpi_operator_job_info` while this process may write: a standby would export each series twice."""
+        self._info.launchers = lambda: launchers() if all(self._held()) else ()

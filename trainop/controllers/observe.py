@@ -85,6 +85,11 @@ class View:
         gang = self.gang.look(job) if self.gang else SeenGang()
         return Snapshot(job, pods, services, now, options, companions, unreadable, wall, gang)
 
+    def labelled_companions(self, key: Key) -> list[Unstructured]:
+        """The companions whose labels name a job, which need not exist."""
+        label = self.kind.children.index_value(key.namespace, self.kind.controller, key.name)
+        return [child for each in self.companions.values() for child in each.store.by_index("job", label)]
+
     def _children(self, store: Store[T], job: Unstructured) -> tuple[T, ...]:
         """The children that the job controls and those that its selector matches, without duplicates."""
         metadata, selection = job.metadata, self.kind.children

@@ -52,7 +52,7 @@ from trainop.runtime.errors import (
     TooManyRequestsError,
     UnauthorizedError,
 )
-from trainop.runtime.objects.metadata import Key, Unstructured
+from trainop.runtime.objects.metadata import Key, Metadata, Unstructured
 
 MIN_REQUEUE = 0.01
 """Minimum seconds before a requeue: a deadline that is just due must not become a hot loop."""
@@ -120,9 +120,10 @@ class JobReconciler:
         job = self._view.job(key)
         self._track(key, job)
         if job is None:
-            if error := self._view.unreadable(key):
+            error = self._view.unreadable(key)
+            if error is not None:
                 self._report.unreadable(key, error)
-            return DONE
+            return await self._release_companions(key, exists=error is not None)
         wait = self._writes.seconds_until_live(job)
         if wait:
             return Result(requeue_after=wait)
@@ -136,6 +137,19 @@ class JobReconciler:
             except ConflictError:
                 log.debug("conflict, reconciling again")
                 return Result(requeue=True)
+
+    async def _release_companions(self, key: Key, *, exists: bool) -> Result:
+        """Removes the operator's finalizers from the companions of a deleted job. Of a job that `exists` and cannot be
+        read, only companions that are being deleted are released."""
+        found = [each for each in self._view.labelled_companions(key) if each.metadata.terminating or not exists]
+        patches = [patch for each in found if (patch := self._kind.release(each)) is not None]
+        if not patches:
+            return DONE
+        nameless = Unstructured({}, Metadata(name=key.name, namespace=key.namespace))
+        outcome = await self._applier.carry_out(nameless, patches)
+        if outcome.errors:
+            raise outcome.errors[0]
+        return Result(requeue_after=outcome.requeue_after) if outcome.requeue_after is not None else DONE
 
     def seconds_to_due(self, key: Key) -> float | None:
         """Seconds until the cached job reaches a deadline or its time to live; None if it has neither."""

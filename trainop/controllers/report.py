@@ -55,6 +55,7 @@ class Reporter:
             "restarted": metrics.jobs_restarted,
             "disrupted": metrics.disruptions,
         }
+        self._own_counters = metrics.by_controller.get(kind.controller, {})
 
     @property
     def framework(self) -> str:
@@ -88,6 +89,8 @@ class Reporter:
                 for each in self._job_counters.values():
                     each.labels(*labels)
             counter.labels(*labels).inc(count.by)
+            if count.counter in self._own_counters:
+                self._own_counters[count.counter].inc(count.by)
         elif count.counter == "failed_pods":
             self.metrics.pods_failed.inc(count.by)
         else:

@@ -141,8 +141,8 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
     """Builds the controller of one kind, ready to run. Events of a job or its children add the key of the job, except
     for the update that only returns the operator's own status."""
     view = open_view(kind, needs.cache, needs.options.gang)
-    expired = needs.metrics.controller(kind.controller).expectations_expired
-    expectations = Expectations(needs.clock, expired)
+    _show_launchers(view, needs.metrics)
+    expectations = Expectations(needs.clock, needs.metrics.controller(kind.controller).expectations_expired)
     states = JobStates(expectations)
     writes = OwnWrites(needs.client, kind.source, states, needs.clock)
     owner_check = OwnerCheck(needs.client, kind.source, states)
@@ -177,6 +177,14 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
     controller.watch(view.jobs, EnqueueObject(), Concerned(kind.concerns), NotOwnStatus(writes), pace=JobPace())
     _watch_children(controller, view, needs, ObserveDeleted(expectations, owner_check))
     return controller
+
+
+def _show_launchers(view: View, metrics: JobMetrics) -> None:
+    """Exports the launchers' Jobs, if the kind has launchers."""
+    if (name_of := view.kind.launcher) is not None:
+        metrics.show_launchers(
+            lambda: [(job.metadata.namespace, name) for job in view.jobs.store.list() if (name := name_of(job))]
+        )
 
 
 def _watch_children(

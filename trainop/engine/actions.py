@@ -59,6 +59,9 @@ class Apply:
     uid: str = ""
     essential: bool = True
     """Pods depend on it: the job fails if the API server refuses it."""
+    posted: bool = False
+    """Created by POST, which needs no read before. Only for objects whose manifests all have the same fields: a later
+    apply does not remove a field that a POST has set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,13 @@ class CreateOnce:
     fill: Callable[[], Json] | None = field(default=None, compare=False, repr=False)
     """Returns the rest of the manifest. Called in a thread, right before the object is created: the content may be
     expensive or random."""
-    keys: tuple[str, ...] = ()
-    """The keys of `data`. An existing object without one of them is filled anew."""
+    is_valid: Callable[[Json], bool] | None = field(default=None, compare=False, repr=False)
+    """Whether an existing object is usable; it is called in a thread. One that is not is filled anew."""
+    in_use: str = ""
+    """Why the content must not change now, such as "workers are running". A missing object is then not created and an
+    unusable one not filled: the job gets a Warning, and no later action is carried out."""
+    posted: bool = False
+    """The object probably does not exist: it is created without a read before."""
     essential: bool = True
 
 

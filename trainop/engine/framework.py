@@ -102,7 +102,9 @@ class CompanionKind(NamedTuple):
     metadata_only: bool = False
     """The watch asks for metadata only, because the contents are large."""
     permission_optional: bool = False
-    """An installation may lack the permission for it. Jobs that need it then fail with the API server's message."""
+    """An installation may lack the permission for it. Jobs that need it then wait, with the API server's message."""
+    posted: bool = False
+    """All its manifests have the same fields, so that it can be created by POST (`Apply.posted`)."""
 
 
 class Companion(NamedTuple):

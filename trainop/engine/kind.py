@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 
 from trainop.engine import plan as engine
-from trainop.engine.actions import Plan
+from trainop.engine.actions import Patch, Plan
 from trainop.engine.admission import Judgement, judge
 from trainop.engine.children import TRAINING_CHILDREN, ChildEvents, ChildSelection
 from trainop.engine.framework import CompanionKind, Framework, NameTaken
@@ -36,6 +36,11 @@ def every_job(_job: Unstructured) -> bool:
 def no_lookups(_job: Unstructured) -> Sequence[tuple[Resource, str]]:
     """The caches hold all companions."""
     return ()
+
+
+def nothing_to_release(_child: Unstructured) -> Patch | None:
+    """The children have no finalizers of the operator."""
+    return None
 
 
 def never_due(_job: Unstructured, _now: datetime) -> float | None:
@@ -85,6 +90,13 @@ class Kind:
     lookups: Callable[[Unstructured], Sequence[tuple[Resource, str]]] = no_lookups
     """Companions, by resource and name, that are read from the API server for the snapshot, because the caches may lack
     them: those that a former operator created without the labels of the caches."""
+
+    release: Callable[[Unstructured], Patch | None] = nothing_to_release
+    """A companion of a job that no longer exists -> the removal of the operator's finalizer, which would keep it from
+    being deleted."""
+    launcher: Callable[[Unstructured], str] | None = None
+    """The name of the launcher's batch Job; empty for a job without one. The kind then has the metric
+    `mpi_operator_job_info`."""
 
     @property
     def source(self) -> Resource:

@@ -224,6 +224,8 @@ class Options:
     """The version of MPIJobs that is watched and written: v1, or v2beta1 if the CRD of mpi-operator is installed."""
     mpi_cluster_domain: str = ""
     """Appended to the host names of MPIJobs with transport ssh, from --cluster-domain."""
+    mpi_job_ttl: bool = False
+    """MPIJobs with transport ssh are deleted after `ttlSecondsAfterFinished`, and not only the Jobs of launchers."""
     service_mode: str = "replica"
     """`replica` or `leader`; default of the annotation service-mode."""
     gang: GangScheduler | None = None

@@ -74,7 +74,8 @@ def _apply(builder: PlanBuilder, companion: Companion, uid: str = "") -> Apply:
         },
         **companion.content(),
     }
-    return Apply(resource, manifest, uid, essential=companion.kind.needed_by_pods)
+    kind = companion.kind
+    return Apply(resource, manifest, uid, essential=kind.needed_by_pods, posted=kind.posted)
 
 
 def _fingerprint(companion: Companion) -> str:

@@ -18,7 +18,7 @@ LAUNCHER, WORKER = "Launcher", "Worker"
 REPLICA_SPECS = "mpiReplicaSpecs"
 TRAINING_OPERATOR, MPI_OPERATOR = "kubeflow.org/training-operator", "kubeflow.org/mpi-operator"
 
-CONFIG = CompanionKind(CONFIG_MAPS, needed_by_pods=True)
+CONFIG = CompanionKind(CONFIG_MAPS, needed_by_pods=True, posted=True)
 CONFIG_FOLDER = "/etc/mpi"
 HOSTFILE, DISCOVER = "hostfile", "discover_hosts.sh"
 

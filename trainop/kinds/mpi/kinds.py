@@ -14,10 +14,13 @@ from trainop.engine.parse import ignored
 from trainop.engine.seen import Options, Snapshot
 from trainop.kinds.mpi.admission import judge_mpi
 from trainop.kinds.mpi.exec import MPI_EXEC
+from trainop.kinds.mpi.hosts import LAUNCHER
 from trainop.kinds.mpi.ssh import plan_ssh, reject_ssh
+from trainop.kinds.mpi.ssh_finish import release
 from trainop.kinds.mpi.ssh_world import MPI_SSH
 from trainop.kinds.mpi.transport import (
     EXEC,
+    SSH,
     choose,
     decode_mpi_job,
     known_transport,
@@ -55,6 +58,8 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
         decode=decode_mpi_job,
         concerns=lambda job: not _is_exec(job),
         lookups=lookups,
+        release=release,
+        launcher=launcher_of,
     )
     return by_exec, by_ssh
 
@@ -72,6 +77,14 @@ def plan_exec(seen: Snapshot) -> Plan:
     return replace(
         made, annotations={**made.annotations, **choice.annotations()}, notices=(*choice.notices(), *made.notices)
     )
+
+
+def launcher_of(job: Unstructured) -> str:
+    """The name of the launcher's Job; empty before there is one, and with transport exec."""
+    status = job.raw.get("status")
+    counts = status.get("replicaStatuses") if isinstance(status, dict) else None
+    has_launcher = isinstance(counts, dict) and LAUNCHER in counts
+    return f"{job.metadata.name}-launcher" if has_launcher and known_transport(job) == SSH else ""
 
 
 def _is_exec(job: Unstructured) -> bool:

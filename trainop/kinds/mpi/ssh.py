@@ -3,40 +3,40 @@ reaches the workers by ssh."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 
-from trainop.engine.actions import Apply, CreateOnce, CreatePod, DeletePod, Event, Notice, Plan
+from trainop.engine.actions import Apply, CreatePod, DeleteJob, Event, Notice, Patch, Plan
 from trainop.engine.fields import sentence
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.parse import MULTIKUEUE
-from trainop.engine.seen import Pod, Snapshot
+from trainop.engine.seen import Snapshot
 from trainop.engine.status import GANG_READY
 from trainop.engine.steps.builder import NAME_TAKEN_REQUEUE_DELAY
 from trainop.engine.steps.companions import reconcile_companions
 from trainop.engine.steps.gang import GangStep, disband_gang
 from trainop.engine.steps.replicas import MAX_PER_PLAN
-from trainop.kinds.mpi.ssh_job import CLEAN_LAUNCHER, parse_ssh
-from trainop.kinds.mpi.ssh_keys import make_keys
-from trainop.kinds.mpi.ssh_launcher import align_suspension, create_launcher, suspend_launcher
-from trainop.kinds.mpi.ssh_objects import (
-    PRIVATE_KEY,
-    PUBLIC_KEY,
-    secret,
-    service,
-    service_role,
-    worker_encoder,
-)
+from trainop.kinds.mpi.ssh_finish import overdue
+from trainop.kinds.mpi.ssh_job import parse_ssh
+from trainop.kinds.mpi.ssh_launcher import align_suspension, create_launcher, leave_launcher
+from trainop.kinds.mpi.ssh_objects import service, service_role
 from trainop.kinds.mpi.ssh_status import end_with_launcher, evictions, fail, note_creation, record
+from trainop.kinds.mpi.ssh_workers import all_workers, create_missing, delete, ensure_key, replace_failed
 from trainop.kinds.mpi.ssh_world import World, look
 from trainop.kinds.mpi.transport import SSH, choose, leave_to_other
 from trainop.runtime.objects.metadata import Metadata, Unstructured
-from trainop.runtime.objects.resource import SECRETS, SERVICES
+from trainop.runtime.objects.resource import SERVICES
 
 
 def plan_ssh(seen: Snapshot) -> Plan:
     """Plans one reconcile. A job of the other transport is left to its controller. Never raises."""
-    if seen.job.metadata.terminating or is_of_multikueue(seen.job):
-        return Plan()
+    given_up = seen.job.metadata.terminating or is_of_multikueue(seen.job)
+    made = Plan() if given_up else _plan(seen)
+    patched = {action.uid for action in made.actions if isinstance(action, Patch)}
+    released = tuple(patch for patch in overdue(seen, given_up=given_up) if patch.uid not in patched)
+    return replace(made, actions=(*released, *made.actions)) if released else made
+
+
+def _plan(seen: Snapshot) -> Plan:
     choice = choose(seen)
     if choice.transport != SSH:
         return leave_to_other(choice)
@@ -63,7 +63,7 @@ def reject_ssh(seen: Snapshot, message: str) -> Plan:
         return Plan()
     note_creation(world)
     fail(world, "MPIJobFailed", message)
-    return world.builder.plan(status_first=True)
+    return _end(world)
 
 
 def is_of_multikueue(job: Unstructured) -> bool:
@@ -85,8 +85,20 @@ def _tidy_up(world: World) -> Plan:
     status = world.builder.status
     if status.completion_time is None:  # mpi-operator does not set it after an eviction
         status.complete()
+    if (left := _seconds_to_live(world)) is not None and left <= 0:
+        return replace(world.builder.plan(), actions=(DeleteJob(),))
+    world.builder.requeue_after(left)
     _clean_up(world)
     return world.builder.plan()
+
+
+def _seconds_to_live(world: World) -> float | None:
+    """Seconds until the job itself is deleted. mpi-operator leaves that to the user, and so does the operator unless
+    `--mpi-job-ttl` is set."""
+    ttl, end = world.job.job_limits.get("ttlSecondsAfterFinished"), world.builder.status.completion_time
+    if ttl is None or end is None or world.job.suspend or not world.seen.options.mpi_job_ttl:
+        return None
+    return float(ttl - (world.seen.now - end).total_seconds())
 
 
 def _clean_up(world: World) -> None:
@@ -97,20 +109,10 @@ def _clean_up(world: World) -> None:
     if policy != "None":
         builder.status.clear_counters(("Worker",))
         phases = {"Running", "Pending"} if policy == "Running" else {}
-        _delete(world, (pod for pod in _all_workers(world) if not phases or pod.status.phase in phases))
-    if world.launcher is not None and not world.launcher_is_done and not world.launcher_is_suspended:
-        builder.actions.append(suspend_launcher(world.launcher))
-    if world.job.metadata.annotations.get(CLEAN_LAUNCHER) == "true":
-        _delete(world, world.launcher_pods)
-
-
-def _all_workers(world: World) -> list[Pod]:
-    return [*world.workers.values(), *world.surplus]
-
-
-def _delete(world: World, pods: Iterable[Pod]) -> None:
-    living = (pod.metadata for pod in pods if not pod.metadata.terminating)
-    world.builder.actions += [DeletePod(metadata.name, metadata.uid) for metadata in living]
+        delete(world, (pod for pod in all_workers(world) if not phases or pod.status.phase in phases))
+    builder.actions += leave_launcher(world)
+    if world.job.extras.clean_launcher:
+        delete(world, world.launcher_pods)
 
 
 # Not finished ---------------------------------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ def _proceed(world: World) -> Plan:
     if world.launcher_is_done:
         end_with_launcher(world)
         return _end(world)
-    if not world.job.suspend and (evicted := evictions(world)):
+    if not world.job.suspend and not world.job.extras.replace_failed and (evicted := evictions(world)):
         record(world, launcher_exists=world.launcher is not None)
         fail(world, "MPIJobEvicted", f"{evicted}/{world.job.workers} workers are evicted")
         return _end(world)
@@ -145,22 +147,21 @@ def _reconcile_children(world: World) -> bool:
         return False
     if world.job.suspend:
         disband_gang(world.builder)
-        _delete(world, _all_workers(world))
+        delete(world, all_workers(world))
         creates: list[CreatePod] = []
         complete = True
     else:
         GangStep(world.builder).form(complete=len(world.workers) == world.job.workers)
         if world.builder.status.find(GANG_READY) is not None:
             return False  # the PodGroup cannot be created
-        _delete(world, world.surplus)
-        creates = _missing_workers(world)
+        delete(world, world.surplus)
+        replace_failed(world)
+        creates = create_missing(world)
         complete = len(creates) < MAX_PER_PLAN
     if _warn_of_taken(world):
         return False
     launcher = create_launcher(world) if complete and world.launcher is None else None
-    if creates or launcher:
-        made = CreateOnce(SECRETS, secret(world.job), make_keys, keys=(PRIVATE_KEY, PUBLIC_KEY))
-        world.builder.actions.append(made)
+    ensure_key(world, needed=bool(creates or launcher))
     world.builder.actions += creates
     if launcher is not None:
         world.builder.actions.append(launcher)
@@ -180,17 +181,8 @@ def _reconcile_service(world: World) -> bool:
         if found.terminating or found.labels.get(JOB_ROLE) == service_role(job):
             return True
         uid = found.uid
-    world.builder.actions.append(Apply(SERVICES, service(job), uid))
+    world.builder.actions.append(Apply(SERVICES, service(job), uid, posted=True))
     return True
-
-
-def _missing_workers(world: World) -> list[CreatePod]:
-    job = world.job
-    if job.worker is None or len(world.workers) == job.workers:
-        return []
-    missing = [index for index in range(job.workers) if index not in world.workers][:MAX_PER_PLAN]
-    encoder = worker_encoder(job, job.worker, world.seen.options)
-    return [CreatePod(f"{job.name}-worker-{index}", encoder(index)) for index in missing]
 
 
 def _warn_of_taken(world: World) -> bool:

@@ -9,7 +9,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.fields import Fields
 from trainop.engine.parse import MULTIKUEUE
 from trainop.engine.seen import Options
@@ -21,6 +20,7 @@ from trainop.kinds.mpi.hosts import (
     check_size,
     size_of_lines,
 )
+from trainop.kinds.mpi.ssh_annotations import Extras, read_extras
 from trainop.kinds.mpi.ssh_replicas import Replicas, choose_one, read_roles
 from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json, Metadata, Unstructured
@@ -29,10 +29,6 @@ MANAGERS = (MPI_OPERATOR, TRAINING_OPERATOR)
 OPEN_MPI, INTEL, MPICH = "OpenMPI", "Intel", "MPICH"
 AT_STARTUP, WHEN_READY = "AtStartup", "WaitForWorkersReady"
 DEFAULT_KEY_FOLDER = "/root/.ssh"
-REMOTE_SHELL = ANNOTATION_PREFIX + "mpi-remote-shell"
-"""`rsh`: the launcher starts processes by rsh instead of ssh."""
-CLEAN_LAUNCHER = ANNOTATION_PREFIX + "clean-launcher"
-"""`true`: the launcher's pods are deleted when the job has finished."""
 
 _CLEAN_POD_POLICIES = ("All", "None", "Running")
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -61,7 +57,7 @@ class SshJob:
     suspend: bool
     job_limits: Json
     """`ttlSecondsAfterFinished`, `activeDeadlineSeconds` and `backoffLimit` of the launcher's Job, as far as given."""
-    remote_shell: str
+    extras: Extras
 
     @property
     def name(self) -> str:
@@ -88,10 +84,10 @@ def parse_ssh(raw: Unstructured, options: Options) -> tuple[SshJob | None, tuple
     _check_name(fields, raw.metadata.name, specs)
     launcher, worker = read_roles(fields, specs, missing=given is None)
     facts = _read_facts(fields, spec)
-    remote_shell = _read_remote_shell(fields, raw.metadata, worker)
+    extras = read_extras(fields, raw.metadata, worker)
     if launcher is None:
         return None, fields.errors
-    job = SshJob(raw.metadata, launcher, worker, remote_shell=remote_shell, **facts)
+    job = SshJob(raw.metadata, launcher, worker, extras=extras, **facts)
     _check_hosts(fields, job, options)
     return job, fields.errors
 
@@ -165,14 +161,3 @@ def _read_key_folder(fields: Fields, spec: Json) -> str:
     if not folder:
         fields.required("spec.sshAuthMountPath", "must have a mount path for SSH credentials")
     return folder or DEFAULT_KEY_FOLDER
-
-
-def _read_remote_shell(fields: Fields, metadata: Metadata, worker: Replicas | None) -> str:
-    at = f"metadata.annotations[{REMOTE_SHELL}]"
-    shell = choose_one(fields, at, metadata.annotations.get(REMOTE_SHELL), ("rsh", "ssh"), "ssh")
-    if shell == "rsh" and worker is not None:
-        first = worker.template["spec"]["containers"][0]
-        if not (first.get("command") or first.get("args")):
-            path = f"spec.{REPLICA_SPECS}[{WORKER}].template.spec.containers[0].command"
-            fields.required(path, "must start a server for rsh, since the default is sshd")
-    return shell

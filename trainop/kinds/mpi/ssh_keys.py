@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 
 from trainop.kinds.mpi.ssh_objects import PRIVATE_KEY, PUBLIC_KEY
 from trainop.runtime.objects.metadata import Json
@@ -20,3 +21,21 @@ def make_keys() -> Json:
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     encoded = {PRIVATE_KEY: private, PUBLIC_KEY: public + b"\n"}
     return {"data": {name: base64.b64encode(value).decode() for name, value in encoded.items()}}
+
+
+def are_usable(secret: Json) -> bool:
+    """Whether ssh can read both keys of a Secret, in any of its formats: another client may have written them."""
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415  # takes 20 MiB
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # the same
+
+    data = secret.get("data")
+    try:
+        private, public = (base64.b64decode((data or {})[name]) for name in (PRIVATE_KEY, PUBLIC_KEY))
+        serialization.load_ssh_public_key(public.splitlines()[0])
+        if b"OPENSSH" in private.split(b"\n", 1)[0]:
+            serialization.load_ssh_private_key(private, None)
+        else:
+            serialization.load_pem_private_key(private, None)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, binascii.Error, UnsupportedAlgorithm):
+        return False
+    return True

@@ -159,12 +159,16 @@ def worker_encoder(job: SshJob, replicas: Replicas, options: Options) -> Callabl
 def launcher_variables(job: SshJob) -> list[Json]:
     """The variables that the operator appends to the launcher's first container."""
     hosts, slots = f"{CONFIG_FOLDER}/{HOSTFILE}", str(job.slots)
-    is_rsh = job.remote_shell == "rsh"
+    is_rsh = job.extras.remote_shell == "rsh"
     found: list[tuple[str, str]] = [("K_MPI_JOB_ROLE", "launcher")]
     if job.implementation == OPEN_MPI:
         shell = ("OMPI_MCA_plm_rsh_agent", "rsh") if is_rsh else ("OMPI_MCA_plm_rsh_args", _PATIENCE)
         found += [("OMPI_MCA_orte_keep_fqdn_hostnames", "true"), ("OMPI_MCA_orte_default_hostfile", hosts), shell]
         found += [("OMPI_MCA_orte_set_default_slots", slots)]
+        if job.extras.open_mpi_version == "5":
+            shell = ("PRTE_MCA_plm_ssh_agent", "rsh") if is_rsh else ("PRTE_MCA_plm_ssh_args", _PATIENCE)
+            found += [("PRTE_MCA_prte_keep_fqdn_hostnames", "true"), ("PRTE_MCA_prte_default_hostfile", hosts), shell]
+            found += [("PRTE_MCA_prte_set_default_slots", slots)]
     elif job.implementation == INTEL:
         shell = ("I_MPI_HYDRA_BOOTSTRAP", "rsh") if is_rsh else ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", _PATIENCE)
         found += [("I_MPI_HYDRA_HOST_FILE", hosts), shell, ("I_MPI_PERHOST", slots)]

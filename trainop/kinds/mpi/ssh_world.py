@@ -11,6 +11,7 @@ from trainop.engine.status import RESTARTING, RUNNING, ConditionRules
 from trainop.engine.steps.builder import PlanBuilder
 from trainop.kinds.mpi.exec import MPI_EXEC
 from trainop.kinds.mpi.hosts import CONFIG, owned_workers, worker_index
+from trainop.kinds.mpi.ssh_finish import condition_of, has_ended
 from trainop.kinds.mpi.ssh_gang import gang_view
 from trainop.kinds.mpi.ssh_job import SshJob
 from trainop.kinds.mpi.ssh_objects import CONTROLLER, config, waits_for_workers
@@ -55,15 +56,11 @@ class World:
     @property
     def launcher_is_done(self) -> bool:
         """The Job has ended, successfully or not."""
-        return self.launcher_condition("Complete") is not None or self.launcher_condition("Failed") is not None
+        return self.launcher is not None and has_ended(self.launcher)
 
     def launcher_condition(self, type_: str) -> Json | None:
         """The condition of the launcher's Job, if it is true."""
-        conditions = self.launcher_status.get("conditions")
-        for condition in conditions if isinstance(conditions, list) else ():
-            if isinstance(condition, dict) and condition.get("type") == type_ and condition.get("status") == "True":
-                return condition
-        return None
+        return condition_of(self.launcher, type_) if self.launcher else None
 
     @property
     def launcher_status(self) -> Json:
