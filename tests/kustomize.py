@@ -46,5 +46,9 @@ def combinations() -> list[tuple[str, list[str]]]:
 
 def fitting(overlay: str) -> list[str]:
     """The components that can be added to an overlay: not those that it includes, or whose objects it removes."""
-    unfit = {"high-availability": ["high-availability"], "namespaced": ["required-webhooks"]}
+    unfit = {
+        "high-availability": ["high-availability"],
+        "namespaced": ["required-webhooks"],
+        "mpi-operator": [name for name in COMPONENTS if name != "user-roles"],  # the others are training-operator's
+    }
     return [name for name in COMPONENTS if name not in unfit.get(overlay, [])]

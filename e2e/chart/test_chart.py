@@ -14,8 +14,16 @@ from e2e.cluster.places import binary
 from tests.kustomize import MANIFESTS, combine
 
 CHART = MANIFESTS / "chart"
-COMPONENTS = ["grafana-dashboard", "network-policy", "prometheus-rule", "service-monitor", "user-roles"]
-VALUES = ["grafanaDashboard", "networkPolicy", "prometheusRule", "serviceMonitor", "userRoles"]
+VALUES = {
+    "grafana-dashboard": "grafanaDashboard",
+    "mpi-exec": "mpiExec",
+    "mpi-ssh": "mpiSsh",
+    "network-policy": "networkPolicy",
+    "prometheus-rule": "prometheusRule",
+    "service-monitor": "serviceMonitor",
+    "user-roles": "userRoles",
+}
+"""Component -> the value that adds it."""
 
 
 @pytest.fixture
@@ -50,7 +58,7 @@ def without_namespace(objects: Iterable[Any]) -> dict[tuple[str, str], Any]:
         ("standalone", [], []),
         ("high-availability", [], ["replicas=2"]),
         ("namespaced", [], ["namespaced=true"]),
-        ("standalone", COMPONENTS, [f"components.{name}=true" for name in VALUES]),
+        ("standalone", list(VALUES), [f"components.{name}=true" for name in VALUES.values()]),
         ("standalone", ["required-webhooks"], ["webhooks.failurePolicy=Fail"]),
         ("namespaced", ["high-availability"], ["namespaced=true", "replicas=2"]),
     ],

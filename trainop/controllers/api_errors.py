@@ -35,10 +35,15 @@ _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger
 _NOT_PERMITTED = "cannot create resource"
 """Part of the message with status 403 of a permission that the operator lacks: not an error of the job."""
 
-_RETRIABLE_FORBIDDEN = (
+_MISSING_RIGHTS = (
+    _NOT_PERMITTED,
     "cannot get resource",  # the operator lacks a permission for a companion, which may be granted later
     "cannot patch resource",
     "attempting to grant RBAC permissions not currently held",
+)
+
+_RETRIABLE_FORBIDDEN = (
+    *_MISSING_RIGHTS,
     "error looking up service account",  # created shortly after its namespace
     "no API token found for service account",  # likewise
     "status unknown for quota",  # the quota controller has not processed the namespace yet
@@ -58,6 +63,13 @@ def classify(error: Exception) -> CreateFailure:
     if error.code == 403 and _NOT_PERMITTED in error.message:
         return CreateFailure.NOT_PERMITTED
     return CreateFailure.RETRIABLE if _is_retriable(error) else CreateFailure.REFUSED
+
+
+def lacks_rights(error: Exception) -> bool:
+    """Whether the operator's role lacks the permission for the request."""
+    if not isinstance(error, ApiError) or error.code != HTTPStatus.FORBIDDEN:
+        return False
+    return any(part in error.message for part in _MISSING_RIGHTS)
 
 
 def is_too_large(error: ApiError) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 from contextlib import suppress
 from typing import NamedTuple
 
-from trainop.controllers.api_errors import CreateFailure, classify
+from trainop.controllers.api_errors import CreateFailure, classify, lacks_rights
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Apply, CompanionAction, CreateOnce, Event, Notice, Patch
 from trainop.engine.kind import Kind
@@ -182,8 +182,14 @@ class CompanionWriter:
     def _report_failure(self, job: Unstructured, action: Apply | CreateOnce, key: Key, error: Exception) -> None:
         """One event per message, however often the write is retried."""
         kind = action.resource.kind
-        event = Event("Warning", f"FailedCreate{kind}", f"Error creating: {error}")
+        event = Event("Warning", f"FailedCreate{kind}", f"{self._lead(action, error)}: {error}")
         self._report.notices(job, [Notice(f"create {kind} {key.name}", event)])
+
+    def _lead(self, action: Apply | CreateOnce, error: Exception) -> str:
+        """The text before the API server's message. It names the component that is not installed."""
+        if action.resource in self._kind.component_resources and lacks_rights(error):
+            return f"The operator lacks rights that its component {self._kind.rights_component} grants"
+        return "Error creating"
 
 
 async def _is_usable(action: CreateOnce, found: Unstructured) -> bool:

@@ -64,6 +64,11 @@ class Kind:
     """The events about pods and services."""
     companion_kinds: tuple[CompanionKind, ...] = ()
     """Kinds of owned objects that are watched in addition to pods and services."""
+    rights_component: str = ""
+    """The component of the installation that grants the rights for `component_resources`; empty: the base grants all
+    rights."""
+    component_resources: frozenset[Resource] = frozenset()
+    """Resources of children for which the base grants no rights."""
     plan: Callable[[Snapshot], Plan]
     """Snapshot -> the actions, status and events of one reconcile."""
     reject: Callable[[Snapshot, str], Plan]

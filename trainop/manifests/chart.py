@@ -80,6 +80,8 @@ affinity: {{}}
 priorityClassName: ""
 
 components:
+  mpiSsh: false  # the rights for MPIJobs with transport ssh (kubeflow.org/v2beta1)
+  mpiExec: false  # the rights for MPIJobs with transport exec (kubeflow.org/v1)
   userRoles: false
   networkPolicy: false
   serviceMonitor: false
@@ -93,7 +95,7 @@ def chart_files() -> dict[str, str]:
     metadata = {
         "apiVersion": "v2",
         "name": NAME,
-        "description": "One operator for TFJob, PyTorchJob, MXJob, XGBoostJob, PaddleJob and JAXJob",
+        "description": "One operator for TFJob, PyTorchJob, MXJob, XGBoostJob, PaddleJob, JAXJob and MPIJob",
         "type": "application",
         "version": __version__,
         "appVersion": __version__,
@@ -120,6 +122,7 @@ def _templates() -> dict[str, str]:
             name: _when(f".Values.components.{_camel(name)}", _render(_placed(component_objects()[name])))
             for name in ("user-roles", "network-policy", "service-monitor", "prometheus-rule", "grafana-dashboard")
         },
+        **{name: _when(f".Values.components.{_camel(name)}", _transport(name)) for name in rbac.transport_roles()},
     }
 
 
@@ -129,8 +132,19 @@ def _rbac() -> str:
     here = _render(_placed([rbac.namespaced_role(), _in_namespace(rbac.namespaced_role_binding())]))
     leases = _render(_placed([rbac.leases_role(), rbac.leases_role_binding(_NAMESPACE)]))
     webhooks = _render(_placed([rbac.webhook_role(), rbac.webhook_role_binding(_NAMESPACE)]))
-    choice = f"{{{{- if .Values.namespaced }}}}\n{here}{{{{- else }}}}\n{everywhere}{{{{- end }}}}\n"
-    return f"{choice}---\n{leases}" + _when(_WEBHOOKS, f"---\n{webhooks}")
+    return f"{_everywhere_or_here(everywhere, here)}---\n{leases}" + _when(_WEBHOOKS, f"---\n{webhooks}")
+
+
+def _transport(name: str) -> str:
+    """The rights for a transport of MPIJob, in all namespaces or in one."""
+    return _everywhere_or_here(
+        _render(rbac.transport_roles(namespace=_NAMESPACE)[name]),
+        _render(_placed(rbac.transport_roles("Role", _NAMESPACE)[name])),
+    )
+
+
+def _everywhere_or_here(everywhere: str, here: str) -> str:
+    return f"{{{{- if .Values.namespaced }}}}\n{here}{{{{- else }}}}\n{everywhere}{{{{- end }}}}\n"
 
 
 def _in_namespace(binding: Json) -> Json:

@@ -37,6 +37,11 @@ def json_patch(target: Json, operations: Sequence[Json]) -> Json:
     return {"target": target, "patch": yaml.safe_dump(list(operations), width=120, sort_keys=False)}
 
 
+def deletion(api_version: str, kind: str, name: str) -> Json:
+    """The patch that leaves an object out."""
+    return {"patch": to_yaml({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "$patch": "delete"})}
+
+
 def high_availability() -> Json:
     """The overlay `standalone` with the component of the same name."""
     base = kustomization(["../standalone"], namespace=NAMESPACE)
@@ -53,10 +58,7 @@ def namespaced_kustomization() -> Json:
         (RBAC, "RoleBinding", WEBHOOK_ROLE),
         *((each.resource.group, each.resource.kind, each.name) for each in configurations_of(webhooks_of(all_kinds()))),
     ]
-    deletions = [
-        {"patch": to_yaml({"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": name}, "$patch": "delete"})}
-        for group, kind, name in left_out
-    ]
+    deletions = [deletion(f"{group}/v1", kind, name) for group, kind, name in left_out]
     flags = [
         {"op": "add", "path": "/spec/template/spec/containers/0/command/1", "value": flag}
         for flag in ("--webhook-server-port=0", "--namespace=$(MY_POD_NAMESPACE)")

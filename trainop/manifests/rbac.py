@@ -8,10 +8,12 @@ from trainop.controllers.admission import configurations_of, webhooks_of
 from trainop.controllers.gang import PRIORITY_CLASSES
 from trainop.engine.framework import GROUP
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
+from trainop.engine.kind import Kind
+from trainop.engine.seen import Options
 from trainop.kinds.mpi.exec import ACCOUNT, BINDING, ROLE
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.manifests.names import LEASES_ROLE, NAME, RBAC, WEBHOOK_ROLE, WEBHOOK_SECRET
-from trainop.operator import all_kinds
+from trainop.operator import KINDS, all_kinds
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import EVENTS, LEASES, PODS, SECRETS, SERVICES, Resource
 
@@ -27,50 +29,47 @@ def _rule(resources: Iterable[Resource | str], verbs: str, group: str | None = N
     return {**rule, "resourceNames": [name]} if name else rule
 
 
-_EXEC = (ACCOUNT.resource, ROLE.resource, BINDING.resource)
-"""What only MPIJobs with transport exec need."""
-
-_MPI = (*_EXEC, LAUNCHER_JOBS)
-"""What only MPIJobs need. Each transport has a component with these rights."""
-
-
-def job_resources() -> dict[str, list[str]]:
-    """API group -> the resources of its kinds of jobs."""
+def job_resources(kinds: Sequence[Kind] = ()) -> dict[str, list[str]]:
+    """API group -> the resources of its kinds of jobs, by default of all."""
     found: dict[str, set[str]] = {GROUP: set()}
-    for kind in all_kinds():
+    for kind in kinds or all_kinds():
         found.setdefault(kind.resource.group, set()).add(kind.resource.plural)
     return {group: sorted(plurals) for group, plurals in found.items()}
 
 
-def _jobs(verbs: str, subresource: str = "") -> list[Json]:
+def _jobs(verbs: str, subresource: str = "", kinds: Sequence[Kind] = ()) -> list[Json]:
     """One rule for each API group of jobs."""
     suffix = f"/{subresource}" if subresource else ""
     return [
-        _rule([f"{plural}{suffix}" for plural in plurals], verbs, group) for group, plurals in job_resources().items()
+        _rule([f"{plural}{suffix}" for plural in plurals], verbs, group)
+        for group, plurals in job_resources(kinds).items()
     ]
 
 
-def rules() -> list[Json]:
-    """The permissions that the operator needs in the namespaces of jobs; only those that its code uses."""
+def rules(kinds: Sequence[Kind] = ()) -> list[Json]:
+    """The permissions that the operator needs in the namespaces of jobs; only those that its code uses for the kinds,
+    by default for all."""
     return [
-        *_jobs("get list watch patch delete"),
-        *_jobs("patch", "status"),
+        *_jobs("get list watch patch delete", kinds=kinds),
+        *_jobs("patch", "status", kinds),
         # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
-        *_jobs("update", "finalizers"),
+        *_jobs("update", "finalizers", kinds),
         _rule([PODS, SERVICES], "get list watch create patch delete"),
-        *(_rule([resource], verbs) for resource, verbs in companion_rights()),
+        *(_rule([resource], verbs) for resource, verbs in companion_rights(kinds)),
         # Only used with --gang-scheduler-name.
         *(_rule([resource], "get list watch create patch delete") for resource in (VOLCANO_GROUPS, PLUGIN_GROUPS)),
         _rule([EVENTS], "create patch"),
     ]
 
 
-def companion_rights() -> list[tuple[Resource, str]]:
+def companion_rights(kinds: Sequence[Kind] = ()) -> list[tuple[Resource, str]]:
     """Resources that are created for jobs in addition to pods and services, with verbs. Those that pods refer to live
-    as long as the job: the garbage collector deletes them."""
-    kinds = {each for kind in all_kinds() for each in kind.companion_kinds}
+    as long as the job: the garbage collector deletes them. Those of components are left out."""
+    chosen = kinds or all_kinds()
+    apart = {resource for kind in chosen for resource in kind.component_resources}
+    found_kinds = {each for kind in chosen for each in kind.companion_kinds if each.resource not in apart}
     verbs = {False: "get list watch create patch delete", True: "get list watch create patch"}
-    found = {(kind.resource, verbs[kind.needed_by_pods]) for kind in kinds if kind.resource not in _MPI}
+    found = {(kind.resource, verbs[kind.needed_by_pods]) for kind in found_kinds}
     return sorted(found, key=str)
 
 
@@ -88,7 +87,7 @@ def exec_rules() -> list[Json]:
     its workers; the API server lets the operator grant only what it may do itself."""
     return [
         _rule(["pods/exec"], "create", ""),
-        *(_rule([resource], "get list watch create patch") for resource in _EXEC),
+        *(_rule([each.resource], "get list watch create patch") for each in (ACCOUNT, ROLE, BINDING)),
     ]
 
 
@@ -97,8 +96,8 @@ def _role(kind: str, name: str, rules: Sequence[Json], labels: Mapping[str, str]
     return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata, "rules": list(rules)}
 
 
-def _binding(kind: str, name: str, namespace: str | None) -> Json:
-    subject = {"kind": "ServiceAccount", "name": NAME, **({"namespace": namespace} if namespace else {})}
+def _binding(kind: str, name: str, namespace: str | None, account: str = NAME) -> Json:
+    subject = {"kind": "ServiceAccount", "name": account, **({"namespace": namespace} if namespace else {})}
     return {
         "apiVersion": f"{RBAC}/v1",
         "kind": f"{kind}Binding",
@@ -122,13 +121,33 @@ def cluster_role_binding(namespace: str | None = None) -> Json:
     return _binding("ClusterRole", NAME, namespace)
 
 
-def transport_roles() -> dict[str, list[Json]]:
-    """The roles of the components for the transports of MPIJob, by name of the component."""
+def transport_roles(kind: str = "ClusterRole", namespace: str | None = None) -> dict[str, list[Json]]:
+    """The roles of the components for the transports of MPIJob, by name of the component. `kind` is ClusterRole, or
+    Role for rights in one namespace."""
     rights = {"mpi-exec": exec_rules(), "mpi-ssh": ssh_rules()}
     return {
-        name: [_role("ClusterRole", f"{NAME}-{name}", found), _binding("ClusterRole", f"{NAME}-{name}", None)]
+        name: [_role(kind, f"{NAME}-{name}", found), _binding(kind, f"{NAME}-{name}", namespace)]
         for name, found in rights.items()
     }
+
+
+def mpi_operator_roles(name: str) -> list[Json]:
+    """The rights of the program mpi-operator with transport ssh, for the service account `name`."""
+    kinds = KINDS["MPIJob"](Options())
+    jobs = [*rules(kinds), *ssh_rules(), _rule([PRIORITY_CLASSES], "list watch")]
+    leases = f"{name}-leader-election"
+    return [
+        _role("ClusterRole", name, jobs),
+        _binding("ClusterRole", name, None, name),
+        _role("Role", leases, [_rule([LEASES], "get create update")]),
+        _binding("Role", leases, None, name),
+    ]
+
+
+def mpi_operator_exec_roles(name: str) -> list[Json]:
+    """The rights that transport exec adds for the service account `name`."""
+    role = f"{name}-exec"
+    return [_role("ClusterRole", role, exec_rules()), _binding("ClusterRole", role, None, name)]
 
 
 def leases_role() -> Json:

@@ -13,13 +13,14 @@ from trainop.engine.limits import seconds_to_due
 from trainop.engine.parse import ignored
 from trainop.engine.seen import Options, Snapshot
 from trainop.kinds.mpi.admission import judge_mpi
-from trainop.kinds.mpi.exec import MPI_EXEC
+from trainop.kinds.mpi.exec import ACCOUNT, BINDING, MPI_EXEC, ROLE
 from trainop.kinds.mpi.hosts import LAUNCHER
 from trainop.kinds.mpi.ssh import plan_ssh, reject_ssh
 from trainop.kinds.mpi.ssh_finish import release
 from trainop.kinds.mpi.ssh_world import MPI_SSH
 from trainop.kinds.mpi.transport import (
     EXEC,
+    LAUNCHER_JOBS,
     SSH,
     choose,
     decode_mpi_job,
@@ -29,6 +30,7 @@ from trainop.kinds.mpi.transport import (
     watched_version,
 )
 from trainop.runtime.objects.metadata import Unstructured
+from trainop.runtime.objects.resource import SECRETS
 
 
 def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
@@ -42,6 +44,8 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
         watched=watched_version(options),
         decode=decode_mpi_job,
         concerns=_is_exec,
+        rights_component="mpi-exec",
+        component_resources=frozenset({ACCOUNT.resource, ROLE.resource, BINDING.resource}),
         lookups=lookups,
     )
     by_ssh = Kind(
@@ -57,6 +61,8 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
         watched=watched_version(options),
         decode=decode_mpi_job,
         concerns=lambda job: not _is_exec(job),
+        rights_component="mpi-ssh",
+        component_resources=frozenset({SECRETS, LAUNCHER_JOBS}),
         lookups=lookups,
         release=release,
         launcher=launcher_of,
