@@ -127,7 +127,8 @@ def test_errors_of_the_stored_job_do_not_refuse_an_update():
     ],
 )
 def test_names_that_will_be_too_long_for_replicas_are_warned_of(length: int, sections: list[str], warnings: int):
-    job = dijob(name="a" * length, **{section: {"template": template()} for section in sections})
+    job = dijob(name="a" * length)
+    job["spec"] |= {section: {"template": template()} for section in sections}
     default_dijob(job)
     judgement = judge_dijob(Unstructured(job))
     assert (judgement.errors, len(judgement.warnings)) == ((), warnings)

@@ -50,16 +50,27 @@ def rules(kinds: Sequence[Kind] = ()) -> list[Json]:
     """The permissions that the operator needs in the namespaces of jobs; only those that its code uses for the kinds,
     by default for all."""
     return [
-        *_jobs("get list watch patch delete", kinds=kinds),
+        *_operated_jobs(kinds),
         *_jobs("patch", "status", kinds),
-        # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
-        *_jobs("update", "finalizers", kinds),
         _rule([PODS, SERVICES], "get list watch create patch delete"),
         *(_rule([resource], verbs) for resource, verbs in companion_rights(kinds)),
         # Only used with --gang-scheduler-name.
         *(_rule([resource], "get list watch create patch delete") for resource in (VOLCANO_GROUPS, PLUGIN_GROUPS)),
         _rule([EVENTS], "create patch"),
     ]
+
+
+def _operated_jobs(kinds: Sequence[Kind]) -> list[Json]:
+    """DIJobs have neither annotations of ours nor a time to live, and do not block the deletion of their owner."""
+    found = []
+    for group, plurals in job_resources(kinds).items():
+        if group != GROUP:
+            found.append(_rule(plurals, "get list watch", group))
+            continue
+        found.append(_rule(plurals, "get list watch patch delete", group))
+        # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
+        found.append(_rule([f"{plural}/finalizers" for plural in plurals], "update", group))
+    return found
 
 
 def companion_rights(kinds: Sequence[Kind] = ()) -> list[tuple[Resource, str]]:
