@@ -125,6 +125,13 @@ def all_kinds(options: Options | None = None) -> list[Kind]:
     return [kind for kinds in KINDS.values() for kind in kinds(options or Options())]
 
 
+def kinds_with_webhooks(options: Options | None = None) -> list[Kind]:
+    """The kinds whose webhooks the operator serves, enabled or not: a cluster may have one webhook configuration for
+    all kinds. Those of DIJobs have configurations of their own, and a process of their own serves them."""
+    schemes = (kinds for scheme, kinds in KINDS.items() if scheme != "DIJob")
+    return [kind for kinds in schemes for kind in kinds(options or Options())]
+
+
 def _optional_resources(kinds: Iterable[Kind]) -> set[Resource]:
     """The resources without which an installation works for all jobs but some kinds."""
     return {each.resource for kind in kinds for each in kind.companion_kinds if each.permission_optional}
@@ -271,7 +278,8 @@ def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDepende
             raise StartError("the namespace of the Service is not known: not running in a pod, or set MY_POD_NAMESPACE")
         log.info("admission webhooks are not served; jobs are validated when they are reconciled")
         return
-    webhooks = webhooks_of(_kinds_with_webhooks(settings))
+    served = _enabled_kinds(settings) if settings.webhooks_only else kinds_with_webhooks(settings.options)
+    webhooks = webhooks_of(served)
     options = rotation_options(
         settings.pod_namespace,
         settings.webhook_service_name,
@@ -296,14 +304,6 @@ def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDepende
     )
     manager.add(rotation, "certificates")
     manager.ready.add("webhooks", readiness(rotation, certificate, server))
-
-
-def _kinds_with_webhooks(settings: Settings) -> list[Kind]:
-    """Also those that are not enabled, because a cluster may have one webhook configuration for all kinds. Those of
-    DIJobs have configurations of their own."""
-    enabled = enabled_schemes(settings.schemes)
-    others = [scheme for scheme in KINDS if scheme != "DIJob" and not settings.webhooks_only]
-    return [kind for scheme in dict.fromkeys((*others, *enabled)) for kind in KINDS[scheme](settings.options)]
 
 
 def _metrics_certificate(manager: Manager, settings: Settings, metrics: JobMetrics) -> ServingCertificate:

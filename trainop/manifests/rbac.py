@@ -13,7 +13,7 @@ from trainop.engine.seen import Options
 from trainop.kinds.mpi.exec import ACCOUNT, BINDING, ROLE
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.manifests.names import LEASES_ROLE, NAME, RBAC, WEBHOOK_ROLE, WEBHOOK_SECRET
-from trainop.operator import KINDS, all_kinds
+from trainop.operator import KINDS, all_kinds, kinds_with_webhooks
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import EVENTS, LEASES, PODS, SECRETS, SERVICES, Resource
 
@@ -123,7 +123,7 @@ def cluster_role() -> Json:
     operator's own webhook configurations."""
     injections = [
         _rule([each.resource], "get list watch patch", name=each.name)
-        for each in configurations_of(webhooks_of(all_kinds()))
+        for each in configurations_of(webhooks_of(kinds_with_webhooks()))
     ]
     return _role("ClusterRole", NAME, [*rules(), _rule([PRIORITY_CLASSES], "list watch"), *injections])
 
