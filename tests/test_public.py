@@ -14,10 +14,12 @@ import yaml
 import trainop.runtime
 from trainop.cli import cli
 from trainop.controllers.counters import JobMetrics
-from trainop.di_settings import DI_FLAGS
+from trainop.di_server_settings import DI_SERVER_FLAGS
 from trainop.di_webhook_settings import DI_WEBHOOK_FLAGS
+from trainop.diserver.metrics import DiServerMetrics
 from trainop.kinds.mpi.ssh_finish import FINISH
 from trainop.mpi_settings import MPI_FLAGS
+from trainop.runtime.metrics.metrics import Metrics
 from trainop.settings import FLAGS
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +33,7 @@ def recorded(table: str) -> dict[str, Any]:
 
 def test_commands_and_flags() -> None:
     context = click.Context(cli)
-    flags = {"operator": FLAGS, "mpi-operator": MPI_FLAGS, "di-operator": DI_FLAGS, "di-webhook": DI_WEBHOOK_FLAGS}
+    flags = {"operator": FLAGS, "mpi-operator": MPI_FLAGS, "di-server": DI_SERVER_FLAGS, "di-webhook": DI_WEBHOOK_FLAGS}
     options: dict[str, list[str]] = {name: sorted(flag.name for flag in found) for name, found in flags.items()}
     for name in set(cli.list_commands(context)) - flags.keys():
         command = cli.get_command(context, name)
@@ -41,7 +43,19 @@ def test_commands_and_flags() -> None:
 
 
 def test_metrics_with_their_types_and_labels() -> None:
-    metrics = JobMetrics()
+    assert _families(JobMetrics()) == recorded("metrics"), CHANGED
+
+
+def test_metrics_of_di_server() -> None:
+    served = {name: kind for name, kind in _families(DiServerMetrics()).items() if name.startswith("trainop_di_server")}
+    assert served == recorded("di-server-metrics"), CHANGED
+    page = (ROOT / "docs" / "di-server.md").read_text(encoding="utf-8")
+    assert [
+        name for name, kind in served.items() if f"`{name}{'_total' * kind.startswith('counter')}`" not in page
+    ] == []
+
+
+def _families(metrics: Metrics) -> dict[str, str]:
     metrics.queue_depth.declare("any")  # the only family without labels until a queue exists
     declared = {
         wrapper._name: sorted(wrapper._labelnames)
@@ -53,7 +67,7 @@ def test_metrics_with_their_types_and_labels() -> None:
     for family in families:
         labels = declared[family.name] if family.name in declared else sorted(family.samples[0].labels)
         served[family.name] = " ".join([family.type, *labels])
-    assert served == recorded("metrics"), CHANGED
+    return served
 
 
 def test_the_page_on_monitoring_lists_every_metric() -> None:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -19,6 +20,10 @@ from trainop.errors import TrainopError, UsageError
 from trainop.flags import Flag, HelpRequested, usage
 from trainop.settings import FLAGS, Settings, read_settings
 
+if TYPE_CHECKING:
+    from trainop.di_server_settings import DiServerSettings
+
+S = TypeVar("S")
 ReadSettings = Callable[[Sequence[str], Mapping[str, str]], tuple[Settings, tuple[str, ...]]]
 
 LAZY = {
@@ -78,19 +83,6 @@ def mpi_operator(args: Sequence[str]) -> None:
     sys.exit(run_mpi_operator(args, "trainop mpi-operator"))
 
 
-@cli.command("di-operator", cls=_GoCommand, short_help="Run the operator for DIJobs (flags of DI-orchestrator).")
-def di_operator(args: Sequence[str]) -> None:
-    """Run the operator for DIJobs alone until SIGTERM or SIGINT."""
-    sys.exit(run_di_operator(args, "trainop di-operator"))
-
-
-def run_di_operator(args: Sequence[str], program: str) -> int:
-    """As `run_operator`, with the flags of DI-orchestrator's operator."""
-    from trainop.di_settings import DI_FLAGS, read_di_settings  # noqa: PLC0415  # as LAZY
-
-    return run_operator(args, program, DI_FLAGS, read_di_settings)
-
-
 def run_mpi_operator(args: Sequence[str], program: str) -> int:
     """As `run_operator`, with the flags of mpi-operator."""
     from trainop.mpi_settings import MPI_FLAGS, VersionRequested, read_mpi_settings  # noqa: PLC0415  # as LAZY
@@ -115,10 +107,44 @@ def run_di_webhook(args: Sequence[str], program: str) -> int:
     return run_operator(args, program, DI_WEBHOOK_FLAGS, read_di_webhook_settings)
 
 
+@cli.command("di-server", cls=_GoCommand, short_help="Serve the replicas API of DIJobs (flags of di-server).")
+def di_server(args: Sequence[str]) -> None:
+    """Serve the API by which coordinators of DIJobs change their replicas, until SIGTERM or SIGINT."""
+    sys.exit(run_di_server(args, "trainop di-server"))
+
+
+def run_di_server(args: Sequence[str], program: str) -> int:
+    """Runs di-server with the flags of DI-orchestrator and returns its exit code. Raises `TrainopError`."""
+    from trainop.di_server_settings import DI_SERVER_FLAGS, read_di_server_settings  # noqa: PLC0415  # as LAZY
+
+    def start(settings: DiServerSettings) -> int:
+        from trainop.diserver.server import run  # noqa: PLC0415  # not needed by the other commands
+
+        return run(settings)
+
+    return _run_with(args, program, DI_SERVER_FLAGS, read_di_server_settings, start)
+
+
 def run_operator(
     args: Sequence[str], program: str, flags: Sequence[Flag] = FLAGS, read: ReadSettings = read_settings
 ) -> int:
     """Runs the operator with Go flags and returns its exit code. Raises `TrainopError` if it cannot start."""
+
+    def start(settings: Settings) -> int:
+        from trainop.operator import run  # noqa: PLC0415  # not needed by the other commands
+
+        return run(settings)
+
+    return _run_with(args, program, flags, read, start)
+
+
+def _run_with(
+    args: Sequence[str],
+    program: str,
+    flags: Sequence[Flag],
+    read: Callable[[Sequence[str], Mapping[str, str]], tuple[S, tuple[str, ...]]],
+    start: Callable[[S], int],
+) -> int:
     try:
         settings, rest = read(args, os.environ)
     except HelpRequested:
@@ -129,9 +155,7 @@ def run_operator(
         return error.exit_code
     if rest:  # training-operator ignores them silently; a user who wrote `--leader-elect true` should be warned
         click.echo(f"ignored, because they follow a non-flag argument: {' '.join(rest)}", err=True)
-    from trainop.operator import run  # noqa: PLC0415  # not needed by the other commands
-
-    return run(settings)
+    return start(settings)
 
 
 def _exit_with(program: str, error: TrainopError) -> None:
@@ -149,8 +173,8 @@ def manager() -> None:
 
 NAMED: Mapping[str, Callable[[Sequence[str], str], int]] = {
     "mpi-operator": run_mpi_operator,
-    "di-operator": run_di_operator,
     "di-webhook": run_di_webhook,
+    "di-server": run_di_server,
 }
 """Name of a program in the images of other operators -> what it runs with its arguments and its path."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import platform
 import random
 import secrets
@@ -56,7 +55,12 @@ from trainop.runtime.manager.stalls import StallWatch
 from trainop.runtime.metrics.authorize import Authorizer, require_permission
 from trainop.runtime.objects.metadata import Json, ObjectReference
 from trainop.runtime.objects.resource import Resource
-from trainop.runtime.process import raise_descriptor_limit, return_freed_memory
+from trainop.runtime.process import (
+    loop_factory,
+    raise_descriptor_limit,
+    return_freed_memory,
+    tune_garbage_collector,
+)
 from trainop.runtime.serving.certificate_folder import CertificateFolder, ServingCertificate
 from trainop.runtime.serving.server import Address, HttpServer, health_application, metrics_application, parse_address
 from trainop.runtime.webhook.rotation import CertificateRotation
@@ -81,20 +85,14 @@ FRAMEWORKS: dict[str, Framework] = {
 }
 """The kinds that are a `Framework`, by name. A new one is registered here."""
 
-
-def _dijob_kinds(_options: Options) -> Sequence[Kind]:
-    """Imported only if its scheme is enabled."""
-    from trainop.kinds.dijob.kind import DIJOB  # noqa: PLC0415  # saves memory
-
-    return (DIJOB,)
-
-
 KINDS: dict[str, Callable[[Options], Sequence[Kind]]] = {
     **{name: functools.partial(_only_kind_of, framework) for name, framework in FRAMEWORKS.items()},
     "MPIJob": mpi_kinds,
-    "DIJob": _dijob_kinds,
 }
 """What `--enable-scheme` may name: scheme -> its kinds, each with a controller of its own."""
+
+PLANNED = ("DIJob",)
+"""Kinds of the replaced operators that are not implemented yet."""
 
 NAME = "training-operator"
 """Source of the events about the operator itself."""
@@ -114,10 +112,7 @@ log = structlog.get_logger(__name__)
 
 def crds() -> list[Json]:
     """The CRDs of all kinds."""
-    from trainop.kinds.dijob.crd import aggregator_config_crd, dijob_crd  # noqa: PLC0415  # not needed to run
-
-    made = (crd(framework) for framework in FRAMEWORKS.values())
-    return [*made, mpi_crd(), dijob_crd(), aggregator_config_crd()]
+    return [*(crd(framework) for framework in FRAMEWORKS.values()), mpi_crd()]
 
 
 def all_kinds(options: Options | None = None) -> list[Kind]:
@@ -125,20 +120,9 @@ def all_kinds(options: Options | None = None) -> list[Kind]:
     return [kind for kinds in KINDS.values() for kind in kinds(options or Options())]
 
 
-def kinds_with_webhooks(options: Options | None = None) -> list[Kind]:
-    """The kinds whose webhooks the operator serves, enabled or not: a cluster may have one webhook configuration for
-    all kinds. Those of DIJobs have configurations of their own, and a process of their own serves them."""
-    schemes = (kinds for scheme, kinds in KINDS.items() if scheme != "DIJob")
-    return [kind for kinds in schemes for kind in kinds(options or Options())]
-
-
-def _optional_resources(kinds: Iterable[Kind]) -> set[Resource]:
+def _optional_resources() -> set[Resource]:
     """The resources without which an installation works for all jobs but some kinds."""
-    return {each.resource for kind in kinds for each in kind.companion_kinds if each.permission_optional}
-
-
-def _enabled_kinds(settings: Settings) -> list[Kind]:
-    return [kind for scheme in enabled_schemes(settings.schemes) for kind in KINDS[scheme](settings.options)]
+    return {each.resource for kind in all_kinds() for each in kind.companion_kinds if each.permission_optional}
 
 
 def enabled_schemes(schemes: Iterable[str]) -> list[str]:
@@ -147,9 +131,12 @@ def enabled_schemes(schemes: Iterable[str]) -> list[str]:
     Raises `UnknownSchemeError`.
     """
     known = {kind.lower(): kind for kind in KINDS}
+    planned = {kind.lower(): kind for kind in PLANNED}
     chosen: dict[str, str] = {}
     for scheme in schemes:
         name = scheme.lower()
+        if name in planned:
+            raise UnknownSchemeError(f"scheme {name} is not supported yet: {planned[name]} is not implemented yet")
         if name not in known:
             raise UnknownSchemeError(f"scheme {name} is not supported yet")
         chosen[name] = known[name]
@@ -170,7 +157,7 @@ def build(
     `signals`, the caller stops it with `Manager.stop`. Raises `StartError`."""
     clock, metrics = clock or SystemClock(), metrics or JobMetrics()
     rng = rng or random.Random(secrets.randbits(64))  # noqa: S311  # jitter and names
-    permissions = MissingPermissions(clock, metrics, optional=_optional_resources(_enabled_kinds(settings)))
+    permissions = MissingPermissions(clock, metrics, optional=_optional_resources())
     connect = functools.partial(_Client, transport, clock=clock, rng=rng, metrics=metrics, host=host)
     connect = functools.partial(connect, limiter=_limiter(settings, clock), denied=permissions.report)
     reader = connect()
@@ -206,11 +193,12 @@ def _add_controllers(manager: Manager, settings: Settings, needs: ControllerDepe
     manager.add_cache(needs.cache)
     if settings.options.gang is not None:
         manager.add(CrdCheck(open_gang_caches(settings.options.gang, needs.cache).groups), "check of the PodGroup CRD")
-    for kind in _enabled_kinds(settings):
-        source = kind.component or kind.controller
-        recorder = Recorder(needs.client, source, needs.clock, rng=needs.rng, metrics=needs.metrics)
-        manager.add_recorder(recorder)
-        manager.add_controller(build_controller(kind, needs, recorder))
+    for scheme in enabled_schemes(settings.schemes):
+        for kind in KINDS[scheme](settings.options):
+            source = kind.component or kind.controller
+            recorder = Recorder(needs.client, source, needs.clock, rng=needs.rng, metrics=needs.metrics)
+            manager.add_recorder(recorder)
+            manager.add_controller(build_controller(kind, needs, recorder))
 
 
 def _build_elector(
@@ -278,8 +266,7 @@ def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDepende
             raise StartError("the namespace of the Service is not known: not running in a pod, or set MY_POD_NAMESPACE")
         log.info("admission webhooks are not served; jobs are validated when they are reconciled")
         return
-    served = _enabled_kinds(settings) if settings.webhooks_only else kinds_with_webhooks(settings.options)
-    webhooks = webhooks_of(served)
+    webhooks = webhooks_of(_kinds_with_webhooks(settings))
     options = rotation_options(
         settings.pod_namespace,
         settings.webhook_service_name,
@@ -304,6 +291,14 @@ def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDepende
     )
     manager.add(rotation, "certificates")
     manager.ready.add("webhooks", readiness(rotation, certificate, server))
+
+
+def _kinds_with_webhooks(settings: Settings) -> list[Kind]:
+    """Also those that are not enabled, because a cluster may have one webhook configuration for all kinds. Those of
+    DIJobs have configurations of their own."""
+    enabled = enabled_schemes(settings.schemes)
+    others = [scheme for scheme in KINDS if scheme != "DIJob" and not settings.webhooks_only]
+    return [kind for scheme in dict.fromkeys((*others, *enabled)) for kind in KINDS[scheme](settings.options)]
 
 
 def _metrics_certificate(manager: Manager, settings: Settings, metrics: JobMetrics) -> ServingCertificate:
@@ -339,20 +334,9 @@ def run(settings: Settings) -> int:
         transport = HttpTransport(load_config(settings.kubeconfig or None), resolved=metrics.resolved)
     except ConfigError as error:
         raise StartError(str(error)) from None
-    _tune_garbage_collector()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    tune_garbage_collector()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(settings, transport, metrics))
-
-
-def _tune_garbage_collector() -> None:
-    """Reduces pauses of the cyclic garbage collector, which stops the event loop for 30 ms per 100,000 objects.
-
-    Objects that exist at start (modules) are exempted with `freeze`. Collections are rarer than by default, because
-    cached objects do not form reference cycles.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 5, 80)
 
 
 async def _serve(settings: Settings, transport: HttpTransport, metrics: JobMetrics) -> int:
@@ -381,13 +365,3 @@ async def _adapt_to_crds(settings: Settings, client: Client) -> Settings:
     if served[MPI_V2] and not served[MPI_V1]:
         return replace(settings, options=replace(settings.options, mpi_version=MPI_V2.version))
     return settings
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The event loop of uvloop if it is installed (extra `fast`), else None."""
-    try:
-        import uvloop  # noqa: PLC0415  # optional
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

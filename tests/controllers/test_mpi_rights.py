@@ -74,13 +74,10 @@ async def _warnings(here: MpiStage) -> list[str]:
     return [event["message"] for event in found.items if event["type"] == "Warning"]
 
 
-@pytest.mark.parametrize(
-    ("version", "component", "first"),
-    [(MPI_V1, "mpi-exec", "ServiceAccount foo-launcher"), (MPI_V2, "mpi-ssh", "Secret foo-ssh")],
-)
+@pytest.mark.parametrize(("version", "component"), [(MPI_V1, "mpi-exec"), (MPI_V2, "mpi-ssh")])
 @virtual_time
 async def test_a_job_waits_for_the_component_of_its_transport_and_names_it(
-    monkeypatch: pytest.MonkeyPatch, version: Resource, component: str, first: str
+    monkeypatch: pytest.MonkeyPatch, version: Resource, component: str
 ) -> None:
     rbac = Rbac(monkeypatch, component)
     async with operated() as here:
@@ -89,7 +86,8 @@ async def test_a_job_waits_for_the_component_of_its_transport_and_names_it(
         assert await here.names(PODS) == []
         assert ("Failed", "True") not in await here.conditions()
         (warning,) = await _warnings(here)
-        assert warning == f"The operator lacks the rights for {first}, which its component {component} grants"
+        assert warning.startswith(f"The operator lacks rights that its component {component} grants: ")
+        assert "cannot get resource" in warning
         rbac.missing.clear()
         await asyncio.sleep(1200)
         assert {"foo-worker-0", "foo-worker-1"} <= set(await here.names(PODS))

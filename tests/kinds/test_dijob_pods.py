@@ -14,8 +14,8 @@ from trainop.kinds.dijob.pods import (
     PodOptions,
     Resources,
     aggregator_owner,
-    build_ddp_group,
     build_pod,
+    ddp_place,
     pod_url,
     read_job,
     template_of,
@@ -38,11 +38,14 @@ def build(role: Role, given: Json | None = None, job: JobFacts = JOB, **more: An
     return build_pod(job, role, template() if given is None else given, OPTIONS, suffix=suffix, **more)
 
 
-def group(gpus: list[int], given: Json | None = None, options: PodOptions = OPTIONS, **more: Any) -> list[Json]:
-    suffixes = ["h5vtc", "q9sgl", "bbbbb"][: len(gpus)]
-    return build_ddp_group(
-        JOB, given or template(), options, aggregator=AGGREGATOR, gpus=gpus, suffixes=suffixes, **more
-    )
+def group(
+    gpus: list[int], given: Json | None = None, options: PodOptions = OPTIONS, job: JobFacts = JOB, **more: Any
+) -> list[Json]:
+    pods: list[Json] = []
+    for index, suffix in enumerate(["h5vtc", "q9sgl", "bbbbb"][: len(gpus)]):
+        place = ddp_place(gpus, index, AGGREGATOR, pods[0]["metadata"]["name"] if pods else "")
+        pods.append(build_pod(job, Role.DDP_LEARNER, given or template(), options, suffix=suffix, place=place, **more))
+    return pods
 
 
 def env(container: Json) -> list[str]:
@@ -147,13 +150,8 @@ def test_priority_class_volumes_and_owners():
     volumes = [{"name": "v", "emptyDir": {}}]
     job = JOB._replace(priority_class="high", volumes=volumes)
     for role in Role:
-        place: dict[str, Any] = {"suffixes": ["h5vtc"], "aggregator": AGGREGATOR, "gpus": [1]}
         given = template(volumes=[{"name": "own"}], priorityClassName="low")
-        pod = (
-            build_ddp_group(job, given, OPTIONS, **place)[0]
-            if role is Role.DDP_LEARNER
-            else build(role, given, job=job)
-        )
+        pod = group([1], given, job=job)[0] if role is Role.DDP_LEARNER else build(role, given, job=job)
         assert pod["spec"]["priorityClassName"] == "high"
         more = [] if role is Role.AGGREGATOR else volumes
         assert pod["spec"]["volumes"] == [{"name": "own"}, *more]

@@ -174,29 +174,10 @@ def build_pod(
     return {"apiVersion": PODS.api_version, "kind": PODS.kind, "metadata": metadata, "spec": spec}
 
 
-def build_ddp_group(
-    job: JobFacts,
-    template: Json,
-    options: PodOptions,
-    *,
-    aggregator: Json,
-    gpus: Sequence[int],
-    suffixes: Sequence[str],
-    resources: Resources = Resources(),  # noqa: B008  # immutable
-    annotations: Mapping[str, str] | None = None,
-) -> list[Json]:
-    """The ddp learners of one aggregator, of which `aggregator` is the owner reference; one pod per entry of `gpus`,
-    the result of `split`."""
-    pods: list[Json] = []
-    rank, world, several = 0, sum(gpus), len(gpus) > 1
-    for share, suffix in zip(gpus, suffixes, strict=True):
-        master = pods[0]["metadata"]["name"] if pods else ""
-        type_ = (DDP_WORKER if pods else DDP_MASTER) if several else ""
-        place = Place(world, share, rank, aggregator, master, type_)
-        arguments: dict[str, Any] = {"suffix": suffix, "resources": resources, "annotations": annotations}
-        pods.append(build_pod(job, Role.DDP_LEARNER, template, options, place=place, **arguments))
-        rank += share
-    return pods
+def ddp_place(gpus: Sequence[int], index: int, aggregator: Json, master: str = "") -> Place:
+    """The place of pod `index` in a group; `gpus` is the result of `split`, and `master` the name of the first pod."""
+    type_ = (DDP_WORKER if index else DDP_MASTER) if len(gpus) > 1 else ""
+    return Place(sum(gpus), gpus[index], sum(gpus[:index]), aggregator, master if index else "", type_)
 
 
 def main_port(spec: Json) -> int | None:

@@ -1,0 +1,183 @@
+"""What di-server reads: from its caches, and on a miss once from the API server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from trainop.diserver.replies import Refusal, Replicas, missing
+from trainop.diserver.retries import persist
+from trainop.diserver.seen import (
+    INDICES,
+    SeenJob,
+    SeenNode,
+    SeenPod,
+    decode_job,
+    decode_node,
+    decode_pod,
+    in_order,
+)
+from trainop.kinds.dijob.gpus import counted_gpus, majority
+from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, OUR_PODS, Role
+from trainop.runtime.cache.cache import Cache
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.transport import Request
+from trainop.runtime.clock import Clock
+from trainop.runtime.errors import UNREADABLE, DecodeError, NotFoundError
+from trainop.runtime.objects.metadata import Json, Key
+from trainop.runtime.objects.resource import NODES, PODS, Resource
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""Names become part of URLs: nothing else may reach the API server."""
+
+
+class Caches:
+    """The pods of all DIJobs, the jobs, and the nodes."""
+
+    def __init__(self, cache: Cache, client: Client, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self.pods = cache.informer(PODS, decode_pod, label_selector=OUR_PODS, indices=INDICES)
+        self.jobs = cache.informer(DIJOBS, decode_job)
+        self.nodes = cache.informer(NODES, decode_node, namespaces=(), permission_optional=True)
+        self._listed: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
+        self.pods.add_handler(_Forget(self._listed))
+
+    async def pod(self, namespace: str, name: str, *, live: bool = False) -> SeenPod:
+        """The pod; with `live` not from the cache. Raises `Refusal` if it does not exist."""
+        found = None if live else self.pods.store.get(Key(namespace, name))
+        found = found or await self._read(PODS, namespace, name, decode_pod)
+        if found is None:
+            raise missing("pod", namespace, name)
+        return found
+
+    async def job_of(self, pod: SeenPod) -> SeenJob:
+        """The DIJob that owns the pod. Raises `Refusal`."""
+        owner, namespace, name = pod.job, pod.metadata.namespace, pod.metadata.name
+        if owner is None:
+            raise Refusal(404, f"module {name} is not owned by any DIJob")
+        job = self.jobs.store.get(Key(namespace, owner.name))
+        if job is None or job.metadata.uid != owner.uid:
+            job = await self._read(DIJOBS, namespace, owner.name, decode_job)
+        if job is None:
+            raise missing("DIJob", namespace, owner.name)
+        if job.metadata.uid != owner.uid:
+            raise Refusal(404, f"coordinator {name} is owned by stale DIJob")
+        return job
+
+    def latest(self, job: SeenJob) -> SeenJob:
+        """The job as the cache has it now, if it is there."""
+        found = self.jobs.store.get(job.metadata.key)
+        return found if found is not None and found.metadata.uid == job.metadata.uid else job
+
+    async def raw_pod(self, namespace: str, name: str) -> Json:
+        """The whole pod, from the API server. Raises `Refusal`."""
+        try:
+            return await persist(lambda: self._client.get(PODS, name, namespace), self._clock)
+        except NotFoundError:
+            raise missing("pod", namespace, name) from None
+
+    def group(self, namespace: str, aggregator: str) -> list[SeenPod]:
+        """The ddp learners of an aggregator."""
+        pods = self.pods.store.by_index("aggregator", f"{namespace}/{aggregator}")
+        return in_order(pod for pod in pods if not pod.metadata.terminating)
+
+    async def aggregator_config(self, namespace: str, name: str) -> Json:
+        """The AggregatorConfig. It is not cached, because few requests need it. Raises `Refusal`."""
+        try:
+            return await persist(lambda: self._client.get(AGGREGATOR_CONFIGS, name, namespace), self._clock)
+        except NotFoundError:
+            raise missing("AGConfig", namespace, name) from None
+
+    def block(self) -> int:
+        """The majority of GPUs per node."""
+        nodes: Sequence[SeenNode] = self.nodes.store.list()
+        return majority(counted_gpus(node.gpus for node in nodes))
+
+    def callers(self, uid: str) -> Sequence[SeenPod]:
+        """The pods of a job that may send requests: its coordinator and its aggregators."""
+        roles = (Role.COORDINATOR, Role.AGGREGATOR)
+        return [pod for role in roles for pod in self.pods.store.by_index("caller", f"{uid}/{role.value}")]
+
+    # Answers of GET ---------------------------------------------------------------------------------------------------
+
+    def replicas(self, job: SeenJob, coordinator: str) -> Replicas:
+        """The replicas of a job. The lists are kept until a pod of the job changes, because every coordinator asks for
+        them once per second."""
+        uid = job.metadata.uid
+        if uid not in self._listed:
+            pods = [pod for pod in self.pods.store.by_index("job", uid) if not pod.metadata.terminating]
+            by_role: dict[Role | None, list[str]] = {}
+            for pod in in_order(pods):
+                by_role.setdefault(pod.role, []).append(pod.url)
+            learners = [*by_role.get(Role.LEARNER, ()), *by_role.get(Role.AGGREGATOR, ())]
+            self._listed[uid] = (by_role.get(Role.COLLECTOR, []), learners)
+        collectors, learners = map(list, self._listed[uid])
+        return Replicas(job.metadata.namespace, coordinator, collectors, learners)
+
+    def ddp_learners(self, job: SeenJob, aggregator: str) -> Replicas:
+        """The processes of the ddp learners of an aggregator."""
+        namespace, uid = job.metadata.namespace, job.metadata.uid
+        pods = [pod for pod in self.group(namespace, aggregator) if pod.job is not None and pod.job.uid == uid]
+        return Replicas(namespace, aggregator, [], [url for pod in pods for url in pod.urls])
+
+    def coordinators(self, namespace: str) -> list[Replicas]:
+        """The replicas of every coordinator of a namespace; of all namespaces if it is empty. Coordinators without
+        their job are left out."""
+        answers = []
+        for pod in in_order(self.pods.store.by_index("coordinator", namespace)):
+            owner = pod.job
+            job = self.jobs.store.get(Key(pod.metadata.namespace, owner.name)) if owner else None
+            if owner and job and job.metadata.uid == owner.uid:
+                answers.append(self.replicas(job, pod.metadata.name))
+        return answers
+
+    async def _read(self, resource: Resource, namespace: str, name: str, decode: Callable[[bytes], T]) -> T | None:
+        """The object on the API server; None if there is none, or none of this name can exist."""
+        if not (_NAMESPACE.fullmatch(namespace) and _NAME.fullmatch(name)):
+            return None
+        request = Request("GET", resource.path(namespace, name))
+        try:
+            return decode((await persist(lambda: self._client.request(request), self._clock)).body)
+        except NotFoundError:
+            return None
+        except UNREADABLE as error:
+            raise Refusal(500, str(DecodeError("", str(error), resource=str(resource)))) from None
+
+
+class _Forget:
+    """Drops the lists of a job whenever one of its pods changes."""
+
+    def __init__(self, listed: dict[str, tuple[Sequence[str], Sequence[str]]]) -> None:
+        self._listed = listed
+
+    def add(self, obj: SeenPod, initial: bool) -> None:
+        self._forget(obj)
+
+    def update(self, old: SeenPod, new: SeenPod) -> None:
+        if old is not new:
+            self._forget(old)
+            self._forget(new)
+
+    def delete(self, obj: SeenPod | None, key: Key, final_state_unknown: bool) -> None:
+        self._forget(obj)
+
+    def _forget(self, pod: SeenPod | None) -> None:
+        if pod is None:  # unknown: it may be of any job
+            self._listed.clear()
+        elif (owner := pod.job) is not None:
+            self._listed.pop(owner.uid, None)
+
+
+def read_raw(job: SeenJob) -> Json:
+    """The job as JSON. Raises `Refusal` if it cannot be decoded."""
+    try:
+        return job.raw
+    except (msgspec.MsgspecError, RecursionError):
+        raise Refusal(500, f"DIJob {job.metadata.key} cannot be read") from None

@@ -1,0 +1,299 @@
+"""What each request does: decode, resolve, check the caller, then change pods under the job's lease.
+
+An operation returns its answer, which the caller sends before the lease is released. Nothing is half done: until all
+pods exist they are deleted again on a failure, and from then on the request is completed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from trainop.diserver.bodies import Demand, Failed, read_demand, read_failed
+from trainop.diserver.caches import Caches, read_raw
+from trainop.diserver.callers import Caller, CallerCheck
+from trainop.diserver.groups import (
+    COLLECTORS,
+    LEARNERS,
+    Made,
+    Old,
+    Step,
+    Unit,
+    World,
+    check_demand,
+    needs_aggregator,
+    plan_creation,
+    plan_replacement,
+)
+from trainop.diserver.journal import Held, JobKey, Journal
+from trainop.diserver.replies import CREATED, DELETED, RECREATED, Answer, Refusal, Replicas, of_api, succeed
+from trainop.diserver.retries import FAILURES, is_uncertain
+from trainop.diserver.seen import SeenJob, SeenPod
+from trainop.diserver.victims import choose_victims
+from trainop.diserver.writer import PodWriter, each
+from trainop.kinds.dijob.names import DDP_MASTER, DDP_TYPE, REPLICA_TYPE, SUFFIX_CHARACTERS, SUFFIX_LENGTH, Role
+from trainop.kinds.dijob.pods import PodOptions, pod_url
+from trainop.runtime.objects.metadata import Json
+
+Progress: TypeAlias = tuple[Answer, Held | None]
+"""An answer, and the lease that is released once it is sent."""
+
+
+class Rules(NamedTuple):
+    """Settings of the operations."""
+
+    pod_options: PodOptions
+    config_namespace: str
+    config_name: str
+    max_pods: int
+    """That one request may create or replace."""
+
+
+class Call(NamedTuple):
+    """One request that changes pods."""
+
+    method: str
+    path: str
+    body: bytes
+    caller: Caller
+    is_gone: Callable[[], bool]
+    """Whether the client has closed the connection."""
+
+    @property
+    def digest(self) -> str:
+        """Equal for a repeated request of the same caller."""
+        parts = (self.method, self.path, self.caller.address)
+        return hashlib.sha256("\n".join(parts).encode() + b"\n" + self.body).hexdigest()
+
+
+class Operations:
+    """The three requests that change pods. Each is an asynchronous context manager that yields the answer and the lease
+    under which it was made. They raise `Refusal`."""
+
+    def __init__(
+        self,
+        caches: Caches,
+        writer: PodWriter,
+        journal: Journal,
+        callers: CallerCheck,
+        *,
+        rules: Rules,
+        rng: random.Random,
+    ) -> None:
+        self._caches = caches
+        self._writer = writer
+        self._journal = journal
+        self._callers = callers
+        self._rules = rules
+        self._rng = rng
+
+    @asynccontextmanager
+    async def create(self, call: Call) -> AsyncIterator[Progress]:
+        """POST /v1alpha1/replicas"""
+        demand = read_demand(call.body)
+        job = await self._job_of(demand.namespace, demand.coordinator)
+        await self._callers.check(call.caller, job, demand.coordinator, ("create",))
+        empty = Replicas(demand.namespace, demand.coordinator, [], [])
+
+        async def work(held: Held, current: SeenJob) -> Answer:
+            world = await self._world(current, demand, held.record.request)
+            units = plan_creation(demand, world)
+            urls = await self._make(units, held)
+            done = Replicas(demand.namespace, demand.coordinator, urls[COLLECTORS], urls[LEARNERS])
+            answer = succeed(CREATED, done)
+            await self._decide(held, answer)
+            return answer
+
+        async with self._exclusively(call, job, empty, work) as progress:
+            yield progress
+
+    @asynccontextmanager
+    async def delete(self, call: Call) -> AsyncIterator[Progress]:
+        """DELETE /v1alpha1/replicas"""
+        demand = read_demand(call.body)
+        job = await self._job_of(demand.namespace, demand.coordinator)
+        await self._callers.check(call.caller, job, demand.coordinator, ("delete",))
+        empty = Replicas(demand.namespace, demand.coordinator, [], [])
+
+        async def work(held: Held, _current: SeenJob) -> Answer:
+            pods = await self._writer.list_pods(held.record.key)
+            victims = choose_victims(pods, demand.collectors.replicas, demand.learners.replicas)
+            lists = ([pod.url for pod in chosen] for chosen in (victims.collectors, victims.learners))
+            answer = succeed(DELETED, Replicas(demand.namespace, demand.coordinator, *lists))
+            await self._decide(held, answer, victims.names)
+            return answer
+
+        async with self._exclusively(call, job, empty, work) as progress:
+            yield progress
+
+    @asynccontextmanager
+    async def replace(self, call: Call) -> AsyncIterator[Progress]:
+        """POST /v1alpha1/replicas/failed"""
+        failed = read_failed(call.body)
+        names = (*failed.collectors, *failed.learners)
+        empty = Replicas(failed.namespace, failed.coordinator, [], [])
+        if len(names) > self._rules.max_pods:
+            raise Refusal(400, f"the request names {len(names)} pods, and at most {self._rules.max_pods} are allowed")
+        if not names:
+            yield succeed(RECREATED, empty), None
+            return
+        pods = [await self._caches.pod(failed.namespace, name) for name in names]
+        job = await self._only_job(pods)
+        await self._callers.check(call.caller, job, failed.coordinator, ("create", "delete"))
+        for pod in pods:
+            if pod.role is Role.COORDINATOR:
+                raise Refusal(400, f"coordinator {pod.metadata.name} cannot be recreated", empty)
+
+        async def work(held: Held, current: SeenJob) -> Answer:
+            self._refuse_ended(current)
+            world = World(read_raw(current), self._rules.pod_options, held.record.request, block=self._caches.block())
+            units = [plan_replacement(old, world, names) for old in await self._replaced(failed)]
+            urls = await self._make(units, held)
+            done = Replicas(failed.namespace, failed.coordinator, urls[COLLECTORS], urls[LEARNERS])
+            answer = succeed(RECREATED, done)
+            await self._decide(held, answer, [name for unit in units for name in unit.replaces])
+            return answer
+
+        async with self._exclusively(call, job, empty, work) as progress:
+            yield progress
+
+    # Steps ------------------------------------------------------------------------------------------------------------
+
+    async def _job_of(self, namespace: str, coordinator: str) -> SeenJob:
+        return await self._caches.job_of(await self._caches.pod(namespace, coordinator))
+
+    async def _only_job(self, pods: Sequence[SeenPod]) -> SeenJob:
+        jobs = {job.metadata.uid: job for job in [await self._caches.job_of(pod) for pod in pods]}
+        if len(jobs) > 1:
+            raise Refusal(400, "the pods belong to more than one DIJob")
+        return next(iter(jobs.values()))
+
+    @asynccontextmanager
+    async def _exclusively(
+        self,
+        call: Call,
+        job: SeenJob,
+        empty: Replicas,
+        work: Callable[[Held, SeenJob], Awaitable[Answer]],
+    ) -> AsyncIterator[Progress]:
+        """The answer of `work`, or that of the same request before. A failure undoes what was created."""
+        try:
+            metadata = job.metadata
+            key = JobKey(metadata.namespace, metadata.name, metadata.uid)
+            async with self._journal.hold(key, call.digest) as held:
+                answer = held.record.answer
+                if answer is None:
+                    _refuse_absent(call)
+                    current = self._caches.latest(job)  # it may have finished during the wait
+                    answer = await self._undoing(held, lambda: work(held, current))
+                yield answer, held
+        except Refusal as refusal:
+            raise refusal.about(empty) from None
+        except FAILURES as error:
+            raise of_api(error).about(empty) from None
+
+    async def _undoing(self, held: Held, work: Callable[[], Awaitable[Answer]]) -> Answer:
+        try:
+            return await work()
+        except (Refusal, *FAILURES) as error:
+            if held.unfinished and held.record.state == "open":
+                uncertain = not isinstance(error, Refusal) and is_uncertain(error)
+                await self._writer.undo(held.record.key, held.record.request, uncertain=uncertain)
+                held.unfinished = False
+            raise
+
+    async def _world(self, job: SeenJob, demand: Demand, request: str) -> World:
+        self._refuse_ended(job)
+        raw, block, rules = read_raw(job), self._caches.block(), self._rules
+        check_demand(demand, raw, block, rules.max_pods)
+        config = None
+        if needs_aggregator(demand.learners):
+            config = await self._caches.aggregator_config(rules.config_namespace, rules.config_name)
+        return World(raw, rules.pod_options, request, config, block)
+
+    @staticmethod
+    def _refuse_ended(job: SeenJob) -> None:
+        if job.ended:
+            raise Refusal(400, f"DIJob {job.metadata.namespace}/{job.metadata.name} is finished")
+
+    async def _replaced(self, failed: Failed) -> list[Old]:
+        """The failed pods as the API server has them; aggregators first, because their ddp learners go with them, and
+        then masters of ddp groups."""
+        found: dict[str, Old] = {}
+        for section, names in ((COLLECTORS, failed.collectors), (LEARNERS, failed.learners)):
+            for name in names:
+                pod = await self._caches.raw_pod(failed.namespace, name)
+                found[name] = Old(section, pod, await self._group(failed.namespace, name, pod))
+        olds: list[Old] = []
+        covered: set[str] = set()
+        for name in sorted(found, key=lambda name: _rank(found[name])):
+            if name not in covered:
+                olds.append(found[name])
+                covered.update(each["metadata"]["name"] for each in found[name].group)
+        order = {name: place for place, name in enumerate(found)}
+        return sorted(olds, key=lambda old: order[old.pod["metadata"]["name"]])
+
+    async def _group(self, namespace: str, name: str, pod: Json) -> list[Json]:
+        """The ddp learners that are replaced with a pod: those of an aggregator, and the workers of a master."""
+        seen = await self._caches.pod(namespace, name)
+        if seen.role is Role.AGGREGATOR:
+            aggregator = name
+        elif pod["metadata"]["labels"].get(DDP_TYPE) == DDP_MASTER and seen.aggregator is not None:
+            aggregator = seen.aggregator.name
+        else:
+            return []
+        group = []
+        for member in self._caches.group(namespace, aggregator):
+            try:
+                group.append(await self._caches.raw_pod(namespace, member.metadata.name))
+            except Refusal:  # it is gone
+                continue
+        return group
+
+    async def _make(self, units: Sequence[Unit], held: Held) -> dict[str, list[str]]:
+        """Creates the pods of the units; the addresses for the answer, in their order."""
+        held.unfinished = bool(units)
+        made: dict[int, list[str]] = {}
+
+        async def make(numbered: tuple[int, Unit]) -> None:
+            number, unit = numbered
+            pods: list[Json] = []
+            before: list[Made] = []
+            for step in unit.steps:
+                created = await self._writer.create(partial(self._named, step, before), held)
+                pods.append(created.pod)
+                before.append(Made(created.pod["metadata"]["name"], created.uid))
+            made[number] = [pod_url(pods[index]) for index in unit.answers]
+
+        await each(enumerate(units), make)
+        urls: dict[str, list[str]] = {COLLECTORS: [], LEARNERS: []}
+        for number, unit in enumerate(units):
+            urls[unit.section] += made[number]
+        return urls
+
+    def _named(self, step: Step, before: Sequence[Made]) -> Json:
+        return step("".join(self._rng.choices(SUFFIX_CHARACTERS, k=SUFFIX_LENGTH)), before)
+
+    async def _decide(self, held: Held, answer: Answer, delete: Sequence[str] = ()) -> None:
+        """Records the outcome, and then deletes the pods that it says."""
+        await held.decide(answer, delete)
+        held.unfinished = bool(delete)
+        await self._writer.delete_pods(held.record.namespace, delete)
+        held.unfinished = False
+
+
+def _rank(old: Old) -> int:
+    labels = old.pod["metadata"]["labels"]
+    if labels.get(REPLICA_TYPE) == Role.AGGREGATOR.value:
+        return 0
+    return 1 if labels.get(DDP_TYPE) == DDP_MASTER else 2
+
+
+def _refuse_absent(call: Call) -> None:
+    """A client that left while it waited repeats its request, or does not want it any more."""
+    if call.is_gone():
+        raise Refusal(500, "the client has closed the connection")
