@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from click.testing import CliRunner
 
@@ -12,7 +14,7 @@ from trainop.cli import cli
 from trainop.errors import StartError, UsageError
 from trainop.kinds.mpi.crd import mpi_crd
 from trainop.mpi_settings import read_mpi_settings
-from trainop.operator import _adapt_to_crds
+from trainop.mpi_versions import MpiVersionWatch, adapt_to_crds
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
 from trainop.settings import Settings
 
@@ -56,18 +58,38 @@ def test_verbosity():
 async def test_the_crd_must_be_there() -> None:
     async with stage(crds=False, run=False) as here:
         with pytest.raises(StartError, match="mpijobs") as caught:
-            await _adapt_to_crds(read(), here.client)
+            await adapt_to_crds(read(), here.client)
         assert caught.value.exit_code == 1
-        assert await _adapt_to_crds(Settings(), here.client) == Settings()
+        assert await adapt_to_crds(Settings(), here.client) == Settings()
         await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, mpi_crd())
-        assert (await _adapt_to_crds(read(), here.client)).options.mpi_version == "v1"
+        assert (await adapt_to_crds(read(), here.client)).options.mpi_version == "v1"
 
 
 @virtual_time
 async def test_the_crd_of_mpi_operator_has_one_version() -> None:
     async with stage(crds=False, run=False) as here:
         await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, only_version("v2beta1"))
-        assert (await _adapt_to_crds(read(), here.client)).options.mpi_version == "v2beta1"
+        assert (await adapt_to_crds(read(), here.client)).options.mpi_version == "v2beta1"
+
+
+@virtual_time
+async def test_a_replaced_crd_restarts_the_process() -> None:
+    """From the CRD of mpi-operator, v2beta1, to that of training-operator, v1."""
+    async with stage(crds=False, run=False) as here:
+        crd = await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, only_version("v2beta1"))
+        settings = await adapt_to_crds(read(), here.client)
+        stops: list[float] = []
+        watching = MpiVersionWatch(settings, here.client, here.clock, lambda: stops.append(here.clock.monotonic()))
+        task = asyncio.create_task(watching.run())
+        await asyncio.sleep(200)
+        assert stops == []
+        await here.client.delete(CUSTOM_RESOURCE_DEFINITIONS, crd["metadata"]["name"])
+        await asyncio.sleep(200)
+        assert stops == []  # none is served: there is nothing to watch instead
+        await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, only_version("v1"))
+        await asyncio.sleep(70)
+        assert len(stops) == 1
+        task.cancel()
 
 
 def test_a_master_is_refused():

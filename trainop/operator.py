@@ -12,7 +12,6 @@ import random
 import secrets
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,17 +30,16 @@ from trainop.errors import StartError, UnknownSchemeError
 from trainop.kinds.jax import JAX
 from trainop.kinds.mpi.crd import mpi_crd
 from trainop.kinds.mpi.kinds import mpi_kinds
-from trainop.kinds.mpi.transport import MPI_V1, MPI_V2
 from trainop.kinds.mxnet import MXNET
 from trainop.kinds.paddle import PADDLE
 from trainop.kinds.pytorch import PYTORCH
 from trainop.kinds.tensorflow import TENSORFLOW
 from trainop.kinds.xgboost import XGBOOST
 from trainop.logs import configure_logs
+from trainop.mpi_versions import MpiVersionWatch, adapt_to_crds
 from trainop.runtime.cache.cache import Cache
 from trainop.runtime.client.auth import ConfigError, load_config
 from trainop.runtime.client.client import Client
-from trainop.runtime.client.discovery import Discovery
 from trainop.runtime.client.http import HttpTransport
 from trainop.runtime.client.identity import CredentialsCheck
 from trainop.runtime.client.permissions import MissingPermissions, Permission
@@ -341,27 +339,13 @@ def run(settings: Settings) -> int:
 
 async def _serve(settings: Settings, transport: HttpTransport, metrics: JobMetrics) -> int:
     probe_client = _Client(transport, host=transport.host, metrics=metrics, urgent=True)
-    settings = await _adapt_to_crds(settings, probe_client)
+    settings = await adapt_to_crds(settings, probe_client)
     manager = build(settings, transport, host=transport.host, metrics=metrics)
+    if "MPIJob" in enabled_schemes(settings.schemes) and not settings.webhooks_only:
+        manager.add(MpiVersionWatch(settings, probe_client, SystemClock(), manager.stop), "version of MPIJobs")
     manager.add(StallWatch(), "stall watch")
     manager.ready.add("credentials", CredentialsCheck(probe_client, transport.refused).check)
     try:
         return await manager.run()
     finally:
         await transport.close()
-
-
-async def _adapt_to_crds(settings: Settings, client: Client) -> Settings:
-    """The settings with the version of MPIJobs that the API server serves. Raises `StartError` if it serves none of
-    the required resources. Other failures are only logged."""
-    discovery = Discovery(client, SystemClock())
-    try:
-        served = {each: await discovery.serves(each) for each in (MPI_V1, MPI_V2, *settings.required)}
-    except (ConnectionError, TimeoutError) as error:
-        log.warning("discovery failed", error=str(error))
-        return settings
-    if settings.required and not any(served[each] for each in settings.required):
-        raise StartError(f"the CRD {settings.required[0]} does not exist")
-    if served[MPI_V2] and not served[MPI_V1]:
-        return replace(settings, options=replace(settings.options, mpi_version=MPI_V2.version))
-    return settings

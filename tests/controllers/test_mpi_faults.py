@@ -169,6 +169,23 @@ async def test_a_job_deletes_itself_after_its_time_to_live_on_request() -> None:
         assert len(await here.events("SuccessfulDeleteJob")) == 1
 
 
+@pytest.mark.case("mpi-v2beta1-29", "a")
+@virtual_time
+async def test_a_resume_that_fails_is_retried() -> None:
+    async with operated() as here:
+        await here.submit(mpi_job(1, run={"suspend": True}))
+        transport = here.stage.transport
+        transport.unavailable = "/jobs/foo-launcher"
+        await here.patch({"spec": {"runPolicy": {"suspend": False}}})
+        assert (await here.get(LAUNCHER_JOBS, "foo-launcher"))["spec"]["suspend"] is True
+        errors = "controller_runtime_reconcile_errors_total"
+        assert (here.metrics.registry.get_sample_value(errors, {"controller": "mpi-operator"}) or 0) >= 1
+        assert await here.names(PODS) == ["foo-worker-0"]
+        transport.unavailable = "nothing"
+        await here.settle(60)
+        assert (await here.get(LAUNCHER_JOBS, "foo-launcher"))["spec"]["suspend"] is False
+
+
 # Keys, names, files ---------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -48,10 +49,15 @@ class Watched:
         """Without watches."""
         self.refused = "nothing"
         """Requests whose path contains this are reset."""
+        self.unavailable = "nothing"
+        """Requests whose path contains this get status 503."""
 
     async def send(self, request: Request) -> Response:
         if self.refused in request.path:
             raise ConnectionError("reset")
+        if self.unavailable in request.path:
+            status = {"kind": "Status", "status": "Failure", "reason": "ServiceUnavailable", "code": 503}
+            return Response(503, {"content-type": "application/json"}, json.dumps(status).encode())
         requests = self.reads if request.method == "GET" else self.writes
         requests.append(f"{request.method} {request.path}")
         return await self._transport.send(request)

@@ -789,6 +789,7 @@ def restart_operator(shell: Shell) -> Shell:
     return fresh
 
 
+@pytest.mark.case("runtime-30", "d")
 @pytest.mark.parametrize("step", [-HOUR, -20.0, 20.0, HOUR])
 @virtual_time
 async def test_a_wall_clock_jump_moves_no_deadline(step: float) -> None:
