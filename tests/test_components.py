@@ -100,7 +100,8 @@ def test_standard_roles_are_aggregated_and_grant_nothing_but_jobs():
     }
     assert aggregated == {"training-operator-edit": ["admin", "edit"], "training-operator-view": ["view"]}
     for role in roles.values():
-        assert all(rule["apiGroups"] == ["kubeflow.org"] for rule in role["rules"])
+        groups = {group for rule in role["rules"] for group in rule["apiGroups"]}
+        assert groups == {"kubeflow.org", "diengine.opendilab.org"}
     assert {verb for rule in roles["training-operator-view"]["rules"] for verb in rule["verbs"]} == {
         "get",
         "list",

@@ -105,11 +105,13 @@ def test_rights_are_no_more_than_are_used():
         for resource in rule["resources"]
     }
     everyday = {"get", "list", "watch", "create", "patch", "delete"}
-    jobs = [(group, plural) for group, plurals in job_resources().items() for plural in plurals]
+    jobs = [("kubeflow.org", plural) for plural in job_resources()["kubeflow.org"]]
+    dijobs = "diengine.opendilab.org", "dijobs"
     assert granted == {
         **{(group, plural): {"get", "list", "watch", "patch", "delete"} for group, plural in jobs},
-        **{(group, f"{plural}/status"): {"patch"} for group, plural in jobs},
+        **{(group, f"{plural}/status"): {"patch"} for group, plural in (*jobs, dijobs)},
         **{(group, f"{plural}/finalizers"): {"update"} for group, plural in jobs},
+        dijobs: {"get", "list", "watch"},
         ("", "pods"): everyday,
         ("", "services"): everyday,
         ("", "configmaps"): everyday - {"delete"},

@@ -15,6 +15,7 @@ import trainop.runtime
 from trainop.cli import cli
 from trainop.controllers.counters import JobMetrics
 from trainop.di_server_settings import DI_SERVER_FLAGS
+from trainop.di_settings import DI_FLAGS
 from trainop.di_webhook_settings import DI_WEBHOOK_FLAGS
 from trainop.diserver.metrics import DiServerMetrics
 from trainop.kinds.mpi.ssh_finish import FINISH
@@ -33,7 +34,13 @@ def recorded(table: str) -> dict[str, Any]:
 
 def test_commands_and_flags() -> None:
     context = click.Context(cli)
-    flags = {"operator": FLAGS, "mpi-operator": MPI_FLAGS, "di-server": DI_SERVER_FLAGS, "di-webhook": DI_WEBHOOK_FLAGS}
+    flags = {
+        "operator": FLAGS,
+        "mpi-operator": MPI_FLAGS,
+        "di-operator": DI_FLAGS,
+        "di-server": DI_SERVER_FLAGS,
+        "di-webhook": DI_WEBHOOK_FLAGS,
+    }
     options: dict[str, list[str]] = {name: sorted(flag.name for flag in found) for name, found in flags.items()}
     for name in set(cli.list_commands(context)) - flags.keys():
         command = cli.get_command(context, name)

@@ -83,6 +83,19 @@ def mpi_operator(args: Sequence[str]) -> None:
     sys.exit(run_mpi_operator(args, "trainop mpi-operator"))
 
 
+@cli.command("di-operator", cls=_GoCommand, short_help="Run the operator for DIJobs (flags of DI-orchestrator).")
+def di_operator(args: Sequence[str]) -> None:
+    """Run the operator for DIJobs alone until SIGTERM or SIGINT."""
+    sys.exit(run_di_operator(args, "trainop di-operator"))
+
+
+def run_di_operator(args: Sequence[str], program: str) -> int:
+    """As `run_operator`, with the flags of DI-orchestrator's operator."""
+    from trainop.di_settings import DI_FLAGS, read_di_settings  # noqa: PLC0415  # as LAZY
+
+    return run_operator(args, program, DI_FLAGS, read_di_settings)
+
+
 def run_mpi_operator(args: Sequence[str], program: str) -> int:
     """As `run_operator`, with the flags of mpi-operator."""
     from trainop.mpi_settings import MPI_FLAGS, VersionRequested, read_mpi_settings  # noqa: PLC0415  # as LAZY
@@ -173,6 +186,7 @@ def manager() -> None:
 
 NAMED: Mapping[str, Callable[[Sequence[str], str], int]] = {
     "mpi-operator": run_mpi_operator,
+    "di-operator": run_di_operator,
     "di-webhook": run_di_webhook,
     "di-server": run_di_server,
 }

@@ -83,14 +83,20 @@ FRAMEWORKS: dict[str, Framework] = {
 }
 """The kinds that are a `Framework`, by name. A new one is registered here."""
 
+
+def _dijob_kinds(_options: Options) -> Sequence[Kind]:
+    """Imported only if its scheme is enabled."""
+    from trainop.kinds.dijob.kind import DIJOB  # noqa: PLC0415  # saves memory
+
+    return (DIJOB,)
+
+
 KINDS: dict[str, Callable[[Options], Sequence[Kind]]] = {
     **{name: functools.partial(_only_kind_of, framework) for name, framework in FRAMEWORKS.items()},
     "MPIJob": mpi_kinds,
+    "DIJob": _dijob_kinds,
 }
 """What `--enable-scheme` may name: scheme -> its kinds, each with a controller of its own."""
-
-PLANNED = ("DIJob",)
-"""Kinds of the replaced operators that are not implemented yet."""
 
 NAME = "training-operator"
 """Source of the events about the operator itself."""
@@ -110,7 +116,10 @@ log = structlog.get_logger(__name__)
 
 def crds() -> list[Json]:
     """The CRDs of all kinds."""
-    return [*(crd(framework) for framework in FRAMEWORKS.values()), mpi_crd()]
+    from trainop.kinds.dijob.crd import aggregator_config_crd, dijob_crd  # noqa: PLC0415  # not needed to run
+
+    made = (crd(framework) for framework in FRAMEWORKS.values())
+    return [*made, mpi_crd(), dijob_crd(), aggregator_config_crd()]
 
 
 def all_kinds(options: Options | None = None) -> list[Kind]:
@@ -118,9 +127,20 @@ def all_kinds(options: Options | None = None) -> list[Kind]:
     return [kind for kinds in KINDS.values() for kind in kinds(options or Options())]
 
 
-def _optional_resources() -> set[Resource]:
+def kinds_with_webhooks(options: Options | None = None) -> list[Kind]:
+    """The kinds whose webhooks the operator serves, enabled or not: a cluster may have one webhook configuration for
+    all kinds. Those of DIJobs have configurations of their own, and a process of their own serves them."""
+    schemes = (kinds for scheme, kinds in KINDS.items() if scheme != "DIJob")
+    return [kind for kinds in schemes for kind in kinds(options or Options())]
+
+
+def _optional_resources(kinds: Iterable[Kind]) -> set[Resource]:
     """The resources without which an installation works for all jobs but some kinds."""
-    return {each.resource for kind in all_kinds() for each in kind.companion_kinds if each.permission_optional}
+    return {each.resource for kind in kinds for each in kind.companion_kinds if each.permission_optional}
+
+
+def _enabled_kinds(settings: Settings) -> list[Kind]:
+    return [kind for scheme in enabled_schemes(settings.schemes) for kind in KINDS[scheme](settings.options)]
 
 
 def enabled_schemes(schemes: Iterable[str]) -> list[str]:
@@ -129,12 +149,9 @@ def enabled_schemes(schemes: Iterable[str]) -> list[str]:
     Raises `UnknownSchemeError`.
     """
     known = {kind.lower(): kind for kind in KINDS}
-    planned = {kind.lower(): kind for kind in PLANNED}
     chosen: dict[str, str] = {}
     for scheme in schemes:
         name = scheme.lower()
-        if name in planned:
-            raise UnknownSchemeError(f"scheme {name} is not supported yet: {planned[name]} is not implemented yet")
         if name not in known:
             raise UnknownSchemeError(f"scheme {name} is not supported yet")
         chosen[name] = known[name]
@@ -155,7 +172,7 @@ def build(
     `signals`, the caller stops it with `Manager.stop`. Raises `StartError`."""
     clock, metrics = clock or SystemClock(), metrics or JobMetrics()
     rng = rng or random.Random(secrets.randbits(64))  # noqa: S311  # jitter and names
-    permissions = MissingPermissions(clock, metrics, optional=_optional_resources())
+    permissions = MissingPermissions(clock, metrics, optional=_optional_resources(_enabled_kinds(settings)))
     connect = functools.partial(_Client, transport, clock=clock, rng=rng, metrics=metrics, host=host)
     connect = functools.partial(connect, limiter=_limiter(settings, clock), denied=permissions.report)
     reader = connect()
@@ -191,12 +208,11 @@ def _add_controllers(manager: Manager, settings: Settings, needs: ControllerDepe
     manager.add_cache(needs.cache)
     if settings.options.gang is not None:
         manager.add(CrdCheck(open_gang_caches(settings.options.gang, needs.cache).groups), "check of the PodGroup CRD")
-    for scheme in enabled_schemes(settings.schemes):
-        for kind in KINDS[scheme](settings.options):
-            source = kind.component or kind.controller
-            recorder = Recorder(needs.client, source, needs.clock, rng=needs.rng, metrics=needs.metrics)
-            manager.add_recorder(recorder)
-            manager.add_controller(build_controller(kind, needs, recorder))
+    for kind in _enabled_kinds(settings):
+        source = kind.component or kind.controller
+        recorder = Recorder(needs.client, source, needs.clock, rng=needs.rng, metrics=needs.metrics)
+        manager.add_recorder(recorder)
+        manager.add_controller(build_controller(kind, needs, recorder))
 
 
 def _build_elector(
@@ -264,7 +280,8 @@ def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDepende
             raise StartError("the namespace of the Service is not known: not running in a pod, or set MY_POD_NAMESPACE")
         log.info("admission webhooks are not served; jobs are validated when they are reconciled")
         return
-    webhooks = webhooks_of(_kinds_with_webhooks(settings))
+    served = _enabled_kinds(settings) if settings.webhooks_only else kinds_with_webhooks(settings.options)
+    webhooks = webhooks_of(served)
     options = rotation_options(
         settings.pod_namespace,
         settings.webhook_service_name,
@@ -289,14 +306,6 @@ def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDepende
     )
     manager.add(rotation, "certificates")
     manager.ready.add("webhooks", readiness(rotation, certificate, server))
-
-
-def _kinds_with_webhooks(settings: Settings) -> list[Kind]:
-    """Also those that are not enabled, because a cluster may have one webhook configuration for all kinds. Those of
-    DIJobs have configurations of their own."""
-    enabled = enabled_schemes(settings.schemes)
-    others = [scheme for scheme in KINDS if scheme != "DIJob" and not settings.webhooks_only]
-    return [kind for scheme in dict.fromkeys((*others, *enabled)) for kind in KINDS[scheme](settings.options)]
 
 
 def _metrics_certificate(manager: Manager, settings: Settings, metrics: JobMetrics) -> ServingCertificate:

@@ -240,6 +240,16 @@ OUR_FLAGS = (
         default=False,
         text="Delete MPIJobs with transport ssh after ttlSecondsAfterFinished, and not only their launchers' Jobs.",
     ),
+    _text(
+        "di-server-address",
+        "di-server.di-system:8080",
+        "The address of di-server that the coordinators of DIJobs get, with or without http://.",
+    ),
+    boolean_flag(
+        "di-graceful-deletion",
+        default=False,
+        text="Give the pods of finished DIJobs their grace period. By default it is 0, as with DI-orchestrator.",
+    ),
     _text("leader-election-namespace", "", "The namespace of the lease. Default: that of the operator's pod."),
     Flag(
         "leader-elect-lease-duration",
@@ -270,10 +280,11 @@ def read_settings(args: Sequence[str], environ: Mapping[str, str]) -> tuple[Sett
     """
     parsed = parse_flags(FLAGS, args)
     values = {flag.name: flag.default for flag in FLAGS} | parsed.values
-    return _settings(values, environ), parsed.rest
+    return settings_of(values, environ), parsed.rest
 
 
-def _settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+def settings_of(values: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+    """The settings with these values of all `FLAGS`, by name. Raises `UsageError`."""
     settings = Settings(
         metrics_bind_address=values["metrics-bind-address"],
         metrics_secure=values["metrics-secure"],
@@ -331,6 +342,8 @@ def _options(values: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
         mpi_delivery_image=values["mpi-kubectl-delivery-image"],
         mpi_cluster_domain=values["cluster-domain"],
         mpi_job_ttl=values["mpi-job-ttl"],
+        di_server_address=values["di-server-address"],
+        di_graceful_deletion=values["di-graceful-deletion"],
     )
 
 

@@ -74,10 +74,13 @@ async def _warnings(here: MpiStage) -> list[str]:
     return [event["message"] for event in found.items if event["type"] == "Warning"]
 
 
-@pytest.mark.parametrize(("version", "component"), [(MPI_V1, "mpi-exec"), (MPI_V2, "mpi-ssh")])
+@pytest.mark.parametrize(
+    ("version", "component", "first"),
+    [(MPI_V1, "mpi-exec", "ServiceAccount foo-launcher"), (MPI_V2, "mpi-ssh", "Secret foo-ssh")],
+)
 @virtual_time
 async def test_a_job_waits_for_the_component_of_its_transport_and_names_it(
-    monkeypatch: pytest.MonkeyPatch, version: Resource, component: str
+    monkeypatch: pytest.MonkeyPatch, version: Resource, component: str, first: str
 ) -> None:
     rbac = Rbac(monkeypatch, component)
     async with operated() as here:
@@ -86,8 +89,7 @@ async def test_a_job_waits_for_the_component_of_its_transport_and_names_it(
         assert await here.names(PODS) == []
         assert ("Failed", "True") not in await here.conditions()
         (warning,) = await _warnings(here)
-        assert warning.startswith(f"The operator lacks rights that its component {component} grants: ")
-        assert "cannot get resource" in warning
+        assert warning == f"The operator lacks the rights for {first}, which its component {component} grants"
         rbac.missing.clear()
         await asyncio.sleep(1200)
         assert {"foo-worker-0", "foo-worker-1"} <= set(await here.names(PODS))

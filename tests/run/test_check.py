@@ -51,7 +51,7 @@ def test_all_errors_are_reported_at_once(tmp_path: Path):
 
 def test_files_without_a_job_are_refused(tmp_path: Path):
     lines = said(tmp_path, {"apiVersion": "v1", "kind": "PyTorchJob", "metadata": {"name": "train"}})
-    assert lines[0].startswith("1: no job found, only PyTorchJob (v1); supported kinds of jobs: JAXJob, ")
+    assert lines[0].startswith("1: no job found, only PyTorchJob (v1); supported kinds of jobs: DIJob, JAXJob, ")
 
 
 def test_an_object_may_stand_only_once(tmp_path: Path):

@@ -20,6 +20,7 @@ from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.companion_writer import CompanionWriter
 from trainop.controllers.group_writer import GroupWriter
 from trainop.controllers.outcome import Outcome
+from trainop.controllers.owner_check import controls_live, find_obstacle
 from trainop.controllers.refused_children import RefusedChild
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import (
@@ -144,7 +145,7 @@ class Applier:
         outcome = Outcome(begun=begun, unfinished=len(actions) >= self._max_writes)
         for kind, neighbours in itertools.groupby(actions[: self._max_writes], _group_key):
             group = list(neighbours)
-            if kind is Adopt and (reason := await self._adoption_obstacle(job)):
+            if kind is Adopt and (reason := await find_obstacle(self._client, self._kind.source, job)):
                 outcome.errors += [
                     _adoption_error(job, orphan, reason) for orphan in group if isinstance(orphan, Adopt)
                 ]
@@ -203,8 +204,8 @@ class Applier:
                 await self._create(job, _child(job, SERVICES, name), encode, outcome)
             case DeletePod(name, uid, force):
                 await self._delete(job, _child(job, PODS, name), uid, outcome, grace=0 if force else None)
-            case DeleteService(name, uid):
-                await self._delete(job, _child(job, SERVICES, name), uid, outcome)
+            case DeleteService():
+                await self._delete_service(job, action, outcome)
             case Delete(resource, name, uid):
                 await self._delete(job, _child(job, resource, name), uid, outcome)
             case Apply() | CreateOnce() | Patch() | CreateGroup() | UpdateGroup() | DeleteGroup():
@@ -332,22 +333,17 @@ class Applier:
             if not sent:
                 self._expectations.delete_failed(owner, child.resource, key, uid)
 
-    # Children: adopt and release --------------------------------------------------------------------------------------
-
-    async def _adoption_obstacle(self, job: Unstructured) -> str | None:
-        """Why the job may not adopt children; None if it may. Reads the job from the API server, because a deleted or
-        terminating job must not get new children (kubernetes `pkg/controller/controller_ref_manager.go`)."""
-        key = job.metadata.key
+    async def _delete_service(self, job: Unstructured, action: DeleteService, outcome: Outcome) -> None:
         try:
-            found = await self._client.get(self._kind.source, key.name, key.namespace)
+            if action.unless_pod and await controls_live(self._client, PODS, action.name, job):
+                outcome.wait(RETRY_WITHOUT_EVENT)  # the event of the pod usually triggers an earlier reconcile
+                return
         except _API_FAILURES as error:
-            return f"can't recheck DeletionTimestamp: {error}"
-        live = read_object(self._kind.source, found).metadata
-        if live.uid != job.metadata.uid:
-            return f"original Job {key} is gone: got uid {live.uid}, wanted {job.metadata.uid}"
-        if live.terminating:
-            return f"{key} has just been deleted at {live.deletion_timestamp}"
-        return None
+            outcome.errors.append(error)
+            return
+        await self._delete(job, _child(job, SERVICES, action.name), action.uid, outcome)
+
+    # Children: adopt and release --------------------------------------------------------------------------------------
 
     async def _adopt(self, job: Unstructured, action: Adopt, outcome: Outcome) -> None:
         resource, metadata = self._kind.resource, job.metadata

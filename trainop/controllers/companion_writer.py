@@ -182,14 +182,16 @@ class CompanionWriter:
     def _report_failure(self, job: Unstructured, action: Apply | CreateOnce, key: Key, error: Exception) -> None:
         """One event per message, however often the write is retried."""
         kind = action.resource.kind
-        event = Event("Warning", f"FailedCreate{kind}", f"{self._lead(action, error)}: {error}")
+        event = Event("Warning", f"FailedCreate{kind}", self._explain(action, key, error))
         self._report.notices(job, [Notice(f"create {kind} {key.name}", event)])
 
-    def _lead(self, action: Apply | CreateOnce, error: Exception) -> str:
-        """The text before the API server's message. It names the component that is not installed."""
-        if action.resource in self._kind.component_resources and lacks_rights(error):
-            return f"The operator lacks rights that its component {self._kind.rights_component} grants"
-        return "Error creating"
+    def _explain(self, action: Apply | CreateOnce, key: Key, error: Exception) -> str:
+        """Names the component of the installation that is missing, or repeats the API server's message."""
+        kind = self._kind
+        if action.resource in kind.component_resources and lacks_rights(error):
+            what = f"{action.resource.kind} {key.name}"
+            return f"The operator lacks the rights for {what}, which its component {kind.rights_component} grants"
+        return f"Error creating: {error}"
 
 
 async def _is_usable(action: CreateOnce, found: Unstructured) -> bool:

@@ -1,4 +1,6 @@
-"""Checks that a job still exists before children are recreated.
+"""Reads jobs and children from the API server where the caches may be outdated.
+
+Above all it checks that a job still exists before children are recreated.
 
 When children disappear that the operator did not delete, the garbage collector may have deleted them together with
 their job, and the watch of jobs may lag behind that of pods. Recreated children would be collected again, in a hot
@@ -14,7 +16,7 @@ import structlog
 from trainop.controllers.job_state import JobStates
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.decoding import read_object
-from trainop.runtime.errors import NotFoundError
+from trainop.runtime.errors import ApiError, NotFoundError
 from trainop.runtime.objects.metadata import Metadata, Unstructured
 from trainop.runtime.objects.resource import Resource
 
@@ -62,3 +64,29 @@ class OwnerCheck:
             return False
         state.owner_unconfirmed = False
         return True
+
+
+async def find_obstacle(client: Client, resource: Resource, job: Unstructured) -> str | None:
+    """Why the job may not adopt children; None if it may. Reads the job from the API server, because a deleted or
+    terminating job must not get new children (kubernetes `pkg/controller/controller_ref_manager.go`)."""
+    key = job.metadata.key
+    try:
+        found = await client.get(resource, key.name, key.namespace)
+    except (ApiError, ConnectionError, TimeoutError) as error:
+        return f"can't recheck DeletionTimestamp: {error}"
+    live = read_object(resource, found).metadata
+    if live.uid != job.metadata.uid:
+        return f"original Job {key} is gone: got uid {live.uid}, wanted {job.metadata.uid}"
+    if live.terminating:
+        return f"{key} has just been deleted at {live.deletion_timestamp}"
+    return None
+
+
+async def controls_live(client: Client, resource: Resource, name: str, job: Unstructured) -> bool:
+    """Whether the API server has an object of this name that the job controls. Raises API errors."""
+    try:
+        found = await client.get(resource, name, job.metadata.namespace)
+    except NotFoundError:
+        return False
+    owner = read_object(resource, found).metadata.controller
+    return owner is not None and owner.uid == job.metadata.uid

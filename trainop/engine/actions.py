@@ -47,6 +47,8 @@ class DeleteService:
 
     name: str
     uid: str
+    unless_pod: bool = False
+    """Not if the API server has a pod of this name that the job controls, which the caches may not show yet."""
 
 
 @dataclass(frozen=True, slots=True)

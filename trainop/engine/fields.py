@@ -71,6 +71,10 @@ class Fields:
     def invalid(self, path: str, value: object, detail: str) -> None:
         self._add(path, INVALID, detail, _quote(value))
 
+    def plain(self, text: str) -> None:
+        """Adds an error whose whole text is upstream's."""
+        self._add("", "", text)
+
     def unreadable(self, path: str, detail: str) -> None:
         """Adds an error without a value, because the value cannot be decoded."""
         self._errors.append(FieldError(path, INVALID, detail))

@@ -226,6 +226,10 @@ class Options:
     """Appended to the host names of MPIJobs with transport ssh, from --cluster-domain."""
     mpi_job_ttl: bool = False
     """MPIJobs with transport ssh are deleted after `ttlSecondsAfterFinished`, and not only the Jobs of launchers."""
+    di_server_address: str = "di-server.di-system:8080"
+    """Passed verbatim to the coordinators of DIJobs."""
+    di_graceful_deletion: bool = False
+    """Pods of finished DIJobs get their grace period. Otherwise it is 0, as upstream."""
     service_mode: str = "replica"
     """`replica` or `leader`; default of the annotation service-mode."""
     gang: GangScheduler | None = None

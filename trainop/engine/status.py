@@ -122,6 +122,15 @@ class Status:
         """Removes a condition."""
         self.conditions = [condition for condition in self.conditions if condition.get("type") != type_]
 
+    # Other fields -----------------------------------------------------------------------------------------------------
+
+    def get(self, field: str) -> object:
+        return self._fields.get(field)
+
+    def put(self, field: str, value: object) -> None:
+        """Sets a field that only one kind has."""
+        self._fields[field] = value
+
     # Times ------------------------------------------------------------------------------------------------------------
 
     @property

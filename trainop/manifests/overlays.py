@@ -9,7 +9,7 @@ import yaml
 from trainop.controllers.admission import configurations_of, webhooks_of
 from trainop.manifests.names import NAME, NAMESPACE, RBAC, WEBHOOK_ROLE
 from trainop.manifests.text import to_yaml
-from trainop.operator import all_kinds
+from trainop.operator import kinds_with_webhooks
 from trainop.runtime.objects.metadata import Json
 
 
@@ -56,7 +56,10 @@ def namespaced_kustomization() -> Json:
         (RBAC, "ClusterRoleBinding", NAME),
         (RBAC, "Role", WEBHOOK_ROLE),
         (RBAC, "RoleBinding", WEBHOOK_ROLE),
-        *((each.resource.group, each.resource.kind, each.name) for each in configurations_of(webhooks_of(all_kinds()))),
+        *(
+            (each.resource.group, each.resource.kind, each.name)
+            for each in configurations_of(webhooks_of(kinds_with_webhooks()))
+        ),
     ]
     deletions = [deletion(f"{group}/v1", kind, name) for group, kind, name in left_out]
     flags = [

@@ -13,7 +13,7 @@ from trainop.engine.seen import Options
 from trainop.kinds.mpi.exec import ACCOUNT, BINDING, ROLE
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.manifests.names import LEASES_ROLE, NAME, RBAC, WEBHOOK_ROLE, WEBHOOK_SECRET
-from trainop.operator import KINDS, all_kinds
+from trainop.operator import KINDS, all_kinds, kinds_with_webhooks
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import EVENTS, LEASES, PODS, SECRETS, SERVICES, Resource
 
@@ -50,16 +50,27 @@ def rules(kinds: Sequence[Kind] = ()) -> list[Json]:
     """The permissions that the operator needs in the namespaces of jobs; only those that its code uses for the kinds,
     by default for all."""
     return [
-        *_jobs("get list watch patch delete", kinds=kinds),
+        *_operated_jobs(kinds),
         *_jobs("patch", "status", kinds),
-        # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
-        *_jobs("update", "finalizers", kinds),
         _rule([PODS, SERVICES], "get list watch create patch delete"),
         *(_rule([resource], verbs) for resource, verbs in companion_rights(kinds)),
         # Only used with --gang-scheduler-name.
         *(_rule([resource], "get list watch create patch delete") for resource in (VOLCANO_GROUPS, PLUGIN_GROUPS)),
         _rule([EVENTS], "create patch"),
     ]
+
+
+def _operated_jobs(kinds: Sequence[Kind]) -> list[Json]:
+    """DIJobs have neither annotations of ours nor a time to live, and do not block the deletion of their owner."""
+    found = []
+    for group, plurals in job_resources(kinds).items():
+        if group != GROUP:
+            found.append(_rule(plurals, "get list watch", group))
+            continue
+        found.append(_rule(plurals, "get list watch patch delete", group))
+        # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
+        found.append(_rule([f"{plural}/finalizers" for plural in plurals], "update", group))
+    return found
 
 
 def companion_rights(kinds: Sequence[Kind] = ()) -> list[tuple[Resource, str]]:
@@ -112,7 +123,7 @@ def cluster_role() -> Json:
     operator's own webhook configurations."""
     injections = [
         _rule([each.resource], "get list watch patch", name=each.name)
-        for each in configurations_of(webhooks_of(all_kinds()))
+        for each in configurations_of(webhooks_of(kinds_with_webhooks()))
     ]
     return _role("ClusterRole", NAME, [*rules(), _rule([PRIORITY_CLASSES], "list watch"), *injections])
 

@@ -15,7 +15,7 @@ from trainop.controllers.admission import (
 from trainop.engine.kind import Kind
 from trainop.manifests.names import LABELS, NAME
 from trainop.manifests.overlays import component, json_patch
-from trainop.operator import all_kinds
+from trainop.operator import kinds_with_webhooks
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import Resource
 from trainop.runtime.webhook.injection import Configuration
@@ -37,7 +37,7 @@ def webhook_configurations(namespace: str = "default") -> list[Json]:
     """
     return [
         webhook_configuration(each, webhooks, {"name": NAME, "namespace": namespace}, LABELS)
-        for each, webhooks in listed_webhooks(all_kinds()).items()
+        for each, webhooks in listed_webhooks(kinds_with_webhooks()).items()
     ]
 
 
@@ -97,7 +97,7 @@ def _rule(resource: Resource) -> Json:
 def required_webhooks() -> Json:
     """A kustomize component that sets the failure policy Fail: without the operator no job is created or updated."""
     patches = []
-    for configuration, webhooks in listed_webhooks(all_kinds()).items():
+    for configuration, webhooks in listed_webhooks(kinds_with_webhooks()).items():
         operations = [
             {"op": "replace", "path": f"/webhooks/{index}/failurePolicy", "value": "Fail"}
             for index in range(len(webhooks))

@@ -11,7 +11,8 @@ from trainop.engine.seen import Options
 from trainop.local.api.schema.crd_schema import Schema
 from trainop.operator import KINDS, crds
 from trainop.run.documents import BadInputError, Document
-from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime.objects.field_error import FieldError
+from trainop.runtime.objects.metadata import Change, Json, Unstructured, apply_change
 from trainop.runtime.objects.resource import Resource
 
 
@@ -23,6 +24,12 @@ class JobType:
     definition: Json
     """The CRD."""
     judge: Callable[[Unstructured, Unstructured | None], Judgement]
+    default: Change | None
+
+    def find_errors(self, raw: Json) -> tuple[FieldError, ...]:
+        """Those of the job after the defaults that a mutating webhook would set."""
+        job = raw if self.default is None else apply_change(raw, self.default)
+        return self.judge(Unstructured(job), None).errors
 
 
 Job = tuple[Document, JobType]
@@ -32,7 +39,7 @@ def _job_types() -> Iterator[JobType]:
     definitions = {definition["spec"]["names"]["kind"]: definition for definition in crds()}
     for kinds in KINDS.values():
         for kind in kinds(Options()):
-            yield JobType(kind.resource, definitions[kind.resource.kind], kind.judge)
+            yield JobType(kind.resource, definitions[kind.resource.kind], kind.judge, kind.default)
 
 
 JOB_TYPES: dict[tuple[str, str], JobType] = {
@@ -67,7 +74,7 @@ def _reject_duplicates(documents: Sequence[Document]) -> None:
 
 def _errors(jobs: Sequence[Job]) -> Iterator[tuple[Document, str]]:
     for document, found in jobs:
-        for error in (*_unknown_fields(found, document.raw), *found.judge(Unstructured(document.raw), None).errors):
+        for error in (*_unknown_fields(found, document.raw), *found.find_errors(document.raw)):
             yield document, str(error)
 
 

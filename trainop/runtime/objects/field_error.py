@@ -35,7 +35,8 @@ class FieldError(NamedTuple):
 
     path: str
     type: str
-    """The words of upstream's `field.ErrorType`, such as `Invalid value`."""
+    """The words of upstream's `field.ErrorType`, such as `Invalid value`. Empty, like `path`, if upstream's message is
+    not of this form: the text is then `detail`."""
     detail: str = ""
     value: str = ""
     """The offending value as JSON; empty for Required and Forbidden."""
@@ -45,7 +46,7 @@ class FieldError(NamedTuple):
     @property
     def reason(self) -> str:
         """The machine-readable reason, such as `FieldValueInvalid`."""
-        return self.cause_reason or _REASONS[self.type]
+        return self.cause_reason or _REASONS[self.type or INVALID]
 
     @property
     def message(self) -> str:
@@ -58,4 +59,4 @@ class FieldError(NamedTuple):
         return {"reason": self.reason, "message": self.message, "field": self.path}
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
+        return f"{self.path}: {self.message}" if self.path else self.message

@@ -1,0 +1,128 @@
+"""The CRDs of DIJob and AggregatorConfig (DI-orchestrator `config/crd/bases/`).
+
+Pod templates and volumes are not pruned: upstream's schemas are those of Kubernetes 1.20, drop labels and annotations
+of templates, and are too large for plain `kubectl apply`. There is no conversion.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from trainop.engine.schema.openapi import fields, int32, items, mapping, moment, open_fields, text
+from trainop.engine.schema.podschema import pod_template
+from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, MAIN_CONTAINER, Role
+from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import Resource
+
+_PHASE: Json = {"name": "Phase", "type": "string", "jsonPath": ".status.phase"}
+_AGE: Json = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+_OPEN = {"x-kubernetes-preserve-unknown-fields": True}
+
+_ROLES = {
+    Role.COORDINATOR: "The pod that hands out tasks; its end is the end of the job.",
+    Role.COLLECTOR: "The pods that produce data. di-server creates them when the coordinator asks for them.",
+    Role.LEARNER: "The pods that train. di-server creates them when the coordinator asks for them.",
+}
+
+
+def dijob_crd() -> Json:
+    spec = {
+        "group": text("A name for a collection of jobs; the operator does not read it."),
+        "priorityClassName": text("The priority class of all pods of the job."),
+        "cleanPodPolicy": text(
+            "Which pods are deleted when the job has finished: Running (and pending ones), All or None. Running if not "
+            "given."
+        ),
+        "volumes": items(
+            "Volumes of all pods but aggregators, in addition to those of their templates.",
+            open_fields("One volume.", {"name": text("Unique within each pod.")}, required=["name"]),
+        ),
+        **{role.value: _section(description) for role, description in _ROLES.items()},
+    }
+    schema = {
+        "spec": fields("The desired state of the job.", spec, required=[Role.COORDINATOR.value]),
+        "status": _status(),
+    }
+    what = "DIJob is a job of DI-engine: a coordinator, and collectors and learners that it asks for."
+    return _crd(DIJOBS, "dijob", what, schema, [_PHASE, _AGE])
+
+
+def aggregator_config_crd() -> Json:
+    section = _section("The pod that merges the results of the learners of one group.")
+    spec = fields("The template of all aggregators.", {"aggregator": section}, required=["aggregator"])
+    what = "AggregatorConfig is the template of aggregators, which all DIJobs share."
+    return _crd(AGGREGATOR_CONFIGS, "agconfig", what, {"spec": spec}, [_AGE])
+
+
+def _crd(resource: Resource, short: str, description: str, schema: Json, columns: Sequence[Json]) -> Json:
+    about = {
+        "apiVersion": text("The version of the schema that the object is written in."),
+        "kind": text("The kind of the object."),
+        "metadata": {"type": "object"},
+    }
+    version = {
+        "name": resource.version,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": list(columns),
+        "schema": {"openAPIV3Schema": fields(description, {**about, **schema}, required=["spec"])},
+    }
+    names = {"kind": resource.kind, "listKind": f"{resource.kind}List", "plural": resource.plural}
+    names |= {"singular": resource.kind.lower()}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{resource.plural}.{resource.group}"},
+        "spec": {
+            "group": resource.group,
+            "names": {**names, "shortNames": [short]},
+            "scope": "Namespaced",
+            "conversion": {"strategy": "None"},
+            "versions": [version],
+        },
+    }
+
+
+def _section(description: str) -> Json:
+    return fields(description, {"template": _template()}, required=["template"])
+
+
+def _template() -> Json:
+    """The common schema of pod templates. Unlike that of other kinds it keeps all metadata."""
+    found = copy.deepcopy(pod_template())
+    metadata, spec = found["properties"]["metadata"], found["properties"]["spec"]
+    metadata |= _OPEN
+    metadata["properties"]["name"]["description"] = "Not used: pods are named after the job and their role."
+    spec["properties"]["restartPolicy"]["description"] = "Never for the coordinator if not given, else Always."
+    named = f"The containers. {MAIN_CONTAINER} gets the ports, and its end is the end of the coordinator."
+    spec["properties"]["containers"]["description"] = named
+    return found
+
+
+def _status() -> Json:
+    condition = {
+        "type": text("Created, Running, Succeeded or Failed."),
+        "status": text("True, False or Unknown."),
+        "reason": text("The reason of the last transition, in CamelCase."),
+        "message": text("The reason as a sentence."),
+        "lastUpdateTime": moment("When the condition was last written."),
+        "lastTransitionTime": moment("When its status last changed."),
+    }
+    counters = {
+        "active": int32("Running pods."),
+        "succeeded": int32("Pods that have succeeded."),
+        "failed": int32("Pods that have failed."),
+    }
+    return fields(
+        "The observed state of the job, written by the operator.",
+        {
+            "phase": text("Created, Running, Succeeded or Failed, as the pod of the coordinator."),
+            "conditions": items(
+                "The phases that the job has entered, in order.",
+                fields("One phase.", condition, required=["type", "status"]),
+            ),
+            "replicaStatus": mapping("Pods by role.", fields("The number of pods by state.", counters)),
+        },
+    )

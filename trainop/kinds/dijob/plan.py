@@ -1,0 +1,127 @@
+"""Plans one reconcile of a DIJob (DI-orchestrator `controllers/dijob_controller.go`, `controllers/dijob.go`).
+
+The operator creates the coordinator and one service per pod; di-server creates all other pods. The coordinator alone
+decides the phase.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from trainop.engine.actions import CreatePod, CreateService, DeleteService, Plan
+from trainop.engine.fields import sentence
+from trainop.engine.seen import Snapshot
+from trainop.engine.status import FAILED, SUCCEEDED
+from trainop.engine.steps.replicas import MAX_PER_PLAN
+from trainop.kinds.dijob.clean_up import leftover_pods, leftover_services
+from trainop.kinds.dijob.job import DiJob, pod_options
+from trainop.kinds.dijob.names import Role, coordinator_name, default_port
+from trainop.kinds.dijob.pods import PodOptions, build_pod
+from trainop.kinds.dijob.seen import DiPod
+from trainop.kinds.dijob.services import build_service, service_ports
+from trainop.kinds.dijob.status import (
+    count,
+    follow_coordinator,
+    lower_active,
+    note_creation,
+    refuse,
+    retire_active,
+    write_counters,
+)
+from trainop.kinds.dijob.world import World, look
+from trainop.runtime.objects.metadata import Json
+
+_encode = msgspec.json.Encoder().encode
+
+
+def plan_dijob(seen: Snapshot) -> Plan:
+    """Plans one reconcile. Pure, and never raises, whatever the job contains."""
+    if seen.job.metadata.terminating:
+        return Plan()
+    world = look(seen)
+    if world.phase in {SUCCEEDED, FAILED}:
+        return _tidy_up(world)
+    is_new = not world.phase
+    if world.job.errors:
+        if is_new and not world.pods:
+            refuse(world)
+            return world.plan(status_first=True)
+        world.warn("validation", "DIJobFailedValidation", sentence(world.job.errors))
+    if is_new:
+        note_creation(world)
+    return _proceed(world, is_new=is_new)
+
+
+def reject_dijob(_seen: Snapshot, _message: str) -> Plan:
+    """A refused pod or service never fails the job: it is retried, and an event says why."""
+    return Plan()
+
+
+def _proceed(world: World, *, is_new: bool) -> Plan:
+    coordinators = world.coordinators
+    if len(coordinators) > 1:
+        names = ", ".join(sorted(pod.metadata.name for pod in coordinators[:10]))
+        world.warn("coordinators", "TooManyCoordinators", f"there must be only one coordinator: {names}")
+    elif coordinators:
+        write_counters(world, count(world.pods))
+        if follow_coordinator(world, coordinators[0]):
+            return _end(world)
+    elif world.job.coordinator is not None:
+        encode = partial(encode_coordinator, world.job, world.job.coordinator, pod_options(world.seen.options))
+        world.actions.append(CreatePod(coordinator_name(world.job.name), encode))
+    _reconcile_services(world)
+    return world.plan(status_first=is_new)
+
+
+# Finished -------------------------------------------------------------------------------------------------------------
+
+
+def _end(world: World) -> Plan:
+    if world.phase == SUCCEEDED:
+        retire_active(world)
+    _clean_up(world)
+    return world.plan(status_first=True)
+
+
+def _tidy_up(world: World) -> Plan:
+    """The phase of a finished job never changes. Pods that di-server creates later are deleted, too."""
+    _clean_up(world)
+    if world.phase == SUCCEEDED:
+        retire_active(world)
+    elif not world.actions and not any(pod.metadata.terminating for pod in world.pods):
+        lower_active(world)
+    return world.plan()
+
+
+def _clean_up(world: World) -> None:
+    graceful = world.seen.options.di_graceful_deletion
+    world.actions += leftover_services(world.services)
+    world.actions += leftover_pods(world.pods, world.job.clean_pod_policy, graceful=graceful)
+
+
+# Children -------------------------------------------------------------------------------------------------------------
+
+
+def _reconcile_services(world: World) -> None:
+    """One service per pod. A service may be seen before its pod, which is then looked up before the deletion."""
+    served = {service.metadata.name for service in world.services}
+    missing = [pod for pod in world.pods if pod.metadata.name not in served][:MAX_PER_PLAN]
+    world.actions += [CreateService(pod.metadata.name, partial(encode_service, pod)) for pod in missing]
+    pods = {pod.metadata.name for pod in world.pods}
+    unused = (service.metadata for service in world.services if service.metadata.name not in pods)
+    world.actions += [
+        DeleteService(metadata.name, metadata.uid, unless_pod=True) for metadata in unused if not metadata.terminating
+    ]
+
+
+def encode_coordinator(job: DiJob, template: Json, options: PodOptions) -> bytes:
+    return _encode(build_pod(job.facts, Role.COORDINATOR, template, options))
+
+
+def encode_service(pod: DiPod) -> bytes:
+    metadata = pod.metadata
+    owners = [msgspec.to_builtins(owner) for owner in metadata.owner_references]
+    ports = service_ports(metadata.labels, pod.port or default_port(metadata.labels), pod.gpus)
+    return _encode(build_service(metadata.namespace, metadata.name, metadata.labels, owners, ports))

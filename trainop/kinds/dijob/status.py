@@ -1,0 +1,148 @@
+"""Counters, phases, conditions and events of a DIJob (DI-orchestrator `controllers/status.go`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from trainop.engine.actions import Count
+from trainop.engine.fields import sentence
+from trainop.engine.framework import Tally
+from trainop.engine.status import CREATED, FAILED, RUNNING, SUCCEEDED
+from trainop.kinds.dijob.names import Role
+from trainop.kinds.dijob.seen import DiPod
+from trainop.kinds.dijob.world import World, role_of_pod
+from trainop.runtime.objects.metadata import Json
+
+COUNTED = {
+    Role.COLLECTOR: "Collector",
+    Role.LEARNER: "Learner",
+    Role.AGGREGATOR: "Aggregator",
+    Role.COORDINATOR: "Coordinator",
+}
+"""Role -> its name in `replicaStatus`. Ddp learners are not counted."""
+
+NOT_A_DIJOB = "failed to convert type *unstructured.Unstructured to v1alpha1.DIJob"
+
+
+# Counters -------------------------------------------------------------------------------------------------------------
+
+
+def state_of(pod: DiPod) -> str | None:
+    """The counter of `replicaStatus` that the pod counts for: active, succeeded or failed; None for a pod that is
+    pending, being deleted or of unknown phase."""
+    if pod.metadata.terminating:
+        return None
+    if pod.status.phase == "Running":
+        return _state_of_running(pod)
+    return {"Succeeded": "succeeded", "Failed": "failed"}.get(pod.status.phase)
+
+
+def _state_of_running(pod: DiPod) -> str:
+    """Once the main container has ended for good, so has the pod, whatever its side-cars do."""
+    code = pod.main_exit_code
+    is_final = pod.restart_policy == "Never" or (pod.restart_policy == "OnFailure" and code == 0)
+    if code is None or not is_final:
+        return "active"
+    return "failed" if code else "succeeded"
+
+
+def count(pods: Iterable[DiPod]) -> dict[Role, Tally]:
+    """The counters of each counted role."""
+    tallies = {role: Tally() for role in COUNTED}
+    for pod in pods:
+        role, state = role_of_pod(pod), state_of(pod)
+        if role in COUNTED and state is not None:
+            setattr(tallies[role], state, getattr(tallies[role], state) + 1)
+    return tallies
+
+
+def write_counters(world: World, tallies: Mapping[Role, Tally]) -> None:
+    """Writes `replicaStatus`, without zeros."""
+    world.status.put("replicaStatus", {COUNTED[role]: _counters(tally) for role, tally in tallies.items()})
+
+
+def _counters(tally: Tally) -> Json:
+    counts = {"active": tally.active, "succeeded": tally.succeeded, "failed": tally.failed}
+    return {name: number for name, number in counts.items() if number}
+
+
+def retire_active(world: World) -> None:
+    """In a job that has succeeded, replicas that were active have succeeded."""
+    entries = _stored_counters(world)
+    for entry in entries.values():
+        if active := entry.pop("active", 0):
+            entry["succeeded"] = entry.get("succeeded", 0) + active
+    world.status.put("replicaStatus", entries)
+
+
+def lower_active(world: World) -> None:
+    """In a job that has failed and was cleaned up, at most the pods that are left are active."""
+    entries, left = _stored_counters(world), count(world.pods)
+    for role, name in COUNTED.items():
+        entry = entries.get(name, {})
+        if active := min(entry.pop("active", 0), left[role].active):
+            entry["active"] = active
+    world.status.put("replicaStatus", entries)
+
+
+def _stored_counters(world: World) -> dict[str, dict[str, int]]:
+    """A copy of the valid counters in the status."""
+    stored = world.status.get("replicaStatus")
+    return {
+        name: {field: number for field, number in entry.items() if isinstance(number, int)}
+        for name, entry in (stored.items() if isinstance(stored, dict) else ())
+        if isinstance(entry, dict)
+    }
+
+
+# Phases ---------------------------------------------------------------------------------------------------------------
+
+
+def note_creation(world: World) -> None:
+    """Sets the first phase."""
+    name = world.job.name
+    write_counters(world, count(()))
+    _enter(world, CREATED, "DIJobCreated", text := f"DIJob {name} created")
+    world.event("Normal", "DIJobCreated", text)
+    world.transitions.append(Count("created"))
+
+
+def follow_coordinator(world: World, coordinator: DiPod) -> bool:
+    """Sets the phase that the coordinator's pod decides; returns whether the job has ended."""
+    name, state = world.job.name, state_of(coordinator)
+    if state == "active":
+        _enter(world, RUNNING, "DIJobRunning", f"coordinator and aggregator of DIJob {name} are running")
+    elif state == "failed":
+        fail(world, f"DIJob {name} failed because coordinator failed")
+    elif state == "succeeded":
+        _end(world, SUCCEEDED, "Normal", f"DIJob {name} succeeded because coordinator succeeded")
+    return state in {"failed", "succeeded"}
+
+
+def refuse(world: World) -> None:
+    """Fails a job that cannot begin. A job without a coordinator is no DIJob at all, in upstream's words."""
+    write_counters(world, count(()))
+    world.transitions.append(Count("created"))
+    errors = sentence(world.job.errors)
+    if world.job.coordinator is not None:
+        fail(world, errors)
+        return
+    fail(world, f"{NOT_A_DIJOB}: {errors}")
+    del world.status.conditions[-1]["reason"]
+
+
+def fail(world: World, message: str) -> None:
+    _end(world, FAILED, "Warning", message)
+
+
+def _end(world: World, phase: str, type_: str, message: str) -> None:
+    if (running := world.status.find(RUNNING)) is not None:
+        world.status.set(RUNNING, running.get("reason", ""), running.get("message", ""), status="False")
+    _enter(world, phase, f"DIJob{phase}", message)
+    world.event(type_, f"DIJob{phase}", message)
+    world.transitions.append(Count("successful" if phase == SUCCEEDED else "failed"))
+
+
+def _enter(world: World, phase: str, reason: str, message: str) -> None:
+    world.status.set(phase, reason, message)
+    world.status.put("phase", phase)

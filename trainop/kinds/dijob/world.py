@@ -1,0 +1,93 @@
+"""What one plan of a DIJob starts from: the job, its own children in the snapshot, and the plan that is being made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from trainop.engine.actions import Action, Count, Event, Notice, Plan
+from trainop.engine.seen import Pod, Service, Snapshot
+from trainop.engine.status import ConditionRules, Status
+from trainop.kinds.dijob.job import DiJob, parse_dijob
+from trainop.kinds.dijob.names import REPLICA_TYPE, Role, coordinator_name, role_of
+from trainop.kinds.dijob.seen import DiPod
+from trainop.runtime.objects.metadata import Metadata
+
+ChildT = TypeVar("ChildT", Pod, Service)
+
+RULES = ConditionRules(removes={}, closes="")
+"""Conditions stay; `status.end` sets Running to False itself."""
+
+
+@dataclass(slots=True)
+class World:
+    """The job and its children, and the plan that is being made."""
+
+    seen: Snapshot
+    job: DiJob
+    status: Status
+    pods: list[DiPod]
+    """The pods that the job controls, and those that its aggregators control: ddp learners of v0.1.0."""
+    services: list[Service]
+    actions: list[Action] = field(default_factory=list)
+    transitions: list[Event | Count] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+
+    @property
+    def phase(self) -> str:
+        """The stored phase; empty for a new job."""
+        found = self.status.get("phase")
+        return found if isinstance(found, str) else ""
+
+    @property
+    def coordinators(self) -> list[DiPod]:
+        """The pods that have the role or the name of the coordinator."""
+        name = coordinator_name(self.job.name)
+        return [pod for pod in self.pods if role_of_pod(pod) is Role.COORDINATOR or pod.metadata.name == name]
+
+    def event(self, type_: str, reason: str, message: str) -> None:
+        """Adds an event that is emitted after the status has been written."""
+        self.transitions.append(Event(type_, reason, message))
+
+    def warn(self, identity: str, reason: str, message: str) -> None:
+        """Adds a Warning about a state, emitted once per `identity` and message."""
+        self.notices.append(Notice(identity, Event("Warning", reason, message)))
+
+    def plan(self, *, status_first: bool = False) -> Plan:
+        """The plan. No refusal of the API server fails a DIJob, so it counts as begun."""
+        return Plan(
+            status=self.status.changed(),
+            status_first=status_first,
+            actions=tuple(self.actions),
+            transitions=tuple(self.transitions),
+            notices=tuple(self.notices),
+            begun=True,
+        )
+
+
+def look(seen: Snapshot) -> World:
+    """Finds the job's own children. Others with its labels are ignored, also those without an owner."""
+    uid = seen.job.metadata.uid
+    aggregators = {
+        pod.metadata.uid
+        for pod in seen.pods
+        if pod.metadata.labels.get(REPLICA_TYPE) == Role.AGGREGATOR.value and _controller(pod.metadata) == uid
+    }
+    owners = {uid, *aggregators}
+    pods = [pod for pod in _owned(seen.pods, owners) if isinstance(pod, DiPod)]
+    status = Status(seen.job.raw.get("status"), seen.now, RULES)
+    return World(seen, parse_dijob(seen.job), status, pods, _owned(seen.services, owners))
+
+
+def role_of_pod(pod: DiPod) -> Role | None:
+    return role_of(pod.metadata.labels)
+
+
+def _owned(children: Iterable[ChildT], owners: set[str]) -> list[ChildT]:
+    return [child for child in children if _controller(child.metadata) in owners]
+
+
+def _controller(metadata: Metadata) -> str | None:
+    owner = metadata.controller
+    return None if owner is None else owner.uid
