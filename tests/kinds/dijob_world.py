@@ -39,6 +39,16 @@ def dijob(
     return job if status is None else {**job, "status": status}
 
 
+def ddp_pods(job: Json, aggregator: Json, gpus: list[int]) -> list[Json]:
+    """The ddp learners of an aggregator, which is given by its owner reference."""
+    pods: list[Json] = []
+    for index in range(len(gpus)):
+        place = ddp_place(gpus, index, aggregator, pods[0]["metadata"]["name"] if pods else "")
+        arguments: Json = {"suffix": f"g{index}", "place": place}
+        pods.append(build_pod(read_job(job), Role.DDP_LEARNER, template(), PodOptions("s"), **arguments))
+    return pods
+
+
 class DiWorld(World):
     """One DIJob and its children."""
 
@@ -84,12 +94,7 @@ class DiWorld(World):
         """An aggregator and its ddp learners."""
         name = self.add(Role.AGGREGATOR, aggregator)
         owner = aggregator_owner(name, self.pods[name]["metadata"]["uid"])
-        pods: list[Json] = []
-        for index in range(len(gpus)):
-            place = ddp_place(gpus, index, owner, pods[0]["metadata"]["name"] if pods else "")
-            arguments: Json = {"suffix": f"g{index}", "place": place}
-            pods.append(build_pod(read_job(self.raw), Role.DDP_LEARNER, template(), PodOptions("s"), **arguments))
-        return [self.put(pod, "Running") for pod in pods]
+        return [self.put(pod, "Running") for pod in ddp_pods(self.raw, owner, gpus)]
 
     def put(self, pod: Json, phase: str = "Running") -> str:
         self._create(self.pods, json.loads(json.dumps(pod)), {"status": {"phase": phase}})

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
-from tests.kinds.dijob_world import MAIN, RUNS, dijob, ended, template
+from tests.kinds.dijob_world import MAIN, RUNS, ddp_pods, dijob, ended, template
 from tests.server.process import Operator
 from tests.server.world import CORE, MERGE, Json, World
 from trainop.kinds.dijob.names import Role
-from trainop.kinds.dijob.pods import PodOptions, aggregator_owner, build_ddp_group, build_pod, read_job
+from trainop.kinds.dijob.pods import PodOptions, aggregator_owner, build_pod, read_job
 
 NUMBERS = itertools.count(1)
 JOBS = "/apis/diengine.opendilab.org/v1alpha1/namespaces/{namespace}/dijobs"
@@ -56,11 +56,7 @@ class DiWorld(World):
         """An aggregator and its ddp learners."""
         aggregator = self.add(Role.AGGREGATOR, "xxxxx")
         owner = aggregator_owner(aggregator, self.pods()[aggregator]["metadata"]["uid"])
-        suffixes = [f"{number:05}" for number in range(len(gpus))]
-        group = build_ddp_group(
-            read_job(self.job()), template(), PodOptions("s"), aggregator=owner, gpus=gpus, suffixes=suffixes
-        )
-        return [aggregator, *(self._post(pod, "Running") for pod in group)]
+        return [aggregator, *(self._post(pod, "Running") for pod in ddp_pods(self.job(), owner, gpus))]
 
     def _post(self, pod: Json, phase: str) -> str:
         name: str = self.ask("POST", f"{CORE}/pods", pod)["metadata"]["name"]
