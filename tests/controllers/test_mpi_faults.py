@@ -77,6 +77,19 @@ async def test_metrics_of_mpi_operator() -> None:
         assert value("mpi_operator_jobs_created_total") == 2
 
 
+@virtual_time
+async def test_a_worker_that_cannot_be_created() -> None:
+    async with operated() as here:
+        here.stage.transport.unavailable = "/pods"
+        await here.submit(mpi_job(1))
+        (text, *_) = await here.events("MPIJobFailed")
+        assert text.startswith("worker pod created failed: ")
+        here.stage.transport.unavailable = "nothing"
+        await here.settle(60)
+        assert await here.names(PODS) == ["foo-worker-0"]
+        assert await here.conditions() == [("Created", "True")]
+
+
 # The finalizer of the launcher's Job ----------------------------------------------------------------------------------
 
 

@@ -255,6 +255,13 @@ def test_annotations_are_validated(name: str):
     assert error.startswith(f"metadata.annotations[{name}]: Unsupported value")
 
 
+@pytest.mark.parametrize("least", [0, -1, "2"])
+def test_a_gang_has_a_member(least: object):
+    job = mpi_job(1, run={"schedulingPolicy": {"minAvailable": least}})
+    (error,) = (str(each) for each in parse_ssh(Unstructured(job), Options())[1])
+    assert error.startswith("spec.runPolicy.schedulingPolicy.minAvailable: Invalid value")
+
+
 # Keys -----------------------------------------------------------------------------------------------------------------
 
 

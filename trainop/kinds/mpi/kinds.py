@@ -8,6 +8,7 @@ from functools import partial
 
 from trainop.engine import plan as engine
 from trainop.engine.actions import Plan
+from trainop.engine.children import ChildEvents
 from trainop.engine.kind import Kind, kind_of
 from trainop.engine.limits import seconds_to_due
 from trainop.engine.parse import ignored
@@ -53,6 +54,7 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
         name=MPI_SSH.name,
         controller=MPI_SSH.controller,
         component="mpi-job-controller",
+        child_events=ChildEvents(not_created=("MPIJobFailed", "worker pod created failed: {error}")),
         companion_kinds=MPI_SSH.companion_kinds,
         plan=plan_ssh,
         reject=reject_ssh,

@@ -100,6 +100,8 @@ def _read_facts(fields: Fields, spec: Json) -> dict[str, Any]:
         fields, "spec.runPolicy.cleanPodPolicy", policy.get("cleanPodPolicy"), _CLEAN_POD_POLICIES, "None"
     )
     limits = _read_limits(fields, policy)
+    gang = fields.mapping("spec.runPolicy.schedulingPolicy", policy.get("schedulingPolicy"))
+    fields.integer("spec.runPolicy.schedulingPolicy.minAvailable", gang.get("minAvailable"), minimum=1)
     if policy.get("managedBy"):
         choose_one(fields, "spec.runPolicy.managedBy", policy["managedBy"], (*MANAGERS, MULTIKUEUE), "")
     folder = _read_key_folder(fields, spec)
