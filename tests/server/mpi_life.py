@@ -46,19 +46,22 @@ def _create(world: World, path: str, name: str, **policy: Any) -> None:
 
 def live_as_mpi(world: World) -> None:
     """Both transports, one after the other."""
-    _live_by_exec(world)
-    _live_by_ssh(world)
+    live_by_exec(world)
+    live_by_ssh(world)
 
 
-def _live_by_exec(world: World) -> None:
+def live_by_exec(world: World) -> None:
     _create(world, MPI, "e", ttlSecondsAfterFinished=0)
     world.wait(lambda: {"e-launcher", "e-worker-0"} <= world.pods().keys(), "the pods of e")
     world.run_pod("e-launcher", "e-worker-0")
+    orphan = f"{CORE}/pods/e-worker-0"
+    world.ask("PATCH", orphan, {"metadata": {"ownerReferences": None}}, MERGE)
+    world.wait(lambda: world.ask("GET", orphan)["metadata"].get("ownerReferences"), "an owner of the worker")
     world.end_pod("e-launcher")
     world.wait(lambda: world.try_to("GET", f"{MPI}/e").status == 404, "the deletion of e")
 
 
-def _live_by_ssh(world: World) -> None:
+def live_by_ssh(world: World) -> None:
     def suspend(value: bool, **specs: Json) -> None:
         spec = {"runPolicy": {"suspend": value}, "mpiReplicaSpecs": specs}
         world.ask("PATCH", f"{MPI}/s", {"spec": spec}, MERGE)

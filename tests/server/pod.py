@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from e2e.cluster.api import Api
@@ -29,9 +29,9 @@ def flags_of(deployment: Json) -> list[str]:
     return [flag for flag in given if "bind-address" not in flag]
 
 
-def write_service_account(api: Api, namespace: str, folder: Path, authority: Path) -> None:
+def write_service_account(api: Api, namespace: str, folder: Path, authority: Path, account: str = NAME) -> None:
     """Write the service account files that a kubelet mounts into a pod."""
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{NAME}/token"
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
     answer = api("POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
     assert answer.status == 201, answer
     folder.mkdir(exist_ok=True)
@@ -43,7 +43,14 @@ def write_service_account(api: Api, namespace: str, folder: Path, authority: Pat
 class PodStandIn:
     """Runs the operator as a process in place of its pod. `folder` gets the files of the service account."""
 
-    def __init__(self, control_plane: ControlPlane, folder: Path, make_operator: Callable[..., Operator]) -> None:
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        folder: Path,
+        make_operator: Callable[..., Operator],
+        account: str = NAME,
+        program: Sequence[str] = (),
+    ) -> None:
         """Skips the test if the machine cannot make the mounts of a pod."""
         possible = shutil.which("unshare") and subprocess.run(
             [*UNSHARE, "mount", "-t", "tmpfs", "none", "/var/run"], capture_output=True, check=False
@@ -53,13 +60,15 @@ class PodStandIn:
         self._control_plane = control_plane
         self._folder = folder
         self._make_operator = make_operator
+        self._account = account
+        self._program: dict[str, Sequence[str]] = {"program": program} if program else {}
 
     def start(self, namespace: str, *flags: str) -> Operator:
         """Starts the operator with the rights of the service account in `namespace`."""
         authority = self._control_plane.data / "pki" / "ca.crt"
-        write_service_account(self._control_plane.api, namespace, self._folder, authority)
+        write_service_account(self._control_plane.api, namespace, self._folder, authority, self._account)
         inside = [*UNSHARE, "sh", "-c", AS_IN_A_POD, "sh", str(self._folder)]
         place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self._control_plane.plan.port)}
-        operator = self._make_operator(None, *flags, inside=inside, environment=place)
+        operator = self._make_operator(None, *flags, inside=inside, environment=place, **self._program)
         operator.start()
         return operator

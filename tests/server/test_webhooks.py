@@ -156,6 +156,83 @@ def test_a_stored_job_that_is_invalid_can_be_resumed_and_released(served: Webhoo
     assert served.send("PATCH", path, {"metadata": {"finalizers": None}}, MERGE).status == 200
 
 
+ONE = {"template": {"spec": {"containers": [{"name": "mpi", "image": "none"}]}}}
+MPI = {
+    "kubeflow.org/v1": "mpijob",
+    "kubeflow.org/v2beta1": "v2beta1.mpijob",
+}
+"""Version -> the name of its webhook."""
+EXIT_CODE = 'spec.mpiReplicaSpecs[Worker].restartPolicy: Unsupported value: "ExitCode": supported values: "Never", '
+NEGATIVE = "spec.runPolicy.backoffLimit: Invalid value: -1: must be greater than or equal to 0"
+
+
+def mpi_jobs(version: str, name: str = "") -> str:
+    return f"/apis/{version}/namespaces/{{namespace}}/mpijobs{f'/{name}' if name else ''}"
+
+
+def send_mpi(
+    served: Webhooks, version: str, name: str, *, dry: bool = True, launchers: int = 1, **worker: object
+) -> Answered:
+    """Creates an MPIJob, which is suspended and which no operator reconciles."""
+    body: Json = {
+        "apiVersion": version,
+        "kind": "MPIJob",
+        "metadata": {"name": name},
+        "spec": {
+            "runPolicy": {"suspend": True},
+            "mpiReplicaSpecs": {
+                "Launcher": {"replicas": launchers, **ONE},
+                "Worker": {"replicas": 1, **ONE, **worker},
+            },
+        },
+    }
+    return served.send("POST", mpi_jobs(version) + ("?dryRun=All" if dry else ""), body)
+
+
+def change_mpi(served: Webhooks, version: str, name: str, spec: Json) -> Answered:
+    return served.send("PATCH", mpi_jobs(version, name), {"spec": spec}, MERGE)
+
+
+@pytest.mark.case("frameworks-v1-40", "b")
+def test_an_mpi_job_is_validated_by_the_rules_of_its_transport(served: Webhooks):
+    """Through whichever version it is written later. Its transport is not recorded, because no operator sees it."""
+    first, second = MPI
+    policy: Json = {"restartPolicy": "ExitCode"}
+    assert send_mpi(served, first, "x", **policy).status == 201
+    refused = send_mpi(served, second, "x", **policy)
+    assert refused.status == 403
+    assert refused.message.startswith(denial(MPI[second], EXIT_CODE))
+    for version, webhook in MPI.items():
+        assert send_mpi(served, version, "x").status == 201
+        large = send_mpi(served, version, "x", replicas=50_000)
+        start = "spec.mpiReplicaSpecs[Worker].replicas: Forbidden: the ConfigMap with the hosts of 50000 workers "
+        assert large.message.startswith(denial(webhook, start))
+        assert large.message.endswith("and the API server takes no more than 1048576")
+    assert send_mpi(served, first, "by-exec", dry=False, **policy).status == 201
+    assert send_mpi(served, second, "by-ssh", dry=False).status == 201
+    for version, webhook in MPI.items():
+        assert change_mpi(served, version, "by-exec", {"runPolicy": {"backoffLimit": 3}}).status == 200
+        assert change_mpi(served, version, "by-exec", {"mpiReplicaSpecs": {"Worker": policy}}).status == 200
+        answer = change_mpi(served, version, "by-ssh", {"mpiReplicaSpecs": {"Worker": policy}})
+        assert answer.message.startswith(denial(webhook, EXIT_CODE))
+        for name in ("by-exec", "by-ssh"):
+            answer = change_mpi(served, version, name, {"runPolicy": {"backoffLimit": -1}})
+            assert (answer.status, answer.message) == (403, denial(webhook, NEGATIVE))
+
+
+def test_a_stored_mpi_job_that_is_invalid_can_be_resumed_through_both_versions(served: Webhooks):
+    with without_reviews(served):
+        for number, version in enumerate(MPI):
+            assert send_mpi(served, version, f"old-{number}", dry=False, launchers=2).status == 201
+    for number, text in enumerate(("Forbidden: must be 1", "Invalid value: 2: must be 1")):
+        warning = f"spec.mpiReplicaSpecs[Launcher].replicas: {text} (not changed by this update)"
+        for (version, webhook), suspend in zip(MPI.items(), (False, True), strict=True):
+            answer = change_mpi(served, version, f"old-{number}", {"runPolicy": {"suspend": suspend}})
+            assert (answer.status, answer.warnings) == (200, [warning])
+            answer = change_mpi(served, version, f"old-{number}", {"runPolicy": {"backoffLimit": -1}})
+            assert (answer.status, answer.message) == (403, denial(webhook, NEGATIVE))
+
+
 def test_bundle_and_secret_are_restored(served: Webhooks):
     """A foreign bundle is overwritten; a configuration that is added later gets the bundle; a deleted Secret is made
     again, and the operator serves the new certificate."""

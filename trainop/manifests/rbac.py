@@ -11,7 +11,7 @@ from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Options
 from trainop.kinds.mpi.exec import ACCOUNT, BINDING, ROLE
-from trainop.kinds.mpi.transport import LAUNCHER_JOBS
+from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1
 from trainop.manifests.names import LEASES_ROLE, NAME, RBAC, WEBHOOK_ROLE, WEBHOOK_SECRET
 from trainop.operator import KINDS, all_kinds, kinds_with_webhooks
 from trainop.runtime.objects.metadata import Json
@@ -52,7 +52,7 @@ def rules(kinds: Sequence[Kind] = ()) -> list[Json]:
     return [
         *_operated_jobs(kinds),
         *_jobs("patch", "status", kinds),
-        _rule([PODS, SERVICES], "get list watch create patch delete"),
+        *_children(kinds),
         *(_rule([resource], verbs) for resource, verbs in companion_rights(kinds)),
         # Only used with --gang-scheduler-name.
         *(_rule([resource], "get list watch create patch delete") for resource in (VOLCANO_GROUPS, PLUGIN_GROUPS)),
@@ -71,6 +71,14 @@ def _operated_jobs(kinds: Sequence[Kind]) -> list[Json]:
         # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
         found.append(_rule([f"{plural}/finalizers" for plural in plurals], "update", group))
     return found
+
+
+def _children(kinds: Sequence[Kind]) -> list[Json]:
+    """MPIJobs keep their Services until the garbage collector deletes them."""
+    verbs = "get list watch create patch"
+    if set(job_resources(kinds)[GROUP]) == {MPI_V1.plural}:
+        return [_rule([PODS], f"{verbs} delete"), _rule([SERVICES], verbs)]
+    return [_rule([PODS, SERVICES], f"{verbs} delete")]
 
 
 def companion_rights(kinds: Sequence[Kind] = ()) -> list[tuple[Resource, str]]:

@@ -1,0 +1,141 @@
+"""The overlay `mpi-operator` as installed: in the environment of a pod, with the rights of its roles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.cluster.controlplane import ControlPlane
+from tests.audit import Right, granted, requested
+from tests.kustomize import MANIFESTS
+from tests.server.mpi_life import BATCH, live_by_exec, live_by_ssh
+from tests.server.mpi_program import COMMAND
+from tests.server.pod import PodStandIn, flags_of
+from tests.server.process import Operator
+from tests.server.test_gang import Stage
+from tests.server.test_installation import apply
+from tests.server.world import CORE, MERGE, Json, World
+from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
+
+NAME = "mpi-operator"
+FOLDER = MANIFESTS / "overlays" / NAME
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+V2 = "kubeflow.org/v2beta1"
+MPI = f"/apis/{V2}/namespaces/{{namespace}}/mpijobs"
+UNSEEN = {
+    Right("kubeflow.org", "mpijobs/finalizers", "update"),  # an admission plugin checks this
+    Right("", "pods/exec", "create"),  # only granted to launchers
+    # a PodGroup is read from the API server only if the cache may be behind
+    *(Right(groups.group, "podgroups", "get") for groups in (VOLCANO_GROUPS, PLUGIN_GROUPS)),
+}
+"""Rights that no request of these jobs needs."""
+
+
+def read(folder: Path, home: str) -> list[Json]:
+    """The objects in the files of a kustomization, in the namespace `home`."""
+    found: list[Json] = []
+    for path in sorted(folder.glob("*.yaml")):
+        if path.stem != "kustomization":
+            found += yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    for document in found:
+        for subject in document.get("subjects", ()):
+            subject["namespace"] = home
+        if document["kind"] == "Namespace":
+            document["metadata"]["name"] = home
+        elif not document["kind"].startswith("Cluster"):
+            document["metadata"]["namespace"] = home
+    return sorted(found, key=lambda document: document["kind"] != "Namespace")
+
+
+def leave_a_job_of_mpi_operator(world: World) -> None:
+    """A job with the children that mpi-operator makes, which lack the labels of the operator's caches."""
+    template = {"spec": {"containers": [{"name": "mpi", "image": "none"}]}}
+    specs = {role: {"replicas": 1, "template": template} for role in ("Launcher", "Worker")}
+    body = {"apiVersion": V2, "kind": "MPIJob", "metadata": {"name": "t"}, "spec": {"mpiReplicaSpecs": specs}}
+    job = world.ask("POST", MPI, body)
+    condition = {"type": "Created", "status": "True", "reason": "MPIJobCreated", "message": "m"}
+    world.ask("PATCH", f"{MPI}/t/status", {"status": {"conditions": [condition]}}, MERGE)
+    owner = {"apiVersion": V2, "kind": "MPIJob", "name": "t", "uid": job["metadata"]["uid"], "controller": True}
+
+    def leave(path: str, name: str, **content: object) -> None:
+        metadata = {"name": name, "labels": {"app": "t"}, "ownerReferences": [owner]}
+        world.ask("POST", path, {"metadata": metadata, **content})
+
+    leave(f"{CORE}/services", "t", spec={"clusterIP": "None", "selector": {"training.kubeflow.org/job-name": "t"}})
+    leave(f"{CORE}/configmaps", "t-config", data={"hostfile": "old"})
+    launcher = {"metadata": {"labels": {"app": "t"}}, "spec": {**template["spec"], "restartPolicy": "Never"}}
+    leave(BATCH, "t-launcher", spec={"template": launcher, "suspend": True})
+    container = {"name": "other", "image": "none"}  # another's pod has the name of the worker
+    world.ask("POST", f"{CORE}/pods", {"metadata": {"name": "t-worker-0"}, "spec": {"containers": [container]}})
+
+
+def has_labels(world: World, path: str) -> bool:
+    return len(world.ask("GET", path)["metadata"]["labels"]) > 1
+
+
+def see_it_taken_over(world: World) -> None:
+    for path in (f"{CORE}/services/t", f"{CORE}/configmaps/t-config"):
+        world.wait(partial(has_labels, world, path), f"the labels of {path}")
+    world.wait(lambda: world.events("FailedCreatePod"), "a warning about the pod")
+    world.ask("DELETE", f"{MPI}/t")
+
+
+def live_in_a_gang(stage: Stage, name: str) -> None:
+    """The PodGroup of a job is created, updated and deleted."""
+    world = stage.world
+    template = {"template": {"spec": {"containers": [{"name": "mpi", "image": "none"}]}}}
+    specs = {role: {"replicas": 1, **template} for role in ("Launcher", "Worker")}
+    body = {"apiVersion": V2, "kind": "MPIJob", "metadata": {"name": name}, "spec": {"mpiReplicaSpecs": specs}}
+    world.ask("POST", MPI, body)
+    world.wait(lambda: stage.group(name).get("spec", {}).get("minMember") == 2, "the PodGroup")
+    world.wait_pod(f"{name}-worker-0")
+    world.ask("PATCH", f"{MPI}/{name}", {"spec": {"mpiReplicaSpecs": {"Worker": {"replicas": 2}}}}, MERGE)
+    world.wait(lambda: stage.group(name)["spec"]["minMember"] == 3, "its update")
+    world.ask("PATCH", f"{MPI}/{name}", {"spec": {"runPolicy": {"suspend": True}}}, MERGE)
+    world.wait(lambda: not stage.group(name), "its deletion")
+    world.ask("DELETE", f"{MPI}/{name}")
+
+
+@pytest.mark.case("mpi-v2beta1-40", "bc")
+def test_as_installed(
+    control_plane: ControlPlane,
+    quiet_world: World,
+    alone: None,
+    tmp_path: Path,
+    make_operator: Callable[..., Operator],
+):
+    home = f"{quiet_world.namespace}-home"
+    documents = [*read(FOLDER, home), *read(FOLDER / "exec", home)]
+    for document in documents:
+        apply(control_plane.api, document)
+    deployment = next(document for document in documents if document["kind"] == "Deployment")
+    flags = [flag.replace("$(MY_POD_NAMESPACE)", home) for flag in flags_of(deployment)]
+    leave_a_job_of_mpi_operator(quiet_world)
+    pod = PodStandIn(control_plane, tmp_path / "serviceaccount", make_operator, NAME, COMMAND)
+    leader = pod.start(home, *flags)
+    standby = pod.start(home, *flags)
+    assert [each.probe("/healthz")[0] for each in (leader, standby)] == [200, 200]
+    (lease,) = control_plane.api("GET", LEASES.format(home)).body["items"]
+    assert (lease["metadata"]["name"], lease["spec"]["leaseDurationSeconds"]) == (NAME, 15)
+    standby.end()
+    see_it_taken_over(quiet_world)
+    live_by_ssh(quiet_world)
+    live_by_exec(quiet_world)
+    assert "permission denied" not in leader.text()
+    leader.end()
+    for resource, scheduler in ((VOLCANO_GROUPS, "volcano"), (PLUGIN_GROUPS, "my-scheduler")):
+        stage = Stage(quiet_world, resource)
+        stage.install()
+        operator = pod.start(home, *flags, f"--gang-scheduling={scheduler}")
+        live_in_a_gang(stage, scheduler)
+        operator.end()
+        stage.remove()
+    used = requested(control_plane, home, NAME)
+    used |= {right._replace(verb="list") for right in used if right.verb == "watch"}
+    unused = sorted(granted(documents) - UNSEEN - used)
+    assert not unused, "granted and never used: " + ", ".join(map("/".join, unused))
+    assert not requested(control_plane, home, NAME, "forbid")
