@@ -840,11 +840,27 @@ def test_managed_by():
 # Robustness -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_launcher_is_made_again():
+def test_a_deleted_launcher_is_made_again_when_its_pod_has_ended():
     world = running()
     world.companions[world.jobs].clear()
     world.settle()
+    assert world.made.count("Job foo-launcher") == 1
+    world.set_pod("foo-launcher-x", "Failed")
+    world.settle()
     assert world.made.count("Job foo-launcher") == 2
+
+
+def test_a_resumed_launcher_waits_for_the_pod_of_a_deleted_one():
+    world = running()
+    world.companions[world.jobs].clear()
+    world.spec["runPolicy"] = {"suspend": True}
+    world.settle()
+    world.spec["runPolicy"] = {"suspend": False}
+    world.settle()
+    assert world.launcher["spec"]["suspend"] is True
+    del world.pods["foo-launcher-x"]
+    world.settle()
+    assert world.launcher["spec"]["suspend"] is False
 
 
 def test_a_terminating_launcher_is_left():

@@ -77,6 +77,7 @@ def test_a_launcher_that_is_deleted_before_its_end_is_released_and_created_again
     assert finalizers(world) == []
     assert not world.is_true("Failed")
     world.companions[LAUNCHER_JOBS].clear()
+    del world.pods["foo-launcher-x"]
     world.settle()
     assert world.made.count("Job foo-launcher") == 2
     assert finalizers(world) == [FINISH]

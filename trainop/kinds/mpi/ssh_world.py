@@ -19,6 +19,7 @@ from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V2
 from trainop.runtime.objects.metadata import Json, Metadata, Unstructured
 
 RULES = ConditionRules(removes={RUNNING: (RESTARTING,), RESTARTING: (RUNNING,)})
+ENDED = ("Succeeded", "Failed")
 LAUNCHER_JOB = CompanionKind(LAUNCHER_JOBS, needed_by_pods=True, permission_optional=True)
 
 MPI_SSH = replace(
@@ -46,6 +47,8 @@ class World:
     surplus: list[Pod] = field(default_factory=list)
     """Workers above the count."""
     launcher_pods: list[Pod] = field(default_factory=list)
+    former_runs: bool = False
+    """A pod of a deleted Job of the launcher runs, because it is not garbage-collected yet, or terminates."""
     taken: list[tuple[str, Metadata]] = field(default_factory=list)
     """Kinds and metadata of objects of other owners that have names of children."""
 
@@ -88,8 +91,8 @@ class World:
 
     @property
     def may_launch(self) -> bool:
-        """The workers are as far as the launcher needs them."""
-        return not waits_for_workers(self.job) or self.all_ready
+        """The workers are as far as the launcher needs them, and no former launcher uses them."""
+        return not self.former_runs and (not waits_for_workers(self.job) or self.all_ready)
 
 
 def look(seen: Snapshot, job: SshJob) -> World:
@@ -101,22 +104,33 @@ def look(seen: Snapshot, job: SshJob) -> World:
             world.workers[index] = pod
         else:
             world.surplus.append(pod)
-    for found in seen.companions.get(LAUNCHER_JOBS, ()):
-        owner = found.metadata.controller
-        if found.metadata.name != job.launcher_name:
-            continue
-        if owner is not None and owner.uid == uid:
-            world.launcher = found
-        else:
-            world.taken.append(("Job", found.metadata))
-    if world.launcher is not None:
-        launcher_uid = world.launcher.metadata.uid
-        world.launcher_pods = [pod for pod in seen.pods if _is_controlled_by(pod.metadata, launcher_uid)]
+    _sort_launchers(world)
     for pod in seen.pods:
         place = worker_index(job.name, pod.metadata.name)
         if place is not None and place < job.workers and not _is_controlled_by(pod.metadata, uid):
             world.taken.append(("Pod", pod.metadata))
     return world
+
+
+def _sort_launchers(world: World) -> None:
+    """Finds the launcher's Job, its pods, and whether a pod of a former one runs."""
+    seen, job = world.seen, world.job
+    for found in seen.companions.get(LAUNCHER_JOBS, ()):
+        if found.metadata.name != job.launcher_name:
+            continue
+        if _is_controlled_by(found.metadata, job.metadata.uid):
+            world.launcher = found
+        else:
+            world.taken.append(("Job", found.metadata))
+    uid = world.launcher.metadata.uid if world.launcher is not None else ""
+    for pod in seen.pods:
+        owner = pod.metadata.controller
+        if owner is None or (owner.kind, owner.name) != (LAUNCHER_JOBS.kind, job.launcher_name):
+            continue
+        if owner.uid == uid:
+            world.launcher_pods.append(pod)
+        elif pod.status.phase not in ENDED:
+            world.former_runs = True
 
 
 def _is_controlled_by(metadata: Metadata, uid: str) -> bool:
