@@ -13,11 +13,13 @@ import argparse
 import gc
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
-from tests.simulation import bugs, bugs_of_jobs, bugs_of_ownership  # noqa: F401  # each plants its own
+from tests.simulation import bugs, bugs_of_gangs, bugs_of_jobs, bugs_of_mpi, bugs_of_ownership  # noqa: F401  # each plants its own
 from tests.simulation.draw import draw_script
 from tests.simulation.examine import examine_seed, kills
+from tests.simulation.families import EVERY, seeds_of
 from tests.simulation.planting import BUGS, hunt
 from tests.simulation.small import scenarios
 from trainop.operator import FRAMEWORKS
@@ -33,6 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Simulate the whole operator.")
     parser.add_argument("--seeds", type=int, default=300, help="how many to try (300)")
     parser.add_argument("--first", type=int, default=0, help="where to begin (0)")
+    parser.add_argument("--family", default="all", choices=("all", *EVERY), help="only seeds of this family (all)")
     parser.add_argument("--seed", type=int, help="replay this one")
     parser.add_argument("--log", action="store_true", help="with the operator's log lines in the trace")
     parser.add_argument("--kills", action="store_true", help="kill the operator at every write of the small scenarios")
@@ -44,7 +47,7 @@ def main() -> int:
         return replay(options.seed, options.log)
     if options.bugs:
         return print_bugs(options.first, options.write)
-    return kill_everywhere() if options.kills else search(options.first, options.seeds)
+    return kill_everywhere() if options.kills else search(options.family, options.first, options.seeds)
 
 
 def say(text: str) -> None:
@@ -61,10 +64,10 @@ def replay(seed: int, everything: bool) -> int:
     return 1 if verdict.problem else 0
 
 
-def search(first: int, count: int) -> int:
+def search(family: str, first: int, count: int) -> int:
     begun, busy = time.perf_counter(), time.process_time()
     failed = virtual = 0
-    for seed in range(first, first + count):
+    for seed in islice(seeds_of(family, first), count):
         verdict = examine_seed(seed)
         virtual += int(verdict.outcome.lasted)
         if verdict.problem:

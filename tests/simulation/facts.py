@@ -10,6 +10,7 @@ import msgspec
 
 from trainop.engine.framework import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE, Framework
 from trainop.engine.parse import ignored
+from trainop.kinds.mpi.transport import SSH, TRANSPORT
 from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import parse_timestamp
 from trainop.runtime.objects.metadata import Json, Unstructured
@@ -89,14 +90,17 @@ def facts_of(framework: Framework, job: Json) -> Facts:
         suspended=bool((job["spec"].get("runPolicy") or {}).get("suspend")),
         paused=is_true(job, "Suspended"),
         terminating=terminating(job),
-        foreign=ignored(Unstructured(job)),
+        foreign=ignored(Unstructured(job), framework.managers),
         replicas={role.lower(): spec.get("replicas", 1) for role, spec in specs.items()},
     )
 
 
 def due_at(job: Json) -> datetime | None:
-    """The time of the job's next limit: its deadline, or the end of its time to live."""
+    """The time of the job's next limit: its deadline, or the end of its time to live. Those of an MPIJob over ssh are
+    limits of its launcher's Job."""
     policy, status = job["spec"].get("runPolicy") or {}, job.get("status") or {}
+    if (job["metadata"].get("annotations") or {}).get(TRANSPORT) == SSH:
+        return None
     if policy.get("suspend") or policy.get("managedBy") or terminating(job):
         return None
     if finished(job):

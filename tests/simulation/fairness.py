@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.simulation import intruders
-from tests.simulation.fate import OF_PODS
+from tests.simulation import gang_scheduler, intruders, mpi_users
+from tests.simulation.fate import OF_JOBS, OF_PODS
 from tests.simulation.fault_rates import FAIR
 from tests.simulation.loop import EPOCH
 
@@ -23,12 +23,21 @@ class Fairness:
 
     zero = EPOCH
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, patient: bool = False) -> None:
+        """`patient`: only what the operator knows matters, not how long it takes others to act."""
         self._world = world
         script = world.script
         self.exact = not script.jumps
-        only_pods = all(step.act in (OF_PODS | intruders.ACTS | {"deny"}) - {"vanish unseen"} for step in script.chaos)
-        self._fair = only_pods and not world.is_killed and replace(script.fault_rates, latency=FAIR.latency) == FAIR
+        self.gang = bool(script.gang)
+        of_others = OF_JOBS | intruders.ACTS | mpi_users.ACTS | gang_scheduler.ACTS
+        harmless = (OF_PODS | of_others | {"deny"}) - {"vanish unseen"}
+        only_pods = all(step.act in harmless for step in script.chaos)
+        self._fair = (
+            (patient or not script.gang)
+            and only_pods
+            and not world.is_killed
+            and replace(script.fault_rates, latency=FAIR.latency) == FAIR
+        )
 
     def now(self) -> float:
         return self._world.loop.time()

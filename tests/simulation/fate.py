@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.simulation import intruders
+from tests.simulation import gang_scheduler, intruders, mpi_users
 from tests.simulation.replica import Replica
 from tests.simulation.script import Step
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 OF_PODS = {"evict", "preempt", "vanish", "vanish unseen", "delete pod", "node"}
+OF_JOBS = {"jobs away", "jobs slow"}
+"""What befalls the controller of batch Jobs."""
 BREAKDOWNS = {"outage", "no quorum", "no admission", "deny"}
 
 
@@ -25,12 +27,8 @@ class Fate:
         """Carry out the fault with this number in the script."""
         world = self._world
         rng = random.Random(f"{world.script.seed}/chaos/{number}")
-        if step.act in OF_PODS | intruders.ACTS:
-            if step.act in OF_PODS:
-                found = world.nodes.strike(step.act, rng, step.value or 0.0)
-            else:
-                found = intruders.intrude(world, step.act, rng, world.nodes.at_work())
-            if not found:
+        if step.act in OF_PODS | intruders.ACTS | mpi_users.ACTS | gang_scheduler.ACTS:
+            if not self._strike_objects(step, rng):
                 if world.loop.time() + 2.0 < world.script.calm_at:
                     world.loop.outside(2.0, self.strike, number, step)
             elif step.act == "vanish unseen":
@@ -42,10 +40,23 @@ class Fate:
             self._compact()
         elif step.act == "contention":
             world.fault_rates = replace(world.fault_rates, conflict=1.0)
+        elif step.act in OF_JOBS and world.job_controller is not None:
+            (world.job_controller.leave if step.act == "jobs away" else world.job_controller.slow_down)(step.value)
         elif step.act in BREAKDOWNS:
             self._break_down(step)
         elif (replica := self._named(step.subject)) is not None:
             self._strike_replica(replica, step, rng)
+
+    def _strike_objects(self, step: Step, rng: random.Random) -> bool:
+        """Returns False if there is nothing to strike yet."""
+        world = self._world
+        if step.act in OF_PODS:
+            return world.nodes.strike(step.act, rng, step.value or 0.0)
+        if step.act in mpi_users.ACTS:
+            return mpi_users.meddle(world, step.act, rng)
+        if step.act in gang_scheduler.ACTS:
+            return world.scheduler is None or world.scheduler.strike(step.act, rng, step.value or 0.0)
+        return intruders.intrude(world, step.act, rng, world.nodes.at_work())
 
     def _named(self, name: str) -> Replica | None:
         """The named replica (`leader` or `standby`); None if no replica leads."""

@@ -27,6 +27,7 @@ from tests.simulation.facts import (
     slot_of,
     terminating,
 )
+from tests.simulation.families import MPI
 from trainop.engine.extensions import RESTART_SCOPE, SCOPES
 from trainop.engine.framework import Framework
 from trainop.engine.parse import ignored
@@ -80,8 +81,8 @@ class Judge:
         """By job UID: the how many-th it is."""
         self._versions: dict[str, int] = {}
         """The same, by resourceVersion of a job."""
-        self._acted: dict[tuple[str, str], int] = defaultdict(int)
-        """By process and name of a job: the latest of that name on whose behalf it has written."""
+        self._acted: dict[tuple[str, str, str], int] = defaultdict(int)
+        """By process, controller and name of a job: the latest of that name on whose behalf it has written."""
         self._made: dict[tuple[str, str, str], str] = {}
         """By process, path and job UID: the UID of a child that the process knows to have created."""
         self._deleted: set[tuple[str, str]] = set()
@@ -109,7 +110,7 @@ class Judge:
             return
         old, new = change.old.value, change.new.value
         name = change.key[1]
-        if ignored(Unstructured(new)) and (new.get("status") or {}) != (old.get("status") or {}):
+        if ignored(Unstructured(new), framework.managers) and (new.get("status") or {}) != (old.get("status") or {}):
             self.flag("foreign job", f"somebody wrote the status of {name}, which another controller manages")
         for type_ in ("Succeeded", "Failed"):
             if is_true(old, type_) and not is_true(new, type_):
@@ -192,11 +193,12 @@ class Judge:
 
     def _knew(self, process: str, uid: str) -> list[Facts]:
         """The state that the process may act upon: what it knew when the reconcile began, and what it was shown
-        since."""
+        since. That of an MPIJob also reads between its plan and its first write."""
         seen = self._shown.get((process, uid), [])
         begun = self._begun[self._author]
-        before = [facts for at, facts in seen if at < begun][-1:]
-        return before + [facts for at, facts in seen if at == begun]
+        since = self._asked[self._author] if self._world.script.family == MPI else begun
+        before = [facts for at, facts in seen if at < since][-1:]
+        return before + [facts for at, facts in seen if since <= at <= begun]
 
     # What a process sends ---------------------------------------------------------------------------------------------
 
@@ -226,6 +228,11 @@ class Judge:
                 if not version:
                     self.flag("over what was seen", f"{process} writes {request.path} whatever it is by now")
                 self._check_order(process, place_of(request.path)[1][1], self._versions.get(version, 0))
+            case "PATCH" if (body.get("spec") or {}).get("suspend") is False:
+                launcher = self._world.store.get(*place_of(request.path))
+                if launcher is not None:
+                    owner = owner_of(launcher.value) or {"uid": ""}
+                    self._check_active(process, owner["uid"], f"resumes {launcher.key[1]}")
 
     def _check_lead(self, process: str, request: Request) -> None:
         holder = self._world.lease_holder()
@@ -234,9 +241,10 @@ class Judge:
 
     def _check_order(self, process: str, name: str, number: int) -> None:
         """A process that has acted for a job must not act for its predecessor of the same name afterwards."""
-        if number < self._acted[process, name]:
+        actor = (process, str(get_contextvars().get("controller", "")), name)
+        if number < self._acted[actor]:
             self.flag("time goes forward", f"{process} writes for {name} as it was before the present one was made")
-        self._acted[process, name] = max(number, self._acted[process, name])
+        self._acted[actor] = max(number, self._acted[actor])
 
     def _check_create(self, process: str, request: Request, body: Json) -> None:
         owner = owner_of(body)
@@ -249,18 +257,22 @@ class Judge:
         self._check_order(process, owner["name"], self._born[owner["uid"]])
         path = f"{request.path}/{name}"
         uid = self._made.get((process, path, owner["uid"]))
-        table = request.path.rsplit("/", 1)[-1]
-        found = self._world.store.get(table, (body["metadata"].get("namespace") or "ns", name))
+        table, key = place_of(path)
+        found = self._world.store.get(table, key)
         taken = found is not None and (owner_of(found.value) != owner or is_misplaced(found.value, owner))  # by others
         if uid is not None and found is not None and found.uid == uid and not taken:
             self.flag("reads its own writes", f"{process} creates {name} again, which it has created and which lives")
-        if table != "pods":
-            return
-        known = self._knew(process, owner["uid"])
+        if table == "pods" or (table == "jobs.batch" and not body["spec"].get("suspend")):
+            self._check_active(process, owner["uid"], f"creates {name}")
+        if table == "pods":
+            self._check_restart_group(process, body, owner["uid"])
+
+    def _check_active(self, process: str, uid: str, what: str) -> None:
+        """A process starts a pod or a launcher only for a job that is active as far as it knows."""
+        known = self._knew(process, uid)
         if all(facts.stopped for facts in known):
             why = known[-1].stopped if known else "unknown"
-            self.flag("no pod for a stopped job", f"{process} creates {name} though the job is {why}")
-        self._check_restart_group(process, body, owner["uid"])
+            self.flag("no pod for a stopped job", f"{process} {what} though the job is {why}")
 
     def _check_restart_group(self, process: str, pod: Json, owner: str) -> None:
         """Pods that restart together must all be gone, except surplus ones, before any of them is recreated."""

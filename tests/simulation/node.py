@@ -45,12 +45,17 @@ class Nodes:
             return
         uid = change.new.uid
         if change.old is None or change.old.uid != uid:
-            self._later(self._rng.uniform(0.02, 1.0), self._start, change.key, uid)
+            if self._world.scheduler is None:
+                self.admit(change.new)
         elif owner_of(change.new.value) and not owner_of(change.old.value):
             self._later(self._rng.uniform(0.2, 6), self._progress, change.key, uid)
         elif terminating(change.new.value) and not terminating(change.old.value):
             grace = (0.05, 2.0) if self._rng.random() < 0.85 else (6.0, 9.0)
             self._later(self._rng.uniform(*grace), self._terminate, change.key, uid)
+
+    def admit(self, stored: Stored) -> None:
+        """The scheduler has found a node for the pod."""
+        self._later(self._rng.uniform(0.02, 1.0), self._start, stored.key, stored.uid)
 
     def _later(self, delay: float, act: Any, key: Key, uid: str, *args: Any) -> None:
         self.busy += 1

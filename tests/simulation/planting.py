@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from unittest import mock
 
 from tests.simulation.examine import first_problem
+from tests.simulation.families import seeds_of
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,16 @@ class Bug:
     text: str
     """What is wrong, in one sentence."""
     plant: Callable[[], AbstractContextManager[Any]]
+    family: str = ""
+    """Of the seeds that can show it."""
 
 
 BUGS: list[Bug] = []
 
 
-def bug(text: str) -> Callable[[Callable[[], AbstractContextManager[Any]]], None]:
+def bug(text: str, family: str = "") -> Callable[[Callable[[], AbstractContextManager[Any]]], None]:
     def enter(plant: Callable[[], AbstractContextManager[Any]]) -> None:
-        BUGS.append(Bug(plant.__name__.replace("_", " "), text, plant))
+        BUGS.append(Bug(plant.__name__.replace("_", " "), text, plant, family))
 
     return enter
 
@@ -37,9 +41,9 @@ def patch(owner: Any, name: str, change: Any) -> AbstractContextManager[Any]:
 
 
 def hunt(planted: Bug, seeds: int, first: int = 0) -> tuple[int, str] | None:
-    """The number of seeds until the bug is found, and the broken rule; None if it is not found."""
+    """The number of seeds of its family until the bug is found, and the broken rule; None if it is not found."""
     with planted.plant():
-        found = first_problem(range(first, first + seeds))
+        found = first_problem(islice(seeds_of(planted.family, first), seeds))
     if found is None:
         return None
     number, verdict = found

@@ -74,6 +74,7 @@ class Rest:
         quiet = FAR if any(each.has_due(FAR) for each in world.replicas) else QUIET
         if (
             world.observer.awaits_retry()
+            or (world.job_controller is not None and not world.job_controller.rests)
             or any(world.users.wishes.values())
             or world.nodes.busy
             or now < self.changed_at + quiet
@@ -104,5 +105,5 @@ class Rest:
         return max(usual, recovered - (due - EPOCH).total_seconds())
 
     def _expired(self) -> int:
-        kinds = (metrics().controller(framework.controller) for framework in self._world.frameworks)
+        kinds = (metrics().controller(kind.controller) for kind in self._world.kinds)
         return sum(int(kind.expectations_expired._value.get()) for kind in kinds)

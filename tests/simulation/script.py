@@ -16,8 +16,11 @@ from tests.simulation.facts import Slot
 from tests.simulation.fault_rates import FAIR, FaultRates
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.framework import Framework
+from trainop.kinds.mpi.exec import MPI_EXEC
+from trainop.kinds.mpi.transport import MPI_V2, SSH
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import Resource
 
 NAMESPACE = "ns"
 SUCCEED, FAIL, BACKOFF, DEADLINE, RUN, FOREIGN = "succeed", "fail", "backoff", "deadline", "run", "foreign"
@@ -42,10 +45,17 @@ class JobPlan:
     delicate: bool = False
     """Losing a pod would change the end."""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    transport: str = ""
+    """Of an MPIJob."""
 
     @property
     def framework(self) -> Framework:
-        return FRAMEWORKS[self.kind]
+        return framework_of(self.kind)
+
+    @property
+    def resource(self) -> Resource:
+        """In the version that its users speak."""
+        return MPI_V2 if self.transport == SSH else self.framework.resource
 
     @property
     def scope(self) -> str:
@@ -57,7 +67,7 @@ class JobPlan:
         if self.annotations:
             metadata["annotations"] = dict(self.annotations)  # type: ignore[assignment]
         return {
-            "apiVersion": self.framework.resource.api_version,
+            "apiVersion": self.resource.api_version,
             "kind": self.kind,
             "metadata": metadata,
             "spec": self.spec,
@@ -84,7 +94,7 @@ class Step:
                 return float(self.value[1])
             case "deny":
                 return float(self.value[0])
-            case "outage" | "no quorum" | "no admission" | "node":
+            case "no room" | "jobs away" | "jobs slow" | "outage" | "no quorum" | "no admission" | "node":
                 return float(self.value)
         return 0.0
 
@@ -116,6 +126,10 @@ class Script:
     """Pods that run go on when their job has finished."""
     unreported: Collection[Slot] = ()
     """Slots whose pods succeed without a known exit code, in scripts that are not orderly."""
+    family: str = ""
+    """`mpi` for MPIJobs."""
+    gang: str = ""
+    """The value of --gang-scheduler-name."""
     stubborn: float = 0.0
     """Share of pods that stay Terminating until it is calm, or somebody uses force."""
 
@@ -126,6 +140,11 @@ class Script:
     def jumps(self) -> bool:
         """Wall clocks are set."""
         return any(step.act == "jump" for step in self.chaos)
+
+
+def framework_of(kind: str) -> Framework:
+    """MPIJobs of both transports are read by that of transport exec: their replica types are the same."""
+    return MPI_EXEC if kind == MPI_EXEC.kind else FRAMEWORKS[kind]
 
 
 def replica_spec(framework: Framework, count: int, policy: str) -> Json:

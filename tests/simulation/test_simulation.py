@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation import gang_scheduler, mpi_users
 from tests.simulation.draw import draw_script
 from tests.simulation.examine import examine_seed
+from tests.simulation.families import GANG, MPI, family_of
+from tests.simulation.fate import OF_JOBS
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.operator import FRAMEWORKS
 
@@ -21,7 +24,7 @@ def test_seeds_show_no_problem(first: int):
 
 
 def test_seeds_draw_every_kind_of_fault_and_every_kind_of_job():
-    scripts = [draw_script(seed) for seed in range(SHARE)]
+    scripts = [draw_script(seed) for seed in range(SHARE) if not family_of(seed)]
     acts = {step.act for script in scripts for step in (*script.steps, *script.chaos, *script.encore)}
     assert acts == {
         *("create", "delete", "suspend", "resume", "scale", "annotate"),
@@ -50,6 +53,16 @@ def test_seeds_draw_every_kind_of_fault_and_every_kind_of_job():
         assert any((of, name) == (kind, INFRA_RESTART_LIMIT) for of, name, _ in annotated)
     assert {script.replicas for script in scripts} == {1, 2}
     assert {script.orderly for script in scripts} == {True, False}
+
+
+def test_seeds_draw_every_deed_to_mpi_jobs_of_both_transports_and_to_gangs():
+    scripts = [draw_script(seed) for seed in range(2 * SHARE) if family_of(seed) in {MPI, GANG}]
+    acts = {step.act for script in scripts for step in (*script.steps, *script.chaos)}
+    assert acts >= mpi_users.ACTS | gang_scheduler.ACTS | OF_JOBS | {"suspend", "resume", "scale"}
+    jobs = [job for script in scripts for job in script.jobs if job.kind == "MPIJob"]
+    assert {job.transport for job in jobs} == {"ssh", "exec"}
+    assert {job.spec.get("launcherCreationPolicy") for job in jobs} == {None, "WaitForWorkersReady"}
+    assert {script.gang for script in scripts} == {"", "volcano", "my-sched"}
 
 
 def test_a_problem_is_reported_with_its_trace_and_the_command_that_replays_it():

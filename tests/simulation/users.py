@@ -48,7 +48,7 @@ class Users:
 
     def act(self, plan: JobPlan, step: Step) -> bool:
         """Carry out one step; returns False if it has to be retried."""
-        resource = plan.framework.resource
+        resource = plan.resource
         try:
             match step.act:
                 case "create":

@@ -8,34 +8,37 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tests.simulation.afresh import look_afresh
 from tests.simulation.ends import end_state
-from tests.simulation.facts import due_at, owner_of
+from tests.simulation.facts import owner_of
 from tests.simulation.fairness import Fairness
 from tests.simulation.fate import Fate
 from tests.simulation.fault_rates import FAIR
+from tests.simulation.gang_scheduler import GangScheduler, kinds_of_groups
+from tests.simulation.job_controller import JobController
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.logs import logs_into
 from tests.simulation.loop import Pause, ProcessLoop, Wall
 from tests.simulation.loop import run as run_loop
+from tests.simulation.mpi_node import MpiNodes
 from tests.simulation.node import Nodes
+from tests.simulation.oracle.gang_observer import GangObserver
+from tests.simulation.oracle.mpi_observer import MpiObserver
 from tests.simulation.oracle.observer import Observer
 from tests.simulation.replica import Replica, metrics
 from tests.simulation.rest import Rest
-from tests.simulation.script import NAMESPACE, JobPlan, Script
+from tests.simulation.script import NAMESPACE, JobPlan, Script, framework_of
 from tests.simulation.shortcuts import kinds_served, undisturbed
 from tests.simulation.users import ACTS, Users
 from tests.simulation.wire import at_once
-from trainop.controllers.observe import observe_live
-from trainop.engine import plan as engine
-from trainop.engine.actions import Action, CreatePod
 from trainop.engine.framework import Framework
-from trainop.engine.kind import kind_of
+from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.seen import Options
 from trainop.local.api.serving.server import ApiServer
 from trainop.local.api.storage.versioned_store import Store, Stored
-from trainop.operator import FRAMEWORKS
+from trainop.operator import KINDS
 from trainop.runtime.client.transport import Request, Response, Stream
-from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import LEASES, NAMESPACES, PODS
 from trainop.settings import Settings
 
@@ -104,13 +107,19 @@ class World:
         self.busiest = (0, 0)
         self.server = ApiServer(clock=self.clock, rng=random.Random(f"{script.seed}/server"))
         self.store: Store = self.server._backend.store
-        self.frameworks = [FRAMEWORKS[kind] for kind in dict.fromkeys(job.kind for job in script.jobs)]
+        self.frameworks = [framework_of(kind) for kind in dict.fromkeys(job.kind for job in script.jobs)]
+        self.kinds = [kind for each in self.frameworks for kind in KINDS[each.kind](self.options)]
         self.users = Users(self)
         self.rest = Rest(self)
         self.judge = Judge(self)
         self.in_encore = False
-        self.observer = Observer(Fairness(self), lambda name: self.store.table(name).objects)
-        self.nodes = Nodes(self, random.Random(f"{script.seed}/nodes"))
+        of_mpi = script.family == "mpi"
+        observer = MpiObserver if of_mpi else Observer
+        self.observer: MpiObserver | Observer = observer(Fairness(self), lambda name: self.store.table(name).objects)
+        self.nodes = (MpiNodes if of_mpi else Nodes)(self, random.Random(f"{script.seed}/nodes"))
+        self.job_controller = JobController(self) if of_mpi else None
+        self.scheduler = GangScheduler(self) if script.gang else None
+        self.gang_observer = self._observe_gang() if self.scheduler else None
         self.fate = Fate(self)
         self.replicas = [Replica(self, f"op{number + 1}") for number in range(script.replicas)]
         self._serving: asyncio.Task[None]
@@ -139,11 +148,17 @@ class World:
         self._judge_minute()
         end = end_state(self)
         if afresh and not self.judge.violations:
-            self._look_afresh()
+            look_afresh(self)
         writes = sum(self.writes.values())
         lasted = self.loop.time()
         await self._take_down()
         return Outcome(self.judge.violations, end, self.trace, writes, lasted, self.busiest)
+
+    def _observe_gang(self) -> GangObserver:
+        assert self.scheduler is not None, "asked for by a script with a gang scheduler only"
+        fairness = Fairness(self, patient=True)
+        gang = self.scheduler.scheduler
+        return GangObserver(fairness, lambda name: self.store.table(name).objects, gang.name, str(gang.groups))
 
     def _stop_spinning(self) -> None:
         self.judge.flag("no hot loop", "something is done again and again, and hardly any time passes")
@@ -156,9 +171,15 @@ class World:
         for framework in self.frameworks:
             for kind in kinds_served(framework.kind):
                 self.server._backend.registry.add(kind)
-        for listener in (self.rest, self.judge, self.observer, self.nodes):
+        listeners = (self.rest, self.judge, self.observer, self.gang_observer, self.nodes, self.scheduler)
+        for listener in (each for each in listeners if each is not None):
             self.store.listen(listener)
+        if self.scheduler is not None:
+            for kind in kinds_of_groups(self.scheduler.groups):
+                self.server._backend.registry.add(kind)
         self._serving = self.loop.create_task(self.server.run())
+        if self.job_controller is not None:
+            self.job_controller.start()
 
     def _storm(self) -> None:
         self.fault_rates = self.script.fault_rates
@@ -173,6 +194,9 @@ class World:
         self.fault_rates = replace(FAIR, latency=self.script.fault_rates.latency)
         self.broken.clear()
         self.denied.clear()
+        for each in (self.job_controller, self.scheduler):
+            if each is not None:
+                each.recover()
         for replica in self.replicas:
             self.loop.thaw(replica.process)
             replica.clock.offset = 0.0
@@ -198,28 +222,12 @@ class World:
         """Run the checks for a cluster at rest."""
         if not self.judge.violations:
             self.observer.look()
-
-    def _look_afresh(self) -> None:
-        """A plan made from the final state alone must contain no actions. If wall clocks were set, time-dependent
-        actions are allowed."""
-        for job in self.jobs():
-            if self.script.jumps and due_at(job):
-                continue
-            framework = self.framework_of(job["kind"])
-            seen = at_once(
-                observe_live(self.users.client, kind_of(framework), Unstructured(job), self.clock.now(), self._options)
-            )
-            left = engine.plan(framework, seen)
-            actions = [action for action in left.actions if not self._is_taken(action)]
-            if left.annotations or actions or left.status:
-                todo = f"{left.annotations or ''} {actions or ''} {left.status or ''}"
-                self.judge.flag("nothing left undone", f"for {job['metadata']['name']} is still to do: {todo}")
-
-    def _is_taken(self, action: Action) -> bool:
-        """A pod is to be made, and another one has its name."""
-        return isinstance(action, CreatePod) and self.store.get(str(PODS), (NAMESPACE, action.name)) is not None
+            if self.gang_observer is not None:
+                self.gang_observer.look()
 
     async def _take_down(self) -> None:
+        if self.job_controller is not None:
+            self.job_controller.end()
         for replica in self.replicas:
             replica.end()
         await Pause(self.loop, 3.0)
@@ -228,8 +236,8 @@ class World:
         await self.server.close()
 
     @property
-    def _options(self) -> Options:
-        return Options(force_delete_after=self.script.force_delete_after)
+    def options(self) -> Options:
+        return Options(force_delete_after=self.script.force_delete_after, gang=choose_scheduler(self.script.gang))
 
     def settings(self, life: str) -> Settings:
         lease, renew, retry = self.script.lease
@@ -243,7 +251,7 @@ class World:
             leader_retry_period=retry,
             schemes=tuple(framework.kind for framework in self.frameworks),
             hostname=life,
-            options=self._options,
+            options=self.options,
         )
 
     @property
@@ -279,7 +287,7 @@ class World:
         return self.store.version
 
     def _totals(self) -> tuple[int, int]:
-        kinds = (metrics().controller(framework.controller) for framework in self.frameworks)
+        kinds = (metrics().controller(kind.controller) for kind in self.kinds)
         reconciles = sum(int(result._value.get()) for kind in kinds for result in kind.results.values())
         return reconciles, sum(self.writes.values())
 
@@ -315,7 +323,7 @@ class World:
         return self.script.replicas > 1
 
     def framework_of(self, kind: str) -> Framework:
-        return FRAMEWORKS[kind]
+        return framework_of(kind)
 
     def job_named(self, plan: JobPlan) -> Json | None:
         stored = self.store.get(str(plan.framework.resource), (NAMESPACE, plan.name))
@@ -325,10 +333,12 @@ class World:
         return [job for plan in self.script.jobs if (job := self.job_named(plan)) is not None]
 
     def job_of(self, pod: Json) -> Json | None:
-        """The job that controls the pod, if it is there."""
+        """The job that controls the pod, also by a batch Job, if it is there."""
         owner = owner_of(pod)
         found = self.store.find_by_uid(owner["uid"]) if owner else None
         stored = self.store.get(*found) if found else None
+        if found is not None and stored is not None and found[0] == "jobs.batch":
+            return self.job_of(stored.value)
         return stored.value if stored else None
 
     def lease_holder(self) -> str:
@@ -349,7 +359,10 @@ def play(script: Script, *, kill: Kill | None = None, everything: bool = False, 
         worlds.append(world)
         return await world.play(afresh)
 
-    with undisturbed(), logs_into(lambda: worlds[-1] if worlds else None, everything=everything):
+    with (
+        undisturbed(tracks=script.family == "mpi"),
+        logs_into(lambda: worlds[-1] if worlds else None, everything=everything),
+    ):
         outcome = run_loop(main)
         worlds.clear()
         return outcome

@@ -46,6 +46,8 @@ class Setting(Protocol):
     """The time of day at second 0."""
     exact: bool
     """The clocks of the operator are right."""
+    gang: bool
+    """There is a gang scheduler."""
 
     def now(self) -> float:
         """Virtual seconds."""
@@ -138,7 +140,8 @@ class Observer:
         if new.foreign:
             self._accuse(new, "foreign job", ["has got a status, and another controller manages it"])
         self._accuse(new, "conditions", condition_faults(old, new))
-        times = time_faults(record, old, new, exact=self._setting.exact, zero=self._setting.zero)
+        setting = self._setting
+        times = time_faults(record, old, new, exact=setting.exact, zero=setting.zero, gang=setting.gang)
         self._accuse(new, "startTime", times)
         self._accuse(new, "replicaStatuses", count_faults(new))
         self._accuse(new, "suspension", suspension_faults(old, new))

@@ -81,12 +81,13 @@ def _same(old: Json | None, new: Json) -> bool:
     return old is not None and (old["status"], old["reason"]) == (new["status"], new["reason"])
 
 
-def time_faults(record: Record, old: Job, new: Job, *, exact: bool, zero: datetime) -> Iterator[str]:
-    """startTime is set when the job starts or is resumed, and only then. With `exact`, the clocks of the operator are
+def time_faults(record: Record, old: Job, new: Job, *, exact: bool, zero: datetime, gang: bool) -> Iterator[str]:
+    """startTime is set when the job starts or is resumed, and only then; with `gang`, a gang scheduler, when its pods
+    may be created, so that a resumed job has none until then (docs/gang.md). With `exact`, the operator's clocks are
     right: then it is not before the user's wish, given in seconds since `zero`."""
     before, after = old.status.get("startTime"), new.status.get("startTime")
     resumed = old.is_true("Suspended") and not new.is_true("Suspended")
-    if before == after and not resumed:
+    if (before == after and not resumed) or (after is None and resumed and gang):
         return
     if after is None:
         yield f"startTime {before} is gone"

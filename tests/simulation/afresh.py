@@ -1,0 +1,61 @@
+"""At rest, a plan made only from the objects that the API server lists must contain no actions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.simulation.facts import due_at
+from tests.simulation.script import NAMESPACE
+from tests.simulation.wire import at_once
+from trainop.controllers.observe import observe_live
+from trainop.engine.actions import Action, CreateOnce, CreatePod
+from trainop.engine.kind import Kind
+from trainop.engine.seen import PodGroup, SeenGang, Snapshot
+from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime.objects.resource import PODS
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+def look_afresh(world: World) -> None:
+    """If wall clocks were set, time-dependent actions are allowed."""
+    for job in world.jobs():
+        if world.script.jumps and due_at(job):
+            continue
+        for kind in world.kinds:
+            if kind.resource.kind == job["kind"]:
+                _examine(world, kind, job)
+
+
+def _examine(world: World, kind: Kind, job: Json) -> None:
+    left = kind.plan(_observe(world, kind, job))
+    actions = [action for action in takewhile(_may_go_on, left.actions) if not _is_taken(world, action)]
+    if left.annotations or actions or left.status:
+        todo = f"{left.annotations or ''} {actions or ''} {left.status or ''}"
+        world.judge.flag("nothing left undone", f"for {job['metadata']['name']} is still to do: {todo}")
+
+
+def _observe(world: World, kind: Kind, job: Json) -> Snapshot:
+    seen: Snapshot = at_once(
+        observe_live(world.users.client, kind, Unstructured(job), world.clock.now(), world.options)
+    )
+    if world.options.gang is None:
+        return seen
+    stored = world.store.get(str(world.options.gang.groups), (NAMESPACE, job["metadata"]["name"]))
+    group = msgspec.convert(stored.value, PodGroup) if stored is not None else None
+    return replace(seen, gang=SeenGang(group=group, priorities={}))
+
+
+def _may_go_on(action: Action) -> bool:
+    """Nothing is done after an object that must not be written now."""
+    return not (isinstance(action, CreateOnce) and action.in_use)
+
+
+def _is_taken(world: World, action: Action) -> bool:
+    """A pod is to be made, and another one has its name."""
+    return isinstance(action, CreatePod) and world.store.get(str(PODS), (NAMESPACE, action.name)) is not None

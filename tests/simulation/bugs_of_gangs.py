@@ -1,0 +1,103 @@
+"""Planted bugs of PodGroups and of the pods that wait for them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.families import GANG
+from tests.simulation.planting import bug, patch
+from trainop.engine import gang
+from trainop.engine import plan as engine
+from trainop.engine.gang_scheduler import GangScheduler
+from trainop.engine.steps import cleanup
+from trainop.engine.steps import gang as gang_step
+from trainop.kinds.mpi import ssh, ssh_gang, ssh_world
+
+of_gangs = functools.partial(bug, family=GANG)
+
+
+@of_gangs("Pods are created whatever the phase of their PodGroup.")
+def pods_before_there_is_room():
+    decide = gang.examine
+
+    def at_once(*args: Any) -> gang.Verdict:
+        return decide(*args)._replace(open=True)
+
+    return patch(gang_step, "examine", at_once)
+
+
+@of_gangs("The PodGroup stays when its job is suspended or has finished.")
+def group_outlives_its_pods():
+    @contextmanager
+    def plant() -> Iterator[None]:
+        with ExitStack() as stack:
+            for module in (engine, cleanup, ssh):
+                if hasattr(module, "disband_gang"):
+                    stack.enter_context(patch(module, "disband_gang", lambda _: None))
+            yield
+
+    return plant()
+
+
+@of_gangs("minAvailable is ignored: all pods have to start together.")
+def min_available_ignored():
+    return patch(gang.Gang, "min_member", property(lambda self: self.total))
+
+
+@of_gangs("A PodGroup is not changed when its job is scaled.")
+def group_of_the_first_size():
+    return patch(gang, "changed_fields", lambda *_: {})
+
+
+@of_gangs("Pods do not name their PodGroup.")
+def pods_without_their_group():
+    @contextmanager
+    def plant() -> Iterator[None]:
+        with (
+            patch(GangScheduler, "pod_annotations", lambda *_: {}),
+            patch(GangScheduler, "pod_labels", lambda *_: {}),
+        ):
+            yield
+
+    return plant()
+
+
+@of_gangs("A PodGroup that was deleted is not created again.")
+def lost_group_forgotten():
+    create = gang._create
+
+    def unless_begun(described: gang.Gang, seen: Any) -> gang.Verdict:
+        made = create(described, seen)
+        return made if not _WAS_THERE.get(described.owner["uid"]) else made._replace(action=None)
+
+    go_on = gang._continue
+
+    def note(described: gang.Gang, seen: Any, group: Any) -> gang.Verdict:
+        _WAS_THERE[described.owner["uid"]] = True
+        return go_on(described, seen, group)
+
+    @contextmanager
+    def plant() -> Iterator[None]:
+        _WAS_THERE.clear()
+        with patch(gang, "_create", unless_begun), patch(gang, "_continue", note):
+            yield
+
+    return plant()
+
+
+_WAS_THERE: dict[str, bool] = {}
+"""By job UID, for the bug above."""
+
+
+@of_gangs("A launcher that waits for its workers is a member of the group for which they wait.")
+def waiting_launcher_in_the_group():
+    view = ssh_gang.gang_view
+
+    def with_launcher(job: Any, spec: Any) -> Any:
+        return view(replace(job, creation="AtStartup"), spec)
+
+    return patch(ssh_world, "gang_view", with_launcher)
