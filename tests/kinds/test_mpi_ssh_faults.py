@@ -314,6 +314,7 @@ def test_keys_of_other_types_are_kept():
         )
         public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
         assert are_usable(_secret(private, public))
+        assert are_usable(_secret(private, b'# ours\nfrom="10.0.0.0/8",no-pty ' + public + b" me@host\n"))
 
 
 def test_keys_that_ssh_cannot_use():
@@ -325,6 +326,8 @@ def test_keys_that_ssh_cannot_use():
     assert not are_usable(_secret(b"", public))
     assert not are_usable(_secret(private, b""))
     assert not are_usable(_secret(private, b"\n"))
+    assert not are_usable(_secret(private + b"x" * 9000, public))
+    assert not are_usable(_secret(private, b"ssh-" * 200_000))  # soon: it may be as large as a Secret
     wrong: list[Any] = [None, {}, [], "x", {"ssh-privatekey": encoded["ssh-privatekey"]}]
     for data in (*wrong, encoded | {"ssh-publickey": 1}):
         assert not are_usable({"data": data})

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 
 from trainop.kinds.mpi.ssh_objects import PRIVATE_KEY, PUBLIC_KEY
 from trainop.runtime.objects.metadata import Json
+
+_PUBLIC = re.compile(rb"\b(?:ssh|ecdsa|sk)-\S{1,64} {1,8}[A-Za-z0-9+/=]{1,8192}")
+"""The first key of a file authorized_keys, whose lines may begin with options. Bounded, since others may write it."""
+
+_MAX_SIZE = 8192
+"""Bytes of a private key; an RSA key of 8,192 bits is smaller. Larger ones would take long to check."""
 
 
 def make_keys() -> Json:
@@ -31,11 +37,14 @@ def are_usable(secret: Json) -> bool:
     data = secret.get("data")
     try:
         private, public = (base64.b64decode((data or {})[name]) for name in (PRIVATE_KEY, PUBLIC_KEY))
-        serialization.load_ssh_public_key(public.splitlines()[0])
+        if len(private) > _MAX_SIZE:
+            return False
+        found = _PUBLIC.search(public)
+        serialization.load_ssh_public_key(found[0] if found else b"")
         if b"OPENSSH" in private.split(b"\n", 1)[0]:
             serialization.load_ssh_private_key(private, None)
         else:
-            serialization.load_pem_private_key(private, None)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, binascii.Error, UnsupportedAlgorithm):
+            serialization.load_pem_private_key(private, None, unsafe_skip_rsa_key_validation=True)  # it is not used
+    except (KeyError, TypeError, ValueError, UnsupportedAlgorithm):
         return False
     return True

@@ -70,7 +70,7 @@ def ensure_key(world: World, *, needed: bool) -> None:
     if not needed and not _seems_stuck(world):
         return
     running = any(pod.status.phase == "Running" for pod in all_workers(world))
-    is_new = not (world.seen.job.raw.get("status") or {}).get("conditions")
+    is_new = not world.seen.job.raw.get("status")
     world.builder.actions.append(
         CreateOnce(
             SECRETS,
