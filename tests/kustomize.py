@@ -39,13 +39,15 @@ def combine(
 
 def combinations() -> list[tuple[str, list[str]]]:
     """Every overlay alone and with all components, and the first one with each component. Two components are
-    independent unless both patch one object, and only high-availability patches the Deployment."""
+    independent unless both patch one object, and high-availability and di-server only add to the Deployment."""
     found = [(overlay, chosen) for overlay in OVERLAYS for chosen in ([], fitting(overlay))]
     return [*found, *(("standalone", [name]) for name in COMPONENTS)]
 
 
 def fitting(overlay: str) -> list[str]:
     """The components that can be added to an overlay: not those that it includes, or whose objects it removes."""
+    if overlay == "di-system":
+        return ["di-network-policy", "di-server-nodeport"]
     unfit = {
         "high-availability": ["high-availability"],
         "namespaced": ["required-webhooks"],

@@ -280,8 +280,7 @@ def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDepende
             raise StartError("the namespace of the Service is not known: not running in a pod, or set MY_POD_NAMESPACE")
         log.info("admission webhooks are not served; jobs are validated when they are reconciled")
         return
-    served = _enabled_kinds(settings) if settings.webhooks_only else kinds_with_webhooks(settings.options)
-    webhooks = webhooks_of(served)
+    webhooks = webhooks_of(_served_kinds(settings))
     options = rotation_options(
         settings.pod_namespace,
         settings.webhook_service_name,
@@ -306,6 +305,14 @@ def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDepende
     )
     manager.add(rotation, "certificates")
     manager.ready.add("webhooks", readiness(rotation, certificate, server))
+
+
+def _served_kinds(settings: Settings) -> list[Kind]:
+    """The kinds whose webhooks this process serves."""
+    if settings.webhooks_only:
+        return _enabled_kinds(settings)
+    own = _dijob_kinds(settings.options) if settings.di_webhooks else ()
+    return [*kinds_with_webhooks(settings.options), *own]
 
 
 def _metrics_certificate(manager: Manager, settings: Settings, metrics: JobMetrics) -> ServingCertificate:

@@ -79,6 +79,8 @@ class Settings:
     """0 disables admission webhooks, as does an empty `pod_namespace`."""
     webhook_cert_dir: str = ""
     """Folder with `tls.crt` and `tls.key`; without a certificate there at start, one is maintained in a Secret."""
+    di_webhooks: bool = False
+    """Serve the webhooks of DIJobs, too, which have webhook configurations of their own."""
     webhooks_only: bool = False
     """Serve the webhooks of the enabled kinds, and run no controllers."""
     webhook_service_name: str = "training-operator"
@@ -246,6 +248,11 @@ OUR_FLAGS = (
         "The address of di-server that the coordinators of DIJobs get, with or without http://.",
     ),
     boolean_flag(
+        "di-webhooks",
+        default=False,
+        text="Serve the webhooks of DIJobs, too, and write the CA into their configurations, as di-webhook does.",
+    ),
+    boolean_flag(
         "di-graceful-deletion",
         default=False,
         text="Give the pods of finished DIJobs their grace period. By default it is 0, as with DI-orchestrator.",
@@ -302,6 +309,7 @@ def settings_of(values: Mapping[str, Any], environ: Mapping[str, str]) -> Settin
         kube_api_qps=values["kube-api-qps"],
         kube_api_burst=values["kube-api-burst"],
         webhook_server_port=values["webhook-server-port"],
+        di_webhooks=values["di-webhooks"],
         webhook_service_name=values["webhook-service-name"],
         webhook_secret_name=values["webhook-secret-name"],
         kubeconfig=values["kubeconfig"],

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from trainop import __version__
 from trainop.manifests.chart import chart_files
 from trainop.manifests.components import component_files
+from trainop.manifests.di import di_files
 from trainop.manifests.mpi_operator import mpi_operator_files
 from trainop.manifests.names import IMAGE, NAMESPACE
 from trainop.manifests.overlays import high_availability, kustomization, namespaced_kustomization
@@ -61,7 +62,7 @@ def files() -> dict[str, str]:
     }
     tree |= {f"crds/{name}": [definition] for name, definition in definitions.items()}
     tree |= {f"base/{name}": objects for name, objects in base.items()}
-    tree |= component_files() | mpi_operator_files()
+    tree |= component_files() | mpi_operator_files() | di_files()
     return {path: HEADER + to_yaml(*objects) for path, objects in tree.items()} | chart_files()
 
 
