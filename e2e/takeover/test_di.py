@@ -105,7 +105,7 @@ def begin(world: DiWorld, server: Server) -> None:
     ask(server, "POST", "running", 0, 1, gpus=2)
     ask(server, "POST", "pending", 1, 0)
     ask(server, "POST", "kept", 2, 0)
-    world.wait_services("running", "pending", "kept")
+    world.wait_all_services("running", "pending", "kept")
     world.set_pods("Running", *world.pods_of("running"), *world.pods_of("kept"))
     for name in ("running", "kept"):
         world.wait_phase(name, "Running")
@@ -168,13 +168,13 @@ def test_jobs_of_di_orchestrator_are_continued(
 
     # the jobs go on: replicas of either server are counted, have services and are deleted alike
     made = ask(server, "POST", "running", 1, 0)
-    world.wait_services("running")
+    world.wait_all_services("running")
     world.set_pods("Running", *made)
     world.wait(lambda: world.dijob("running")["status"]["replicaStatus"]["Collector"] == {"active": 3}, "the count")
     gone = ask(server, "DELETE", "running", 3, 2)
     assert len(gone) == 5
     world.wait(lambda: list(world.pods_of("running")) == ["running-coordinator"], "pods of the coordinator alone")
-    world.wait_services("running")
+    world.wait_all_services("running")
     world.set_pods("Running", "pending-coordinator")
     world.wait_phase("pending", "Running")
     world.set_pods("Succeeded", "running-coordinator")

@@ -46,7 +46,7 @@ class DiWorld(World):
         for name in names:
             self.ask("PATCH", f"{CORE}/pods/{name}/status", {"status": {"phase": phase}}, MERGE)
 
-    def wait_services(self, *jobs: str) -> None:
+    def wait_all_services(self, *jobs: str) -> None:
         """Waits until each pod of the jobs has its Service."""
         for job in jobs:
             self.wait(

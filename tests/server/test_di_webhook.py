@@ -6,6 +6,7 @@ import base64
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -107,7 +108,7 @@ def test_what_can_never_work_is_refused(hooks: DiWebhooks):
 
 
 def test_long_names_are_a_warning(hooks: DiWebhooks):
-    template = {"template": {"spec": {"containers": [{"name": "di-container", "image": "none"}]}}}
+    template: Any = {"template": {"spec": {"containers": [{"name": "di-container", "image": "none"}]}}}
     for length, sections, count in (
         (51, (), 0),
         (47, ("collector",), 0),
