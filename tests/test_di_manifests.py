@@ -129,9 +129,11 @@ def test_each_program_may_do_what_it_does_and_no_more(installed: list[Any]):
         *(("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")),
     }
     assert rights["di-server"] == {
-        *((group, resource, verb) for resource in ("dijobs", "aggregatorconfigs") for verb in ("get", "list", "watch")),
+        (group, "aggregatorconfigs", "get"),
+        *((group, "dijobs", verb) for verb in ("get", "list", "watch")),
         *(("", "pods", verb) for verb in EVERYDAY if verb != "patch"),
         *(("", "nodes", verb) for verb in ("list", "watch")),
+        *(("coordination.k8s.io", "leases", verb) for verb in ("get", "list", "create", "update", "delete")),
         ("authentication.k8s.io", "tokenreviews", "create"),
         ("authorization.k8s.io", "subjectaccessreviews", "create"),
     }
@@ -183,7 +185,7 @@ def test_di_server_beside_training_operator(kubectl: str, tmp_path: Path):
 
 
 def test_flags_in_manifests_exist():
-    for name in ("di-operator", "di-webhook"):
+    for name in ("di-operator", "di-server", "di-webhook"):
         done = subprocess.run(
             [ROOT / ".venv" / "bin" / "trainop", name, "--help"], capture_output=True, text=True, check=True
         )

@@ -162,9 +162,7 @@ def test_with_exactly_the_rights_of_the_overlay(
         apply(
             control_plane.api, document, home if document["kind"] in {"ServiceAccount", "Role", "RoleBinding"} else None
         )
-    pod = PodStandIn(
-        control_plane, tmp_path / "serviceaccount", make_operator, account="di-webhook", program=PROGRAM
-    )
+    pod = PodStandIn(control_plane, tmp_path / "serviceaccount", make_operator, account="di-webhook", program=PROGRAM)
     installed = DiWebhooks(quiet_world)
     process = pod.start(home)
     installed.install(process.webhook_port, "Fail")

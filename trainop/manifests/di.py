@@ -29,6 +29,7 @@ BESIDE = "dijob"
 _FOLDER = "overlays/di-system"
 _OWN_NAMESPACE = "$(MY_POD_NAMESPACE)"
 """Replaced by the kubelet in commands and arguments."""
+_ADDRESS = f"{SERVER}.{_OWN_NAMESPACE}:{SERVER_PORT}"
 
 
 def di_files() -> dict[str, Sequence[Json]]:
@@ -67,16 +68,10 @@ def di_components() -> dict[str, list[Json]]:
 
 
 def _patches_beside() -> list[Json]:
-    """training-operator serves the webhooks of DIJobs. Coordinators find di-server, and di-server the AggregatorConfig,
-    in the namespace of the installation."""
-    place = "/spec/template/spec/containers/0"
-    flags = [f"--di-server-address={SERVER}.{_OWN_NAMESPACE}:{SERVER_PORT}", "--di-webhooks"]
-    theirs = [{"op": "add", "path": f"{place}/command/1", "value": flag} for flag in flags]
-    own = [{"op": "add", "path": f"{place}/args/-", "value": f"--agconfig-namespace={_OWN_NAMESPACE}"}]
-    return [
-        json_patch({"kind": "Deployment", "name": NAME}, theirs),
-        json_patch({"kind": "Deployment", "name": SERVER}, own),
-    ]
+    """training-operator serves the webhooks of DIJobs, and tells coordinators where di-server is."""
+    flags = [f"--di-server-address={_ADDRESS}", "--di-webhooks"]
+    operations = [{"op": "add", "path": "/spec/template/spec/containers/0/command/1", "value": flag} for flag in flags]
+    return [json_patch({"kind": "Deployment", "name": NAME}, operations)]
 
 
 def namespace_object() -> Json:
@@ -114,6 +109,7 @@ def operator_roles() -> list[Json]:
 def server_roles() -> list[Json]:
     return [
         *_granted("ClusterRole", "di-server-cluster-role", SERVER, server_rules()),
+        *_granted("Role", "di-server-role", SERVER, [_rule(_LEASES, "leases", "get list create update delete")]),
         *_granted("ClusterRole", "di-proxy-role", SERVER, caller_check_rules()),
     ]
 
@@ -152,7 +148,8 @@ def operator_rules() -> list[Json]:
 def server_rules() -> list[Json]:
     """di-server creates the pods that coordinators ask for, and never writes a DIJob."""
     return [
-        _rule(DIJOBS.group, f"{AGGREGATOR_CONFIGS.plural} {DIJOBS.plural}", "get list watch"),
+        _rule(DIJOBS.group, AGGREGATOR_CONFIGS.plural, "get"),
+        _rule(DIJOBS.group, DIJOBS.plural, "get list watch"),
         _rule("", "pods", "get list watch create delete"),
         _rule("", "nodes", "list watch"),
     ]
@@ -189,12 +186,22 @@ def _granted(kind: str, name: str, account: str, rules: Sequence[Json]) -> list[
 
 
 def operator_deployment(image: str = IMAGE) -> Json:
-    flags = [f"--health-probe-bind-address=:{PROBE_PORT}", f"--metrics-bind-address=:{METRICS_PORT}", "--leader-elect"]
+    flags = [
+        f"--health-probe-bind-address=:{PROBE_PORT}",
+        f"--metrics-bind-address=:{METRICS_PORT}",
+        "--leader-elect",
+        f"--server-address={_ADDRESS}",
+    ]
     return _deployment(OPERATOR, "manager", flags, {"metrics": METRICS_PORT}, image=image)
 
 
 def server_deployment(image: str = IMAGE) -> Json:
-    flags = [f"--server-bind-address=:{SERVER_PORT}"]
+    flags = [
+        f"--server-bind-address=:{SERVER_PORT}",
+        f"--server-address={_ADDRESS}",
+        f"--lease-lock-namespace={_OWN_NAMESPACE}",
+        f"--agconfig-namespace={_OWN_NAMESPACE}",
+    ]
     return _deployment(SERVER, "server", flags, {"http": SERVER_PORT}, image=image, probe_port=SERVER_PORT)
 
 
