@@ -29,7 +29,18 @@ PATIENCE = 120
 """Timeout in seconds for one job."""
 PROGRAMS = {"mpirun.openmpi": "openmpi-bin", "mpirun.mpich": "mpich", "ssh": "openssh-client", "sshd": "openssh-server"}
 """The Debian package of each program."""
-EXAMPLES = {"run-ssh": "examples/mpi/ssh.yaml", "run-exec": "examples/mpi/exec.yaml"}
+PYTHON = "/usr/bin/python3"
+"""The interpreter of Debian's package python3-mpi4py."""
+PI = "pi is 3.14159265"
+EXAMPLES = {
+    "run-ssh": ("examples/mpi/ssh.yaml", PI),
+    "run-exec": ("examples/mpi/exec.yaml", PI),
+    "run-mpich": ("examples/mpi/mpich.yaml", PI),
+    "run-mpi4py": ("examples/mpi/mpi4py.yaml", "the sum is 190, computed by 2 hosts"),
+}
+"""The file of each example and what its output contains."""
+PRIVILEGED = {"run-ssh", "run-mpich", "run-mpi4py"}
+"""Their sshd listens on port 22."""
 CASES = [
     *(f"{transport}-{implementation}" for transport in TRANSPORTS for implementation in ("openmpi", "mpich")),
     *EXAMPLES,
@@ -41,7 +52,9 @@ FINISHED = {"Succeeded", "Failed"}
 def missing() -> str:
     """One line on what this machine lacks; empty if it has everything."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
-    lacking = sorted(package for program, package in PROGRAMS.items() if shutil.which(program, path=path) is None)
+    lacking = [package for program, package in PROGRAMS.items() if shutil.which(program, path=path) is None]
+    if subprocess.run([PYTHON, "-c", "import mpi4py.MPI"], capture_output=True, check=False).returncode != 0:
+        lacking.append("python3-mpi4py")
     if lacking:
         return (
             f"this needs {', '.join(lacking)}: on Debian, apt-get install --no-install-recommends {' '.join(lacking)}"
@@ -69,9 +82,12 @@ async def until(cluster: LocalCluster, name: str, phases: set[str]) -> Json:
 def run_example(case: str) -> bool:
     """Whether `trainop run` has run an MPIJob; prints its output if not."""
     begun = time.monotonic()
-    command = [sys.executable, "-m", "trainop", "run", "--network", "namespaces", EXAMPLES[case]]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    good = done.returncode == 0 and "pi is 3.14159265" in done.stdout
+    path, expected = EXAMPLES[case]
+    command = [sys.executable, "-m", "trainop", "run", "--network", "namespaces", path]
+    # after the timeout, SIGTERM ends the job in the orderly way, so that its output is complete
+    command = ["timeout", str(PATIENCE), *command]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    good = done.returncode == 0 and expected in done.stdout
     print(f"{case}: {'ok' if good else 'FAILED'} after {time.monotonic() - begun:.1f} s", flush=True)
     if not good:
         print(done.stdout, done.stderr, sep="\n")
@@ -93,7 +109,7 @@ async def run(case: str) -> bool:
         pod = await until(cluster, LAUNCHER, FINISHED)
         out = log_of(cluster, LAUNCHER)
         wanted = [f"rank {rank} of {WORKERS} on {name}" for rank, name in enumerate(NAMES)]
-        good = pod["status"]["phase"] == "Succeeded" and all(line in out for line in [*wanted, "pi is 3.14159265"])
+        good = pod["status"]["phase"] == "Succeeded" and all(line in out for line in [*wanted, PI])
         print(f"{case}: {'ok' if good else 'FAILED'} after {time.monotonic() - begun:.1f} s", flush=True)
         if not good:
             for name in (LAUNCHER, *NAMES):
@@ -115,8 +131,8 @@ def main() -> int:
     if lacks := missing():
         print(lacks, file=sys.stderr)
         return 3
-    if os.geteuid() != 0:  # their sshd listens on port 22
-        cases = [case for case in cases if case != "run-ssh"]
+    if os.geteuid() != 0:
+        cases = [case for case in cases if case not in PRIVILEGED]
     try:
         results = [run_example(case) if case in EXAMPLES else asyncio.run(run(case)) for case in cases]
     except SandboxError as error:

@@ -21,8 +21,6 @@ MPIRUN = {
     "openmpi": ["mpirun.openmpi", "-np", str(WORKERS)],
     "mpich": ["mpirun.mpich", "-np", str(WORKERS)],
 }
-UCX = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
-"""Of MPICH's transport library, which otherwise takes all pods for one host and tries its loopback interface."""
 SSH_PORT = 22 if os.geteuid() == 0 else 2222
 """An ordinary user cannot listen on port 22."""
 KEYS = "/root/.ssh" if os.geteuid() == 0 else "/home/mpiuser/.ssh"
@@ -101,7 +99,6 @@ def over_ssh(implementation: str) -> list[Json]:
         "mpich": {
             "HYDRA_HOST_FILE": "/etc/mpi/hostfile",
             "HYDRA_LAUNCH_EXTRA_ARGS": "-o ConnectionAttempts=10",
-            **UCX,
         },
     }[implementation]
     launcher = {
@@ -151,7 +148,7 @@ def by_exec(implementation: str) -> list[Json]:
             "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
             "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
         },
-        "mpich": {"HYDRA_LAUNCHER": "rsh", "HYDRA_LAUNCHER_EXEC": "/etc/mpi/kubexec.sh", **UCX},
+        "mpich": {"HYDRA_LAUNCHER": "rsh", "HYDRA_LAUNCHER_EXEC": "/etc/mpi/kubexec.sh"},
     }[implementation]
     program = _program(implementation)
     if implementation == "mpich":  # the form of the hostfile is Open MPI's

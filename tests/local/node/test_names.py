@@ -158,7 +158,24 @@ def test_files_of_the_resolver() -> None:
     assert lines[0] == "127.0.0.1\tlocalhost"
     assert lines[-2:] == ["10.244.0.2\tw-0.all.team.svc.cluster.local w-0", "10.1.1.1\tfiles files.example"]
     assert hosts_file({"metadata": {}, "spec": {}}, "10.244.0.2", "w-0").endswith("\n10.244.0.2\tw-0\n")
-    assert "search team.svc.cluster.local svc.cluster.local cluster.local\n" in resolver_file("team", "10.244.0.1")
+    assert resolver_file(pod, "10.244.0.1").splitlines() == [
+        "nameserver 10.244.0.1",
+        "search team.svc.cluster.local svc.cluster.local cluster.local",
+        "options ndots:5 timeout:2 attempts:3",
+    ]
+
+
+def test_a_pod_adds_search_domains_and_options() -> None:
+    """As the workers of MPIJobs do, whose processes look for the launcher by its host name alone."""
+    own = {
+        "searches": ["j.team.svc.cluster.local", "cluster.local"],
+        "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}],
+    }
+    pod = {"metadata": {"namespace": "team"}, "spec": {"dnsConfig": own}}
+    assert resolver_file(pod, "10.244.0.1").splitlines()[1:] == [
+        "search team.svc.cluster.local svc.cluster.local cluster.local j.team.svc.cluster.local",
+        "options ndots:2 timeout:2 attempts:3 edns0",
+    ]
 
 
 def test_addresses_are_not_used_again_before_all_others_were() -> None:

@@ -109,7 +109,15 @@ def hosts_file(pod: Json, address: str, hostname: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def resolver_file(namespace: str, server: str) -> str:
-    """`/etc/resolv.conf` of a pod with `dnsPolicy: ClusterFirst`."""
-    search = f"{namespace}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}"
-    return f"nameserver {server}\nsearch {search}\noptions ndots:5 timeout:2 attempts:3\n"
+def resolver_file(pod: Json, server: str) -> str:
+    """`/etc/resolv.conf` of a pod with `dnsPolicy: ClusterFirst`, and the searches and options of its `dnsConfig`.
+
+    Source: kubelet `pkg/kubelet/network/dns/dns.go`. Other name servers have no effect: they are not reachable.
+    """
+    spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
+    own = spec.get("dnsConfig") or {}
+    searches = [f"{namespace}.svc.{DOMAIN}", f"svc.{DOMAIN}", DOMAIN, *(own.get("searches") or ())]
+    options = {"ndots": "5", "timeout": "2", "attempts": "3"}
+    options |= {option["name"]: option.get("value") or "" for option in own.get("options") or ()}
+    words = [f"{name}:{value}" if value else name for name, value in options.items()]
+    return f"nameserver {server}\nsearch {' '.join(dict.fromkeys(searches))}\noptions {' '.join(words)}\n"

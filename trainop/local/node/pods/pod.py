@@ -189,7 +189,7 @@ class Pod:
         hostname = str(spec.get("hostname") or meta["name"])[:63].rstrip("-.")
         self._root.mkdir(parents=True, exist_ok=True)
         (self._root / "hosts").write_text(hosts_file(self.obj, self.placement.pod_ip, hostname))
-        (self._root / "resolv.conf").write_text(resolver_file(self._namespace, HUB_ADDRESS))
+        (self._root / "resolv.conf").write_text(resolver_file(self.obj, HUB_ADDRESS))
         await self._context.runtime.run_pod_sandbox(meta["uid"], hostname, self.placement.pod_ip)
         self._sandbox = True
 
