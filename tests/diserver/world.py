@@ -78,14 +78,13 @@ class Faulty:
         """May raise, or return an awaitable."""
         self.after: Callable[[Request], Any] = lambda _request: None
         """Called after the request has had its effect."""
-        self.requests: list[str] = []
-        self.watching = asyncio.Event()
-        self.watching.set()
-        """Cleared: no watch line arrives."""
+        self.answer: Callable[[Request], Response | None] = lambda _request: None
+        """Answers a request in place of the API server."""
 
     async def send(self, request: Request) -> Response:
-        self.requests.append(f"{request.method} {request.path}")
         await _await(self.before(request))
+        if (answer := self.answer(request)) is not None:
+            return answer
         response = await self._transport.send(request)
         await _await(self.after(request))
         return response

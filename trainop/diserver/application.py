@@ -22,8 +22,8 @@ from trainop.diserver.query import read_query
 from trainop.diserver.replies import GOT, Answer, PodFacts, Refusal, Replicas, fail, of_api, succeed
 from trainop.diserver.retries import FAILURES
 from trainop.kinds.dijob.names import REPLICA_TYPE, coordinator_name
-from trainop.runtime.cache.cache import Cache
 from trainop.runtime.clock import Clock
+from trainop.runtime.manager.manager import Manager
 from trainop.runtime.serving.server import Checks
 
 REPLICAS = "/v1alpha1/replicas"
@@ -46,14 +46,12 @@ class Surface(NamedTuple):
     """What the application consists of."""
 
     caches: Caches
-    cache: Cache
     operations: Operations
     inflight: Inflight
     limiter: CallerLimiter
     metrics: DiServerMetrics
     clock: Clock
-    health: Checks
-    ready: Checks
+    manager: Manager
     max_body: int
 
 
@@ -103,11 +101,12 @@ class _Api:
             raise Refusal(429, "too many requests")
 
     async def _wait_synced(self) -> None:
-        if self._surface.cache.synced:
+        cache = self._surface.caches.cache
+        if cache.synced:
             return
         try:
             async with asyncio.timeout(SYNC_TIMEOUT):
-                await self._surface.cache.wait_synced()
+                await cache.wait_synced()
         except TimeoutError:
             raise Refusal(503, "the caches of the server are not synced yet") from None
 
@@ -183,8 +182,8 @@ def build_application(surface: Surface) -> web.Application:
     api, application = _Api(surface), web.Application(middlewares=[_plain_not_found])
     application.router.add_route("*", REPLICAS, api.replicas)
     application.router.add_route("*", FAILED, api.failed)
-    application.router.add_route("*", "/healthz", _check(surface.health))
-    application.router.add_route("*", "/readyz", _check(surface.ready))
+    application.router.add_route("*", "/healthz", _check(surface.manager.health))
+    application.router.add_route("*", "/readyz", _check(surface.manager.ready))
     application.router.add_get("/metrics", _metrics(surface.metrics))
     described = document(surface.max_body)
     application.router.add_get("/openapi.json", _constant(described, "application/json"))

@@ -41,6 +41,7 @@ class Caches:
     """The pods of all DIJobs, the jobs, and the nodes."""
 
     def __init__(self, cache: Cache, client: Client, clock: Clock) -> None:
+        self.cache = cache
         self._client = client
         self._clock = clock
         self.pods = cache.informer(PODS, decode_pod, label_selector=OUR_PODS, indices=INDICES)

@@ -40,6 +40,10 @@ class Inflight:
     def shutdown(self) -> None:
         self._stopping.set()
 
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
     async def run_request(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which goes on if this call is cancelled. Raises `StoppingError`."""
         if self._stopping.is_set():

@@ -31,9 +31,6 @@ from trainop.runtime.objects.resource import LEASES
 MAX_RECORD = 200_000
 """Bytes of a record; an annotation may have 256 KiB. A longer record is kept without its answer and deletions."""
 
-REMEMBERED = 10.0
-"""Seconds for which an answer that was not delivered is kept."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -47,6 +44,8 @@ class Times(NamedTuple):
     """For the end of another request for the same job."""
     sweep: float = 5.0
     """Between two searches for Leases of servers that died."""
+    remembered: float = 10.0
+    """For which an answer that was not delivered is kept."""
 
 
 class JobKey(NamedTuple):
@@ -238,7 +237,7 @@ class Journal:
                 observed = self._observe(found, observed)
                 if self._is_free(found, observed, record.request) and (held := await self._take(found)):
                     written = read_time(found["spec"].get("renewTime"))
-                    fresh = written is not None and (arrived - written).total_seconds() < REMEMBERED
+                    fresh = written is not None and (arrived - written).total_seconds() < self._times.remembered
                     if held.record.answer is not None and held.record.digest == digest and fresh:
                         self._metrics.answers_repeated.inc()
                     else:
@@ -266,7 +265,7 @@ class Journal:
             found[name] = observed = self._observe(lease, known.get(name))
             age = self._clock.monotonic() - observed.since
             record = _read_record(lease)
-            kept = max(self._times.lease, REMEMBERED if record and record.state == "unsent" else 0.0)
+            kept = max(self._times.lease, self._times.remembered if record and record.state == "unsent" else 0.0)
             if name.removeprefix(f"{self._prefix}-") not in self._turns and age >= kept:
                 held = await self._take(lease)
                 if held is not None:

@@ -29,9 +29,9 @@ def is_uncertain(error: Failure) -> bool:
     return not isinstance(error, ApiError) or error.code >= 500
 
 
-async def persist(send: Callable[[], Awaitable[T]], clock: Clock, patience: float = PATIENCE) -> T:
+async def persist(send: Callable[[], Awaitable[T]], clock: Clock) -> T:
     """The result of `send`, which is repeated while it fails for transient reasons. It must be safe to repeat."""
-    deadline, delay = clock.monotonic() + patience, FIRST_DELAY
+    deadline, delay = clock.monotonic() + PATIENCE, FIRST_DELAY
     while True:
         try:
             return await send()

@@ -74,29 +74,29 @@ class DiServer:
         self.caches = Caches(cache, client, clock)
         writer = PodWriter(client, clock, metrics, grace_seconds=settings.grace_seconds)
         journal = _journal(settings, connect(urgent=True), writer, clock, rng=rng, metrics=metrics, times=times)
-        authorizer = Authorizer(client, clock, rng)
-        callers = CallerCheck(self.caches, authorizer, metrics, enabled=settings.caller_check)
-        surface = Surface(
-            caches=self.caches,
-            cache=cache,
-            operations=Operations(self.caches, writer, journal, callers, rules=_rules(settings), rng=rng),
-            inflight=Inflight(),
-            limiter=CallerLimiter(clock, settings.caller_rate, settings.caller_burst),
-            metrics=metrics,
-            clock=clock,
-            health=self.manager.health,
-            ready=self.manager.ready,
-            max_body=settings.max_body,
+        callers = _callers(settings, self.caches, client, clock, rng=rng, metrics=metrics)
+        operations = Operations(self.caches, writer, journal, callers, rules=_rules(settings), rng=rng)
+        self.inflight = Inflight()
+        application = build_application(
+            Surface(
+                caches=self.caches,
+                operations=operations,
+                inflight=self.inflight,
+                limiter=CallerLimiter(clock, settings.caller_rate, settings.caller_burst),
+                metrics=metrics,
+                clock=clock,
+                manager=self.manager,
+                max_body=settings.max_body,
+            )
         )
-        application = build_application(surface)
         self.http = HttpServer("di-server", settings.bind_address, application, connections=settings.connections)
-        self._add_runnables(cache, journal, surface.inflight)
+        self._add_runnables(cache, journal)
 
-    def _add_runnables(self, cache: Cache, journal: Journal, inflight: Inflight) -> None:
+    def _add_runnables(self, cache: Cache, journal: Journal) -> None:
         self.manager.add_http(self.http, "di-server")
         self.manager.add_cache(cache)
         self.manager.add(journal, "journal")
-        self.manager.add_controller(inflight)
+        self.manager.add_controller(self.inflight)
 
 
 def _journal(
@@ -119,6 +119,18 @@ def _journal(
         times=times,
         metrics=metrics,
     )
+
+
+def _callers(
+    settings: DiServerSettings,
+    caches: Caches,
+    client: Client,
+    clock: Clock,
+    *,
+    rng: random.Random,
+    metrics: DiServerMetrics,
+) -> CallerCheck:
+    return CallerCheck(caches, Authorizer(client, clock, rng), metrics, enabled=settings.caller_check)
 
 
 def _rules(settings: DiServerSettings) -> Rules:
