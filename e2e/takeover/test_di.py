@@ -144,19 +144,6 @@ def test_jobs_of_di_orchestrator_are_continued(
     begin(world, server)
     wait_quiet(world)
     before, told = world.versions(), world.told()
-    if dump := os.environ.get("TRAINOP_DUMP"):
-        import json  # noqa: PLC0415
-
-        found = {
-            path: plane.api("GET", path.format(namespace="default")).body
-            for path in (
-                "/apis/diengine.opendilab.org/v1alpha1/dijobs",
-                "/api/v1/pods",
-                "/api/v1/services",
-                "/api/v1/events",
-            )
-        }
-        Path(dump).write_text(json.dumps(found, indent=1))
     operator.end()
     server.end()
 

@@ -1,0 +1,1 @@
+"""DI-engine's own client of di-server, against ours."""
