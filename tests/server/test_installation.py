@@ -18,6 +18,7 @@ from e2e.cluster.daemons import wait_until
 from tests.audit import Right, granted, requested
 from tests.kustomize import combinations, combine
 from tests.patience import PATIENCE
+from tests.server.di_life import live_as_dijob
 from tests.server.kinds import ROWS, KindWorld
 from tests.server.mpi_life import limit_to_namespace, live_as_mpi, transport_rights
 from tests.server.pod import NAME, PodStandIn, flags_of
@@ -280,6 +281,7 @@ def test_as_installed(control_plane: ControlPlane, quiet_world: World, alone: No
     live(quiet_world)
     live_as_any_kind(control_plane.api, quiet_world.namespace)
     live_as_mpi(quiet_world)
+    live_as_dijob(quiet_world)
     assert "permission denied" not in operator.text()
     lease = control_plane.api("GET", f"/apis/coordination.k8s.io/v1/namespaces/{home}/leases").body["items"]
     assert [one["spec"]["leaseDurationSeconds"] for one in lease] == [15]
@@ -309,6 +311,7 @@ def test_in_one_namespace_without_any_cluster_role(
     live(quiet_world)
     live_as_any_kind(control_plane.api, quiet_world.namespace)
     live_as_mpi(quiet_world)
+    live_as_dijob(quiet_world)
     assert "permission denied" not in operator.text()
     operator.end()
     live_in_gangs(quiet_world, partial(in_a_pod, namespace, flag, "--webhook-server-port=0"))
