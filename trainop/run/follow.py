@@ -31,6 +31,8 @@ _REPLICA_TYPE = "training.kubeflow.org/replica-type"
 _JOB_ROLE = "training.kubeflow.org/job-role"
 """Pods of MPIJobs with transport ssh have no replica type, and their launcher belongs to a Job of the MPIJob."""
 _INDEX = "training.kubeflow.org/replica-index"
+_DI_JOB, _DI_JOB_NAME = "DIJob", "dijob-name"
+"""Pods of DIJobs have labels of their own, and random names."""
 _STARTED = frozenset({"Running", "Restarting", "Succeeded", "Failed"})
 _LOG_GRACE = 2.0
 """Seconds for the logs of containers that are still running after all jobs have ended."""
@@ -91,7 +93,8 @@ class Follower:
             cache.informer(resource, decode_unstructured).add_handler(
                 _Handler(partial(self.on_job, resource.kind), partial(self.on_job_deleted, resource.kind))
             )
-        cache.informer(PODS, decode_unstructured, label_selector=_JOB_NAME).add_handler(_Handler(self.on_pod))
+        for label in sorted({_DI_JOB_NAME if job.resource.kind == _DI_JOB else _JOB_NAME for job in jobs}):
+            cache.informer(PODS, decode_unstructured, label_selector=label).add_handler(_Handler(self.on_pod))
         cache.informer(EVENTS, decode_unstructured, field_selector="type=Warning").add_handler(
             _Handler(self.on_warning)
         )
@@ -177,6 +180,8 @@ class Follower:
     def _replica_of(self, pod: Unstructured) -> tuple[FollowedJob | None, Replica | None]:
         owner, labels = pod.metadata.controller, pod.metadata.labels
         role = labels.get(_REPLICA_TYPE) or labels.get(_JOB_ROLE)
+        if owner is not None and owner.kind == _DI_JOB:
+            role = pod.metadata.name.removeprefix(f"{owner.name}-")
         if owner is None or role is None:
             return None, None
         kind, name = ("MPIJob", labels.get(_JOB_NAME, "")) if owner.kind == "Job" else (owner.kind, owner.name)
