@@ -10,7 +10,7 @@ from tests.run.test_run import run
 PAGE = Path(__file__).parents[2] / "docs" / "kinds" / "dijob.md"
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 SAID = [
-    r"^coordinator +hello-coordinator listens on 22273$",
+    r"^coordinator +\S+ listens on 22273$",
     r"^coordinator +ask di-server\.di-system:8080$",
 ]
 
