@@ -48,6 +48,7 @@ def live_as_mpi(world: World) -> None:
     """Both transports, one after the other."""
     live_by_exec(world)
     live_by_ssh(world)
+    find_the_launcher_taken(world)
 
 
 def live_by_exec(world: World) -> None:
@@ -59,6 +60,16 @@ def live_by_exec(world: World) -> None:
     world.wait(lambda: world.ask("GET", orphan)["metadata"].get("ownerReferences"), "an owner of the worker")
     world.end_pod("e-launcher")
     world.wait(lambda: world.try_to("GET", f"{MPI}/e").status == 404, "the deletion of e")
+
+
+def find_the_launcher_taken(world: World) -> None:
+    """A Job of others, which the caches do not show, has the name of the launcher."""
+    spec = {**_template()["template"]["spec"], "restartPolicy": "Never"}
+    body = {"metadata": {"name": "f-launcher"}, "spec": {"suspend": True, "template": {"spec": spec}}}
+    world.ask("POST", BATCH, body)
+    _create(world, MPI_V2, "f")
+    world.wait(lambda: world.events("ErrResourceExists"), "a warning about the launcher")
+    world.ask("DELETE", f"{MPI}/f")
 
 
 def live_by_ssh(world: World) -> None:
