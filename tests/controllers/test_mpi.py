@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from trainop.engine.framework import JOB_NAME
 from trainop.engine.seen import Options
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1, MPI_V2, TRANSPORT
 from trainop.runtime import PODS, Json
+from trainop.runtime.client.transport import Request, Stream
 from trainop.runtime.objects.metadata import owner_reference
 from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS, SERVICES, Resource
 
@@ -85,6 +88,45 @@ async def test_a_running_job_of_mpi_operator_is_continued() -> None:
         assert "foo-worker-0.foo.ns.svc" in (await here.get(CONFIG_MAPS, "foo-config"))["data"]["hostfile"]
         await here.end_launcher()
         assert (await here.conditions())[-1] == ("Succeeded", "True")
+
+
+def delay_watch(here: MpiStage, plural: str, seconds: float = 1) -> None:
+    """What the operator watches of a resource arrives late."""
+    transport = here.stage.transport
+    open_now = transport.open
+
+    async def open_late(request: Request) -> Stream:
+        stream = await open_now(request)
+        if request.path.split("?")[0].endswith(f"/{plural}"):
+            chunks = stream.chunks
+
+            async def late_chunks() -> AsyncIterator[bytes]:
+                async for chunk in chunks():
+                    await asyncio.sleep(seconds)
+                    yield chunk
+
+            stream.chunks = late_chunks  # type: ignore[method-assign]  # of this stream only
+        return stream
+
+    transport.open = open_late  # type: ignore[method-assign]  # of this transport only
+
+
+@virtual_time
+async def test_the_objects_of_mpi_operator_are_taken_over_in_one_pass() -> None:
+    """The next pass waits until the caches hold them: it would miss the launcher."""
+
+    async def leave(here: MpiStage) -> None:
+        await _leave_as_mpi_operator(here)
+        here.writes.clear()
+        delay_watch(here, LAUNCHER_JOBS.plural)
+
+    async with operated(before=leave) as here:
+        await here.settle(10)
+        taken = [write.split("?")[0] for write in here.writes if write.startswith("PATCH") and "/mpijobs/" not in write]
+        namespace = "/api/v1/namespaces/ns"
+        objects = [f"{namespace}/services/foo", f"{namespace}/configmaps/foo-config"]
+        assert taken == [f"PATCH {path}" for path in (*objects, "/apis/batch/v1/namespaces/ns/jobs/foo-launcher")]
+        assert [write for write in here.writes if write.startswith("POST") and "/jobs" in write] == []
 
 
 @pytest.mark.parametrize(("version", "child"), [("v1", "foo-launcher"), ("v2beta1", "foo-worker-0")])

@@ -547,6 +547,13 @@ def test_complete_while_the_launchers_pod_runs():
     assert world.status["completionTime"]
 
 
+def test_complete_after_a_failed_attempt():
+    world = running(2)
+    world.end_launcher(status={"failed": 1})
+    world.settle()
+    assert world.status["replicaStatuses"]["Launcher"] == {"succeeded": 1, "failed": 1}
+
+
 @pytest.mark.case("mpi-v2beta1-21", "ab")
 def test_failed_at_the_back_off_limit():
     world = world_of(1)

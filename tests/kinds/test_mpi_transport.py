@@ -118,7 +118,7 @@ def test_existing_children_win():
         world.raw["metadata"]["annotations"] = dict(changed)
         snapshot = world.snapshot()
         by_exec = EXEC.plan(snapshot)
-        assert (by_exec.actions, by_exec.annotations) == ((), {TRANSPORT: "ssh"})
+        assert (by_exec.actions, by_exec.annotations) == ((), {TRANSPORT: "ssh"} if changed else {})
         world.settle()
         assert world.raw["metadata"]["annotations"][TRANSPORT] == "ssh"
     (text,) = world.event_messages("TransportChanged")
@@ -184,6 +184,15 @@ def test_a_finished_job_whose_children_are_of_the_other_transport_is_recorded():
     world.raw["status"] = dict(OVER)
     assert EXEC.concerns(Unstructured(world.raw))
     assert EXEC.plan(world.snapshot()) == Plan(annotations={TRANSPORT: "ssh"})
+
+
+def test_only_one_controller_records_the_transport():
+    """Two writes at once would conflict."""
+    world = MpiWorld(mpi_job(1, transport="exec"), ssh=False)
+    world.settle()
+    world.raw["metadata"]["annotations"] = {}
+    assert EXEC.plan(world.snapshot()) == Plan()
+    assert SSH.plan(world.snapshot()) == Plan(annotations={TRANSPORT: "exec"})
 
 
 def test_each_controller_has_its_own_jobs():

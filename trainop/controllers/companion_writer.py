@@ -94,6 +94,8 @@ class CompanionWriter:
             return CompanionResult(requeue_after=1.0, taken=True)
         except (ApiError, ConnectionError, TimeoutError) as error:
             return CompanionResult(error=error)
+        if "labels" in body["metadata"]:  # by which the caches will hold an object of a former operator
+            self._expect(job, action, Key(namespace, action.name), action.uid)
         return CompanionResult()
 
     async def _find(self, job: Unstructured, action: Apply | CreateOnce, key: Key) -> Unstructured | None:
@@ -136,8 +138,8 @@ class CompanionWriter:
         answer = await self._client.create(action.resource, manifest, namespace=key.namespace)
         self._expect(job, action, key, read_object(action.resource, answer).metadata.uid)
 
-    def _expect(self, job: Unstructured, action: Apply | CreateOnce, key: Key, uid: str) -> None:
-        """Registers a created object, if the kind watches the resource."""
+    def _expect(self, job: Unstructured, action: CompanionAction, key: Key, uid: str) -> None:
+        """Registers an object that the caches do not hold yet, if the kind watches the resource."""
         if action.resource == SERVICES or any(each.resource == action.resource for each in self._kind.companion_kinds):
             self._expectations.expect_create(job.metadata.uid, action.resource, key)
             self._expectations.created(job.metadata.uid, action.resource, key, uid)

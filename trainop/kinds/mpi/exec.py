@@ -64,16 +64,11 @@ from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import SERVICE_ACCOUNTS, Resource
 
 RBAC = "rbac.authorization.k8s.io"
-ACCOUNT = CompanionKind(SERVICE_ACCOUNTS, needed_by_pods=True, metadata_only=True, permission_optional=True)
-ROLE = CompanionKind(
-    Resource(RBAC, "v1", "roles", "Role"), needed_by_pods=True, metadata_only=True, permission_optional=True
+ACCOUNT = CompanionKind(
+    SERVICE_ACCOUNTS, needed_by_pods=True, metadata_only=True, permission_optional=True, posted=True
 )
-BINDING = CompanionKind(
-    Resource(RBAC, "v1", "rolebindings", "RoleBinding"),
-    needed_by_pods=True,
-    metadata_only=True,
-    permission_optional=True,
-)
+ROLE = ACCOUNT._replace(resource=Resource(RBAC, "v1", "roles", "Role"))
+BINDING = ACCOUNT._replace(resource=Resource(RBAC, "v1", "rolebindings", "RoleBinding"))
 KUBEXEC = "kubexec.sh"
 CONTROLLER = "mpijob-controller"
 KUBECTL_VOLUME, CONFIG_VOLUME = "mpi-job-kubectl", "mpi-job-config"

@@ -73,8 +73,9 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
 
 
 def plan_exec(seen: Snapshot) -> Plan:
-    """Plans one reconcile of a job with transport exec. A job of the other transport is left to its controller."""
-    if seen.job.metadata.terminating or ignored(seen.job, MPI_EXEC.managers):
+    """Plans one reconcile of a job with transport exec. A job of the other transport is left to its controller, and one
+    without a transport to that of ssh, which records it: two writes at once would conflict."""
+    if seen.job.metadata.terminating or ignored(seen.job, MPI_EXEC.managers) or known_transport(seen.job) is None:
         return Plan()
     choice = choose(seen)
     if choice.transport != EXEC:

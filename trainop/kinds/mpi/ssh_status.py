@@ -73,14 +73,14 @@ def evictions(world: World) -> int:
 
 def end_with_launcher(world: World) -> None:
     """Ends the job as its launcher has ended."""
-    complete = world.launcher_condition("Complete")
-    if complete is not None:
-        _write_counters(world, {LAUNCHER: Tally(succeeded=1), WORKER: Tally()})
+    found = world.launcher_status.get("failed")
+    failed = found if isinstance(found, int) else 0
+    if world.launcher_condition("Complete") is not None:
+        _write_counters(world, {LAUNCHER: Tally(succeeded=1, failed=failed), WORKER: Tally()})
         end = world.launcher_status.get("completionTime")
         succeed(world, end if isinstance(end, str) else None)
         return
-    failed = world.launcher_status.get("failed")
-    _write_counters(world, {LAUNCHER: Tally(failed=failed if isinstance(failed, int) else 0), WORKER: Tally()})
+    _write_counters(world, {LAUNCHER: Tally(failed=failed), WORKER: Tally()})
     fail(world, *_failure(world, world.launcher_condition("Failed") or {}))
 
 
