@@ -6,6 +6,7 @@ python -m e2e.bench run --scenario s1 --session x  one scenario; runs with the s
 python -m e2e.bench run --scenario s1,s6 --only trainop,training-operator-tuned --repetitions 1
 python -m e2e.bench quick                          smaller sizes, under five minutes
 python -m e2e.bench run --scenario count-s1        API requests per job, from the audit log
+python -m e2e.bench run --scenario mpi             all scenarios of MPIJob, with both transports
 python -m e2e.bench report [--session x]           table and charts, by default of the latest session
 """
 
@@ -24,9 +25,9 @@ import structlog
 from e2e.bench.operators import HERE, OPERATORS, build_compared_peers
 from e2e.bench.processes import cancel_on_sigterm
 from e2e.bench.report import write
-from e2e.bench.runs import COUNT_PREFIX, Plan, read_records, run
+from e2e.bench.runs import Plan, read_records, run
 from e2e.bench.scenarios import QUICK, SCENARIOS
-from e2e.bench.targets import BASE, FLOOR, LEADER, OURS, STOCK
+from e2e.bench.targets import COUNT_PREFIX, FLOOR, LEADER, RIVALS, STOCK, rivals
 from e2e.cluster.build import NoGoError, build
 from e2e.cluster.places import ClusterError
 
@@ -35,7 +36,12 @@ FOLDERS = {"run": REPORT, "report": REPORT, "quick": REPORT / "results" / "quick
 EXIT_NO_GO = 3
 EXTRA_OPERATORS = {"s1": (LEADER, STOCK, FLOOR), "s2": (STOCK,), "count-s1": (LEADER,), "count-s2": (LEADER,)}
 """Operators measured in addition to ours and the tuned peer, by scenario."""
-COUNTED_SCENARIOS = ("count-s1", "count-s2")
+COUNTED_SCENARIOS = ("count-s1", "count-s2", "count-ssh-s1", "count-ssh-s2", "count-exec-s1", "count-exec-s2")
+MPI = "mpi"
+"""Stands for all scenarios of MPIJob."""
+MPI_SCENARIOS = tuple(
+    scenario for scenario in (*SCENARIOS, *COUNTED_SCENARIOS) if any(transport in scenario for transport in RIVALS)
+)
 
 
 def parse() -> argparse.Namespace:
@@ -52,7 +58,7 @@ def parse() -> argparse.Namespace:
             continue
         command.add_argument("--only", default="", help=f"comma-separated: {', '.join((*OPERATORS, FLOOR))}")
         command.add_argument(
-            "--scenario", default="", help=f"comma-separated: {', '.join((*SCENARIOS, *COUNTED_SCENARIOS))}"
+            "--scenario", default="", help=f"{MPI}, or comma-separated: {', '.join((*SCENARIOS, *COUNTED_SCENARIOS))}"
         )
         command.add_argument("--repetitions", type=int, default=3 if name == "run" else 1)
         command.add_argument("--sizes", default="", help='for all scenarios, as {"jobs": 20}')
@@ -62,12 +68,12 @@ def parse() -> argparse.Namespace:
 def plans(options: argparse.Namespace) -> list[Plan]:
     """The plans of a command: each scenario with its operators, repetitions and sizes."""
     quick = options.command == "quick"
-    chosen = tuple(filter(None, options.scenario.split(",")))
+    chosen = MPI_SCENARIOS if options.scenario == MPI else tuple(filter(None, options.scenario.split(",")))
     only = tuple(filter(None, options.only.split(",")))
     given = msgspec.json.decode(options.sizes) if options.sizes else {}
     made = []
     for scenario in chosen or (*(QUICK if quick else SCENARIOS), *COUNTED_SCENARIOS):
-        operators = only or ((OURS, BASE) if quick else (OURS, BASE, *EXTRA_OPERATORS.get(scenario, ())))
+        operators = only or (*rivals(scenario), *(() if quick else EXTRA_OPERATORS.get(scenario, ())))
         sizes = QUICK.get(scenario.removeprefix(COUNT_PREFIX), {}) if quick else {}
         repetitions = 1 if scenario.startswith(COUNT_PREFIX) else options.repetitions
         made.append(Plan(operators, scenario, repetitions, {**sizes, **given}))

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import yaml
 
+from e2e.bench.operators import NAMESPACE as OPERATOR_NAMESPACE
 from e2e.bench.processes import Program, busy_seconds, cpu_seconds, own_seconds
 from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
@@ -27,8 +28,6 @@ from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS, Resource
 
 NAMESPACE = "bench"
-OPERATOR_NAMESPACE = "kubeflow"
-"""The namespace of the operator and of the warm-up job."""
 ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:operator"
 BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
 AUDIT_POLICY = {

@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from e2e.bench.cluster import NAMESPACE, OPERATOR_NAMESPACE, BenchCluster, Cpu, open_cluster
+from e2e.bench.cluster import NAMESPACE, BenchCluster, Cpu, open_cluster
 from e2e.bench.jobs import Jobs
 from e2e.bench.node import SimulatedNode
+from e2e.bench.operators import NAMESPACE as OPERATOR_NAMESPACE
 from e2e.bench.operators import ROOT, Operator
 from e2e.bench.processes import Program
 from e2e.cluster.daemons import free_ports
@@ -111,7 +112,7 @@ async def open_harness(operator: Operator, *, audit: bool = False, warm: bool = 
     async with open_cluster(operator.crd_files(), audit=audit, job_controller=kind.needs_job_controller) as cluster:
         node = SimulatedNode(cluster.client, NAMESPACE, kind.container)
         harness = Harness(cluster, operator, node, Jobs(cluster.client, kind, NAMESPACE))
-        if operator.peer:
+        if operator.needs_certificate:
             await _install_certificates(cluster)
         harness.start()
         try:

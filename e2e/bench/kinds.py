@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from e2e.bench.node import SimulatedPod
+from trainop.kinds.mpi.transport import MPI_V1, MPI_V2
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import Resource
 
@@ -47,22 +48,25 @@ def _pytorch(name: str, workers: int, policy: str) -> Json:
     }
 
 
-def _mpi(name: str, workers: int, policy: str) -> Json:
-    policy = policy or "Never"
-    specs = {"Launcher": _replicas(1, "mpi", policy), "Worker": _replicas(workers, "mpi", policy)}
-    return {
-        "apiVersion": "kubeflow.org/v2beta1",
-        "kind": "MPIJob",
-        "metadata": {"name": name},
-        "spec": {"slotsPerWorker": 1, "mpiReplicaSpecs": specs},
-    }
+def _mpi(version: str) -> Callable[[str, int, str], Json]:
+    def make(name: str, workers: int, policy: str) -> Json:
+        policy = policy or "Never"
+        specs = {"Launcher": _replicas(1, "mpi", policy), "Worker": _replicas(workers, "mpi", policy)}
+        return {
+            "apiVersion": version,
+            "kind": "MPIJob",
+            "metadata": {"name": name},
+            "spec": {"slotsPerWorker": 1, "mpiReplicaSpecs": specs},
+        }
+
+    return make
+
+
+def _is_launcher(pod: SimulatedPod) -> bool:
+    """The launcher of transport exec is the master of its job."""
+    return pod.role in {"launcher", "master"}
 
 
 PYTORCH = JobKind(Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob"), "pytorch", _pytorch, lambda _: True)
-MPI = JobKind(
-    Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob"),
-    "mpi",
-    _mpi,
-    lambda pod: pod.role == "launcher",
-    needs_job_controller=True,
-)
+MPI_SSH = JobKind(MPI_V2, "mpi", _mpi(MPI_V2.api_version), _is_launcher, needs_job_controller=True)
+MPI_EXEC = JobKind(MPI_V1, "mpi", _mpi(MPI_V1.api_version), _is_launcher)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from e2e.bench.charts import chart
-from e2e.bench.runs import COUNT_PREFIX, MAX_FOREIGN_CPU
+from e2e.bench.runs import MAX_FOREIGN_CPU
 from e2e.bench.scenarios import SCENARIOS
-from e2e.bench.targets import BASE, OURS, Runs, judge, table
+from e2e.bench.targets import COUNT_PREFIX, RIVALS, Runs, judge, rivals, table
 from trainop.runtime.objects.metadata import Json
 
 
@@ -22,7 +22,7 @@ class Column(NamedTuple):
     digits: int = 2
 
 
-COLUMNS: Mapping[str, tuple[Column, ...]] = {
+_COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "s1": (
         Column("all jobs Running, s", "all_running"),
         Column("creation to Running, median job, s", "running_p50"),
@@ -59,12 +59,19 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
     ),
 }
 
-TITLES = {
+_TITLES = {
     "s1": "S1: a burst of jobs",
     "s2": "S2: one big job",
     "s3": "S3 and S5: many pods held, at rest, and a restart",
     "s4": "S4: replacement of a failed pod",
     "s6": "S6: a small job beside a big one",
+}
+
+_OF_MPI = {f"{transport}-{name}": (transport, name) for transport in RIVALS for name in ("s1", "s2", "s3")}
+COLUMNS = {**_COLUMNS, **{scenario: _COLUMNS[name] for scenario, (_, name) in _OF_MPI.items()}}
+TITLES = {
+    **_TITLES,
+    **{scenario: f"MPIJob, transport {each}, {_TITLES[name]}" for scenario, (each, name) in _OF_MPI.items()},
 }
 
 
@@ -83,13 +90,20 @@ def values(runs: Sequence[Json], column: Column) -> list[float]:
 
 def markdown(records: Sequence[Json]) -> str:
     groups = group(records)
-    lines = ["# Ours and the Go operator, side by side", "", *_session_facts(records), ""]
+    lines = ["# Ours and the Go operators, side by side", "", *_session_facts(records), ""]
     lines += ["Ratios are of medians, of runs that took turns in one session.", "", *table(list(judge(groups))), ""]
     lines += ["Each cell below: min / **median** / max, and the ratio of medians to the tuned Go operator.", ""]
     for scenario, columns in COLUMNS.items():
         rows = {operator: runs for (played, operator), runs in groups.items() if played == scenario}
         if rows:
-            lines += [f"## {TITLES[scenario]}", "", *_table(columns, rows), "", f"![{scenario}]({scenario}.svg)", ""]
+            lines += [
+                f"## {TITLES[scenario]}",
+                "",
+                *_table(scenario, columns, rows),
+                "",
+                f"![{scenario}]({scenario}.svg)",
+                "",
+            ]
     return "\n".join([*lines, *_requests(groups)])
 
 
@@ -98,15 +112,17 @@ def _session_facts(records: Sequence[Json]) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
     yield f"Measured from {facts.get('date')} on {facts.get('machine')}; {versions}."
     yield "Written by `python -m e2e.bench report`; [what is measured, and how](../README.md)."
-    played = [record for record in records if record.get("operator") == OURS]
+    played = [
+        record for record in records if "scenario" in record and record["operator"] == rivals(record["scenario"])[0]
+    ]
     if any(record["sizes"] != SCENARIOS[record["scenario"].removeprefix(COUNT_PREFIX)][1] for record in played):
         yield "Not all was played at the sizes that the targets are meant for."
 
 
-def _table(columns: Sequence[Column], rows: Mapping[str, Sequence[Json]]) -> Iterator[str]:
+def _table(scenario: str, columns: Sequence[Column], rows: Mapping[str, Sequence[Json]]) -> Iterator[str]:
     yield "| operator | sizes | runs | others | " + " | ".join(column.title for column in columns) + " |"
     yield "|" + "---|" * (len(columns) + 4)
-    base = rows.get(BASE, [])
+    base = rows.get(rivals(scenario)[1], [])
     for operator, runs in rows.items():
         sizes = "; ".join(dict.fromkeys(_sizes(run) for run in runs))
         others = f"{max(run['foreign'] for run in runs):.0%}"

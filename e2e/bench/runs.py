@@ -27,16 +27,13 @@ from e2e.bench.harness import BenchError, open_harness
 from e2e.bench.operators import OPERATORS, ROOT, peer_versions
 from e2e.bench.requests import count_requests
 from e2e.bench.scenarios import SCENARIOS
-from e2e.bench.targets import FLOOR
+from e2e.bench.targets import COUNT_PREFIX, FLOOR
 from e2e.cluster.places import VERSION, ClusterError
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects.metadata import Json
 
 MAX_FOREIGN_CPU = 0.04
 """Share of the machine's CPU that other processes may use; above it a run counts as disturbed."""
-
-COUNT_PREFIX = "count-"
-"""Prefix of a scenario's name: requests are counted with the audit log, which slows down the API server."""
 
 RUN_TIMEOUT = 420.0
 """Timeout of one run in seconds."""

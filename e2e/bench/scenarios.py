@@ -230,7 +230,14 @@ SCENARIOS: dict[str, tuple[Scenario, Sizes]] = {
     "s3": (many_pods, {"jobs": 1250, "workers": 7, "idle": 30}),
     "s4": (replacement, {"jobs": 50, "workers": 7}),
     "s6": (head_of_line, {"jobs": 1, "workers": 1, "big": 5000, "probes": 40}),
+    "ssh-s1": (burst, {"jobs": 100, "workers": 7}),
+    "ssh-s2": (big_job, {"jobs": 1, "workers": 1000}),
+    "ssh-s3": (many_pods, {"jobs": 1250, "workers": 7, "idle": 10}),
+    "exec-s1": (burst, {"jobs": 100, "workers": 7}),
+    "exec-s2": (big_job, {"jobs": 1, "workers": 1000}),
+    "exec-s3": (many_pods, {"jobs": 1250, "workers": 7, "idle": 10}),
 }
+"""Those of MPIJob have the transport as a prefix."""
 
 QUICK: dict[str, Sizes] = {
     "s1": {"jobs": 40, "workers": 7},

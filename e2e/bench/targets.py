@@ -10,6 +10,20 @@ from trainop.runtime.objects.metadata import Json
 
 OURS, LEADER, BASE = "trainop", "trainop-leader", "training-operator-tuned"
 STOCK, FLOOR = "training-operator-default", "floor"
+RIVALS = {
+    "ssh": ("trainop-ssh", "mpi-operator-tuned"),
+    "exec": ("trainop-exec", "training-operator-exec"),
+}
+"""Transport of MPIJob, which is the prefix of its scenarios -> our operator and the one that it is compared with."""
+
+
+def rivals(scenario: str) -> tuple[str, str]:
+    """Our operator and the one that it is compared with."""
+    return RIVALS.get(scenario.removeprefix(COUNT_PREFIX).partition("-")[0], (OURS, BASE))
+
+
+COUNT_PREFIX = "count-"
+"""Prefix of a scenario's name: requests are counted with the audit log, which slows down the API server."""
 
 Runs = Mapping[tuple[str, str], Sequence[Json]]
 """(scenario, operator) -> runs; runs that counted requests have the scenario `count-SCENARIO`."""
@@ -59,6 +73,20 @@ def _per_unit(name: str, size: str) -> Callable[[Json], float]:
     return lambda record: 1000 * float(record["result"][name]) / record["sizes"][size]
 
 
+def _mpi_targets(transport: str, *, requests: int | None = None) -> Iterator[Target]:
+    ours, base = RIVALS[transport]
+    s1, s2, s3 = (f"{transport}-{name}" for name in ("s1", "s2", "s3"))
+    if requests:
+        title = f"MPIJob, {transport}, S1: API requests per job, creation to Succeeded"
+        yield Target(title, f"{COUNT_PREFIX}{s1}", _requests, requests, ours=ours, digits=1)
+    about = f"MPIJob, {transport}"
+    yield Target(f"{about}, S1: until all jobs run, s", s1, _result("all_running"), 0.9, base, ours)
+    cpu = _result("operator_ms_per_job")
+    yield Target(f"{about}, S1: operator CPU per job, ms", s1, cpu, 0.6, base, ours, digits=1)
+    yield Target(f"{about}, S2: until all workers are counted, s", s2, _result("all_counted"), 0.9, base, ours)
+    yield Target(f"{about}, S3: RSS with 10,000 pods, MiB", s3, _result("rss"), 0.3, base, ours, digits=0)
+
+
 TARGETS = (
     Target("S1: API requests per job, creation to Succeeded", "count-s1", _requests, 20, digits=1),
     Target("S1: the same with `--service-mode=leader`", "count-s1", _requests, 13, ours=LEADER, digits=1),
@@ -88,6 +116,8 @@ TARGETS = (
         own_base=_result("alone_p99", 1000),
         digits=1,
     ),
+    *_mpi_targets("ssh", requests=16),
+    *_mpi_targets("exec"),
 )
 
 

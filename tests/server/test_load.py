@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from e2e.bench.operators import HERE
-from e2e.bench.runs import COUNT_PREFIX, Plan, append_record, run_one
-from e2e.bench.targets import LEADER, OURS
+from e2e.bench.runs import Plan, append_record, run_one
+from e2e.bench.targets import COUNT_PREFIX, LEADER, OURS
 from trainop.controllers.own_writes import READ_LIVE_AFTER, UNSETTLED_INTERVAL
 from trainop.runtime.objects.metadata import Json
 
