@@ -66,7 +66,7 @@ test-schedulers: $(READY)  ## jobs beside Kueue and gang schedulers on simulated
 		coscheduling volcano-scheduler volcano-controller-manager
 	@$(BIN)/pytest --durations=10 e2e/schedulers
 
-test-takeover: $(READY)  ## ours replaces training-operator while jobs run, and back again; ten minutes, and Go to build both releases once
+test-takeover: $(READY)  ## ours replaces the Go operators while jobs run, and back again; twenty minutes, and Go to build them once
 	@PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.cluster build
 	@PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.peers
 	@$(BIN)/pytest --numprocesses=2 --dist=load e2e/takeover

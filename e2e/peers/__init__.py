@@ -30,7 +30,9 @@ class Peer:
     module: str
     """The Go module that contains the manifests."""
     manifests: str = "manifests"
-    """The folder of the manifests in the module; the CRDs are in base/crds below it."""
+    """The folder of the manifests in the module."""
+    crds: str = "base/crds/*.yaml"
+    """The CRDs below it."""
 
     @property
     def version(self) -> str:
@@ -44,8 +46,7 @@ class Peer:
         return cache() / "manifests" / f"{self.program.module}-{self.version}"
 
     def crd_files(self) -> list[Path]:
-        folder = self.manifest_folder / "base" / "crds"
-        return sorted(path for path in folder.glob("*.yaml") if path.stem != "kustomization")
+        return sorted(path for path in self.manifest_folder.glob(self.crds) if path.stem != "kustomization")
 
     def copy_manifests(self) -> None:
         """Copies the manifests from the module, once, so that their users do not need Go. Raises `NoGoError`."""
@@ -63,8 +64,17 @@ def _training_operator(name: str) -> Peer:
     return Peer(Program(name, f"{module}/cmd/training-operator.v1", root=HERE / "go"), module)
 
 
-PEERS = {name: _training_operator(name) for name in ("training-operator", "training-operator-1.7")}
-"""1.7 is the last release with MXJob. To add mpi-operator v0.8.0: one go/NAME/go.mod and one entry here."""
+def _mpi_operator(name: str) -> Peer:
+    module = "github.com/kubeflow/mpi-operator"
+    program = Program(name, f"{module}/cmd/mpi-operator", root=HERE / "go")
+    return Peer(program, module, crds="base/kubeflow.org_mpijobs.yaml")
+
+
+TRAINING_OPERATORS = ("training-operator", "training-operator-1.7")
+"""1.7 is the last release with MXJob."""
+MPI_OPERATOR = "mpi-operator"
+
+PEERS = {name: _training_operator(name) for name in TRAINING_OPERATORS} | {MPI_OPERATOR: _mpi_operator(MPI_OPERATOR)}
 
 
 def build_peers(names: Iterable[str]) -> None:

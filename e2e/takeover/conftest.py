@@ -1,10 +1,11 @@
-"""Fixtures: a control plane with the CRDs of training-operator, its audit log, and the operators."""
+"""Fixtures: a control plane with the CRDs of the replaced operators, its audit log, and the operators."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,20 @@ import pytest
 from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.places import default_data
-from e2e.peers import PEERS
+from e2e.peers import MPI_OPERATOR, TRAINING_OPERATORS
+from e2e.takeover.mpi_theatre import MpiTheatre
 from e2e.takeover.observers import AUDIT_POLICY
 from e2e.takeover.operators import need_mounts, need_peer
 from e2e.takeover.theatre import Theatre
 from tests.conftest import remove_leftovers
 from tests.needs import need_built
 
-CONTROLLERS = "kube-controller-manager=--controllers=garbage-collector-controller,serviceaccount-controller"
+CONTROLLERS = ("garbage-collector-controller", "serviceaccount-controller")
 """Garbage collection, and what the start waits for. Others would delete the pods of a node that does not exist."""
+JOB_CONTROLLERS = (*CONTROLLERS, "job-controller", "ttl-after-finished-controller")
 
 
-@pytest.fixture(params=PEERS)
+@pytest.fixture(params=TRAINING_OPERATORS)
 def peer(request: pytest.FixtureRequest) -> str:
     """Each release in turn."""
     need_mounts()
@@ -31,15 +34,15 @@ def peer(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+@contextlib.contextmanager
+def started_plane(tmp_path: Path, controllers: Sequence[str]) -> Iterator[ControlPlane]:
     """An empty control plane with an audit log in `tmp_path`."""
     policy = tmp_path / "policy.json"
     policy.write_text(json.dumps(AUDIT_POLICY))
     flags = (
         f"kube-apiserver=--audit-policy-file={policy}",
         f"kube-apiserver=--audit-log-path={tmp_path / 'audit.log'}",
-        CONTROLLERS,
+        f"kube-controller-manager=--controllers={','.join(controllers)}",
     )
     options = ClusterOptions(extras=("controller-manager",), flags=flags)
     need_built(options)
@@ -51,6 +54,20 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
         yield plane
     finally:
         plane.down()
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    with started_plane(tmp_path, CONTROLLERS) as plane:
+        yield plane
+
+
+@pytest.fixture
+def mpi_theatre(tmp_path: Path) -> Iterator[MpiTheatre]:
+    """A control plane with the Job controller and without a CRD of MPIJob."""
+    need_peer(MPI_OPERATOR)
+    with started_plane(tmp_path, JOB_CONTROLLERS) as plane, contextlib.closing(MpiTheatre(plane, tmp_path)) as theatre:
+        yield theatre
 
 
 @pytest.fixture

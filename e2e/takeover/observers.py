@@ -171,7 +171,8 @@ class Kubelet:
             elif pod["status"]["phase"] == "Pending" and WAITING not in annotations:
                 running = container({"running": {"startedAt": "2024-01-01T00:00:00Z"}})
                 running["name"] = pod["spec"]["containers"][0]["name"]
-                status = {"phase": "Running", "containerStatuses": [running]}
+                ready = {"type": "Ready", "status": "True"}
+                status = {"phase": "Running", "containerStatuses": [running], "conditions": [ready]}
                 self.api("PATCH", f"{path}/status", {"metadata": precondition, "status": status}, MERGE)
 
 

@@ -1,18 +1,21 @@
-"""training-operator as a process, started as the kubelet would start its pod: with a webhook certificate and a
-namespace, in a mount namespace of its own."""
+"""The operators of MPIJobs and training-operator as processes. training-operator is started as the kubelet would start
+its pod: with a webhook certificate and a namespace, in a mount namespace of its own."""
 
 from __future__ import annotations
 
 import base64
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
+from e2e.cluster.daemons import free_ports, wait_until
 from e2e.cluster.places import ClusterError, binary
-from e2e.peers import CERTIFICATE_FILES, CERTIFICATES, PEERS, issue_webhook_certificate
+from e2e.peers import CERTIFICATE_FILES, CERTIFICATES, MPI_OPERATOR, PEERS, issue_webhook_certificate
+from tests.patience import PATIENCE
 from tests.server.process import Operator
 
 NAMESPACE = "kubeflow"
@@ -40,6 +43,46 @@ class GoOperator(Operator):
         inside = [*UNSHARE, "sh", "-c", AS_IN_A_POD, "sh", str(certificates)]
         self.command = [*inside, *program, *addresses, *own, *flags]
         self.environment["MY_POD_NAMESPACE"] = NAMESPACE
+
+
+HEALTH = "http://127.0.0.1:8080"
+"""The health endpoint of mpi-operator and of `trainop mpi-operator`; the port is not configurable."""
+
+
+class GoMpiOperator(Operator):
+    """A release of mpi-operator. It serves no metrics, and does not release its lease when it ends."""
+
+    def __init__(self, log: Path, kubeconfig: Path, *flags: str) -> None:
+        super().__init__(log)
+        self.probe_url = HEALTH
+        limits = (
+            "--kube-api-qps=1000",
+            "--kube-api-burst=2000",
+            "--threadiness=4",
+            "--controller-queue-rate-limit=1000",
+        )
+        self.command = [str(binary(MPI_OPERATOR)), f"--kubeConfig={kubeconfig}", *limits, *flags]
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the process; with `wait`, return once it leads."""
+        led = self.text().count("Leading started") if self.log.exists() else 0
+        super().start(wait=False)
+        if wait:
+            leads = wait_until(lambda: not self.running or self.text().count("Leading started") > led, PATIENCE)
+            assert leads, self.text()
+            assert self.running, self.text()
+
+
+class MpiOperator(Operator):
+    """`trainop mpi-operator`."""
+
+    def __init__(self, log: Path, kubeconfig: Path, *flags: str) -> None:
+        super().__init__(log)
+        (metrics,) = free_ports(1)
+        self.metrics_url = f"http://127.0.0.1:{metrics}/metrics"
+        self.probe_url = HEALTH
+        own = (f"--kubeConfig={kubeconfig}", f"--monitoring-port={metrics}")
+        self.command = [sys.executable, "-m", "trainop", "mpi-operator", *own, *flags]
 
 
 def need_mounts() -> None:

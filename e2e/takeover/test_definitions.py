@@ -1,12 +1,16 @@
-"""Our CRDs replace those of training-operator: no stored field is pruned that either release knows."""
+"""Our CRDs replace those of the Go operators: no stored field is pruned that either release knows."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from e2e.takeover.theatre import Theatre, crds_of
+from e2e.peers import MPI_OPERATOR
+from e2e.takeover.mpi_scenes import VERSIONS
+from e2e.takeover.mpi_theatre import MpiTheatre, definition_of
+from e2e.takeover.theatre import APPLY, Theatre, crds_of
 from tests.conftest import read_crds
 from tests.server.world import MERGE, Json, World
+from trainop.kinds.mpi.transport import EXEC, SSH
 
 SCALARS = {"integer": 1, "number": 1, "boolean": True, "string": "text"}
 
@@ -76,3 +80,26 @@ def test_nothing_is_pruned(theatre: Theatre) -> None:
     theatre.install(crds_of(theatre.peer))  # and back again
     for path, before in stored.items():
         assert lost(before["spec"], world.ask("GET", path)["spec"]) == []
+
+
+def test_nothing_of_an_mpi_job_is_pruned(mpi_theatre: MpiTheatre) -> None:
+    """Read, updated, patched and applied through the version of the other Go operator."""
+    world = World(mpi_theatre.api, "full")
+    definition = definition_of(MPI_OPERATOR)
+    ((root, body),) = full_jobs(MPI_OPERATOR)
+    mpi_theatre.install_mpi(definition)
+    world.ask("POST", root, body)
+    path, other = f"{root}/full", f"{root}/full".replace(VERSIONS[SSH], VERSIONS[EXEC])
+    before = world.ask("PATCH", f"{path}/status", {"status": body["status"]}, MERGE)
+    assert lost(body["spec"], before["spec"]) == []
+    mpi_theatre.install_ours()
+    world.ask("PATCH", other, {"metadata": {"labels": {"touched": "yes"}}}, MERGE)
+    updated = world.ask("GET", other)
+    updated["metadata"]["labels"]["touched"] = "again"
+    world.ask("PUT", other, updated)
+    applied = {"apiVersion": VERSIONS[EXEC], "kind": "MPIJob", "metadata": {"name": "full", "labels": {"more": "yes"}}}
+    world.ask("PATCH", f"{other}?fieldManager=me", applied, APPLY)
+    for each in (path, other):
+        after = world.ask("GET", each)
+        assert lost(before["spec"], after["spec"]) == []
+        assert lost(before["status"], after["status"]) == []

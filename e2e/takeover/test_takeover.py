@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from e2e.takeover.observers import Write
 from e2e.takeover.scenes import NOT_IN_1_7, SCENES, Scene, Stage
-from e2e.takeover.theatre import NEW, OLD, Theatre, Version
+from e2e.takeover.theatre import NEW, OLD, RecordedCluster, Theatre, Version
 from tests.conftest import read_crds
 from tests.server.world import Json
 
@@ -58,7 +58,7 @@ def differences(before: dict[str, Version], after: dict[str, Version]) -> list[s
     return sorted(found)
 
 
-def broken_laws(theatre: Theatre) -> Iterator[str]:
+def broken_laws(theatre: RecordedCluster) -> Iterator[str]:
     """What must never happen to a job or a child over its whole history, whichever operator acts."""
     for kind, recorder in theatre.recorders.items():
         for versions in recorder.histories().values():

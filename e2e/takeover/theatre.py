@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from trainop.operator import FRAMEWORKS
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 APPLY = "application/apply-patch+yaml"
 CHILDREN = {
-    "Pod": "/api/v1/pods",
     "Service": "/api/v1/services",
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/horizontalpodautoscalers",
 }
@@ -44,22 +43,19 @@ def crds_of(peer: str) -> list[Json]:
     return [yaml.load(path.read_text(), loader) for path in PEERS[peer].crd_files()]
 
 
-class Theatre:
-    """One control plane with the CRDs of one release of training-operator, and the operators on it."""
+class RecordedCluster:
+    """One control plane on which one operator replaces another, with everything that happens recorded."""
 
-    def __init__(self, plane: ControlPlane, peer: str, folder: Path) -> None:
-        self.plane, self.api, self.peer, self.folder = plane, plane.api, peer, folder
+    kinds: Sequence[str] = ()
+    """The kinds of jobs."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane, self.api, self.folder = plane, plane.api, folder
         self.audit = AuditLog(folder / "audit.log")
-        self.certificates = install_certificates(plane, folder / "certificates")
-        crds = crds_of(peer)
-        self.install(crds)
-        served = {crd["spec"]["names"]["kind"] for crd in crds}
-        self.kinds = [kind for kind in FRAMEWORKS if kind in served]
-        paths = CHILDREN | {kind: f"{GROUP}/{FRAMEWORKS[kind].resource.plural}" for kind in self.kinds}
-        labelled = {kind: JOB_NAME if kind == "Service" else "" for kind in paths}  # not the service `kubernetes`
-        self.recorders = {kind: Recorder(self.api, path, labelled[kind]) for kind, path in paths.items()}
-        self.kubelet = Kubelet(self.api, self.recorders["Pod"])
+        self.recorders: dict[str, Recorder] = {}
         self.operators: list[Operator] = []
+        self.record("Pod", "/api/v1/pods")
+        self.kubelet = Kubelet(self.api, self.recorders["Pod"])
 
     def install(self, crds: Iterable[Json]) -> None:
         """Applies CRDs and waits until they are served."""
@@ -68,12 +64,13 @@ class Theatre:
             path = f"{DEFINITIONS}/{name}?fieldManager=kubectl&force=true"
             answer = self.api("PATCH", path, crd, APPLY)
             assert answer.status in {200, 201}, answer
-            url = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-            assert wait_until(lambda url=url: self.api("GET", url).status == 200, PATIENCE), name  # type: ignore[misc]  # mypy cannot infer the lambda
+            for version in spec["versions"]:
+                url = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
+                assert wait_until(lambda url=url: self.api("GET", url).status == 200, PATIENCE), name  # type: ignore[misc]  # mypy cannot infer the lambda
 
-    def record(self, kind: str, path: str) -> None:
-        """Records another kind of children."""
-        self.recorders[kind] = Recorder(self.api, path)
+    def record(self, kind: str, path: str, selector: str = "") -> None:
+        """Records another kind of objects from now on."""
+        self.recorders[kind] = Recorder(self.api, path, selector)
 
     def close(self) -> None:
         for operator in self.operators:
@@ -83,48 +80,18 @@ class Theatre:
         for recorder in self.recorders.values():
             recorder.close()
 
-    # operators
+    def log_of(self, user: str) -> Path:
+        """The log of one more process."""
+        return self.folder / f"{user}-{len(self.operators)}.log"
 
-    def old(self, *flags: str) -> GoOperator:
-        """A process of training-operator, not started."""
-        log = self.folder / f"old-{len(self.operators)}.log"
-        operator = GoOperator(log, self.peer, self._config(OLD), self.certificates, *flags)
-        self.operators.append(operator)
-        return operator
-
-    def new(self, *flags: str, environment: Mapping[str, str] | None = None, user: str = NEW) -> Operator:
-        """A process of our operator, not started. It serves webhooks only if `MY_POD_NAMESPACE` is set. `user` is an
-        administrator only by default."""
-        log = self.folder / f"new-{len(self.operators)}.log"
-        operator = Operator(log, f"--kubeconfig={self._config(user)}", *flags, environment=environment)
-        self.operators.append(operator)
-        return operator
-
-    def mount_secret(self, data: Mapping[str, bytes]) -> None:
-        """Updates the files that training-operator sees, as the kubelet does."""
-        for name, content in data.items():
-            (self.certificates / name).write_bytes(content)
-
-    def _config(self, user: str) -> Path:
+    def config(self, user: str, *, admin: bool = True) -> Path:
         """A kubeconfig of an administrator that impersonates `user`, which the audit log then shows."""
         content = json.loads(self.plane.kubeconfig.read_text())
-        groups = ["system:masters"] if user in {OLD, NEW} else ["system:authenticated"]
+        groups = ["system:masters"] if admin else ["system:authenticated"]
         content["users"][0]["user"] |= {"as": user, "as-groups": groups}
         path = self.folder / f"{user}.kubeconfig"
         path.write_text(json.dumps(content))
         return path
-
-    def wait_settled(self, operator: Operator, user: str) -> None:
-        """Waits until the operator has reconciled every job and writes nothing any more."""
-        jobs = sum(len(self.recorders[kind].sync()) for kind in self.kinds)
-        assert wait_until(lambda: reconciles(operator) >= jobs, PATIENCE), operator.text()[-3000:]
-        self.audit.wait_quiet(user)
-
-    # objects
-
-    def stages(self) -> dict[str, Stage]:
-        """A new namespace for each kind."""
-        return {kind: Stage(self.api, FRAMEWORKS[kind]) for kind in self.kinds}
 
     def versions(self) -> dict[str, Version]:
         """`Kind namespace/name` -> UID and resourceVersion of everything that exists."""
@@ -136,6 +103,58 @@ class Theatre:
 
     def writes(self, user: str, since: int, *, events: bool = False) -> list[Write]:
         return self.audit.writes(user, since, events=events)
+
+    def wait_reconciled(self, operator: Operator, user: str, jobs: int) -> None:
+        """Waits until the operator has reconciled so many jobs and writes nothing any more."""
+        assert wait_until(lambda: reconciles(operator) >= jobs, PATIENCE), operator.text()[-3000:]
+        self.audit.wait_quiet(user)
+
+
+class Theatre(RecordedCluster):
+    """A cluster with the CRDs of one release of training-operator."""
+
+    def __init__(self, plane: ControlPlane, peer: str, folder: Path) -> None:
+        super().__init__(plane, folder)
+        self.peer = peer
+        self.certificates = install_certificates(plane, folder / "certificates")
+        crds = crds_of(peer)
+        self.install(crds)
+        served = {crd["spec"]["names"]["kind"] for crd in crds}
+        self.kinds = [kind for kind in FRAMEWORKS if kind in served]
+        paths = CHILDREN | {kind: f"{GROUP}/{FRAMEWORKS[kind].resource.plural}" for kind in self.kinds}
+        for kind, path in paths.items():
+            self.record(kind, path, JOB_NAME if kind == "Service" else "")  # not the service `kubernetes`
+
+    # operators
+
+    def old(self, *flags: str) -> GoOperator:
+        """A process of training-operator, not started."""
+        operator = GoOperator(self.log_of(OLD), self.peer, self.config(OLD), self.certificates, *flags)
+        self.operators.append(operator)
+        return operator
+
+    def new(self, *flags: str, environment: Mapping[str, str] | None = None, user: str = NEW) -> Operator:
+        """A process of our operator, not started. It serves webhooks only if `MY_POD_NAMESPACE` is set. `user` is an
+        administrator only by default."""
+        config = self.config(user, admin=user == NEW)
+        operator = Operator(self.log_of(NEW), f"--kubeconfig={config}", *flags, environment=environment)
+        self.operators.append(operator)
+        return operator
+
+    def mount_secret(self, data: Mapping[str, bytes]) -> None:
+        """Updates the files that training-operator sees, as the kubelet does."""
+        for name, content in data.items():
+            (self.certificates / name).write_bytes(content)
+
+    def wait_settled(self, operator: Operator, user: str) -> None:
+        """Waits until the operator has reconciled every job and writes nothing any more."""
+        self.wait_reconciled(operator, user, sum(len(self.recorders[kind].sync()) for kind in self.kinds))
+
+    # objects
+
+    def stages(self) -> dict[str, Stage]:
+        """A new namespace for each kind."""
+        return {kind: Stage(self.api, FRAMEWORKS[kind]) for kind in self.kinds}
 
 
 def reconciles(operator: Operator) -> float:
