@@ -6,8 +6,9 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from typing import Any, NamedTuple
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeAlias
 
 import aiohttp
 
@@ -16,6 +17,7 @@ from trainop.di_server_settings import DiServerSettings
 from trainop.diserver.journal import Times
 from trainop.diserver.metrics import DiServerMetrics
 from trainop.diserver.server import DiServer
+from trainop.kinds.dijob.crd import aggregator_config_crd, dijob_crd
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, LEASES_OF_REQUESTS, OUR_PODS, Role
 from trainop.kinds.dijob.pods import PodOptions, build_pod, read_job, template_of
 from trainop.local.api.serving.server import ApiServer
@@ -29,7 +31,6 @@ from trainop.runtime.objects.resource import (
     NAMESPACES,
     NODES,
     PODS,
-    Resource,
 )
 from trainop.runtime.serving.server import Address
 
@@ -37,20 +38,6 @@ TEMPLATE: Json = {"spec": {"containers": [{"name": "di-container", "image": "i"}
 SETTINGS = DiServerSettings(bind_address=Address("127.0.0.1", 0), caller_rate=0.0, lease_namespace="default")
 FAST = Times(lease=1.0, renew=0.3, wait=20.0, sweep=0.2)
 COORDINATOR_ADDRESS = "127.0.0.1"
-
-
-def crd(resource: Resource) -> Json:
-    """A CRD without a schema."""
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    version = {"name": resource.version, "served": True, "storage": True, "schema": schema}
-    names = {"plural": resource.plural, "kind": resource.kind, "singular": resource.kind.lower()}
-    spec = {"group": resource.group, "scope": "Namespaced", "names": names, "versions": [version]}
-    return {
-        "apiVersion": CUSTOM_RESOURCE_DEFINITIONS.api_version,
-        "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
-        "metadata": {"name": f"{resource.plural}.{resource.group}"},
-        "spec": {**spec, "names": {**names, "listKind": f"{resource.kind}List"}},
-    }
 
 
 class Answered(NamedTuple):
@@ -93,7 +80,7 @@ class Faulty:
         return await self._transport.open(request)
 
     async def close(self) -> None:
-        """The server stays."""
+        await self._transport.close()
 
 
 async def _await(found: Any) -> None:
@@ -160,9 +147,10 @@ class Running:
 class World:
     """The API server, and everything that is not di-server."""
 
-    def __init__(self) -> None:
-        self.server = ApiServer(rng=random.Random(1))
-        self.client = Client(self.server.transport())
+    def __init__(self, connect: Callable[[], Transport]) -> None:
+        self.connect = connect
+        self.transport = connect()
+        self.client = Client(self.transport)
         self.options = PodOptions("di-server.di-system:8080")
 
     async def open(self) -> None:
@@ -170,8 +158,9 @@ class World:
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             with suppress(AlreadyExistsError):
                 await self.client.create(NAMESPACES, body)
-        for resource in (DIJOBS, AGGREGATOR_CONFIGS):
-            await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(resource))
+        for crd in (dijob_crd(), aggregator_config_crd()):
+            with suppress(AlreadyExistsError):
+                await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
 
     async def nodes(self, *gpus: int) -> None:
         for index, count in enumerate(gpus):
@@ -191,14 +180,21 @@ class World:
         await self.client.create(AGGREGATOR_CONFIGS, {**body, "spec": spec})
 
     async def job(
-        self, name: str = "a", namespace: str = "default", *, address: str = COORDINATOR_ADDRESS, **spec: Any
+        self,
+        name: str = "a",
+        namespace: str = "default",
+        *,
+        address: str = COORDINATOR_ADDRESS,
+        coordinator_pod: bool = True,
+        **spec: Any,
     ) -> Json:
-        """A job with a running coordinator at this address."""
+        """A job with a running coordinator at this address, unless the operator creates it."""
         roles: Json = {role: {"template": TEMPLATE} for role in ("coordinator", "collector", "learner")}
         given = {role: value for role, value in (roles | spec).items() if value is not None}
         body = {"apiVersion": DIJOBS.api_version, "kind": "DIJob", "metadata": {"name": name, "namespace": namespace}}
         job = await self.client.create(DIJOBS, {**body, "spec": given})
-        await self.coordinator(job, address)
+        if coordinator_pod:
+            await self.coordinator(job, address)
         return job
 
     async def coordinator(self, job: Json, address: str) -> Json:
@@ -213,7 +209,7 @@ class World:
         await self.client.patch(PODS, name, namespace, {"status": status}, subresource="status")
 
     async def finish(self, name: str = "a", phase: str = "Succeeded") -> None:
-        await self.client.patch(DIJOBS, name, "default", {"status": {"phase": phase}})
+        await self.client.patch(DIJOBS, name, "default", {"status": {"phase": phase}}, subresource="status")
 
     async def pods(self, role: str = "", namespace: str = "default") -> list[Json]:
         selector = f"{OUR_PODS},replica-type={role}" if role else OUR_PODS
@@ -230,7 +226,7 @@ class World:
     async def di_server(
         self, settings: DiServerSettings = SETTINGS, *, times: Times = FAST, seed: int = 1, synced: bool = True
     ) -> AsyncIterator[Running]:
-        transport, metrics = Faulty(self.server.transport()), DiServerMetrics()
+        transport, metrics = Faulty(self.connect()), DiServerMetrics()
         made = DiServer(settings, transport, rng=random.Random(seed), metrics=metrics, times=times, signals=False)
         running = Running(made, transport, metrics)
         try:
@@ -244,6 +240,7 @@ class World:
         finally:
             made.manager.stop()
             await asyncio.wait([running.task])
+            await transport.close()
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Waits until the condition, which may be a coroutine function, is true."""
@@ -258,16 +255,28 @@ class World:
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[World]:
-    made = World()
-    await made.open()
-    cleaning = asyncio.create_task(made.server.run())
+async def embedded() -> AsyncIterator[World]:
+    """A new embedded API server."""
+    server = ApiServer(rng=random.Random(1))
+    cleaning = asyncio.create_task(server.run())
     try:
-        yield made
+        yield World(server.transport)
     finally:
         cleaning.cancel()
         await asyncio.wait([cleaning])
-        await made.server.close()
+        await server.close()
+
+
+Backend: TypeAlias = Callable[[], AbstractAsyncContextManager[World]]
+BACKEND: ContextVar[Backend] = ContextVar("backend", default=embedded)
+"""The API server of the tests; `tests/server/test_diserver.py` runs them on another."""
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    async with BACKEND.get()() as made:
+        await made.open()
+        yield made
 
 
 def request(

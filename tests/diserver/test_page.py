@@ -1,0 +1,37 @@
+"""The examples of docs/di-server.md, and its flags."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.diserver.world import world
+from trainop.di_server_settings import DI_SERVER_FLAGS
+from trainop.settings import ZAP_FLAGS
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "di-server.md").read_text(encoding="utf-8")
+EXAMPLES = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+
+
+async def test_the_examples_are_requests_and_answers():
+    body, documented = EXAMPLES
+    async with world() as here, here.di_server() as server:
+        await here.job("cartpole")
+        answer = await server.post(body)
+        assert answer.status == 200
+        assert (list(answer.body), list(answer.data)) == (list(documented), list(documented["data"]))
+        assert answer.message == documented["message"]
+        for section in ("collectors", "learners"):
+            written, given = documented["data"][section], answer.data[section]
+            assert [shape(url) for url in given] == [shape(url) for url in written]
+
+
+def shape(url: str) -> str:
+    """The address without the random part of the name."""
+    return re.sub(r"-[a-z0-9]{5}\.", "-*.", url)
+
+
+def test_the_page_has_every_flag():
+    names = {flag.name for flag in DI_SERVER_FLAGS} - {flag.name for flag in ZAP_FLAGS}
+    assert [name for name in sorted(names) if f"`--{name}`" not in PAGE] == []

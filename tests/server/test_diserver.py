@@ -1,0 +1,101 @@
+"""di-server on the real API server: the acceptance cases and some faults of `tests/diserver`, and the services."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from e2e.cluster.controlplane import ControlPlane
+from tests.diserver import world as worlds
+from tests.diserver.test_faults import (
+    test_a_client_that_left_gets_the_same_answer_from_any_server,
+    test_a_coordinator_that_is_not_in_the_cache_yet,
+    test_a_killed_server_leaves_nothing_half_made,
+    test_a_refused_pod_undoes_the_whole_request,
+    test_concurrent_requests_for_one_job_act_one_after_the_other,
+    test_the_repetition_after_a_kill_gets_its_pods_once,
+)
+from tests.diserver.test_replicas import *  # noqa: F403  # each of them
+from tests.diserver.world import BACKEND, World, request
+from tests.server.process import Operator
+from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, LEASES_OF_REQUESTS, OUR_PODS
+from trainop.runtime.client.auth import load_config
+from trainop.runtime.client.http import HttpTransport
+from trainop.runtime.objects.resource import LEASES, NODES, PODS, SERVICES
+
+__all__ = [
+    "test_a_client_that_left_gets_the_same_answer_from_any_server",
+    "test_a_coordinator_that_is_not_in_the_cache_yet",
+    "test_a_killed_server_leaves_nothing_half_made",
+    "test_a_refused_pod_undoes_the_whole_request",
+    "test_concurrent_requests_for_one_job_act_one_after_the_other",
+    "test_the_repetition_after_a_kill_gets_its_pods_once",
+]
+"""The faults that depend on what a real API server does."""
+
+NAMESPACES = ("default", "other", "di-system")
+
+
+@pytest.fixture(autouse=True)
+def on_the_real_server(alone: None, control_plane: ControlPlane) -> Iterator[None]:
+    """The worlds of this module are those of the control plane, emptied after each test."""
+
+    @asynccontextmanager
+    async def real() -> AsyncIterator[World]:
+        config = load_config(str(control_plane.kubeconfig))
+        here = World(lambda: HttpTransport(config))
+        try:
+            yield here
+        finally:
+            await empty(here)
+            await here.transport.close()
+
+    token = BACKEND.set(real)
+    yield
+    BACKEND.reset(token)
+
+
+async def empty(here: World) -> None:
+    for namespace in NAMESPACES:
+        for resource in (DIJOBS, AGGREGATOR_CONFIGS):
+            await here.client.delete_collection(resource, namespace)
+        for resource in (PODS, SERVICES):
+            for each in (await here.client.list(resource, namespace, label_selector=OUR_PODS)).items:
+                await here.client.delete(resource, each["metadata"]["name"], namespace, grace_seconds=0)
+        await here.client.delete_collection(LEASES, namespace, label_selector=LEASES_OF_REQUESTS)
+    await here.client.delete_collection(NODES)
+
+
+@pytest.mark.case("di-orchestrator-20", "ab")
+@pytest.mark.case("di-orchestrator-31", "a")
+async def test_the_operator_makes_the_services(make_operator: object, control_plane: ControlPlane):
+    operator: Operator = make_operator(control_plane.kubeconfig, "--enable-scheme=DIJob")  # type: ignore[operator]
+    await asyncio.to_thread(operator.start)
+    async with worlds.world() as here, here.di_server() as server:
+
+        async def services() -> set[str]:
+            found = (await here.client.list(SERVICES, "default", label_selector=OUR_PODS)).items
+            return {each["metadata"]["name"] for each in found}
+
+        async def all_have_one() -> bool:
+            return await services() == set(await here.names())
+
+        await here.job(coordinator_pod=False)
+        await here.until(lambda: _exists(here, "a-coordinator"))
+        await here.set_status("a-coordinator", podIP=worlds.COORDINATOR_ADDRESS)
+        answer = await server.post(request(2, 3))
+        assert answer.status == 200
+        assert len(await here.names()) == 6
+        await here.until(all_have_one)
+        listed = await server.get("?namespace=default&coordinator=a-coordinator")
+        assert sorted(listed.data["learners"]) == sorted(answer.data["learners"])
+        assert (await server.delete(request(1, 1))).status == 200
+        await here.until(all_have_one)
+        assert len(await services()) == 4
+
+
+async def _exists(here: World, name: str) -> bool:
+    return name in await here.names()
