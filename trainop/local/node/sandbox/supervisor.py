@@ -138,6 +138,7 @@ class Supervisor:
                     pod.close()  # otherwise this init would keep all pods' namespaces alive
                 linux.unshare(linux.CLONE_NEWNS)
                 filesystem.assemble([filesystem.Mount(**mount) for mount in message["mounts"]])
+                _scatter_pids()
             elif sys.platform == "linux":
                 linux.adopt_orphans()
                 linux.die_with_parent(signal.SIGTERM)
@@ -149,6 +150,16 @@ class Supervisor:
         init = ContainerInit(Channel(channel), message["argv"], message["env"], message["cwd"])
         signal.signal(signal.SIGTERM, lambda *_: channel.shutdown(socket.SHUT_RD))
         init.run(output, errors)
+
+
+def _scatter_pids() -> None:
+    """Lets the PIDs of this PID namespace begin at a random number.
+
+    Containers share `/tmp` and `/dev/shm`, and programs name their files there by host name and PID. Without this, two
+    clusters that run the same job at the same time have the same names, and Open MPI deletes the files of the other.
+    """
+    with suppress(OSError), open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:  # noqa: PTH123  # one write(2)
+        file.write(str(1000 + int.from_bytes(os.urandom(2)) % 30000))
 
 
 def raise_file_limit() -> None:
