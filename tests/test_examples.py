@@ -17,8 +17,9 @@ import yaml
 from trainop.operator import FRAMEWORKS
 
 ROOT = Path(__file__).parent.parent
-FILES = sorted(path for path in (ROOT / "examples").glob("*/*.yaml") if path.parent.name != "mpi")
-"""MPIJobs need programs that not every machine has: `make test-mpi` runs theirs."""
+OTHERS = {"mpi", "dijob"}
+"""MPIJobs need programs that not every machine has: `make test-mpi` runs theirs. DIJobs: tests/run/test_dijob.py."""
+FILES = sorted(path for path in (ROOT / "examples").glob("*/*.yaml") if path.parent.name not in OTHERS)
 LINE = re.compile(r"(?P<job>[-\w]+)/(?P<replica>[-\w]+)\s+(?P<text>.*)")
 LOSS = re.compile(r"step +(\d+) loss ([\d.]+)")
 SERVERS = {"PS", "Scheduler", "Server"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from trainop.engine.admission import Judgement
+from trainop.engine.children import ChildSelection
 from trainop.engine.seen import Options
 from trainop.local.api.schema.crd_schema import Schema
 from trainop.operator import KINDS, crds
@@ -25,6 +26,7 @@ class JobType:
     """The CRD."""
     judge: Callable[[Unstructured, Unstructured | None], Judgement]
     default: Change | None
+    children: ChildSelection
 
     def find_errors(self, raw: Json) -> tuple[FieldError, ...]:
         """Those of the job after the defaults that a mutating webhook would set."""
@@ -39,7 +41,8 @@ def _job_types() -> Iterator[JobType]:
     definitions = {definition["spec"]["names"]["kind"]: definition for definition in crds()}
     for kinds in KINDS.values():
         for kind in kinds(Options()):
-            yield JobType(kind.resource, definitions[kind.resource.kind], kind.judge, kind.default)
+            definition = definitions[kind.resource.kind]
+            yield JobType(kind.resource, definition, kind.judge, kind.default, kind.children)
 
 
 JOB_TYPES: dict[tuple[str, str], JobType] = {

@@ -77,14 +77,16 @@ def run_command(files: tuple[Path, ...], keep: bool, start_timeout: float, **opt
 
 @click.command("cluster")
 @click.option("--no-operator", is_flag=True, help="Start only API server and node, to run another operator.")
+@click.option("--di-server", is_flag=True, help="Also run di-server, which DIJobs ask for their replicas.")
 @_NETWORK
 @_DIRECTORY
 @_PORT
-def cluster_command(no_operator: bool, **options: Any) -> None:
+def cluster_command(no_operator: bool, di_server: bool, **options: Any) -> None:
     """Start an embedded cluster with the operator, and run it until Ctrl-C."""
 
     def start(console: Console, interrupts: Interrupts) -> Coroutine[Any, Any, int]:
-        return run_cluster(_cluster(**options), console, with_operator=not no_operator, interrupts=interrupts)
+        cluster, with_operator = _cluster(**options), not no_operator
+        return run_cluster(cluster, console, with_operator=with_operator, di_server=di_server, interrupts=interrupts)
 
     sys.exit(_run(start))
 

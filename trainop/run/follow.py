@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from trainop.engine.children import TRAINING_CHILDREN, ChildSelection
+from trainop.engine.framework import JOB_NAME
 from trainop.run.logview import LogView
 from trainop.run.screen import JobView, Replica, Screen
 from trainop.run.starting import StartWatch
@@ -26,13 +28,10 @@ from trainop.runtime.objects.metadata import Json, Key, Unstructured, decode_uns
 from trainop.runtime.objects.resource import EVENTS, PODS, Resource
 
 _NUMBERS = re.compile(r"\d+")
-_JOB_NAME = "training.kubeflow.org/job-name"
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
 _JOB_ROLE = "training.kubeflow.org/job-role"
 """Pods of MPIJobs with transport ssh have no replica type, and their launcher belongs to a Job of the MPIJob."""
 _INDEX = "training.kubeflow.org/replica-index"
-_DI_JOB, _DI_JOB_NAME = "DIJob", "dijob-name"
-"""Pods of DIJobs have labels of their own, and random names."""
 _STARTED = frozenset({"Running", "Restarting", "Succeeded", "Failed"})
 _LOG_GRACE = 2.0
 """Seconds for the logs of containers that are still running after all jobs have ended."""
@@ -45,6 +44,7 @@ class FollowedJob:
     resource: Resource
     key: Key
     view: JobView
+    children: ChildSelection = TRAINING_CHILDREN
     uid: str = ""
     ended: str = ""
     reason: str = ""
@@ -93,8 +93,9 @@ class Follower:
             cache.informer(resource, decode_unstructured).add_handler(
                 _Handler(partial(self.on_job, resource.kind), partial(self.on_job_deleted, resource.kind))
             )
-        for label in sorted({_DI_JOB_NAME if job.resource.kind == _DI_JOB else _JOB_NAME for job in jobs}):
-            cache.informer(PODS, decode_unstructured, label_selector=label).add_handler(_Handler(self.on_pod))
+        for label in sorted({job.children.job_label for job in jobs}):
+            pods = cache.informer(PODS, decode_unstructured, label_selector=label)
+            pods.add_handler(_Handler(self.on_pod, self.on_pod_deleted))
         cache.informer(EVENTS, decode_unstructured, field_selector="type=Warning").add_handler(
             _Handler(self.on_warning)
         )
@@ -177,18 +178,23 @@ class Follower:
             self._record_exit(replica, container)
             self._open_log(pod, replica, container, sidecar=len(containers) > 1)
 
+    def on_pod_deleted(self, key: Key) -> None:
+        """Marks a replica whose pod was deleted while it ran, until it has a new pod."""
+        replica = self._pods.get(key.name)
+        if replica is not None and replica.phase not in {"Succeeded", "Failed"}:
+            replica.phase = "Deleted"
+
     def _replica_of(self, pod: Unstructured) -> tuple[FollowedJob | None, Replica | None]:
         owner, labels = pod.metadata.controller, pod.metadata.labels
-        role = labels.get(_REPLICA_TYPE) or labels.get(_JOB_ROLE)
-        if owner is not None and owner.kind == _DI_JOB:
-            role = pod.metadata.name.removeprefix(f"{owner.name}-")
-        if owner is None or role is None:
+        if owner is None:
             return None, None
-        kind, name = ("MPIJob", labels.get(_JOB_NAME, "")) if owner.kind == "Job" else (owner.kind, owner.name)
+        kind, name = ("MPIJob", labels.get(JOB_NAME, "")) if owner.kind == "Job" else (owner.kind, owner.name)
         job = self._jobs.get((kind, Key(pod.metadata.namespace, name)))
         if job is None:
             return None, None
-        name = "-".join(filter(None, (role, labels.get(_INDEX))))
+        name = pod.metadata.name.removeprefix(f"{name}-")
+        if role := labels.get(_REPLICA_TYPE) or labels.get(_JOB_ROLE):
+            name = "-".join(filter(None, (role, labels.get(_INDEX))))
         return job, job.view.replica(f"{job.key.name}/{name}" if len(self._jobs) > 1 else name)
 
     def _is_from_earlier_session(self, container: Json) -> bool:

@@ -19,6 +19,7 @@ from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.logs import configure_logs
 from trainop.operator import build, crds
 from trainop.run.check import Job, find_jobs
+from trainop.run.di_server import NEEDS_NAMESPACES, start_di_server
 from trainop.run.documents import read
 from trainop.run.follow import FollowedJob, Follower
 from trainop.run.interrupts import Interrupts
@@ -52,6 +53,8 @@ async def run_files(
     async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
         await delete_finished(cluster.client, jobs, lambda line: output.print(Text(line)))
         async with _operator(cluster):
+            if any(job.kind == "DIJob" for job, _ in jobs):
+                await _serve_replicas(cluster, output)
             await apply(cluster.client, documents)
             code = await _follow(cluster, jobs, output, options.directory, start_timeout)
             if keep:
@@ -61,18 +64,33 @@ async def run_files(
 
 
 async def run_cluster(
-    options: ClusterOptions, console: Console, *, with_operator: bool, interrupts: Interrupts | None = None
+    options: ClusterOptions,
+    console: Console,
+    *,
+    with_operator: bool,
+    di_server: bool = False,
+    interrupts: Interrupts | None = None,
 ) -> int:
-    """Runs an embedded cluster until cancelled."""
+    """Runs an embedded cluster until cancelled; `di_server` has an effect only with the operator."""
     interrupts = interrupts or Interrupts()
     async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
         output.print(Text(f"# API server {cluster.url}, pods have {_NETWORKS[cluster.node.network]}"))
         output.print(Text(_export(cluster)))
         if with_operator:
             async with _operator(cluster):
+                if di_server:
+                    await start_di_server(cluster)
                 await asyncio.Event().wait()
         await asyncio.Event().wait()
     return 0
+
+
+async def _serve_replicas(cluster: LocalCluster, output: Output) -> None:
+    """Starts di-server. Where it is of no use, DIJobs that do not ask for replicas still run."""
+    if cluster.node.network == "addresses":
+        output.print(Text(NEEDS_NAMESPACES, style="yellow"))
+    else:
+        await start_di_server(cluster)
 
 
 _NETWORKS = {
@@ -129,7 +147,7 @@ async def _follow(
     data: Path | None,
     start_timeout: float,
 ) -> int:
-    followed = [FollowedJob(f.resource, d.key, JobView(d.key.name, d.kind)) for d, f in jobs]
+    followed = [FollowedJob(f.resource, d.key, JobView(d.key.name, d.kind), f.children) for d, f in jobs]
     cache = Cache(cluster.client)
     with (
         saved_logs(cluster.directory / "logs" if data else None, cluster.node.log_file) as logs,
