@@ -17,7 +17,7 @@ EXAMPLE = "examples/dijob/cartpole.yaml"
 NOTE = "di-server needs network mode `namespaces`"
 STEP = re.compile(r"coordinator step +(\d+) collectors (\d+) return ([\d.]+)")
 SAID = [
-    r"^coordinator +\S+ listens on 22273$",
+    r"^coordinator +hello-coordinator listens on 22273$",
     r"^coordinator +ask di-server\.di-system:8080$",
 ]
 

@@ -41,6 +41,9 @@ _MESSAGE_SIZE = 4096
 _FALLBACK_LINES, _FALLBACK_SIZE = 80, 2048
 _LOG_DRAIN_TIMEOUT = 2.0  # seconds to wait for end-of-file on the log pipes after the container has exited
 
+_IDENTITY = ("HOSTNAME", "KUBERNETES_POD_NAME")
+"""Variables with the pod's own name; in the pods of DIJobs the second is a literal."""
+
 NO_COMMAND = (
     'no command specified: images are not pulled here, so the entry point of "{image}" is not known; '
     "state `command` in the container"
@@ -292,7 +295,7 @@ class Container:
     def _build_command(self, argv: list[str], environment: dict[str, str], termination_log: Path) -> Command:
         """The command with environment, working directory and mounts; in mode `addresses` with names replaced.
 
-        Variables from `fieldRef` are not rewritten: they hold the pod's identity.
+        Variables from `fieldRef` and `_IDENTITY` are not rewritten: they hold the pod's identity.
         """
         pod, context = self._pod.obj, self._context
         mounts = self._pod.mounts(self.spec, environment)
@@ -306,7 +309,7 @@ class Container:
             downward_names = [
                 one["name"] for one in self.spec.get("env") or () if (one.get("valueFrom") or {}).get("fieldRef")
             ]
-            command = rewrite_command(command, address_of, {"HOSTNAME", *downward_names})
+            command = rewrite_command(command, address_of, {*_IDENTITY, *downward_names})
         return command
 
     async def _wait_without_command(self) -> None:
