@@ -223,8 +223,8 @@ class CountingMetrics:
     def decoded(self, seconds: float) -> None:
         self.decodes += 1
 
-    def stored(self, resource: str, objects: int) -> None:
-        self.objects = objects
+    def stored(self, resource: str, change: int) -> None:
+        self.objects += change
 
     def relisted(self, resource: str, reason: str) -> None:
         self.relists.append(reason)

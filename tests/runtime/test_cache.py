@@ -26,7 +26,8 @@ from trainop.runtime.cache.cache import Cache, CacheError
 from trainop.runtime.cache.mutation_detector import GuardedStore, MutationError
 from trainop.runtime.cache.store import Store, by_controller, by_namespace
 from trainop.runtime.client.client import Client
-from trainop.runtime.objects.metadata import Key, PartialObject, decode_complete, decode_unstructured
+from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.objects.metadata import Key, Metadata, PartialObject, decode_complete, decode_unstructured
 from trainop.runtime.objects.resource import NODES, PODS, SERVICES, Resource
 
 DECODE = msgspec.json.Decoder(PartialObject).decode
@@ -236,3 +237,15 @@ def test_structs_are_guarded_too():
     with pytest.raises(MutationError):
         store.remove(pod)
     assert isinstance(store, Store)
+
+
+def test_informers_of_one_resource_are_counted_together():
+    """Such as the pods of two kinds of jobs, which are selected by different labels."""
+    metrics = Metrics()
+    cache = Cache(Client(ScriptedTransport()), metrics=metrics)
+    every, own = (cache.informer(PODS, DECODE, label_selector=selector) for selector in ("", "a=b"))
+    first, second, third = (PartialObject(Metadata(name, "ns", uid=name, resource_version="1")) for name in "xyz")
+    for informer, each in ((every, first), (own, second), (every, third)):
+        informer.put(each, listing=False, initial=False)
+    own.remove(second)
+    assert metrics.registry.get_sample_value("runtime_informer_objects", {"resource": "pods"}) == 2

@@ -74,6 +74,8 @@ class Informer(Generic[T]):
     """Set before `run`: it also counts as synced if the server refuses the first list for lack of permission, which is
     then retried."""
     _served: bool | None = None
+    _stored = 0
+    """The number of objects that the metrics know of."""
     _was_unavailable = False
 
     def __init__(
@@ -259,7 +261,7 @@ class Informer(Generic[T]):
 
     def listed(self, keep: Collection[Key], scope: Scope) -> None:
         self._publish(self.store.prune(keep, scope.covers), initial=False)
-        self._metrics.stored(str(self.resource), len(self.store))
+        self._count_stored()
         self._unlisted -= 1
         if self._unlisted <= 0 and not self._synced.is_set():
             log.debug("informer synced", resource=str(self.resource), objects=len(self.store))
@@ -295,7 +297,13 @@ class Informer(Generic[T]):
                 resource, key = str(self.resource), str(change.key)
                 log.warning("handlers are slow", resource=resource, key=key, seconds=round(took, 3))
             if change.old is None or change.new is None:
-                self._metrics.stored(str(self.resource), len(self.store))
+                self._count_stored()
+
+    def _count_stored(self) -> None:
+        """Reports the difference: several informers of one resource share a series."""
+        change = len(self.store) - self._stored
+        self._stored += change
+        self._metrics.stored(str(self.resource), change)
 
     def _call(self, handler: Handler[T], change: Change[T], initial: bool) -> None:
         error = attempt(lambda target: _notify(target, change, initial), handler)

@@ -8,8 +8,8 @@ from typing import Protocol
 class InformerMetrics(Protocol):
     """Receives the measurements of informers. `resource` is a name such as `pods` or `pytorchjobs.kubeflow.org`."""
 
-    def stored(self, resource: str, objects: int) -> None:
-        """The store now holds this number of objects."""
+    def stored(self, resource: str, change: int) -> None:
+        """The number of objects in a store has changed by this number."""
         ...
 
     def relisted(self, resource: str, reason: str) -> None:
@@ -40,7 +40,7 @@ class InformerMetrics(Protocol):
 class NoInformerMetrics:
     """An `InformerMetrics` that records nothing."""
 
-    def stored(self, resource: str, objects: int) -> None: ...
+    def stored(self, resource: str, change: int) -> None: ...
     def relisted(self, resource: str, reason: str) -> None: ...
     def rewatched(self, resource: str, reason: str) -> None: ...
     def listed(self, resource: str, seconds: float) -> None: ...

@@ -170,8 +170,8 @@ class Metrics:
 
     # `InformerMetrics` of the cache -----------------------------------------------------------------------------------
 
-    def stored(self, resource: str, objects: int) -> None:
-        self.informer_objects.labels(resource).set(objects)
+    def stored(self, resource: str, change: int) -> None:
+        self.informer_objects.labels(resource).inc(change)
 
     def relisted(self, resource: str, reason: str) -> None:
         self.informer_relists.labels(resource, reason).inc()
