@@ -109,7 +109,7 @@ def test_the_webhooks_are_upstreams(installed: list[Any], kind: str, configurati
     assert other["failurePolicy"] == "Ignore"
 
 
-EVERYDAY = ["get", "list", "watch", "create", "patch", "delete"]
+EVERYDAY = ["get", "list", "watch", "create", "delete"]
 
 
 def test_each_program_may_do_what_it_does_and_no_more(installed: list[Any]):
@@ -121,7 +121,7 @@ def test_each_program_may_do_what_it_does_and_no_more(installed: list[Any]):
             rights.setdefault(subject["name"], set()).update(granted([role]))
     group = "diengine.opendilab.org"
     assert rights["di-operator"] == {
-        *((group, "dijobs", verb) for verb in ("get", "list", "watch", "patch")),
+        *((group, "dijobs", verb) for verb in ("get", "list", "watch")),
         (group, "dijobs/status", "patch"),
         (group, "dijobs/finalizers", "update"),
         *(("", resource, verb) for resource in ("pods", "services") for verb in EVERYDAY),
@@ -131,7 +131,7 @@ def test_each_program_may_do_what_it_does_and_no_more(installed: list[Any]):
     assert rights["di-server"] == {
         (group, "aggregatorconfigs", "get"),
         *((group, "dijobs", verb) for verb in ("get", "list", "watch")),
-        *(("", "pods", verb) for verb in EVERYDAY if verb != "patch"),
+        *(("", "pods", verb) for verb in EVERYDAY),
         *(("", "nodes", verb) for verb in ("list", "watch")),
         *(("coordination.k8s.io", "leases", verb) for verb in ("get", "list", "create", "update", "delete")),
         ("authentication.k8s.io", "tokenreviews", "create"),

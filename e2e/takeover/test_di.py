@@ -7,8 +7,6 @@ DI-orchestrator cannot be built from the Go module proxy, which does not serve i
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,60 +14,41 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
-from e2e.cluster.daemons import free_ports, wait_until
+from e2e.cluster.daemons import wait_until
 from e2e.takeover.theatre import reconciles
 from tests.conftest import read_crds
 from tests.patience import PATIENCE
+from tests.server.di_programs import PYTHON, DiOperator, DiServer
 from tests.server.di_world import DiWorld, request, share_aggregators
-from tests.server.process import Operator, fetch
 
 FOLDER = os.environ.get("TRAINOP_DI_ORCHESTRATOR", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="needs the programs of DI-orchestrator v0.2.2")
-ROOT = Path(__file__).parents[2]
-PYTHON = (sys.executable, "-m", "trainop")
-
-
-class Server:
-    """A process of di-server, ours or theirs."""
-
-    def __init__(self, log: Path, *command: str) -> None:
-        (self.port,) = free_ports(1)
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, f"--server-bind-address=127.0.0.1:{self.port}"], stdout=output, stderr=output, cwd=ROOT
-            )
-        assert wait_until(lambda: fetch(f"http://127.0.0.1:{self.port}/healthz")[0] == 200, PATIENCE), log.read_text()
-
-    def end(self) -> None:
-        self.process.terminate()
-        self.process.wait(PATIENCE)
 
 
 @pytest.fixture
-def start(plane: ControlPlane, tmp_path: Path) -> Iterator[Callable[..., tuple[Operator, Server]]]:
+def start(plane: ControlPlane, tmp_path: Path) -> Iterator[Callable[..., tuple[DiOperator, DiServer]]]:
     """Starts the operator and the server of one side: `theirs` or ours."""
-    started: list[Operator | Server] = []
+    started: list[DiOperator | DiServer] = []
 
-    def make(*, theirs: bool) -> tuple[Operator, Server]:
+    def make(*, theirs: bool) -> tuple[DiOperator, DiServer]:
         side = "theirs" if theirs else "ours"
         config = f"--kubeconfig={plane.kubeconfig}"
-        operator = Operator(tmp_path / f"{side}.log", config, program=(*PYTHON, "di-operator"))
-        command = [f"{FOLDER}/di-operator"] if theirs else [*PYTHON, "di-operator"]
-        operator.command = [*command, *(flag for flag in operator.command if "address" in flag), config]
+        command = [f"{FOLDER}/di-operator"] if theirs else ()
+        operator = DiOperator(tmp_path / f"{side}.log", config, command=command)
         operator.start()
         started.append(operator)
         own = [f"{FOLDER}/di-server"] if theirs else [*PYTHON, "di-server", "--caller-check=off"]
-        server = Server(tmp_path / f"{side}-server.log", *own, config)
+        server = DiServer(tmp_path / f"{side}-server.log", [*own, config])
         started.append(server)
         return operator, server
 
     yield make
     for each in started:
-        if isinstance(each, Server) or each.running:
+        if isinstance(each, DiServer) or each.running:
             each.end()
 
 
-def ask(server: Server, method: str, job: str, collectors: int, learners: int, *, gpus: int = 0) -> list[str]:
+def ask(server: DiServer, method: str, job: str, collectors: int, learners: int, *, gpus: int = 0) -> list[str]:
     """The names of the pods that were created or deleted."""
     body = {
         "namespace": "default",
@@ -89,7 +68,7 @@ class Namespace(DiWorld):
         self.api, self.namespace = plane.api, "default"
 
 
-def begin(world: DiWorld, server: Server) -> None:
+def begin(world: DiWorld, server: DiServer) -> None:
     """Jobs in many states, under DI-orchestrator."""
     for name, policy, roles in (
         ("running", "Running", ("collector", "learner")),
@@ -130,7 +109,7 @@ def wait_quiet(world: DiWorld) -> None:
 
 
 def test_jobs_of_di_orchestrator_are_continued(
-    plane: ControlPlane, start: Callable[..., tuple[Operator, Server]]
+    plane: ControlPlane, start: Callable[..., tuple[DiOperator, DiServer]]
 ) -> None:
     for crd in read_crds():
         if crd["spec"]["group"] == "diengine.opendilab.org":

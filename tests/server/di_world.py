@@ -71,6 +71,9 @@ class DiWorld(World):
         found = self.ask("GET", f"{CORE}/events")["items"]
         return sorted((each["reason"], each["message"], each.get("count") or 1) for each in found)
 
+    def told_of(self, reason: str) -> bool:
+        return any(each == reason for each, _, _ in self.told())
+
 
 def is_of(child: Json, job: str, role: str = "") -> bool:
     labels = child["metadata"].get("labels") or {}
@@ -90,10 +93,11 @@ def share_aggregators(api: Api) -> None:
     assert answer.status in {201, 409}, answer
 
 
-def request(port: int, method: str, path: str, body: Any = None) -> tuple[int, Json]:
+def request(port: int, method: str, path: str, body: Any = None, *, token: str = "") -> tuple[int, Json]:
     """One request to di-server, as DI-engine's client sends it: JSON without a content type."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     data = None if body is None else json.dumps(body).encode()
-    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, method=method)  # our port
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers, method=method)  # our port
     try:
         with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310  # our port
             return answer.status, json.loads(answer.read())

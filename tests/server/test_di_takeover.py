@@ -3,8 +3,7 @@ write them; `e2e/takeover/test_di.py` shows the same with its programs."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +11,11 @@ from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
 from tests.patience import PATIENCE
 from tests.server.conftest import NUMBERS
+from tests.server.di_programs import DiOperator
 from tests.server.di_world import DiWorld
-from tests.server.process import Operator
 from tests.server.webhooks import DIJOBS
 from tests.server.world import CORE, MERGE, Json
 
-MakeOperator = Callable[..., Operator]
-PROGRAM = (sys.executable, "-m", "trainop", "di-operator")
 PORTS = {"coordinator": 22273, "collector": 22270, "learner": 22271, "ddp-learner": 22271, "aggregator": 22272}
 THEN = "2026-01-02T03:04:05Z"
 CREATED = ("Created", "True", "DIJobCreated", "DIJob {} created")
@@ -96,13 +93,9 @@ def upstream(control_plane: ControlPlane) -> Upstream:
     return Upstream(control_plane.api, f"takeover{next(NUMBERS)}")
 
 
-def start(make_operator: MakeOperator, plane: ControlPlane, world: DiWorld, jobs: int) -> Operator:
+def start(folder: Path, plane: ControlPlane, world: DiWorld, jobs: int) -> DiOperator:
     """Starts ours, and waits until it has reconciled every job."""
-    operator = make_operator(plane.kubeconfig, program=PROGRAM)
-    operator.command = [
-        *(each for each in operator.command if not each.startswith("--webhook")),
-        f"--namespace={world.namespace}",
-    ]
+    operator = DiOperator(folder / "log", f"--kubeconfig={plane.kubeconfig}", f"--namespace={world.namespace}")
     operator.start()
     series = 'controller_runtime_reconcile_total{controller="di-operator",result="success"}'
     assert wait_until(lambda: (operator.metric(series) or 0) >= jobs, PATIENCE), operator.text()
@@ -110,7 +103,7 @@ def start(make_operator: MakeOperator, plane: ControlPlane, world: DiWorld, jobs
 
 
 @pytest.mark.case("di-orchestrator-12", "ab")
-def test_jobs_of_v0_2_2(control_plane: ControlPlane, upstream: Upstream, alone: None, make_operator: MakeOperator):
+def test_jobs_of_v0_2_2(control_plane: ControlPlane, upstream: Upstream, alone: None, tmp_path: Path):
     counts: Json = {"Collector": {"active": 2}, "Learner": {"active": 1}, "Aggregator": {"active": 1}}
     running = upstream.begin(
         "running", "Running", "Running", {**counts, "Coordinator": {"active": 1}}, CREATED, RUNNING
@@ -129,7 +122,7 @@ def test_jobs_of_v0_2_2(control_plane: ControlPlane, upstream: Upstream, alone: 
     upstream.add(kept, "coordinator", "", "Succeeded", service=False)
     before = upstream.versions()
 
-    operator = start(make_operator, control_plane, upstream, 4)
+    operator = start(tmp_path, control_plane, upstream, 4)
     assert upstream.versions() == before, "nothing is created, deleted or written"
     assert upstream.told() == []
 
@@ -154,7 +147,7 @@ def test_jobs_of_v0_2_2(control_plane: ControlPlane, upstream: Upstream, alone: 
     operator.end()
 
 
-def test_jobs_of_v0_1_0(control_plane: ControlPlane, upstream: Upstream, alone: None, make_operator: MakeOperator):
+def test_jobs_of_v0_1_0(control_plane: ControlPlane, upstream: Upstream, alone: None, tmp_path: Path):
     """The aggregator controls its ddp learners, and the policy that deletes all pods is called ALL."""
     counts: Json = {"Aggregator": {"active": 1}, "Coordinator": {"active": 1}}
     job = upstream.begin("old", "Running", "ALL", counts, CREATED, RUNNING)
@@ -164,7 +157,7 @@ def test_jobs_of_v0_1_0(control_plane: ControlPlane, upstream: Upstream, alone: 
         upstream.add(job, "ddp-learner", suffix, "Running", {**reference(aggregator), "controller": True})
     before = upstream.versions()
 
-    operator = start(make_operator, control_plane, upstream, 1)
+    operator = start(tmp_path, control_plane, upstream, 1)
     assert upstream.versions() == before
     assert upstream.told() == []
     upstream.set_pods("Succeeded", "old-coordinator")

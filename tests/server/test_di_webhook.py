@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from e2e.cluster.certificates import Authority
 from e2e.cluster.controlplane import ControlPlane
@@ -17,6 +16,7 @@ from e2e.cluster.daemons import wait_until
 from tests.audit import granted, requested
 from tests.patience import PATIENCE
 from tests.server.conftest import NUMBERS
+from tests.server.di_programs import overlay_roles
 from tests.server.pod import PodStandIn
 from tests.server.process import Operator
 from tests.server.test_installation import apply
@@ -155,10 +155,8 @@ def test_with_exactly_the_rights_of_the_overlay(
     control_plane: ControlPlane, quiet_world: World, make_operator: MakeOperator, tmp_path: Path
 ):
     home = quiet_world.namespace
-    roles = overlay_roles("di-webhook")
+    roles = overlay_roles("di-webhook", home)
     for document in roles:
-        for subject in document.get("subjects", ()):
-            subject["namespace"] = home  # as kustomize does
         apply(
             control_plane.api, document, home if document["kind"] in {"ServiceAccount", "Role", "RoleBinding"} else None
         )
@@ -179,15 +177,6 @@ def test_with_exactly_the_rights_of_the_overlay(
     assert granted(roles) - used == set(), "granted and never used"
     assert requested(control_plane, home, "di-webhook", "forbid") == set()
     assert process.resident_mib() < 75
-
-
-def overlay_roles(account: str) -> list[Json]:
-    """The service account, its roles and their bindings."""
-    text = (ROOT / "manifests" / "overlays" / "di-system" / "rbac.yaml").read_text(encoding="utf-8")
-    documents: list[Json] = list(yaml.safe_load_all(text))
-    bound = [each for each in documents if any(one["name"] == account for one in each.get("subjects", ()))]
-    wanted = {each["roleRef"]["name"] for each in bound} | {account}
-    return [*bound, *(each for each in documents if each["metadata"]["name"] in wanted and each not in bound)]
 
 
 def test_finalizers_of_a_stored_invalid_job_can_be_removed(hooks: DiWebhooks):

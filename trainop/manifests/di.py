@@ -136,11 +136,11 @@ _LEASES = "coordination.k8s.io"
 
 def operator_rules() -> list[Json]:
     return [
-        _rule(DIJOBS.group, "dijobs", "get list watch patch"),
+        _rule(DIJOBS.group, "dijobs", "get list watch"),
         _rule(DIJOBS.group, "dijobs/status", "patch"),
         # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
         _rule(DIJOBS.group, "dijobs/finalizers", "update"),
-        _rule("", "pods services", "get list watch create patch delete"),
+        _rule("", "pods services", "get list watch create delete"),
         _rule("", "events", "create patch"),
     ]
 
