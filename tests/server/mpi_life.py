@@ -12,6 +12,7 @@ from tests.server.world import CORE, MERGE, Json, World
 ROOT = Path(__file__).parent.parent.parent
 MPI = "/apis/kubeflow.org/v1/namespaces/{namespace}/mpijobs"
 MPI_V2 = "/apis/kubeflow.org/v2beta1/namespaces/{namespace}/mpijobs"
+TRANSPORT = "trainop.kubeflow.org/mpi-transport"
 BATCH = "/apis/batch/v1/namespaces/{namespace}/jobs"
 
 
@@ -37,9 +38,10 @@ def _template(image: str = "none") -> Json:
     return {"template": {"spec": {"containers": [{"name": "mpi", "image": image}]}}}
 
 
-def _create(world: World, path: str, name: str, **policy: Any) -> None:
+def _create(world: World, path: str, name: str, *, creation: str | None = None, **policy: Any) -> None:
     specs = {"Launcher": {"replicas": 1, **_template()}, "Worker": {"replicas": 1, **_template()}}
     spec = {"mpiReplicaSpecs": specs, "runPolicy": policy}
+    spec |= {"launcherCreationPolicy": creation} if creation else {}
     version = "/".join(path.split("/")[2:4])
     world.ask("POST", path, {"apiVersion": version, "kind": "MPIJob", "metadata": {"name": name}, "spec": spec})
 
@@ -96,3 +98,17 @@ def live_by_ssh(world: World) -> None:
     world.wait(lambda: not launcher()["spec"].get("suspend"), "the resumed launcher")
     world.wait(lambda: "ssh-publickey" in world.ask("GET", secret)["data"], "a new key")
     world.ask("DELETE", f"{MPI}/s")
+    _live_without_annotation(world)
+
+
+def _live_without_annotation(world: World) -> None:
+    """The operator asks for a launcher that is not in its cache to find out the transport."""
+
+    def is_recorded() -> bool:
+        return TRANSPORT in world.ask("GET", f"{MPI}/w")["metadata"].get("annotations", {})
+
+    _create(world, MPI_V2, "w", creation="WaitForWorkersReady")
+    world.wait(lambda: world.ask("GET", f"{MPI}/w").get("status"), "the status of w")
+    world.ask("PATCH", f"{MPI}/w", {"metadata": {"annotations": {TRANSPORT: None}}}, MERGE)
+    world.wait(is_recorded, "the transport of w")
+    world.ask("DELETE", f"{MPI}/w")

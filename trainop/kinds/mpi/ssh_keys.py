@@ -39,7 +39,7 @@ def are_usable(secret: Json) -> bool:
         private, public = (base64.b64decode((data or {})[name]) for name in (PRIVATE_KEY, PUBLIC_KEY))
         if len(private) > _MAX_SIZE:
             return False
-        found = _PUBLIC.search(public)
+        found = _PUBLIC.search(public, 0, 65536)
         serialization.load_ssh_public_key(found[0] if found else b"")
         if b"OPENSSH" in private.split(b"\n", 1)[0]:
             serialization.load_ssh_private_key(private, None)
