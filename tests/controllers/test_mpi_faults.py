@@ -233,6 +233,7 @@ async def test_a_hostfile_that_others_edit_is_restored() -> None:
         assert (await here.get(CONFIG_MAPS, "foo-config"))["data"]["hostfile"] == before
 
 
+@pytest.mark.case("mpi-v2beta1-17", "a")
 @pytest.mark.parametrize(
     ("resource", "name", "content"),
     [
@@ -240,6 +241,7 @@ async def test_a_hostfile_that_others_edit_is_restored() -> None:
         (CONFIG_MAPS, "foo-config", {"data": {"hostfile": "theirs"}}),
         (SECRETS, "foo-ssh", {"data": {"ssh-privatekey": "dGhlaXJz"}}),
         (LAUNCHER_JOBS, "foo-launcher", {}),
+        (PODS, "foo-worker-0", {"spec": {"containers": [{"name": "c", "image": "i"}]}}),
     ],
 )
 def test_foreign_objects_are_never_changed(resource: Resource, name: str, content: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ def _template(image: str = "none") -> Json:
 
 def _create(world: World, path: str, name: str, *, creation: str | None = None, **policy: Any) -> None:
     specs = {"Launcher": {"replicas": 1, **_template()}, "Worker": {"replicas": 1, **_template()}}
-    spec = {"mpiReplicaSpecs": specs, "runPolicy": policy}
+    spec: Json = {"mpiReplicaSpecs": specs, "runPolicy": policy}
     spec |= {"launcherCreationPolicy": creation} if creation else {}
     version = "/".join(path.split("/")[2:4])
     world.ask("POST", path, {"apiVersion": version, "kind": "MPIJob", "metadata": {"name": name}, "spec": spec})

@@ -80,7 +80,7 @@ def has_labels(world: World, path: str) -> bool:
 def see_it_taken_over(world: World) -> None:
     for path in (f"{CORE}/services/t", f"{CORE}/configmaps/t-config"):
         world.wait(partial(has_labels, world, path), f"the labels of {path}")
-    world.wait(lambda: world.events("MPIJobFailed"), "a warning about the pod")
+    world.wait(lambda: world.events("ErrResourceExists"), "a warning about the pod")
     world.ask("DELETE", f"{MPI}/t")
 
 

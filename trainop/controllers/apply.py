@@ -45,6 +45,7 @@ from trainop.engine.actions import (
     Release,
     UpdateGroup,
 )
+from trainop.engine.framework import NameTaken
 from trainop.engine.kind import Kind
 from trainop.runtime.client.client import Client, PatchKind
 from trainop.runtime.client.decoding import read_object
@@ -301,7 +302,14 @@ class Applier:
     def _report_once(self, job: Unstructured, child: _Child, error: Exception) -> None:
         """One event per message, however often the create is retried."""
         identity = f"create {child.noun} {child.key.name}"
-        self._report.notices(job, [Notice(identity, self._failed_to_create(child, error))])
+        self._report.notices(job, [Notice(identity, self._name_taken(job, child, error))])
+
+    def _name_taken(self, job: Unstructured, child: _Child, error: Exception) -> Event:
+        """In the words of the kind, if it has its own."""
+        taken, about = self._kind.name_taken, {"kind": child.kind, "name": child.key.name, "job": job.metadata.name}
+        if taken == NameTaken():
+            return self._failed_to_create(child, error)
+        return Event("Warning", taken.reason.format_map(about), taken.message.format_map(about))
 
     def _failed_to_create(self, child: _Child, error: Exception) -> Event:
         texts = self._kind.child_events
