@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-mpi test-chart test-schedulers test-takeover simulate frameworks di-engine coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image test-node site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-mpi test-chart test-schedulers test-takeover simulate frameworks di-engine fuzz coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image test-node site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -83,6 +83,9 @@ test-mpi: $(READY)  ## Open MPI and MPICH run on the embedded cluster, over ssh 
 di-engine: $(READY)  ## DI-engine's own client (PyPI) talks to our di-server on a real kube-apiserver; installs the client once
 	@$(BIN)/python -m e2e.cluster build
 	@$(BIN)/python -m e2e.di_engine
+
+fuzz: $(READY)  ## schemathesis sends di-server what its OpenAPI document allows, and what not; installs schemathesis once
+	@$(BIN)/python -m e2e.fuzz
 
 coverage: $(READY)  ## every branch of the engine is covered by the tests of engine, kinds and controllers
 	@$(BIN)/coverage run --source=trainop/engine -m pytest -q tests/engine tests/kinds tests/controllers

@@ -11,7 +11,7 @@ from trainop.diserver.bodies import FailedRequest, ReplicasRequest
 from trainop.diserver.query import PARAMETERS
 from trainop.diserver.replies import CREATED, DELETED, GOT, RECREATED, Envelope, PodFacts, Replicas
 
-_ERRORS = {
+ERRORS = {
     "400": "A parameter, the body or the demand is invalid, or the job is finished.",
     "403": "The caller may not change the replicas of this job.",
     "404": "A pod, job or AggregatorConfig does not exist.",
@@ -70,19 +70,20 @@ def _operation(
     summary: str,
     message: str,
     data: list[dict[str, Any]],
-    errors: tuple[str, ...] = tuple(_ERRORS),
+    errors: tuple[str, ...] = tuple(ERRORS),
     *,
     body: str = "",
     parameters: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     responses: dict[str, Any] = {"200": _response(message, data)}
     nothing = [{"type": "null"}] if not body else [_reference("Replicas")]
-    responses |= {code: _response(_ERRORS[code], nothing) for code in errors}
+    responses |= {code: _response(ERRORS[code], nothing) for code in errors}
     operation: dict[str, Any] = {"summary": summary, "responses": responses}
     if parameters:
         operation["parameters"] = parameters
     if body:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _reference(body)}}}
+        schema = {"anyOf": [_reference(body), {"type": "null"}]}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return operation
 
 
@@ -109,7 +110,7 @@ fetch("/openapi.json").then(r => r.json()).then(api => {
     add(paths, "h2", method.toUpperCase() + " " + path);
     add(paths, "p", o.summary);
     for (const p of o.parameters || []) add(paths, "code", p.name + " ");
-    const body = o.requestBody && o.requestBody.content["application/json"].schema.$ref.split("/").pop();
+    const body = o.requestBody && o.requestBody.content["application/json"].schema.anyOf[0].$ref.split("/").pop();
     if (body) add(paths, "p", "Body: " + body);
     const table = add(paths, "table", "");
     for (const [code, r] of Object.entries(o.responses)) {

@@ -1,0 +1,1 @@
+"""Fuzzing of HTTP servers by their OpenAPI documents."""
