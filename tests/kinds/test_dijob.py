@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -476,6 +477,43 @@ def test_a_finished_job_with_invalid_counters():
         world = DiWorld(dijob(status={"phase": phase, "replicaStatus": {"Collector": {"active": "x"}, "y": 3}}))
         world.settle()
         assert (world.phase, world.pods) == (phase, {})
+
+
+WRONG: list[Any] = [None, 0, -1, "", "x" * 10_000, [], [{}], [None], {}, {"": None}, {"name": 3}, True, 1.5]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values."""
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, member in members:
+        yield (*path, name)
+        yield from places(member, (*path, name))
+
+
+def test_any_one_place_of_a_job_may_hold_anything():
+    """At each step of its life. What a plan makes of it is JSON, short, and final after a few passes."""
+    whole = dijob(replicas=True, priorityClassName="high", cleanPodPolicy="All", volumes=[{"name": "v"}], group="g")
+    new, begun = DiWorld(whole), running(replicas=True)
+    begun.add(Role.COLLECTOR, "aaaaa")
+    ending, finished = running(replicas=True), running(replicas=True, cleanPodPolicy="None")
+    for world in (ending, finished):
+        world.set_pod("a-coordinator", "Failed")
+    finished.settle()
+    for world in (new, begun, ending, finished):
+        job = world.raw
+        for path in places({"spec": job["spec"], "status": job.get("status", {})}):
+            for value in WRONG:
+                world.job = copy.deepcopy(job)
+                place = world.job
+                for name in path[:-1]:
+                    place = place.setdefault(name, {}) if isinstance(place, dict) else place[name]
+                place[path[-1]] = value
+                made = plan_dijob(world.snapshot())
+                for action in made.actions:
+                    if isinstance(action, CreatePod | CreateService):
+                        json.loads(action.encode())
+                assert len(json.dumps(made.status)) < 5000 + len(json.dumps(value)), path
+                assert all(len(each.event.message) <= 1024 for each in made.notices)
 
 
 # What is kept in memory -----------------------------------------------------------------------------------------------

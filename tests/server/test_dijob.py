@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -375,6 +376,27 @@ def test_a_restarted_operator_changes_no_job(world: DiWorld, di_operator: Operat
     assert sorted(world.pods()) == ["a-coordinator", "c-coordinator"]
     created = {event["involvedObject"]["name"]: event.get("count", 1) for event in world.events("DIJobCreated")}
     assert created == {"a": 1, "b": 1, "c": 1}
+
+
+def test_the_program_di_operator_with_its_lease(
+    world: DiWorld, di_operator: Operator, control_plane_with_controllers: ControlPlane, tmp_path: Path
+):
+    di_operator.end()
+    flags = ["--leader-elect", f"--leader-election-namespace={world.namespace}", "-server-address=http://x:1"]
+    config = f"--kubeconfig={control_plane_with_controllers.kubeconfig}"
+    program = (sys.executable, "-m", "trainop", "di-operator")
+    operator = Operator(tmp_path / "log", config, *flags, program=program)
+    operator.command = [word for word in operator.command if not word.startswith("--webhook-server-port")]
+    operator.start()
+    try:
+        world.create()
+        assert variables(world.wait_pod("a-coordinator"))["KUBERNETES_SERVER_URL"] == "http://x:1"
+        leases = world.ask("GET", "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")["items"]
+        assert [lease["metadata"]["name"] for lease in leases] == ["12841a5d.opendilab.org"]
+        series = f'training_operator_jobs_created_total{{framework="dijob",job_namespace="{world.namespace}"}}'
+        world.wait(lambda: operator.metric(series) == 1, "the counter of created jobs")
+    finally:
+        operator.end()
 
 
 def test_a_job_without_coordinator_is_refused_by_the_schema(world: DiWorld):

@@ -78,10 +78,12 @@ def pod_options(options: Options) -> PodOptions:
 def _read_policy(fields: Fields, given: object) -> str:
     if is_unset(given):
         return DEFAULT_POLICY
-    policy = ALIASES.get(given, given) if isinstance(given, str) else None
-    if policy in {ALL, RUNNING, NONE}:
-        return str(policy)
-    refuse_policy(fields, given)
+    policy = fields.text("spec.cleanPodPolicy", given)
+    if not isinstance(given, str):
+        return NONE
+    if ALIASES.get(policy, policy) in {ALL, RUNNING, NONE}:
+        return ALIASES.get(policy, policy)
+    refuse_policy(fields, policy)
     return NONE
 
 
@@ -90,10 +92,9 @@ def is_unset(value: object) -> bool:
     return value is None or value == ""
 
 
-def refuse_policy(fields: Fields, given: object) -> None:
+def refuse_policy(fields: Fields, given: str) -> None:
     """Adds the error about the policy. Users and tools know its text."""
-    shown = cut(str(given), 100)
-    fields.plain(f"Invalid CleanPodPolicy {shown}, expected in [None, Running, All]")
+    fields.plain(f"Invalid CleanPodPolicy {cut(given, 100)}, expected in [None, Running, All]")
 
 
 def _read_templates(fields: Fields, spec: Json) -> Iterator[tuple[Role, Json]]:

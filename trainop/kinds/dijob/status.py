@@ -137,7 +137,8 @@ def fail(world: World, message: str) -> None:
 
 def _end(world: World, phase: str, type_: str, message: str) -> None:
     if (running := world.status.find(RUNNING)) is not None:
-        world.status.set(RUNNING, running.get("reason", ""), running.get("message", ""), status="False")
+        reason, text = (str(running.get(field) or "") for field in ("reason", "message"))
+        world.status.set(RUNNING, reason, text, status="False")
     _enter(world, phase, f"DIJob{phase}", message)
     world.event(type_, f"DIJob{phase}", message)
     world.transitions.append(Count("successful" if phase == SUCCEEDED else "failed"))
