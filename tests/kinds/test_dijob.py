@@ -504,8 +504,8 @@ def test_any_one_place_of_a_job_may_hold_anything():
         for path in places({"spec": job["spec"], "status": job.get("status", {})}):
             for value in WRONG:
                 world.job = copy.deepcopy(job)
-                place = world.job
-                for name in path[:-1]:
+                place: Any = {"": world.job}
+                for name in ("", *path[:-1]):
                     place = place.setdefault(name, {}) if isinstance(place, dict) else place[name]
                 place[path[-1]] = value
                 made = plan_dijob(world.snapshot())

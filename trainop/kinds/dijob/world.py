@@ -43,8 +43,9 @@ class World:
     @property
     def coordinators(self) -> list[DiPod]:
         """The pods that have the role or the name of the coordinator."""
-        name = coordinator_name(self.job.name)
-        return [pod for pod in self.pods if role_of_pod(pod) is Role.COORDINATOR or pod.metadata.name == name]
+        name, role = coordinator_name(self.job.name), Role.COORDINATOR.value
+        found = (pod for pod in self.pods if pod.metadata.labels.get(REPLICA_TYPE) == role or pod.metadata.name == name)
+        return list(found)
 
     def event(self, type_: str, reason: str, message: str) -> None:
         """Adds an event that is emitted after the status has been written."""
