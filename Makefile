@@ -69,7 +69,7 @@ test-schedulers: $(READY)  ## jobs beside Kueue and gang schedulers on simulated
 test-takeover: $(READY)  ## ours replaces the Go operators while jobs run, and back again; twenty minutes, and Go to build them once
 	@PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.cluster build
 	@PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.peers
-	@$(BIN)/pytest --numprocesses=2 --dist=load e2e/takeover
+	@$(BIN)/pytest --numprocesses=2 --dist=loadgroup e2e/takeover
 
 simulate: $(READY)  ## the whole operator in virtual time with faults: SEEDS=300 of them, or one again by SEED=n
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --log,--first $(or $(FIRST),0) --seeds $(or $(SEEDS),300))

@@ -36,6 +36,9 @@ from tests.server.process import Operator
 from tests.server.world import Json
 from trainop.kinds.mpi.transport import EXEC, SSH, TRANSPORT
 
+pytestmark = pytest.mark.xdist_group("mpi-operator")
+"""One after the other: the health port of mpi-operator is fixed."""
+
 TRAINING_OPERATOR = "training-operator"
 Cast = list[tuple[MpiStage, MpiScene]]
 
