@@ -86,7 +86,11 @@ OPERATORS = {
         pause=2.0,
     ),
     "trainop-ssh": Operator(
-        kind=MPI_SSH, flags=(), module=("trainop", "mpi-operator"), addresses=mpi_operator_flags, crd=MPI_CRD
+        kind=MPI_SSH,
+        flags=("--threadiness=8",),
+        module=("trainop", "mpi-operator"),
+        addresses=mpi_operator_flags,
+        crd=MPI_CRD,
     ),
     "mpi-operator-tuned": Operator(
         kind=MPI_SSH, flags=MPI_TUNED, peer=MPI_OPERATOR, addresses=mpi_operator_flags, crd=MPI_CRD

@@ -32,6 +32,7 @@ from e2e.bench.operators import HERE, OPERATORS, ROOT
 from e2e.bench.processes import cancel_on_sigterm
 from e2e.bench.scale import open_scale_harness
 from e2e.bench.scenarios import SCENARIOS
+from e2e.bench.targets import rivals
 from e2e.cluster.build import build
 from trainop.runtime.objects.metadata import Json
 
@@ -50,7 +51,7 @@ async def sample(scenario: str, sizes: Json, raw: Path) -> None:
     cancel_on_sigterm()
     perform, defaults = SCENARIOS[scenario]
     spy = Path(sys.executable).with_name("py-spy")
-    async with open_harness(OPERATORS["trainop"]) as harness:
+    async with open_harness(OPERATORS[rivals(scenario)[0]]) as harness:
         pid = str(harness.program.pid)
         command = [str(spy), "record", "--gil", "--pid", pid, "--rate", str(RATE), "--format", "raw"]
         sampler = subprocess.Popen([*command, "--output", str(raw)], stderr=subprocess.DEVNULL)  # noqa: ASYNC220  # returns at once
