@@ -145,6 +145,7 @@ def test_a_deleted_coordinator_is_created_again():
     world.reap()
     world.settle()
     assert (world.phase, world.pods["a-coordinator"]["status"]["phase"]) == ("Running", "Pending")
+    assert world.counters == {}
     world.set_pod("a-coordinator", "Failed")
     world.settle()
     assert world.phase == "Failed"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.kinds.dijob_world import dijob, template
+from trainop.engine.actions import Event
 from trainop.engine.fields import sentence
 from trainop.kinds.dijob.admission import default_dijob, judge_dijob
 from trainop.kinds.dijob.crd import aggregator_config_crd, dijob_crd
@@ -211,6 +212,17 @@ def test_the_schema_requires_a_coordinator(spec: Json | None):
     del job["spec"]
     assert schema(dijob_crd()).validate(job | ({} if spec is None else {"spec": spec}))
     assert not schema(dijob_crd()).validate(dijob())
+
+
+def test_events_about_children_have_upstreams_texts():
+    """Whatever the API server says is a text, and no format string."""
+    events, error = DIJOB.child_events, "50% {0} {name} %s"
+    assert events.event(events.created, "Pod", "p") == Event("Normal", "SuccessfulCreate", "Create pod: p")
+    assert events.event(events.deleted, "Service", "s") == Event("Normal", "SuccessfulDelete", "Delete service: s")
+    text = f"Failed to create pod: p error: {error}"
+    assert events.event(events.not_created, "Pod", "p", error) == Event("Warning", "FailedCreate", text)
+    text = f"Failed to delete service: s error: {error}"
+    assert events.event(events.not_deleted, "Service", "s", error) == Event("Warning", "FailedDelete", text)
 
 
 def test_the_kind_has_both_webhooks():

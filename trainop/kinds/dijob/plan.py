@@ -64,13 +64,13 @@ def _proceed(world: World, *, is_new: bool) -> Plan:
     if len(coordinators) > 1:
         names = ", ".join(sorted(pod.metadata.name for pod in coordinators[:10]))
         world.warn("coordinators", "TooManyCoordinators", f"there must be only one coordinator: {names}")
-    elif coordinators:
+    else:
         write_counters(world, count(world.pods))
-        if follow_coordinator(world, coordinators[0]):
+        if coordinators and follow_coordinator(world, coordinators[0]):
             return _end(world)
-    elif world.job.coordinator is not None:
-        encode = partial(encode_coordinator, world.job, world.job.coordinator, pod_options(world.seen.options))
-        world.actions.append(CreatePod(coordinator_name(world.job.name), encode))
+        if not coordinators and world.job.coordinator is not None:
+            encode = partial(encode_coordinator, world.job, world.job.coordinator, pod_options(world.seen.options))
+            world.actions.append(CreatePod(coordinator_name(world.job.name), encode))
     _reconcile_services(world)
     return world.plan(status_first=is_new)
 

@@ -17,7 +17,7 @@ from trainop.runtime.objects.metadata import Metadata
 ChildT = TypeVar("ChildT", Pod, Service)
 
 RULES = ConditionRules(removes={}, closes="")
-"""Conditions stay; `status.end` sets Running to False itself."""
+"""No condition removes another. At the end of a job, `kinds/dijob/status.py` sets Running to False with new times."""
 
 
 @dataclass(slots=True)
