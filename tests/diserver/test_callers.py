@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.diserver.world import SETTINGS, TEMPLATE, World, request, world
-from trainop.diserver.callers import normal, read_caller
+from trainop.diserver.callers import is_pod, normal, read_caller
+from trainop.diserver.seen import by_job, by_job_and_role, decode_job, decode_pod
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.metrics.authorize import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from trainop.runtime.objects.metadata import Json
@@ -160,3 +162,17 @@ def test_addresses_are_compared_in_one_form(given: str, address: str):
 def test_only_bearer_tokens_count():
     assert read_caller("10.0.0.1", "Basic abc").token == ""
     assert read_caller("10.0.0.1", "bearer  abc ").token == "abc"
+
+
+def test_a_pod_of_another_namespace_is_not_the_jobs_whatever_owner_it_names():
+    """Garbage collection deletes such a pod, but not at once."""
+    owner = {"apiVersion": "diengine.opendilab.org/v1alpha1", "kind": "DIJob", "name": "a", "uid": "u"}
+    metadata = {"name": "a-coordinator", "labels": {"replica-type": "coordinator"}, "ownerReferences": [owner]}
+    status = {"phase": "Running", "podIP": STRANGER}
+    job = decode_job(json.dumps({"metadata": {"name": "a", "namespace": "default", "uid": "u"}}).encode())
+    for namespace, found in (("default", True), ("other", False)):
+        raw = {"metadata": {**metadata, "namespace": namespace}, "status": status}
+        pod = decode_pod(json.dumps(raw).encode())
+        assert is_pod([pod], STRANGER, job) is found
+        assert by_job(pod) == (f"{namespace}/u",)
+        assert by_job_and_role(pod) == (f"{namespace}/u/coordinator",)

@@ -150,7 +150,7 @@ async def _only_coordinator(here: World) -> bool:
 async def stopped_in_the_middle(here: World, server: Running, body: Any, creates: int) -> None:
     """Kills the server after some creates of a request."""
     reached = asyncio.Event()
-    count = 0
+    count, before = 0, len(await here.names())
 
     async def wait(sent: Request) -> None:
         nonlocal count
@@ -163,7 +163,7 @@ async def stopped_in_the_middle(here: World, server: Running, body: Any, creates
     server.transport.before = wait
     posting = asyncio.create_task(server.post(body))
     await reached.wait()
-    await here.until(lambda: _count_is(here, creates + 1))
+    await here.until(lambda: _count_is(here, creates + before))
     await server.kill()
     posting.cancel()
     await asyncio.wait([posting])
@@ -387,3 +387,74 @@ async def test_a_stopping_server_finishes_its_requests():
         assert len((await posting).data["collectors"]) == 2
         assert await asyncio.wait_for(server.task, PATIENCE) == 0
         assert len(await here.names("collector")) == 2
+
+
+async def test_a_server_that_was_suspended_leaves_the_lease_to_its_successor():
+    async with world() as here, here.di_server() as server, here.di_server(seed=2) as other:
+        await here.job()
+        reached, released = asyncio.Event(), asyncio.Event()
+
+        async def wait(sent: Request) -> None:
+            if is_create(sent):
+                reached.set()
+            if reached.is_set():  # as if the process did not run: no renewal either
+                await released.wait()
+
+        server.transport.before = wait
+        posting = asyncio.create_task(server.post(request(2)))
+        await reached.wait()
+        holding, let_go = asyncio.Event(), asyncio.Event()
+
+        async def hold(sent: Request) -> None:
+            if is_create(sent):
+                holding.set()
+                await let_go.wait()
+
+        other.transport.before = hold
+        second = asyncio.create_task(other.post(request(3)))
+        await holding.wait()
+        released.set()
+        assert (await posting).status == 500
+        assert len(await here.leases()) == 1
+        let_go.set()
+        answer = await second
+        assert answer.status == 200
+        assert sorted(url.partition(".")[0] for url in answer.data["collectors"]) == await here.names("collector")
+
+
+async def test_a_request_that_cannot_be_ended_does_not_keep_others_from_it():
+    async with world() as here:
+        await here.job("a")
+        await here.job("b")
+        for name in ("a", "b"):
+            async with here.di_server(times=NEVER) as server:
+                await stopped_in_the_middle(here, server, request(2, coordinator=f"{name}-coordinator"), 1)
+        assert len(await here.leases()) == 2
+        async with here.di_server(seed=2) as other:
+
+            def refuse(sent: Request) -> Response | None:
+                if sent.method == "DELETE" and "/a-collector" in sent.path:
+                    return Response(403, {}, b"{}")
+                return None
+
+            other.transport.answer = refuse
+            await here.until(lambda: _count_is(here, 3))
+            assert [name for name in await here.names("collector") if name.startswith("b-")] == []
+
+
+async def test_a_pod_without_labels_is_replaced_or_refused():
+    async with world() as here, here.di_server() as server:
+        job = await here.job()
+        owner = {"apiVersion": "diengine.opendilab.org/v1alpha1", "kind": "DIJob", "name": "a"}
+        metadata = {"name": "bare", "ownerReferences": [{**owner, "uid": job["metadata"]["uid"]}]}
+        spec = {"containers": [{"name": "c", "image": "i"}]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        await here.client.create(PODS, body, namespace="default")
+        answer = await server.failed({**request(), "collectors": ["bare"]})
+        assert answer.body["success"] in {True, False}
+
+
+async def test_texts_that_cannot_be_encoded_are_replaced():
+    async with world() as here, here.di_server() as server:
+        answer = await server.failed(b'{"namespace": "\\ud800", "coordinator": "\\udfff"}')
+        assert answer.data["namespace"] == "?"

@@ -86,18 +86,23 @@ def read_demand(raw: bytes) -> Demand:
     """Raises `Refusal`."""
     body = _convert(_first_value(raw), ReplicasRequest)
     read = (_read_wanted(body.collectors), _read_wanted(body.learners))
-    return Demand(body.namespace or "", body.coordinator or "", *read)
+    return Demand(_text(body.namespace), _text(body.coordinator), *read)
 
 
 def read_failed(raw: bytes) -> Failed:
     """Raises `Refusal`. A name that is given twice counts once."""
     body = _convert(_first_value(raw), FailedRequest)
-    namespace = body.namespace or ""
+    namespace = _text(body.namespace)
     collectors, learners = (
-        tuple(dict.fromkeys(pod_name(text, namespace) for text in names or ()))
+        tuple(dict.fromkeys(pod_name(_text(text), namespace) for text in names or ()))
         for names in (body.collectors, body.learners)
     )
-    return Failed(namespace, body.coordinator or "", collectors, learners)
+    return Failed(namespace, _text(body.coordinator), collectors, learners)
+
+
+def _text(value: str | None) -> str:
+    """The text, with a replacement for lone surrogates: they cannot be part of an answer."""
+    return (value or "").encode("utf-8", "replace").decode()
 
 
 def pod_name(text: str, namespace: str) -> str:

@@ -15,10 +15,12 @@ from trainop.diserver.seen import (
     SeenJob,
     SeenNode,
     SeenPod,
+    by_job,
     decode_job,
     decode_node,
     decode_pod,
     in_order,
+    job_key,
 )
 from trainop.kinds.dijob.gpus import counted_gpus, majority
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, OUR_PODS, Role
@@ -101,25 +103,25 @@ class Caches:
         nodes: Sequence[SeenNode] = self.nodes.store.list()
         return majority(counted_gpus(node.gpus for node in nodes))
 
-    def callers(self, uid: str) -> Sequence[SeenPod]:
+    def callers(self, job: SeenJob) -> Sequence[SeenPod]:
         """The pods of a job that may send requests: its coordinator and its aggregators."""
-        roles = (Role.COORDINATOR, Role.AGGREGATOR)
-        return [pod for role in roles for pod in self.pods.store.by_index("caller", f"{uid}/{role.value}")]
+        key, roles = job_key(job.metadata.namespace, job.metadata.uid), (Role.COORDINATOR, Role.AGGREGATOR)
+        return [pod for role in roles for pod in self.pods.store.by_index("caller", f"{key}/{role.value}")]
 
     # Answers of GET ---------------------------------------------------------------------------------------------------
 
     def replicas(self, job: SeenJob, coordinator: str) -> Replicas:
         """The replicas of a job. The lists are kept until a pod of the job changes, because every coordinator asks for
         them once per second."""
-        uid = job.metadata.uid
-        if uid not in self._listed:
-            pods = [pod for pod in self.pods.store.by_index("job", uid) if not pod.metadata.terminating]
+        key = job_key(job.metadata.namespace, job.metadata.uid)
+        if key not in self._listed:
+            pods = [pod for pod in self.pods.store.by_index("job", key) if not pod.metadata.terminating]
             by_role: dict[Role | None, list[str]] = {}
             for pod in in_order(pods):
                 by_role.setdefault(pod.role, []).append(pod.url)
             learners = [*by_role.get(Role.LEARNER, ()), *by_role.get(Role.AGGREGATOR, ())]
-            self._listed[uid] = (by_role.get(Role.COLLECTOR, []), learners)
-        collectors, learners = map(list, self._listed[uid])
+            self._listed[key] = (by_role.get(Role.COLLECTOR, []), learners)
+        collectors, learners = map(list, self._listed[key])
         return Replicas(job.metadata.namespace, coordinator, collectors, learners)
 
     def ddp_learners(self, job: SeenJob, aggregator: str) -> Replicas:
@@ -172,8 +174,8 @@ class _Forget:
     def _forget(self, pod: SeenPod | None) -> None:
         if pod is None:  # unknown: it may be of any job
             self._listed.clear()
-        elif (owner := pod.job) is not None:
-            self._listed.pop(owner.uid, None)
+        for key in by_job(pod) if pod else ():
+            self._listed.pop(key, None)
 
 
 def read_raw(job: SeenJob) -> Json:

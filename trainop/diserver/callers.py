@@ -46,7 +46,7 @@ def normal(address: str) -> str:
     return str(mapped or found)
 
 
-def is_pod(pods: Iterable[SeenPod], address: str, uid: str) -> bool:
+def is_pod(pods: Iterable[SeenPod], address: str, job: SeenJob) -> bool:
     """Whether the address is that of a coordinator or aggregator of the job among `pods`. The address of a finished pod
     may belong to another by now."""
     return any(
@@ -54,7 +54,8 @@ def is_pod(pods: Iterable[SeenPod], address: str, uid: str) -> bool:
         for pod in pods
         if pod.role in CALLERS
         and pod.job is not None
-        and pod.job.uid == uid
+        and pod.job.uid == job.metadata.uid
+        and pod.metadata.namespace == job.metadata.namespace
         and pod.phase not in ENDED
         and not pod.host_network
     )
@@ -74,7 +75,7 @@ class CallerCheck:
     async def check(self, caller: Caller, job: SeenJob, named: str, verbs: Iterable[str]) -> None:
         """Raises `Refusal` with 403 unless the caller may do this. `named` is the pod that the request names as its
         sender; `verbs` are what a user needs the permission for, on pods."""
-        if not self._enabled or is_pod(self._caches.callers(job.metadata.uid), caller.address, job.metadata.uid):
+        if not self._enabled or is_pod(self._caches.callers(job), caller.address, job):
             return
         if caller.token:
             if await self._is_allowed(caller.token, job.metadata.namespace, verbs):
@@ -92,7 +93,7 @@ class CallerCheck:
             return False
         except FAILURES as error:
             raise of_api(error) from None
-        return is_pod([pod], caller.address, job.metadata.uid)
+        return is_pod([pod], caller.address, job)
 
     async def _is_allowed(self, token: str, namespace: str, verbs: Iterable[str]) -> bool:
         try:
@@ -111,7 +112,7 @@ class CallerCheck:
         key = f"{job.metadata.namespace}/{job.metadata.name}"
         if caller.token:
             return f"the token has no permission to change the pods of DIJob {key}"
-        pod = next((pod for pod in self._caches.callers(job.metadata.uid) if pod.metadata.name == named), None)
+        pod = next((pod for pod in self._caches.callers(job) if pod.metadata.name == named), None)
         if pod is not None and pod.host_network:
             return f"pod {named} uses the network of its node and must send a bearer token"
         return f"caller {caller.address} is not the coordinator or an aggregator of DIJob {key}"

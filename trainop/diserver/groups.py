@@ -165,7 +165,7 @@ class Old(NamedTuple):
 
 def plan_replacement(old: Old, world: World, wanted: Iterable[str]) -> Unit:
     """The unit that replaces a failed pod; `wanted` are the names whose successors the answer has."""
-    labels = old.pod["metadata"]["labels"]
+    labels = labels_of(old.pod)
     if labels.get(REPLICA_TYPE) == Role.AGGREGATOR.value:
         return _replace_aggregator(old, world)
     pods = [old.pod]
@@ -192,6 +192,11 @@ def _replace_aggregator(old: Old, world: World) -> Unit:
     return Unit(old.section, steps, replaces=names)
 
 
+def labels_of(pod: Json) -> Mapping[str, str]:
+    """The labels of a raw pod."""
+    return pod["metadata"].get("labels") or {}
+
+
 def _name(pod: Json) -> str:
     return str(pod["metadata"]["name"])
 
@@ -210,7 +215,7 @@ def write_requested(resources: Resources) -> str:
 def read_requested(pod: Json) -> Resources | None:
     """The content of that annotation; None if there is none."""
     try:
-        found = msgspec.json.decode(pod["metadata"].get("annotations", {}).get(REQUESTED, ""), type=_Requested)
+        found = msgspec.json.decode((pod["metadata"].get("annotations") or {}).get(REQUESTED, ""), type=_Requested)
     except msgspec.MsgspecError:
         return None
     return Resources(found.cpus, found.memory, found.gpus)

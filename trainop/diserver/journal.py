@@ -157,10 +157,12 @@ class Held:
             log.warning("lease of a job not released", lease=self._lease["metadata"]["name"], error=str(error))
 
     async def delete(self) -> None:
-        """Deletes the Lease."""
+        """Deletes the Lease, unless another server has taken it over."""
         metadata = self._lease["metadata"]
-        with suppress(NotFoundError):
-            await self._client.delete(LEASES, metadata["name"], metadata["namespace"], uid=metadata["uid"])
+        place, version = (metadata["name"], metadata["namespace"]), metadata["resourceVersion"]
+        async with self._writing:
+            with suppress(NotFoundError):
+                await self._client.delete(LEASES, *place, uid=metadata["uid"], resource_version=version)
 
 
 class _Observed(NamedTuple):
@@ -267,10 +269,17 @@ class Journal:
             record = _read_record(lease)
             kept = max(self._times.lease, self._times.remembered if record and record.state == "unsent" else 0.0)
             if name.removeprefix(f"{self._prefix}-") not in self._turns and age >= kept:
-                held = await self._take(lease)
-                if held is not None:
-                    await held.delete()
+                await self._collect(lease)
         return found
+
+    async def _collect(self, lease: Json) -> None:
+        """Ends the request of a server that died. A failure must not keep others from being ended."""
+        try:
+            held = await self._take(lease)
+            if held is not None:
+                await held.delete()
+        except FAILURES as error:
+            log.warning("request of another server not ended", lease=lease["metadata"]["name"], error=str(error))
 
     async def _take(self, lease: Json) -> Held | None:
         """Takes a Lease over and ends its request; None if another server was first."""

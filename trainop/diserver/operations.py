@@ -25,6 +25,7 @@ from trainop.diserver.groups import (
     Unit,
     World,
     check_demand,
+    labels_of,
     needs_aggregator,
     plan_creation,
     plan_replacement,
@@ -134,7 +135,7 @@ class Operations:
     async def replace(self, call: Call) -> AsyncIterator[Progress]:
         """POST /v1alpha1/replicas/failed"""
         failed = read_failed(call.body)
-        names = (*failed.collectors, *failed.learners)
+        names = tuple(dict.fromkeys((*failed.collectors, *failed.learners)))
         empty = Replicas(failed.namespace, failed.coordinator, [], [])
         if len(names) > self._rules.max_pods:
             raise Refusal(400, f"the request names {len(names)} pods, and at most {self._rules.max_pods} are allowed")
@@ -223,17 +224,21 @@ class Operations:
     async def _replaced(self, failed: Failed) -> list[Old]:
         """The failed pods as the API server has them; aggregators first, because their ddp learners go with them, and
         then masters of ddp groups."""
-        found: dict[str, Old] = {}
-        for section, names in ((COLLECTORS, failed.collectors), (LEARNERS, failed.learners)):
-            for name in names:
-                pod = await self._caches.raw_pod(failed.namespace, name)
-                found[name] = Old(section, pod, await self._group(failed.namespace, name, pod))
+        sections = dict.fromkeys(failed.learners, LEARNERS) | dict.fromkeys(failed.collectors, COLLECTORS)
+        read: dict[str, Old] = {}
+
+        async def load(name: str) -> None:
+            pod = await self._caches.raw_pod(failed.namespace, name)
+            read[name] = Old(sections[name], pod, await self._group(failed.namespace, name, pod))
+
+        await each(sections, load)
+        found = {name: read[name] for name in (*failed.collectors, *failed.learners)}
         olds: list[Old] = []
         covered: set[str] = set()
         for name in sorted(found, key=lambda name: _rank(found[name])):
             if name not in covered:
                 olds.append(found[name])
-                covered.update(each["metadata"]["name"] for each in found[name].group)
+                covered.update(member["metadata"]["name"] for member in found[name].group)
         order = {name: place for place, name in enumerate(found)}
         return sorted(olds, key=lambda old: order[old.pod["metadata"]["name"]])
 
@@ -242,7 +247,7 @@ class Operations:
         seen = await self._caches.pod(namespace, name)
         if seen.role is Role.AGGREGATOR:
             aggregator = name
-        elif pod["metadata"]["labels"].get(DDP_TYPE) == DDP_MASTER and seen.aggregator is not None:
+        elif labels_of(pod).get(DDP_TYPE) == DDP_MASTER and seen.aggregator is not None:
             aggregator = seen.aggregator.name
         else:
             return []
@@ -287,7 +292,7 @@ class Operations:
 
 
 def _rank(old: Old) -> int:
-    labels = old.pod["metadata"]["labels"]
+    labels = labels_of(old.pod)
     if labels.get(REPLICA_TYPE) == Role.AGGREGATOR.value:
         return 0
     return 1 if labels.get(DDP_TYPE) == DDP_MASTER else 2

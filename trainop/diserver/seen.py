@@ -228,17 +228,21 @@ def decode_node(raw: bytes) -> SeenNode:
 # Indices of pods ------------------------------------------------------------------------------------------------------
 
 
+def job_key(namespace: str, uid: str) -> str:
+    """The value of the index `job`. A pod of another namespace is not the job's, whatever owner it names."""
+    return f"{namespace}/{uid}"
+
+
 def by_job(pod: SeenPod) -> tuple[str, ...]:
-    """Index: UID of the job."""
+    """Index: namespace and UID of the job."""
     owner = pod.job
-    return (owner.uid,) if owner else ()
+    return (job_key(pod.metadata.namespace, owner.uid),) if owner else ()
 
 
 def by_job_and_role(pod: SeenPod) -> tuple[str, ...]:
-    """Index: UID of the job and role, for the roles that may call."""
-    owner = pod.job
+    """Index: the same with the role, for the roles that may call."""
     named = pod.metadata.labels.get(REPLICA_TYPE, "")
-    return (f"{owner.uid}/{named}",) if owner and named in _CALLERS else ()
+    return tuple(f"{key}/{named}" for key in by_job(pod) if named in _CALLERS)
 
 
 _CALLERS = frozenset({Role.COORDINATOR.value, Role.AGGREGATOR.value})
