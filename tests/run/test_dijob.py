@@ -32,14 +32,6 @@ async def test_the_examples_of_the_page_run(tmp_path: Path, example: str, said: 
     assert "succeeded because coordinator succeeded" in shown
 
 
-async def test_a_failure_is_reported_with_the_exit_code(tmp_path: Path):
-    path = tmp_path / "job.yaml"
-    path.write_text(re.sub(r"command: .*", "command: [sh, -c, exit 3]", EXAMPLES[0]))
-    code, shown = await run(path)
-    assert code == 1
-    assert "coordinator exited with code 3" in shown
-
-
 def run_example(*arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "trainop", "run", *arguments, EXAMPLE]
     done = subprocess.run(
