@@ -248,7 +248,9 @@ async def test_another_request_after_a_decided_one_is_carried_out():
             assert len(await here.names("collector")) == 4
 
 
-async def leaving(server: Running, here: World, body: Any, method: str = "POST") -> None:
+async def leaving(
+    server: Running, here: World, body: Any, method: str = "POST", path: str = "/v1alpha1/replicas"
+) -> None:
     """A client that closes its connection while its request is carried out."""
     reached, left = asyncio.Event(), asyncio.Event()
 
@@ -260,7 +262,7 @@ async def leaving(server: Running, here: World, body: Any, method: str = "POST")
     server.transport.before = wait
     _, writer = await asyncio.open_connection("127.0.0.1", server.server.http.port)
     raw = json.dumps(body).encode()
-    head = f"{method} /v1alpha1/replicas HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n"
     writer.write(head.encode() + raw)
     await reached.wait()
     writer.transport.abort()
@@ -284,6 +286,36 @@ async def test_a_client_that_left_gets_the_same_answer_from_any_server():
         answer = await other.post(request(3))
         assert sorted(url.partition(".")[0] for url in answer.data["collectors"]) == before[:3]
         assert await here.names() == before
+        assert await here.leases() == []
+
+
+async def test_an_answer_is_kept_over_other_requests():
+    async with world() as here, here.di_server(times=NEVER) as server:
+        await here.job()
+        await leaving(server, here, request(3))
+        before = await here.names("collector")
+        assert (await server.post(request(1))).status == 200
+        await leaving(server, here, request(2))
+        answer = await server.post(request(3))
+        assert sorted(url.partition(".")[0] for url in answer.data["collectors"]) == before
+        assert len((await server.post(request(2))).data["collectors"]) == 2
+        assert len(await here.names("collector")) == 6
+        assert await here.leases() == []
+
+
+async def test_the_repetition_of_a_replacement_gets_the_same_answer():
+    async with world() as here, here.di_server(times=NEVER) as server:
+        await here.job()
+        await server.post(request(2))
+        first = (await here.names("collector"))[0]
+        body = {"namespace": "default", "coordinator": "a-coordinator", "collectors": [first]}
+        await leaving(server, here, body, path="/v1alpha1/replicas/failed")
+        before = await here.names("collector")
+        answer = await server.failed(body)
+        assert answer.status == 200
+        assert answer.data["collectors"][0].partition(".")[0] in before
+        assert await here.names("collector") == before
+        assert (await server.failed(body)).status == 404
         assert await here.leases() == []
 
 

@@ -142,14 +142,12 @@ class Operations:
         if not names:
             yield succeed(RECREATED, empty), None
             return
-        pods = [await self._caches.pod(failed.namespace, name) for name in names]
-        job = await self._only_job(pods)
+        job, obstacle = await self._job_of_failed(failed)
         await self._callers.check(call.caller, job, failed.coordinator, ("create", "delete"))
-        for pod in pods:
-            if pod.role is Role.COORDINATOR:
-                raise Refusal(400, f"coordinator {pod.metadata.name} cannot be recreated", empty)
 
         async def work(held: Held, current: SeenJob) -> Answer:
+            if obstacle is not None:
+                raise obstacle
             self._refuse_ended(current)
             world = World(read_raw(current), self._rules.pod_options, held.record.request, block=self._caches.block())
             units = [plan_replacement(old, world, names) for old in await self._replaced(failed)]
@@ -166,6 +164,20 @@ class Operations:
 
     async def _job_of(self, namespace: str, coordinator: str) -> SeenJob:
         return await self._caches.job_of(await self._caches.pod(namespace, coordinator))
+
+    async def _job_of_failed(self, failed: Failed) -> tuple[SeenJob, Refusal | None]:
+        """The job of the failed pods, and why they cannot be replaced. Pods that are gone may have been replaced by
+        this very request before: the job is then that of the coordinator."""
+        try:
+            pods = [await self._caches.pod(failed.namespace, name) for name in (*failed.collectors, *failed.learners)]
+        except Refusal as missing:
+            try:
+                return await self._job_of(failed.namespace, failed.coordinator), missing
+            except Refusal:
+                raise missing from None
+        names = [pod.metadata.name for pod in pods if pod.role is Role.COORDINATOR]
+        obstacle = Refusal(400, f"coordinator {names[0]} cannot be recreated") if names else None
+        return await self._only_job(pods), obstacle
 
     async def _only_job(self, pods: Sequence[SeenPod]) -> SeenJob:
         jobs = {job.metadata.uid: job for job in [await self._caches.job_of(pod) for pod in pods]}
