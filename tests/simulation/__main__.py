@@ -16,7 +16,7 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from tests.simulation import bugs, bugs_of_gangs, bugs_of_jobs, bugs_of_mpi, bugs_of_ownership  # noqa: F401  # each plants its own
+from tests.simulation import bugs, bugs_of_di, bugs_of_gangs, bugs_of_jobs, bugs_of_mpi, bugs_of_ownership  # noqa: F401  # each plants its own
 from tests.simulation.draw import draw_script
 from tests.simulation.examine import examine_seed, kills
 from tests.simulation.families import EVERY, seeds_of

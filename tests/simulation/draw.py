@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.simulation import intruders
+from tests.simulation.di_draw import draw_di
 from tests.simulation.facts import Slot
-from tests.simulation.families import GANG, MPI, family_of, number_in_family
+from tests.simulation.families import DI, GANG, MPI, family_of, number_in_family
 from tests.simulation.fault_rates import draw_fault_rates
 from tests.simulation.gang_draw import with_gang
 from tests.simulation.mpi_draw import draw_mpi
@@ -57,6 +58,8 @@ def draw_script(seed: int) -> Script:
     """The script of a seed, complete before the run starts."""
     if family_of(seed) == MPI:
         return draw_mpi(seed, number_in_family(seed))
+    if family_of(seed) == DI:
+        return draw_di(seed, number_in_family(seed))
     if family_of(seed) == GANG:
         turn, rest = divmod(number_in_family(seed), 4)
         return with_gang(draw_mpi(seed, turn) if rest == 3 else _draw_themed(seed))

@@ -1,13 +1,13 @@
-"""Families of seeds: MPIJobs, and any jobs under a gang scheduler. Most seeds have jobs with replica types without one;
-a few consecutive ones contain all families."""
+"""Families of seeds: MPIJobs, DIJobs, and any jobs under a gang scheduler. Most seeds have jobs with replica types
+without one; a few consecutive ones contain all families."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
 
-MPI, GANG = "mpi", "gang"
-EVERY = {MPI: (7, 5), GANG: (11, 6)}
+MPI, GANG, DI = "mpi", "gang", "di"
+EVERY = {MPI: (7, 5), GANG: (11, 6), DI: (13, 3)}
 """Family -> one seed in so many, from this one on. They have no divisor in common, or with the numbers of themes and of
 staged sequences, so that each theme loses as many."""
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.simulation import gang_scheduler, intruders, mpi_users
+from tests.simulation import di_clients, gang_scheduler, intruders, mpi_users
 from tests.simulation.replica import Replica
 from tests.simulation.script import Step
 
@@ -27,7 +27,7 @@ class Fate:
         """Carry out the fault with this number in the script."""
         world = self._world
         rng = random.Random(f"{world.script.seed}/chaos/{number}")
-        if step.act in OF_PODS | intruders.ACTS | mpi_users.ACTS | gang_scheduler.ACTS:
+        if step.act in OF_PODS | intruders.ACTS | mpi_users.ACTS | gang_scheduler.ACTS | di_clients.ACTS:
             if not self._strike_objects(step, rng):
                 if world.loop.time() + 2.0 < world.script.calm_at:
                     world.loop.outside(2.0, self.strike, number, step)
@@ -40,12 +40,20 @@ class Fate:
             self._compact()
         elif step.act == "contention":
             world.fault_rates = replace(world.fault_rates, conflict=1.0)
-        elif step.act in OF_JOBS and world.job_controller is not None:
-            (world.job_controller.leave if step.act == "jobs away" else world.job_controller.slow_down)(step.value)
+        elif step.act in OF_JOBS | di_clients.OF_SERVERS:
+            self._strike_others(step)
         elif step.act in BREAKDOWNS:
             self._break_down(step)
         elif (replica := self._named(step.subject)) is not None:
             self._strike_replica(replica, step, rng)
+
+    def _strike_others(self, step: Step) -> None:
+        """Something befalls a process that is not the operator."""
+        jobs, di = self._world.job_controller, self._world.di
+        if di is not None and step.act in di_clients.OF_SERVERS:
+            di.strike_server(step)
+        elif jobs is not None:
+            (jobs.leave if step.act == "jobs away" else jobs.slow_down)(step.value)
 
     def _strike_objects(self, step: Step, rng: random.Random) -> bool:
         """Returns False if there is nothing to strike yet."""
@@ -54,6 +62,8 @@ class Fate:
             return world.nodes.strike(step.act, rng, step.value or 0.0)
         if step.act in mpi_users.ACTS:
             return mpi_users.meddle(world, step.act, rng)
+        if step.act in di_clients.ACTS:
+            return world.di is None or world.di.strike(step, rng)
         if step.act in gang_scheduler.ACTS:
             return world.scheduler is None or world.scheduler.strike(step.act, rng, step.value or 0.0)
         return intruders.intrude(world, step.act, rng, world.nodes.at_work())

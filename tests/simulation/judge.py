@@ -254,7 +254,7 @@ class Judge:
             return
         if self._orphaned.get((process, owner["uid"]), math.inf) < self._asked[self._author]:
             self.flag("nothing for a deleted job", f"{process} makes {name} anew, which went because its job is gone")
-        self._check_order(process, owner["name"], self._born[owner["uid"]])
+        self._check_order(process, owner["name"], self._born.get(owner["uid"], 0))
         path = f"{request.path}/{name}"
         uid = self._made.get((process, path, owner["uid"]))
         table, key = place_of(path)
@@ -269,6 +269,8 @@ class Judge:
 
     def _check_active(self, process: str, uid: str, what: str) -> None:
         """A process starts a pod or a launcher only for a job that is active as far as it knows."""
+        if not self._kinds:
+            return  # of DIJobs, whose observer has a rule of its own
         known = self._knew(process, uid)
         if all(facts.stopped for facts in known):
             why = known[-1].stopped if known else "unknown"
@@ -277,7 +279,7 @@ class Judge:
     def _check_restart_group(self, process: str, pod: Json, owner: str) -> None:
         """Pods that restart together must all be gone, except surplus ones, before any of them is recreated."""
         job = self._world.job_of(pod)
-        if job is None or _scope(job) == "pod":
+        if job is None or not self._kinds or _scope(job) == "pod":
             return
         place, history = slot_of(pod), RestartHistory(owner, job["metadata"].get("annotations") or {})
         known = [facts_of(self._world.framework_of(job["kind"]), job), *self._knew(process, owner)]
@@ -312,7 +314,7 @@ class Judge:
         counted."""
         owner = owner_of(pod)
         job = self._world.job_of(pod)
-        if owner is None or job is None or terminating(job):
+        if owner is None or job is None or terminating(job) or not self._kinds:
             return
         framework, name = self._world.framework_of(owner["kind"]), pod["metadata"]["name"]
         now = facts_of(framework, job)

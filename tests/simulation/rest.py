@@ -75,6 +75,7 @@ class Rest:
         if (
             world.observer.awaits_retry()
             or (world.job_controller is not None and not world.job_controller.rests)
+            or (world.di is not None and not world.di.rests)
             or any(world.users.wishes.values())
             or world.nodes.busy
             or now < self.changed_at + quiet

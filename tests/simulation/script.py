@@ -16,6 +16,7 @@ from tests.simulation.facts import Slot
 from tests.simulation.fault_rates import FAIR, FaultRates
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.framework import Framework
+from trainop.kinds.dijob.names import DIJOBS
 from trainop.kinds.mpi.exec import MPI_EXEC
 from trainop.kinds.mpi.transport import MPI_V2, SSH
 from trainop.operator import FRAMEWORKS
@@ -55,6 +56,8 @@ class JobPlan:
     @property
     def resource(self) -> Resource:
         """In the version that its users speak."""
+        if self.kind == DIJOBS.kind:
+            return DIJOBS
         return MPI_V2 if self.transport == SSH else self.framework.resource
 
     @property
@@ -127,7 +130,7 @@ class Script:
     unreported: Collection[Slot] = ()
     """Slots whose pods succeed without a known exit code, in scripts that are not orderly."""
     family: str = ""
-    """`mpi` for MPIJobs."""
+    """`mpi` for MPIJobs, `di` for DIJobs."""
     gang: str = ""
     """The value of --gang-scheduler-name."""
     stubborn: float = 0.0

@@ -14,6 +14,7 @@ from unittest import mock
 from tests.simulation.replica import metrics
 from trainop import operator
 from trainop.engine.schema.crd import crd
+from trainop.kinds.dijob.crd import dijob_crd
 from trainop.kinds.mpi import ssh_workers
 from trainop.kinds.mpi.crd import mpi_crd
 from trainop.local.api.fields import server_side_apply
@@ -29,7 +30,8 @@ from trainop.runtime.objects.metadata import Json
 @cache
 def kinds_served(kind: str) -> list[Kind]:
     """The resource definition of the kind, as if its CRD had been created."""
-    return kinds_of_crd(crd(operator.FRAMEWORKS[kind]) if kind in operator.FRAMEWORKS else mpi_crd())
+    others = {"MPIJob": mpi_crd, "DIJob": dijob_crd}
+    return kinds_of_crd(others[kind]() if kind in others else crd(operator.FRAMEWORKS[kind]))
 
 
 async def _turn_no_more(_: Manager) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation import bugs, bugs_of_gangs, bugs_of_jobs, bugs_of_mpi, bugs_of_ownership  # noqa: F401  # each plants its own
+from tests.simulation import bugs, bugs_of_di, bugs_of_gangs, bugs_of_jobs, bugs_of_mpi, bugs_of_ownership  # noqa: F401  # each plants its own
 from tests.simulation.__main__ import MOST_SEEDS
 from tests.simulation.planting import BUGS, Bug, hunt
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation import gang_scheduler, mpi_users
+from tests.simulation import di_clients, gang_scheduler, mpi_users
 from tests.simulation.draw import draw_script
 from tests.simulation.examine import examine_seed
-from tests.simulation.families import GANG, MPI, family_of
+from tests.simulation.families import DI, GANG, MPI, family_of
 from tests.simulation.fate import OF_JOBS
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.operator import FRAMEWORKS
@@ -24,7 +24,7 @@ def test_seeds_show_no_problem(first: int):
 
 
 def test_seeds_draw_every_kind_of_fault_and_every_kind_of_job():
-    scripts = [draw_script(seed) for seed in range(SHARE) if not family_of(seed)]
+    scripts = [draw_script(seed) for seed in range(2 * SHARE) if not family_of(seed)]
     acts = {step.act for script in scripts for step in (*script.steps, *script.chaos, *script.encore)}
     assert acts == {
         *("create", "delete", "suspend", "resume", "scale", "annotate"),
@@ -63,6 +63,13 @@ def test_seeds_draw_every_deed_to_mpi_jobs_of_both_transports_and_to_gangs():
     assert {job.transport for job in jobs} == {"ssh", "exec"}
     assert {job.spec.get("launcherCreationPolicy") for job in jobs} == {None, "WaitForWorkersReady"}
     assert {script.gang for script in scripts} == {"", "volcano", "my-sched"}
+
+
+def test_seeds_draw_every_request_to_di_servers_and_every_fault_of_them():
+    scripts = [draw_script(seed) for seed in range(3 * SHARE) if family_of(seed) == DI]
+    acts = {step.act for script in scripts for step in script.chaos}
+    assert acts >= di_clients.ACTS | di_clients.OF_SERVERS
+    assert {job.spec["cleanPodPolicy"] for script in scripts for job in script.jobs} == {"All", "None", "Running"}
 
 
 def test_a_problem_is_reported_with_its_trace_and_the_command_that_replays_it():

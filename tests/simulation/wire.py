@@ -62,8 +62,9 @@ def at_once(work: Coroutine[Any, Any, Any]) -> Any:
 class Wire:
     """`name` is that of one incarnation of a replica."""
 
-    def __init__(self, world: World, name: str, rng: random.Random) -> None:
+    def __init__(self, world: World, name: str, rng: random.Random, judge: Any = None) -> None:
         self.name = name
+        self.judge = judge or world.judge
         self.dead = False
         self.outstanding = 0
         """Requests that wait for their answer, but for those of the election."""
@@ -83,7 +84,7 @@ class Wire:
 
     async def send(self, request: Request) -> Response:
         answer: Response = await self._exchange(request)
-        self._world.judge.received(self.name, request, answer)
+        self.judge.received(self.name, request, answer)
         return answer
 
     async def open(self, request: Request) -> Stream:
@@ -125,9 +126,9 @@ class Wire:
         if self.dead or "outage" in world.broken:
             await Pause(world.loop, 0.0 if self.dead else 0.01)
             raise NotConnectedError("connection refused")
-        world.judge.asks(self.name)
+        self.judge.asks(self.name)
         if request.method != "GET":
-            world.judge.sends(self.name, request)
+            self.judge.sends(self.name, request)
         if self.freezes is not None and _is_work(request):
             self.freeze(self.freezes)
             self.freezes = None
@@ -301,12 +302,12 @@ class Tap:
                     break
                 fault = self._draw_fault()
                 if not fault:
-                    world.judge.shows(wire.name, self._path, chunk)
+                    wire.judge.shows(wire.name, self._path, chunk)
                     yield chunk
                     continue
                 world.note(wire.name, f"watch {self._path}: {fault}")
                 async for part in self._suffer(fault, chunk, version):
-                    world.judge.shows(wire.name, self._path, part)
+                    wire.judge.shows(wire.name, self._path, part)
                     yield part
                 if fault in {"cut", "mute", "expired", "error"}:
                     self._broken |= fault == "mute"

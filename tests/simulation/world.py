@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tests.simulation.afresh import look_afresh
+from tests.simulation.di_clients import DiSide
+from tests.simulation.di_node import DiNodes
 from tests.simulation.ends import end_state
 from tests.simulation.facts import owner_of
 from tests.simulation.fairness import Fairness
+from tests.simulation.families import DI, MPI
 from tests.simulation.fate import Fate
 from tests.simulation.fault_rates import FAIR
 from tests.simulation.gang_scheduler import GangScheduler, kinds_of_groups
@@ -22,6 +25,7 @@ from tests.simulation.loop import Pause, ProcessLoop, Wall
 from tests.simulation.loop import run as run_loop
 from tests.simulation.mpi_node import MpiNodes
 from tests.simulation.node import Nodes
+from tests.simulation.oracle.di_observer import DiObserver
 from tests.simulation.oracle.gang_observer import GangObserver
 from tests.simulation.oracle.mpi_observer import MpiObserver
 from tests.simulation.oracle.observer import Observer
@@ -41,6 +45,15 @@ from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import LEASES, NAMESPACES, PODS
 from trainop.settings import Settings
+
+CAST: Mapping[str, tuple[type[Observer | MpiObserver | DiObserver], type[Nodes]]] = {
+    "": (Observer, Nodes),
+    MPI: (MpiObserver, MpiNodes),
+    DI: (DiObserver, DiNodes),
+}
+"""By family of the script: who judges, and who plays the pods."""
+
+DI_SERVERS = 2
 
 HECTIC = 2000
 """Writes that no minute may have, whatever happens in it."""
@@ -107,17 +120,18 @@ class World:
         self.busiest = (0, 0)
         self.server = ApiServer(clock=self.clock, rng=random.Random(f"{script.seed}/server"))
         self.store: Store = self.server._backend.store
-        self.frameworks = [framework_of(kind) for kind in dict.fromkeys(job.kind for job in script.jobs)]
-        self.kinds = [kind for each in self.frameworks for kind in KINDS[each.kind](self.options)]
+        self.schemes = tuple(dict.fromkeys(job.kind for job in script.jobs))
+        self.frameworks = [framework_of(kind) for kind in self.schemes if kind != "DIJob"]
+        self.kinds = [kind for scheme in self.schemes for kind in KINDS[scheme](self.options)]
         self.users = Users(self)
         self.rest = Rest(self)
         self.judge = Judge(self)
         self.in_encore = False
-        of_mpi = script.family == "mpi"
-        observer = MpiObserver if of_mpi else Observer
-        self.observer: MpiObserver | Observer = observer(Fairness(self), lambda name: self.store.table(name).objects)
-        self.nodes = (MpiNodes if of_mpi else Nodes)(self, random.Random(f"{script.seed}/nodes"))
-        self.job_controller = JobController(self) if of_mpi else None
+        observer, nodes = CAST[script.family]
+        self.observer = observer(Fairness(self), lambda name: self.store.table(name).objects)
+        self.nodes = nodes(self, random.Random(f"{script.seed}/nodes"))
+        self.job_controller = JobController(self) if script.family == MPI else None
+        self.di = DiSide(self, DI_SERVERS) if script.family == DI else None
         self.scheduler = GangScheduler(self) if script.gang else None
         self.gang_observer = self._observe_gang() if self.scheduler else None
         self.fate = Fate(self)
@@ -168,8 +182,8 @@ class World:
     def _set_up(self) -> None:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         at_once(self.users.client.create(NAMESPACES, namespace))
-        for framework in self.frameworks:
-            for kind in kinds_served(framework.kind):
+        for scheme in self.schemes:
+            for kind in kinds_served(scheme):
                 self.server._backend.registry.add(kind)
         listeners = (self.rest, self.judge, self.observer, self.gang_observer, self.nodes, self.scheduler)
         for listener in (each for each in listeners if each is not None):
@@ -180,6 +194,8 @@ class World:
         self._serving = self.loop.create_task(self.server.run())
         if self.job_controller is not None:
             self.job_controller.start()
+        if self.di is not None:
+            self.di.set_up()
 
     def _storm(self) -> None:
         self.fault_rates = self.script.fault_rates
@@ -194,7 +210,7 @@ class World:
         self.fault_rates = replace(FAIR, latency=self.script.fault_rates.latency)
         self.broken.clear()
         self.denied.clear()
-        for each in (self.job_controller, self.scheduler):
+        for each in (self.job_controller, self.scheduler, self.di):
             if each is not None:
                 each.recover()
         for replica in self.replicas:
@@ -226,8 +242,9 @@ class World:
                 self.gang_observer.look()
 
     async def _take_down(self) -> None:
-        if self.job_controller is not None:
-            self.job_controller.end()
+        for each in (self.job_controller, self.di):
+            if each is not None:
+                each.end()
         for replica in self.replicas:
             replica.end()
         await Pause(self.loop, 3.0)
@@ -249,7 +266,7 @@ class World:
             leader_lease_duration=lease,
             leader_renew_deadline=renew,
             leader_retry_period=retry,
-            schemes=tuple(framework.kind for framework in self.frameworks),
+            schemes=self.schemes,
             hostname=life,
             options=self.options,
         )
@@ -326,7 +343,7 @@ class World:
         return framework_of(kind)
 
     def job_named(self, plan: JobPlan) -> Json | None:
-        stored = self.store.get(str(plan.framework.resource), (NAMESPACE, plan.name))
+        stored = self.store.get(str(plan.resource), (NAMESPACE, plan.name))
         return stored.value if stored else None
 
     def jobs(self) -> list[Json]:
@@ -345,8 +362,9 @@ class World:
         """The process that holds the lease; empty if none does, or without leader election."""
         if not self.elects:
             return ""
-        leases = self.store.table(str(LEASES)).objects.values()
-        holders = [str(stored.value["spec"].get("holderIdentity") or "") for stored in leases]
+        leases = self.store.table(str(LEASES)).objects.items()
+        found = [stored.value["spec"] for (namespace, _), stored in leases if namespace == NAMESPACE]
+        holders = [str(spec.get("holderIdentity") or "") for spec in found]
         return holders[0].rpartition("_")[0] if holders else ""
 
 
