@@ -13,7 +13,7 @@ from tests.controllers.kinds import env, make, pods_of
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.steps.companions import FINGERPRINT
-from trainop.kinds.dijob.names import REQUEST, REQUESTED
+from trainop.kinds.dijob.names import JOURNAL, REQUEST, REQUESTED
 from trainop.kinds.mpi.hosts import HOSTS_AT
 from trainop.kinds.mpi.ssh_annotations import CLEAN_LAUNCHER, OPEN_MPI_VERSION, REMOTE_SHELL, REPLACE_FAILED
 from trainop.kinds.mpi.transport import TRANSPORT
@@ -40,6 +40,7 @@ def test_every_annotation_is_described_with_its_values():
         REPLACE_FAILED,
         OPEN_MPI_VERSION,
         HOSTS_AT,
+        JOURNAL,
         REQUEST,
         REQUESTED,
     }
