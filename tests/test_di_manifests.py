@@ -181,6 +181,7 @@ def test_di_server_beside_training_operator(kubectl: str, tmp_path: Path):
     assert {"--di-server-address=di-server.$(MY_POD_NAMESPACE):8080", "--di-webhooks"} <= set(container["command"])
     (server,) = one(objects, "Deployment", "di-server")["spec"]["template"]["spec"]["containers"]
     assert "--agconfig-namespace=$(MY_POD_NAMESPACE)" in server["args"]
+    assert server["image"] == container["image"]
     assert one(objects, "ClusterRoleBinding", "di-server-cluster-rolebinding")["subjects"][0]["namespace"] == "kubeflow"
 
 

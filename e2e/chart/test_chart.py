@@ -15,6 +15,7 @@ from tests.kustomize import MANIFESTS, combine
 
 CHART = MANIFESTS / "chart"
 VALUES = {
+    "dijob": "dijob",
     "grafana-dashboard": "grafanaDashboard",
     "mpi-exec": "mpiExec",
     "mpi-ssh": "mpiSsh",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from e2e.cluster.certificates import Authority
 from e2e.cluster.controlplane import ControlPlane
@@ -20,8 +21,9 @@ from tests.server.di_programs import overlay_roles
 from tests.server.pod import PodStandIn
 from tests.server.process import Operator
 from tests.server.test_installation import apply
-from tests.server.webhooks import DIJOBS, JSON_PATCH, DiWebhooks, dijob, served_certificate
+from tests.server.webhooks import DIJOBS, JSON_PATCH, DiWebhooks, WebhooksBeside, dijob, served_certificate
 from tests.server.world import MERGE, Json, World
+from trainop.manifests.tree import stream
 
 MakeOperator = Callable[..., Operator]
 ROOT = Path(__file__).parents[2]
@@ -36,7 +38,10 @@ def hooks(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     installed = DiWebhooks(World(control_plane.api, f"di{next(NUMBERS)}"))
     log = tmp_path_factory.mktemp("di-webhook") / "log"
     process = Operator(
-        log, f"--kubeconfig={control_plane.kubeconfig}", environment=installed.environment, program=PROGRAM
+        log,
+        *(f"--kubeconfig={control_plane.kubeconfig}", unmounted(log.parent)),
+        environment=installed.environment,
+        program=PROGRAM,
     )
     installed.install(process.webhook_port, "Fail")
     process.start()
@@ -44,6 +49,11 @@ def hooks(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     yield installed
     process.end()
     installed.remove()
+
+
+def unmounted(folder: Path) -> str:
+    """No certificate is mounted. In the default folder may be those of other programs of this machine."""
+    return f"--webhook-cert-dir={folder / 'unmounted'}"
 
 
 def stored(hooks: DiWebhooks, name: str) -> Json:
@@ -162,7 +172,7 @@ def test_with_exactly_the_rights_of_the_overlay(
         )
     pod = PodStandIn(control_plane, tmp_path / "serviceaccount", make_operator, account="di-webhook", program=PROGRAM)
     installed = DiWebhooks(quiet_world)
-    process = pod.start(home)
+    process = pod.start(home, unmounted(tmp_path))
     installed.install(process.webhook_port, "Fail")
     installed.wait_injected()
     installed.wait_called()
@@ -177,6 +187,29 @@ def test_with_exactly_the_rights_of_the_overlay(
     assert granted(roles) - used == set(), "granted and never used"
     assert requested(control_plane, home, "di-webhook", "forbid") == set()
     assert process.resident_mib() < 75
+
+
+def test_training_operator_serves_them_with_the_rights_of_the_component(
+    control_plane: ControlPlane, quiet_world: World, alone: None, make_operator: MakeOperator, tmp_path: Path
+):
+    home = quiet_world.namespace
+    component = ROOT / "manifests" / "components" / "dijob" / "dijob.yaml"
+    documents = [*stream(home, "none"), *yaml.safe_load_all(component.read_text(encoding="utf-8"))]
+    for document in documents:
+        if document["kind"] in {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}:
+            for subject in document.get("subjects", ()):
+                subject["namespace"] = home
+            apply(control_plane.api, document, None if document["kind"].startswith("Cluster") else home)
+    beside = WebhooksBeside(quiet_world)
+    operator = PodStandIn(control_plane, tmp_path / "serviceaccount", make_operator).start(home, "--di-webhooks")
+    beside.install(operator.webhook_port)
+    beside.wait_injected()
+    beside.wait_called()
+    assert beside.try_dijob("hello").message == f"{DENIED}Invalid CleanPodPolicy hello, {POLICIES}"
+    assert beside.try_dijob("ALL").body["spec"]["cleanPodPolicy"] == "All"
+    beside.remove()
+    forbidden = requested(control_plane, home, "training-operator", "forbid")
+    assert not {right.resource for right in forbidden if right.group == "admissionregistration.k8s.io"}
 
 
 def test_finalizers_of_a_stored_invalid_job_can_be_removed(hooks: DiWebhooks):

@@ -143,6 +143,14 @@ class DiWebhooks(Webhooks):
         return self.send("POST", DIJOBS + query, dijob(policy, name, **spec))
 
 
+class WebhooksBeside(DiWebhooks):
+    """Those of DIJobs, served by training-operator, as the component `dijob` installs them."""
+
+    shipped = "components/dijob/dijob.yaml"
+    service = "training-operator"
+    secret_name = SECRET
+
+
 def dijob(policy: str | None, name: str = "a", **spec: Any) -> Json:
     template = {"spec": {"containers": [{"name": "di-container", "image": "none"}]}}
     given = {} if policy is None else {"cleanPodPolicy": policy}

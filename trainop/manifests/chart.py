@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from trainop import __version__
 from trainop.manifests import availability, rbac, workload
 from trainop.manifests.components import objects as component_objects
+from trainop.manifests.di import BESIDE, FLAGS_BESIDE, beside
 from trainop.manifests.names import IMAGE, NAME
 from trainop.manifests.text import GENERATED, HEADER, to_yaml
 from trainop.manifests.webhook import webhook_configurations
@@ -27,6 +28,7 @@ _SCALARS = {
     _POLICY: "{{ .Values.webhooks.failurePolicy }}",
 }
 _SEVERAL = "gt (int .Values.replicas) 1"
+_DIJOB = "and .Values.components.dijob (not .Values.namespaced)"
 _WEBHOOKS = "and .Values.webhooks.enabled (not .Values.namespaced)"
 
 _FLAGS = f"""\
@@ -38,6 +40,10 @@ _FLAGS = f"""\
 {{{{- end }}}}
 {{{{- if not ({_WEBHOOKS}) }}}}
 - --webhook-server-port=0
+{{{{- end }}}}
+{{{{- if {_DIJOB} }}}}
+- {FLAGS_BESIDE[0]}
+- {FLAGS_BESIDE[1]}
 {{{{- end }}}}
 {{{{- range .Values.schemes }}}}
 - {{{{ printf "--enable-scheme=%s" . | quote }}}}
@@ -87,6 +93,7 @@ components:
   serviceMonitor: false
   prometheusRule: false
   grafanaDashboard: false
+  dijob: false  # what DIJobs need: di-server, and their webhooks; not with namespaced
 """
 
 
@@ -116,13 +123,14 @@ def _templates() -> dict[str, str]:
         "rbac": _rbac(),
         "service": _render(_placed([workload.service()])),
         "deployment": _render(_placed([_deployment()])),
-        "webhook": _when(_WEBHOOKS, _render(_webhooks())),
+        "webhook": _when(_WEBHOOKS, _render(map(_configured, webhook_configurations()))),
         "poddisruptionbudget": _when(_SEVERAL, _render(_placed([availability.disruption_budget()]))),
         **{
             name: _when(f".Values.components.{_camel(name)}", _render(_placed(component_objects()[name])))
             for name in ("user-roles", "network-policy", "service-monitor", "prometheus-rule", "grafana-dashboard")
         },
         **{name: _when(f".Values.components.{_camel(name)}", _transport(name)) for name in rbac.transport_roles()},
+        BESIDE: _when(_DIJOB, _beside()),
     }
 
 
@@ -143,22 +151,28 @@ def _transport(name: str) -> str:
     )
 
 
+def _beside() -> str:
+    """What DIJobs need beside the operator."""
+    found = [_in_namespace(each) if "subjects" in each else each for each in beside(_IMAGE)]
+    plain = _render(_placed([each for each in found if "webhooks" not in each]))
+    return plain + _when(_WEBHOOKS, "---\n" + _render(map(_configured, (each for each in found if "webhooks" in each))))
+
+
+def _configured(configuration: Json) -> Json:
+    """A webhook configuration with the namespace and failure policy of the values."""
+    webhooks = [{**webhook, "failurePolicy": _POLICY} for webhook in configuration["webhooks"]]
+    for webhook in webhooks:
+        client = webhook["clientConfig"]
+        webhook["clientConfig"] = {"service": {**client["service"], "namespace": _NAMESPACE}}
+    return {**configuration, "webhooks": webhooks}
+
+
 def _everywhere_or_here(everywhere: str, here: str) -> str:
     return f"{{{{- if .Values.namespaced }}}}\n{here}{{{{- else }}}}\n{everywhere}{{{{- end }}}}\n"
 
 
 def _in_namespace(binding: Json) -> Json:
     return {**binding, "subjects": [{**subject, "namespace": _NAMESPACE} for subject in binding["subjects"]]}
-
-
-def _webhooks() -> list[Json]:
-    return [
-        {
-            **configuration,
-            "webhooks": [{**webhook, "failurePolicy": _POLICY} for webhook in configuration["webhooks"]],
-        }
-        for configuration in webhook_configurations(_NAMESPACE)
-    ]
 
 
 def _deployment() -> Json:

@@ -30,6 +30,8 @@ _FOLDER = "overlays/di-system"
 _OWN_NAMESPACE = "$(MY_POD_NAMESPACE)"
 """Replaced by the kubelet in commands and arguments."""
 _ADDRESS = f"{SERVER}.{_OWN_NAMESPACE}:{SERVER_PORT}"
+FLAGS_BESIDE = (f"--di-server-address={_ADDRESS}", "--di-webhooks")
+"""Those of training-operator in the component `BESIDE`."""
 
 
 def di_files() -> dict[str, Sequence[Json]]:
@@ -42,7 +44,8 @@ def di_files() -> dict[str, Sequence[Json]]:
         # As upstream: without di-webhook no DIJob is created or updated.
         "webhooks.yaml": di_webhook_configurations(SERVICE, "Fail"),
     }
-    own = kustomization(["../../crds", *parts], namespace=NAMESPACE, images=[{"name": IMAGE, "newTag": __version__}])
+    images = [{"name": IMAGE, "newTag": __version__}]
+    own = kustomization(["../../crds", *parts], namespace=NAMESPACE, images=images)
     left_out = [
         deletion(each["apiVersion"], each["kind"], each["metadata"]["name"])
         for each in crds()
@@ -52,25 +55,30 @@ def di_files() -> dict[str, Sequence[Json]]:
     for name, found in di_components().items():
         tree[f"components/{name}/{name}.yaml"] = found
         tree[f"components/{name}/kustomization.yaml"] = [
-            component(_patches_beside() if name == BESIDE else (), [f"{name}.yaml"])
+            {**component(_patches_beside(), [f"{name}.yaml"]), "images": images}
+            if name == BESIDE
+            else component((), [f"{name}.yaml"])
         ]
     return tree | {f"{_FOLDER}/{name}": objects for name, objects in parts.items()}
 
 
 def di_components() -> dict[str, list[Json]]:
     """The objects of each component: what DIJobs need beside training-operator, and what can be added to di-server."""
-    beside = [
-        *(*accounts(SERVER), *server_roles(), server_deployment(), server_service()),
+    return {BESIDE: beside(), "di-server-nodeport": [_node_port()], "di-network-policy": network_policies()}
+
+
+def beside(image: str = IMAGE) -> list[Json]:
+    return [
+        *(*accounts(SERVER), *server_roles(), server_deployment(image), server_service()),
         *_granted("ClusterRole", f"{NAME}-{BESIDE}", NAME, injection_rules()),
         *di_webhook_configurations(NAME, "Ignore"),
     ]
-    return {BESIDE: beside, "di-server-nodeport": [_node_port()], "di-network-policy": network_policies()}
 
 
 def _patches_beside() -> list[Json]:
     """training-operator serves the webhooks of DIJobs, and tells coordinators where di-server is."""
-    flags = [f"--di-server-address={_ADDRESS}", "--di-webhooks"]
-    operations = [{"op": "add", "path": "/spec/template/spec/containers/0/command/1", "value": flag} for flag in flags]
+    place = "/spec/template/spec/containers/0/command/1"
+    operations = [{"op": "add", "path": place, "value": flag} for flag in reversed(FLAGS_BESIDE)]
     return [json_patch({"kind": "Deployment", "name": NAME}, operations)]
 
 
