@@ -11,7 +11,7 @@ import pytest
 
 from tests.diserver.world import FAST, Running, World, request, world
 from tests.patience import PATIENCE
-from trainop.diserver import retries
+from trainop.diserver import application, retries
 from trainop.diserver.journal import Times
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.objects.resource import PODS
@@ -53,7 +53,7 @@ async def test_a_refused_pod_undoes_the_whole_request():
             "learners": [],
         }
         assert await here.names() == ["a-coordinator"]
-        assert await here.leases() == []
+        await here.until_released()
 
 
 async def test_a_refused_ddp_learner_undoes_its_aggregator():
@@ -203,7 +203,7 @@ async def test_the_repetition_after_a_kill_gets_its_pods_once():
             answer = await other.post(request(5))
             assert answer.status == 200
             assert sorted(url.partition(".")[0] for url in answer.data["collectors"]) == await here.names("collector")
-            assert await here.leases() == []
+            await here.until_released()
 
 
 async def killed_before_the_answer(here: World, server: Running, body: Any) -> None:
@@ -286,7 +286,7 @@ async def test_a_client_that_left_gets_the_same_answer_from_any_server():
         answer = await other.post(request(3))
         assert sorted(url.partition(".")[0] for url in answer.data["collectors"]) == before[:3]
         assert await here.names() == before
-        assert await here.leases() == []
+        await here.until_released()
 
 
 async def test_an_answer_is_kept_over_other_requests():
@@ -335,12 +335,8 @@ async def test_an_answer_that_nobody_asks_for_is_forgotten():
     async with world() as here, here.di_server(times=FAST._replace(remembered=0.0)) as server:
         await here.job()
         await leaving(server, here, request(1))
-        await here.until(lambda: _no_leases(here))
+        await here.until_released()
         assert len(await here.names("collector")) == 1
-
-
-async def _no_leases(here: World) -> bool:
-    return await here.leases() == []
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -357,7 +353,7 @@ async def test_concurrent_requests_for_one_job_act_one_after_the_other(servers: 
         assert posted.status == removed.status == 200
         gone = set(removed.data["collectors"])
         assert len(await here.names("collector")) == 2 + 2 - len(gone)
-        assert await here.leases() == []
+        await here.until_released()
 
 
 async def test_requests_for_different_jobs_do_not_wait_for_each_other():
@@ -490,3 +486,68 @@ async def test_texts_that_cannot_be_encoded_are_replaced():
     async with world() as here, here.di_server() as server:
         answer = await server.failed(b'{"namespace": "\\ud800", "coordinator": "\\udfff"}')
         assert answer.data["namespace"] == "?"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ("Content-Encoding: deflate\r\nContent-Length: 6", b"garbag", 400),
+        ("Content-Length: 10000000", b'{"namespace": "' + b"x" * 200_000, 413),
+    ],
+)
+async def test_bodies_that_break_off_get_one_answer(headers: str, body: bytes, status: int):
+    async with world() as here, here.di_server() as server:
+        head = f"POST /v1alpha1/replicas HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n".encode()
+        answer = await exchange(server, head + body, b"\r\n\r\n")
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
+
+
+async def exchange(server: Running, sent: bytes, until: bytes) -> bytes:
+    """What the server answers to these bytes, up to a separator."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.server.http.port)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(PATIENCE):
+            return await reader.readuntil(until)
+    finally:
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+async def test_a_body_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(application, "BODY_TIMEOUT", 0.1)
+    async with world() as here, here.di_server() as server:
+        sent = b"POST /v1alpha1/replicas HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+        answer = await exchange(server, sent, b"}")
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"the request body was not received in time" in answer
+
+
+async def test_a_client_that_leaves_while_it_waits_gets_nothing():
+    async with world() as here, here.di_server() as server:
+        await here.job()
+        reached, released = asyncio.Event(), asyncio.Event()
+
+        async def wait(sent: Request) -> None:
+            if is_create(sent):
+                reached.set()
+                await released.wait()
+
+        server.transport.before = wait
+        first = asyncio.create_task(server.post(request(1)))
+        await reached.wait()
+        _, writer = await asyncio.open_connection("127.0.0.1", server.server.http.port)
+        raw = json.dumps(request(5)).encode()
+        writer.write(b"POST /v1alpha1/replicas HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw)
+        await here.until(lambda: server.server.inflight.count == 2)
+        writer.transport.abort()
+        await here.until(lambda: _connections(server) == 1)
+        released.set()
+        assert (await first).status == 200
+        await here.until(lambda: server.server.inflight.count == 0)
+        assert len(await here.names("collector")) == 1
+
+
+def _connections(server: Running) -> int:
+    listener = server.server.http._listener
+    return len(listener.open) if listener else 0

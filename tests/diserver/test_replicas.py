@@ -40,7 +40,7 @@ async def test_post_creates_pods_and_get_returns_them():
         assert {key: sorted(value) for key, value in found.data.items() if key.endswith("s")} == {
             key: sorted(value) for key, value in answer.data.items() if key.endswith("s")
         }
-        assert await here.leases() == []
+        await here.until_released()
 
 
 @pytest.mark.case("di-orchestrator-21", "abcd")

@@ -219,8 +219,16 @@ class World:
     async def names(self, role: str = "") -> list[str]:
         return [pod["metadata"]["name"] for pod in await self.pods(role)]
 
-    async def leases(self) -> list[Json]:
-        return list((await self.client.list(LEASES, "default", label_selector=LEASES_OF_REQUESTS)).items)
+    async def leases(self, namespace: str = "default") -> list[Json]:
+        return list((await self.client.list(LEASES, namespace, label_selector=LEASES_OF_REQUESTS)).items)
+
+    async def until_released(self, namespace: str = "default") -> None:
+        """Waits until no request is in progress: a lease is deleted after the answer."""
+
+        async def released() -> bool:
+            return not await self.leases(namespace)
+
+        await self.until(released)
 
     @asynccontextmanager
     async def di_server(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import aiohttp
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
+from e2e.cluster.daemons import free_ports
 from tests.diserver import world as worlds
 from tests.diserver.test_faults import (
     test_a_client_that_left_gets_the_same_answer_from_any_server,
@@ -20,7 +24,8 @@ from tests.diserver.test_faults import (
 )
 from tests.diserver.test_replicas import *  # noqa: F403  # each of them
 from tests.diserver.world import BACKEND, World, request
-from tests.server.process import Operator
+from tests.patience import PATIENCE
+from tests.server.process import Operator, fetch
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, LEASES_OF_REQUESTS, OUR_PODS
 from trainop.runtime.client.auth import load_config
 from trainop.runtime.client.http import HttpTransport
@@ -99,3 +104,26 @@ async def test_the_operator_makes_the_services(make_operator: object, control_pl
 
 async def _exists(here: World, name: str) -> bool:
     return name in await here.names()
+
+
+async def test_the_program_serves_and_stops(control_plane: ControlPlane, tmp_path: Path):
+    (port,) = free_ports(1)
+    flags = [f"--kubeconfig={control_plane.kubeconfig}", f"--server-bind-address=127.0.0.1:{port}"]
+    with (tmp_path / "log").open("wb") as log:
+        command = (sys.executable, "-m", "trainop", "di-server", *flags, "--leader-elect", "--zap-devel=false")
+        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+    try:
+        async with worlds.world() as here:
+            url = f"http://127.0.0.1:{port}"
+            await here.until(lambda: asyncio.to_thread(lambda: fetch(f"{url}/readyz")[0] == 200))
+            await here.job()
+            async with aiohttp.ClientSession() as session:
+                async with session.post(f"{url}/v1alpha1/replicas", json=request(2)) as response:
+                    assert (response.status, len((await response.json())["data"]["collectors"])) == (200, 2)
+                await here.until_released("di-system")
+                process.terminate()
+                assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -156,12 +156,14 @@ class _Api:
                         raise Refusal(413, f"the request body is longer than {most} bytes")
         except TimeoutError:
             raise Refusal(408, "the request body was not received in time") from None
+        except web.RequestPayloadError as error:  # malformed chunks, or another encoding than it says
+            raise Refusal(400, f"failed to decode request body: {error}") from None
         return bytes(body)
 
     @staticmethod
     async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
         response = web.Response(status=answer.status, body=answer.body, content_type="application/json")
-        if answer.status in {408, 413}:  # what remains of the body is not read
+        if answer.status in {400, 408, 413} and not request.content.is_eof():  # what remains of the body is not read
             response.force_close()
         try:
             async with asyncio.timeout(SEND_TIMEOUT):

@@ -44,6 +44,11 @@ class Inflight:
     def stopping(self) -> bool:
         return self._stopping.is_set()
 
+    @property
+    def count(self) -> int:
+        """Requests in progress."""
+        return len(self._tasks)
+
     async def run_request(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which goes on if this call is cancelled. Raises `StoppingError`."""
         if self._stopping.is_set():
