@@ -6,6 +6,9 @@ import pytest
 
 from trainop.cli import run_di_webhook
 from trainop.di_webhook_settings import read_di_webhook_settings
+from trainop.errors import StartError
+from trainop.local.api.serving.server import ApiServer
+from trainop.operator import build
 from trainop.settings import Settings
 
 
@@ -40,3 +43,9 @@ def test_flags_of_upstream():
 def test_an_unknown_flag_gives_usage(capsys: pytest.CaptureFixture[str]):
     assert run_di_webhook(["--enable-scheme=DIJob"], "/di-webhook") == 2
     assert "Usage of /di-webhook:" in capsys.readouterr().err
+
+
+async def test_it_does_not_start_without_webhooks():
+    for settings in (read(), read("--webhook-server-port=0", MY_POD_NAMESPACE="di-system")):
+        with pytest.raises(StartError, match="MY_POD_NAMESPACE"):
+            build(settings, ApiServer().transport(), signals=False)

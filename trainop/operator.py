@@ -277,7 +277,7 @@ def _add_webhooks(manager: Manager, settings: Settings, needs: ControllerDepende
     """
     if not (settings.webhook_server_port and settings.pod_namespace):
         if settings.webhooks_only:
-            raise StartError("the namespace of the Service is not known: not running in a pod, or set MY_POD_NAMESPACE")
+            raise StartError("no webhooks without --webhook-server-port and, outside a pod, MY_POD_NAMESPACE")
         log.info("admission webhooks are not served; jobs are validated when they are reconciled")
         return
     webhooks = webhooks_of(_served_kinds(settings))
