@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 MPI = "/apis/kubeflow.org/v1/namespaces/{namespace}/mpijobs"
 MPI_V2 = "/apis/kubeflow.org/v2beta1/namespaces/{namespace}/mpijobs"
 TRANSPORT = "trainop.kubeflow.org/mpi-transport"
+RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
 BATCH = "/apis/batch/v1/namespaces/{namespace}/jobs"
 
 
@@ -49,6 +50,7 @@ def _create(world: World, path: str, name: str, *, creation: str | None = None, 
 def live_as_mpi(world: World) -> None:
     """Both transports, one after the other."""
     live_by_exec(world)
+    continue_by_exec(world)
     live_by_ssh(world)
     find_the_launcher_taken(world)
 
@@ -62,6 +64,23 @@ def live_by_exec(world: World) -> None:
     world.wait(lambda: world.ask("GET", orphan)["metadata"].get("ownerReferences"), "an owner of the worker")
     world.end_pod("e-launcher")
     world.wait(lambda: world.try_to("GET", f"{MPI}/e").status == 404, "the deletion of e")
+
+
+def continue_by_exec(world: World) -> None:
+    """The account and the role are those of a former operator, which the caches do not show."""
+    _create(world, MPI, "c", suspend=True)
+    world.wait(lambda: world.ask("GET", f"{MPI}/c").get("status"), "the status of c")
+    uid = world.ask("GET", f"{MPI}/c")["metadata"]["uid"]
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "MPIJob", "name": "c", "uid": uid, "controller": True}
+    metadata = {"name": "c-launcher", "ownerReferences": [owner]}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "c-launcher"}
+    world.ask("POST", f"{CORE}/serviceaccounts", {"metadata": metadata})
+    world.ask("POST", f"{RBAC}/roles", {"metadata": metadata, "rules": []})
+    world.ask("POST", f"{RBAC}/rolebindings", {"metadata": metadata, "roleRef": role})
+    world.ask("PATCH", f"{MPI}/c", {"spec": {"runPolicy": {"suspend": False}}}, MERGE)
+    world.wait(lambda: {"c-launcher", "c-worker-0"} <= world.pods().keys(), "the pods of c")
+    assert world.ask("GET", f"{RBAC}/roles/c-launcher")["rules"]
+    world.ask("DELETE", f"{MPI}/c")
 
 
 def find_the_launcher_taken(world: World) -> None:
