@@ -51,7 +51,7 @@ test-user: $(READY)  ## all tests as an ordinary user, in a private copy of this
 
 test-webhooks: $(READY)  ## webhooks on a real kube-apiserver, with a change of the CA while jobs are created
 	@$(BIN)/python -m e2e.cluster build
-	@$(BIN)/pytest --slow tests/server/test_webhooks.py tests/server/test_webhook_operators.py
+	@$(BIN)/pytest --slow tests/server/test_webhooks.py tests/server/test_webhook_operators.py tests/server/test_di_webhook.py
 
 test-kubectl: $(READY)  ## the README's tour, exec, port-forward and a table of commands, also with kubectl 1.33 (built once, some minutes)
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl kubectl-1.33

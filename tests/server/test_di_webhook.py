@@ -131,6 +131,7 @@ def test_long_names_are_a_warning(hooks: DiWebhooks):
         assert (answer.status, len(answer.warnings)) == (201, count), (length, sections, answer.warnings)
 
 
+@pytest.mark.slow
 def test_a_mounted_certificate_is_served_and_read_again(
     control_plane: ControlPlane, quiet_world: World, make_operator: MakeOperator, tmp_path: Path
 ):
