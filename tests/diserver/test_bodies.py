@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.diserver.bodies import read_demand, read_failed
+from trainop.diserver.journal import Past, Record, _fit
 from trainop.diserver.limits import MAX_CALLERS, CallerLimiter
 from trainop.diserver.query import Query, read_query
 from trainop.diserver.replies import BAD_QUANTITY, Refusal, Replicas, fail, plain, succeed
@@ -144,3 +145,10 @@ async def test_a_caller_is_limited_and_others_are_not():
     for number in range(2 * MAX_CALLERS):
         limiter.allows(str(number))
     assert len(limiter._buckets) <= MAX_CALLERS
+
+
+def test_a_record_has_as_many_earlier_answers_as_fit():
+    past = [Past(str(number), "", 200, "x" * 90_000) for number in range(4)]
+    record = Record("r", "n", "j", "u", earlier=past)
+    assert [each.digest for each in _fit(record).earlier] == ["0", "1"]
+    assert _fit(Record("r", "n", "j", "u", body="x" * 300_000)).body

@@ -117,7 +117,7 @@ class Held:
         self._clock = clock
         self._times = times
         self._lease = lease
-        self._writing = asyncio.Lock()
+        self.writing = asyncio.Lock()
         self._renewed = clock.monotonic()
         self.record = record
         self.unfinished = False
@@ -134,16 +134,14 @@ class Held:
         """Records that all pods exist. From here on the request is completed and no longer undone."""
         body = answer.body.decode()
         decided = {"state": "decided", "delete": delete, "status": answer.status, "body": body}
-        record = msgspec.structs.replace(self.record, **decided)
-        if len(_encode(record)) > MAX_RECORD:
-            record = msgspec.structs.replace(record, earlier=())
+        record = _fit(msgspec.structs.replace(self.record, **decided))
         if len(_encode(record)) > MAX_RECORD:
             record = msgspec.structs.replace(self.record, state="decided", earlier=())
         await persist(lambda: self.write(record), self._clock)
 
     async def write(self, record: Record) -> None:
         """Writes the record, and so renews the Lease. Raises `ConflictError` if another server has taken over."""
-        async with self._writing:
+        async with self.writing:
             sent = self._clock.monotonic()
             renewed = {**self._lease["spec"], "renewTime": micro_timestamp(self._clock.now())}
             metadata = {**self._lease["metadata"], "annotations": {JOURNAL: _encode(record).decode()}}
@@ -177,9 +175,8 @@ class Held:
         """Deletes the Lease, unless another server has taken it over."""
         metadata = self._lease["metadata"]
         place, version = (metadata["name"], metadata["namespace"]), metadata["resourceVersion"]
-        async with self._writing:
-            with suppress(NotFoundError):
-                await self._client.delete(LEASES, *place, uid=metadata["uid"], resource_version=version)
+        with suppress(NotFoundError):
+            await self._client.delete(LEASES, *place, uid=metadata["uid"], resource_version=version)
 
 
 class _Observed(NamedTuple):
@@ -224,7 +221,8 @@ class Journal:
             try:
                 yield held
             finally:
-                keeping.cancel()
+                async with held.writing:  # a renewal that is cut off would leave the version of the Lease unknown
+                    keeping.cancel()
                 await asyncio.wait([keeping])
                 await held.end()
 
@@ -263,7 +261,7 @@ class Journal:
                     if mine is not None:
                         self._metrics.answers_repeated.inc()
                         known = {"state": "decided", "status": mine.status, "body": mine.body}
-                    await held.write(msgspec.structs.replace(record, earlier=others, **known))
+                    await held.write(_fit(msgspec.structs.replace(record, earlier=others, **known)))
                     return held
             if self._clock.monotonic() > deadline:
                 raise Refusal(500, f"DIJob {job.namespace}/{job.name} is busy with another request")
@@ -350,6 +348,13 @@ class Journal:
             "annotations": {JOURNAL: _encode(record).decode()},
         }
         return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
+
+
+def _fit(record: Record) -> Record:
+    """The record without as many of the earliest answers as are too much for an annotation."""
+    while record.earlier and len(_encode(record)) > MAX_RECORD:
+        record = msgspec.structs.replace(record, earlier=record.earlier[:-1])
+    return record
 
 
 def _undelivered(record: Record, lease: Json, now: datetime, remembered: float) -> list[Past]:
