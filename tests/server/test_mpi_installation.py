@@ -12,7 +12,7 @@ import yaml
 from e2e.cluster.controlplane import ControlPlane
 from tests.audit import Right, granted, requested
 from tests.kustomize import MANIFESTS
-from tests.server.mpi_life import BATCH, live_by_exec, live_by_ssh
+from tests.server.mpi_life import BATCH, continue_by_exec, live_by_exec, live_by_ssh
 from tests.server.mpi_program import COMMAND
 from tests.server.pod import PodStandIn, flags_of
 from tests.server.process import Operator
@@ -125,6 +125,7 @@ def test_as_installed(
     see_it_taken_over(quiet_world)
     live_by_ssh(quiet_world)
     live_by_exec(quiet_world)
+    continue_by_exec(quiet_world)
     assert "permission denied" not in leader.text()
     leader.end()
     for resource, scheduler in ((VOLCANO_GROUPS, "volcano"), (PLUGIN_GROUPS, "my-scheduler")):
