@@ -10,7 +10,7 @@ import pytest
 
 from tests.diserver.world import SETTINGS, TEMPLATE, World, request, world
 from trainop.diserver.callers import is_pod, normal, read_caller
-from trainop.diserver.seen import by_job, by_job_and_role, decode_job, decode_pod
+from trainop.diserver.seen import by_caller, by_job, decode_job, decode_pod
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.metrics.authorize import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from trainop.runtime.objects.metadata import Json
@@ -175,4 +175,4 @@ def test_a_pod_of_another_namespace_is_not_the_jobs_whatever_owner_it_names():
         pod = decode_pod(json.dumps(raw).encode())
         assert is_pod([pod], STRANGER, job) is found
         assert by_job(pod) == (f"{namespace}/u",)
-        assert by_job_and_role(pod) == (f"{namespace}/u/coordinator",)
+        assert by_caller(pod) == (f"{namespace}/u",)

@@ -24,6 +24,7 @@ from trainop.diserver.retries import FAILURES
 from trainop.kinds.dijob.names import REPLICA_TYPE, coordinator_name
 from trainop.runtime.clock import Clock
 from trainop.runtime.manager.manager import Manager
+from trainop.runtime.serving.listener import awaiting_client
 from trainop.runtime.serving.server import Checks
 
 REPLICAS = "/v1alpha1/replicas"
@@ -149,15 +150,16 @@ class _Api:
     async def _read_body(self, request: web.Request) -> bytes:
         most, body = self._surface.max_body, bytearray()
         try:
-            async with asyncio.timeout(BODY_TIMEOUT):
-                async for piece in request.content.iter_any():
-                    body += piece
-                    if len(body) > most:
-                        raise Refusal(413, f"the request body is longer than {most} bytes")
+            with awaiting_client(request):
+                async with asyncio.timeout(BODY_TIMEOUT):
+                    async for piece in request.content.iter_any():
+                        body += piece
+                        if len(body) > most:
+                            raise Refusal(413, f"the request body is longer than {most} bytes")
         except TimeoutError:
             raise Refusal(408, "the request body was not received in time") from None
-        except web.RequestPayloadError as error:  # malformed chunks, or another encoding than it says
-            raise Refusal(400, f"failed to decode request body: {error}") from None
+        except web.RequestPayloadError:
+            raise Refusal(400, "failed to decode request body: broken transfer or content encoding") from None
         return bytes(body)
 
     @staticmethod
@@ -169,6 +171,8 @@ class _Api:
             async with asyncio.timeout(SEND_TIMEOUT):
                 await response.prepare(request)
                 await response.write_eof()
+            if request.content.exception() is not None:  # what remains of a broken body cannot be read
+                request.protocol.force_close()
         except (ConnectionError, TimeoutError):
             if request.transport is not None:
                 request.transport.abort()

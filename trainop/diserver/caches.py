@@ -79,17 +79,23 @@ class Caches:
         found = self.jobs.store.get(job.metadata.key)
         return found if found is not None and found.metadata.uid == job.metadata.uid else job
 
-    async def raw_pod(self, namespace: str, name: str) -> Json:
-        """The whole pod, from the API server. Raises `Refusal`."""
+    async def raw_pod(self, job: SeenJob, name: str) -> Json:
+        """The whole pod of the job, from the API server. Raises `Refusal`, also if the name belongs to another pod by
+        now."""
+        namespace = job.metadata.namespace
         try:
-            return await persist(lambda: self._client.get(PODS, name, namespace), self._clock)
+            found: Json = await persist(lambda: self._client.get(PODS, name, namespace), self._clock)
         except NotFoundError:
             raise missing("pod", namespace, name) from None
+        if job.metadata.uid not in (owner.get("uid") for owner in found["metadata"].get("ownerReferences") or ()):
+            raise Refusal(404, f"module {name} is not owned by DIJob {namespace}/{job.metadata.name}")
+        return found
 
-    def group(self, namespace: str, aggregator: str) -> list[SeenPod]:
-        """The ddp learners of an aggregator."""
-        pods = self.pods.store.by_index("aggregator", f"{namespace}/{aggregator}")
-        return in_order(pod for pod in pods if not pod.metadata.terminating)
+    def group(self, job: SeenJob, aggregator: str) -> list[SeenPod]:
+        """The ddp learners of an aggregator of the job."""
+        pods = self.pods.store.by_index("aggregator", f"{job.metadata.namespace}/{aggregator}")
+        ours = (pod for pod in pods if pod.job is not None and pod.job.uid == job.metadata.uid)
+        return in_order(pod for pod in ours if not pod.metadata.terminating)
 
     async def aggregator_config(self, namespace: str, name: str) -> Json:
         """The AggregatorConfig. It is not cached, because few requests need it. Raises `Refusal`."""
@@ -105,8 +111,7 @@ class Caches:
 
     def callers(self, job: SeenJob) -> Sequence[SeenPod]:
         """The pods of a job that may send requests: its coordinator and its aggregators."""
-        key, roles = job_key(job.metadata.namespace, job.metadata.uid), (Role.COORDINATOR, Role.AGGREGATOR)
-        return [pod for role in roles for pod in self.pods.store.by_index("caller", f"{key}/{role.value}")]
+        return self.pods.store.by_index("caller", job_key(job.metadata.namespace, job.metadata.uid))
 
     # Answers of GET ---------------------------------------------------------------------------------------------------
 
@@ -126,9 +131,8 @@ class Caches:
 
     def ddp_learners(self, job: SeenJob, aggregator: str) -> Replicas:
         """The processes of the ddp learners of an aggregator."""
-        namespace, uid = job.metadata.namespace, job.metadata.uid
-        pods = [pod for pod in self.group(namespace, aggregator) if pod.job is not None and pod.job.uid == uid]
-        return Replicas(namespace, aggregator, [], [url for pod in pods for url in pod.urls])
+        pods = self.group(job, aggregator)
+        return Replicas(job.metadata.namespace, aggregator, [], [url for pod in pods for url in pod.urls])
 
     def coordinators(self, namespace: str) -> list[Replicas]:
         """The replicas of every coordinator of a namespace; of all namespaces if it is empty. Coordinators without

@@ -15,10 +15,7 @@ from trainop.diserver.metrics import DiServerMetrics
 from trainop.diserver.replies import Refusal, of_api
 from trainop.diserver.retries import FAILURES
 from trainop.diserver.seen import ENDED, SeenJob, SeenPod
-from trainop.kinds.dijob.names import Role
 from trainop.runtime.metrics.authorize import Authorizer
-
-CALLERS = (Role.COORDINATOR, Role.AGGREGATOR)
 
 
 class Caller(NamedTuple):
@@ -52,7 +49,7 @@ def is_pod(pods: Iterable[SeenPod], address: str, job: SeenJob) -> bool:
     return any(
         address in map(normal, pod.addresses)
         for pod in pods
-        if pod.role in CALLERS
+        if pod.is_caller
         and pod.job is not None
         and pod.job.uid == job.metadata.uid
         and pod.metadata.namespace == job.metadata.namespace

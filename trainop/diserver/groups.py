@@ -82,6 +82,10 @@ def check_demand(demand: Demand, job: Json, block: int, most: int) -> None:
         _require_template(job, Role.LEARNER)
     each = 1 + pod_count(demand.learners.gpus, block) if needs_aggregator(demand.learners) else 1
     total = demand.collectors.replicas + demand.learners.replicas * each
+    _check_total(total, most)
+
+
+def _check_total(total: int, most: int) -> None:
     if total > most:
         raise Refusal(400, f"the request would create {total} pods, and at most {most} are allowed")
 
@@ -163,10 +167,30 @@ class Old(NamedTuple):
     group: Sequence[Json] = ()
 
 
+def check_replacement(olds: Iterable[Old], world: World, most: int) -> None:
+    """Raises `Refusal` if the successors would be more than `most` pods. The size of a group is read from its pods,
+    where a user may have written any number."""
+    total = 0
+    for old in olds:
+        resources = _requested(old) if _is_aggregator(old) else None
+        total += 1 + (pod_count(gpu_count(resources.gpus), world.block) if resources else len(old.group))
+    _check_total(total, most)
+
+
+def _is_aggregator(old: Old) -> bool:
+    return labels_of(old.pod).get(REPLICA_TYPE) == Role.AGGREGATOR.value
+
+
+def _requested(old: Old) -> Resources | None:
+    """What the ddp learners of an aggregator were requested with; None if that is not known."""
+    resources = read_requested(old.pod) or (requested_of(old.group[0]) if old.group else None)
+    return resources if resources is not None and gpu_count(resources.gpus) > 0 else None
+
+
 def plan_replacement(old: Old, world: World, wanted: Iterable[str]) -> Unit:
     """The unit that replaces a failed pod; `wanted` are the names whose successors the answer has."""
     labels = labels_of(old.pod)
-    if labels.get(REPLICA_TYPE) == Role.AGGREGATOR.value:
+    if _is_aggregator(old):
         return _replace_aggregator(old, world)
     pods = [old.pod]
     if labels.get(DDP_TYPE) == DDP_MASTER:
@@ -185,8 +209,8 @@ def _again(world: World, pod: Json, more: Mapping[str, str] | None = None) -> St
 
 def _replace_aggregator(old: Old, world: World) -> Unit:
     names = [_name(old.pod), *map(_name, old.group)]
-    resources = read_requested(old.pod) or (requested_of(old.group[0]) if old.group else None)
-    if resources is None or gpu_count(resources.gpus) < 1:
+    resources = _requested(old)
+    if resources is None:
         return Unit(old.section, [_again(world, old.pod)], replaces=names[:1])
     steps = [_again(world, old.pod, {REQUESTED: write_requested(resources)}), *_members(world, resources)]
     return Unit(old.section, steps, replaces=names)
@@ -216,6 +240,6 @@ def read_requested(pod: Json) -> Resources | None:
     """The content of that annotation; None if there is none."""
     try:
         found = msgspec.json.decode((pod["metadata"].get("annotations") or {}).get(REQUESTED, ""), type=_Requested)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     return Resources(found.cpus, found.memory, found.gpus)

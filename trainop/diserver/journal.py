@@ -302,7 +302,7 @@ class Journal:
     async def _take(self, lease: Json) -> Held | None:
         """Takes a Lease over and ends its request; None if another server was first."""
         record = _read_record(lease) or Record("", "", "", "")
-        lease = {**lease, "spec": {**lease["spec"], "holderIdentity": self._identity}}
+        lease = {**lease, "spec": {**_spec_of(lease), "holderIdentity": self._identity}}
         held = Held(self._client, self._clock, self._times, lease, record)
         try:
             await held.write(record)
@@ -359,7 +359,7 @@ def _fit(record: Record) -> Record:
 
 def _undelivered(record: Record, lease: Json, now: datetime, remembered: float) -> list[Past]:
     """The answers that their clients did not get, and may still ask for within `remembered` seconds."""
-    written = str(lease["spec"].get("renewTime"))
+    written = str(_spec_of(lease).get("renewTime"))
     last = [Past(record.digest, written, record.status, record.body)] if record.answer is not None else []
     found = []
     for past in (*last, *record.earlier):
@@ -372,5 +372,10 @@ def _undelivered(record: Record, lease: Json, now: datetime, remembered: float) 
 def _read_record(lease: Json) -> Record | None:
     try:
         return _decode((lease["metadata"].get("annotations") or {}).get(JOURNAL, ""))
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
+
+
+def _spec_of(lease: Json) -> Json:
+    """Its spec, which a Lease that somebody else made may lack."""
+    return lease.get("spec") or {}

@@ -25,6 +25,7 @@ from trainop.diserver.groups import (
     Unit,
     World,
     check_demand,
+    check_replacement,
     labels_of,
     needs_aggregator,
     plan_creation,
@@ -150,7 +151,9 @@ class Operations:
                 raise obstacle
             self._refuse_ended(current)
             world = World(read_raw(current), self._rules.pod_options, held.record.request, block=self._caches.block())
-            units = [plan_replacement(old, world, names) for old in await self._replaced(failed)]
+            olds = await self._replaced(failed, current)
+            check_replacement(olds, world, self._rules.max_pods)
+            units = [plan_replacement(old, world, names) for old in olds]
             urls = await self._make(units, held)
             done = Replicas(failed.namespace, failed.coordinator, urls[COLLECTORS], urls[LEARNERS])
             answer = succeed(RECREATED, done)
@@ -168,8 +171,13 @@ class Operations:
     async def _job_of_failed(self, failed: Failed) -> tuple[SeenJob, Refusal | None]:
         """The job of the failed pods, and why they cannot be replaced. Pods that are gone may have been replaced by
         this very request before: the job is then that of the coordinator."""
+        pods: list[SeenPod] = []
+        jobs: dict[str, SeenJob] = {}
         try:
-            pods = [await self._caches.pod(failed.namespace, name) for name in (*failed.collectors, *failed.learners)]
+            for name in (*failed.collectors, *failed.learners):
+                pods.append(await self._caches.pod(failed.namespace, name))
+                job = await self._caches.job_of(pods[-1])  # before the next pod: each may cost a request
+                jobs[job.metadata.uid] = job
         except Refusal as missing:
             try:
                 return await self._job_of(failed.namespace, failed.coordinator), missing
@@ -177,13 +185,9 @@ class Operations:
                 raise missing from None
         names = [pod.metadata.name for pod in pods if pod.role is Role.COORDINATOR]
         obstacle = Refusal(400, f"coordinator {names[0]} cannot be recreated") if names else None
-        return await self._only_job(pods), obstacle
-
-    async def _only_job(self, pods: Sequence[SeenPod]) -> SeenJob:
-        jobs = {job.metadata.uid: job for job in [await self._caches.job_of(pod) for pod in pods]}
         if len(jobs) > 1:
             raise Refusal(400, "the pods belong to more than one DIJob")
-        return next(iter(jobs.values()))
+        return next(iter(jobs.values())), obstacle
 
     @asynccontextmanager
     async def _exclusively(
@@ -233,15 +237,15 @@ class Operations:
         if job.ended:
             raise Refusal(400, f"DIJob {job.metadata.namespace}/{job.metadata.name} is finished")
 
-    async def _replaced(self, failed: Failed) -> list[Old]:
+    async def _replaced(self, failed: Failed, job: SeenJob) -> list[Old]:
         """The failed pods as the API server has them; aggregators first, because their ddp learners go with them, and
         then masters of ddp groups."""
         sections = dict.fromkeys(failed.learners, LEARNERS) | dict.fromkeys(failed.collectors, COLLECTORS)
         read: dict[str, Old] = {}
 
         async def load(name: str) -> None:
-            pod = await self._caches.raw_pod(failed.namespace, name)
-            read[name] = Old(sections[name], pod, await self._group(failed.namespace, name, pod))
+            pod = await self._caches.raw_pod(job, name)
+            read[name] = Old(sections[name], pod, await self._group(job, name, pod))
 
         await each(sections, load)
         found = {name: read[name] for name in (*failed.collectors, *failed.learners)}
@@ -254,9 +258,9 @@ class Operations:
         order = {name: place for place, name in enumerate(found)}
         return sorted(olds, key=lambda old: order[old.pod["metadata"]["name"]])
 
-    async def _group(self, namespace: str, name: str, pod: Json) -> list[Json]:
+    async def _group(self, job: SeenJob, name: str, pod: Json) -> list[Json]:
         """The ddp learners that are replaced with a pod: those of an aggregator, and the workers of a master."""
-        seen = await self._caches.pod(namespace, name)
+        seen = await self._caches.pod(job.metadata.namespace, name)
         if seen.role is Role.AGGREGATOR:
             aggregator = name
         elif labels_of(pod).get(DDP_TYPE) == DDP_MASTER and seen.aggregator is not None:
@@ -264,9 +268,9 @@ class Operations:
         else:
             return []
         group = []
-        for member in self._caches.group(namespace, aggregator):
+        for member in self._caches.group(job, aggregator):
             try:
-                group.append(await self._caches.raw_pod(namespace, member.metadata.name))
+                group.append(await self._caches.raw_pod(job, member.metadata.name))
             except Refusal:  # it is gone
                 continue
         return group

@@ -21,6 +21,7 @@ from trainop.kinds.dijob.names import (
     MAIN_PORT,
     REPLICA_TYPE,
     Role,
+    coordinator_name,
     default_port,
     role_of,
     url,
@@ -103,6 +104,17 @@ class SeenPod(msgspec.Struct, frozen=True, gc=False):
             if owner.kind == DIJOBS.kind and owner.api_version.partition("/")[0] == GROUP:
                 return owner
         return None
+
+    @property
+    def is_caller(self) -> bool:
+        """Whether it is the coordinator or an aggregator of its job, also by its name: labels and owner references may
+        be written by every user who may create pods."""
+        owner, name = self.job, self.metadata.name
+        if owner is None:
+            return False
+        if self.role is Role.COORDINATOR:
+            return name == coordinator_name(owner.name)
+        return self.role is Role.AGGREGATOR and name.startswith(f"{owner.name}-{Role.AGGREGATOR.value}-")
 
     @property
     def aggregator(self) -> OwnerReference | None:
@@ -239,18 +251,14 @@ def by_job(pod: SeenPod) -> tuple[str, ...]:
     return (job_key(pod.metadata.namespace, owner.uid),) if owner else ()
 
 
-def by_job_and_role(pod: SeenPod) -> tuple[str, ...]:
-    """Index: the same with the role, for the roles that may call."""
-    named = pod.metadata.labels.get(REPLICA_TYPE, "")
-    return tuple(f"{key}/{named}" for key in by_job(pod) if named in _CALLERS)
-
-
-_CALLERS = frozenset({Role.COORDINATOR.value, Role.AGGREGATOR.value})
+def by_caller(pod: SeenPod) -> tuple[str, ...]:
+    """Index: the same, for the pods that may change the replicas of their job."""
+    return by_job(pod) if pod.is_caller else ()
 
 
 def by_coordinator(pod: SeenPod) -> tuple[str, ...]:
     """Index: namespace of a coordinator, and for all of them an empty text."""
-    return ("", pod.metadata.namespace) if pod.role is Role.COORDINATOR else ()
+    return ("", pod.metadata.namespace) if pod.role is Role.COORDINATOR and pod.is_caller else ()
 
 
 def by_aggregator(pod: SeenPod) -> tuple[str, ...]:
@@ -259,7 +267,7 @@ def by_aggregator(pod: SeenPod) -> tuple[str, ...]:
     return (f"{pod.metadata.namespace}/{owner.name}",) if owner and pod.role is Role.DDP_LEARNER else ()
 
 
-INDICES = {"job": by_job, "caller": by_job_and_role, "coordinator": by_coordinator, "aggregator": by_aggregator}
+INDICES = {"job": by_job, "caller": by_caller, "coordinator": by_coordinator, "aggregator": by_aggregator}
 
 
 def in_order(pods: Iterable[SeenPod]) -> list[SeenPod]:

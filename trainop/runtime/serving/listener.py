@@ -11,6 +11,8 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -78,6 +80,21 @@ async def track_use(request: web.Request, handler: Handler) -> web.StreamRespons
         return await handler(request)
     finally:
         connection.mark_idle(IDLE_TIMEOUT)
+
+
+@contextmanager
+def awaiting_client(request: web.Request) -> Iterator[None]:
+    """Marks the connection of a request as idle within the context: while its body arrives, it may be closed for a new
+    connection. Else clients that send slowly would keep all others out."""
+    connection = request.protocol
+    if not isinstance(connection, _Connection):
+        yield
+        return
+    connection.mark_idle(RESPONSE_TIMEOUT)
+    try:
+        yield
+    finally:
+        connection.mark_busy()
 
 
 class Listener:
