@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
-
-from tests.simulation.families import DI
+from tests.simulation.di_draw import THEMES
+from tests.simulation.families import DI, ThemeOf
 from tests.simulation.planting import bug, patch
 from trainop.diserver import journal, operations, victims
 from trainop.diserver.journal import Held, Journal
@@ -21,6 +20,7 @@ from trainop.kinds.dijob.clean_up import leftover_pods
 from trainop.kinds.dijob.names import Role
 
 of_di = functools.partial(bug, family=DI)
+CALM = ThemeOf(0, len(THEMES))
 
 
 # di-server ------------------------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ of_di = functools.partial(bug, family=DI)
 async def _nothing(*_: Any, **__: Any) -> None: ...
 
 
-@of_di("The pods of a request that failed, or whose server died, stay.")
+@of_di("The pods of a request that failed, or whose server died, stay.", rare=True)
 def half_made_groups_stay():
     return patch(PodWriter, "undo", _nothing)
 
@@ -39,7 +39,7 @@ def repeated_requests_doubled():
     return patch(journal, "_undelivered", lambda *_: [])
 
 
-@of_di("An undelivered answer is forgotten when there is another request for the job.")
+@of_di("An undelivered answer is forgotten when there is another request for the job.", theme=CALM, rare=True)
 def answers_forgotten_over_other_requests():
     found = journal._undelivered
 
@@ -58,17 +58,6 @@ def requests_at_the_same_time():
             yield
 
     return plant()
-
-
-@of_di("The pods that a decided request has to delete stay if its server dies.")
-def decided_deletions_forgotten():
-    read = journal._read_record
-
-    def without(lease: Any) -> Any:
-        found = read(lease)
-        return found and msgspec.structs.replace(found, delete=())
-
-    return patch(journal, "_read_record", without)
 
 
 @of_di("Failed replicas are replaced, and stay.")
@@ -123,7 +112,7 @@ def services_outlive_their_job():
     return patch(plan, "leftover_services", lambda _: [])
 
 
-@of_di("cleanPodPolicy Running deletes pods that have ended, too.")
+@of_di("cleanPodPolicy Running deletes pods that have ended, too.", theme=CALM)
 def ended_pods_cleaned_up():
     def kept(_pod: Any, policy: str) -> bool:
         return policy == "None"

@@ -93,7 +93,7 @@ _WAS_THERE: dict[str, bool] = {}
 """By job UID, for the bug above."""
 
 
-@of_gangs("A launcher that waits for its workers is a member of the group for which they wait.")
+@of_gangs("A launcher that waits for its workers is a member of the group for which they wait.", rare=True)
 def waiting_launcher_in_the_group():
     view = ssh_gang.gang_view
 

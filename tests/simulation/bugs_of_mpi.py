@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from tests.simulation.families import MPI
+from tests.simulation.families import MPI, ThemeOf
+from tests.simulation.mpi_draw import THEMES
 from tests.simulation.planting import bug, patch
 from trainop.controllers.companion_writer import CompanionWriter
 from trainop.engine.actions import CreateOnce
@@ -31,6 +32,7 @@ from trainop.kinds.mpi.ssh_world import World
 from trainop.kinds.mpi.transport import Choice
 
 of_mpi = functools.partial(bug, family=MPI)
+THEME = {theme.name: ThemeOf(number, len(THEMES)) for number, theme in enumerate(THEMES)}
 
 
 # Launchers ------------------------------------------------------------------------------------------------------------
@@ -52,7 +54,7 @@ def missing_workers_not_awaited():
     return patch(World, "all_ready", property(all_ready))
 
 
-@of_mpi("The launcher of a resumed job starts together with its workers, although it should wait for them.")
+@of_mpi("The launcher of a resumed job starts together with its workers, although it should wait for them.", rare=True)
 def launcher_resumed_at_once():
     align = ssh_launcher.align_suspension
 
@@ -63,7 +65,7 @@ def launcher_resumed_at_once():
     return patch(ssh, "align_suspension", at_once)
 
 
-@of_mpi("A launcher whose Job was deleted is replaced while its pod still runs.")
+@of_mpi("A launcher whose Job was deleted is replaced while its pod still runs.", theme=THEME["launchers"])
 def former_launcher_not_awaited():
     look = ssh_world.look
 
@@ -156,7 +158,7 @@ def workers_kept_while_suspended():
     return patch(ssh, "delete", keep)
 
 
-@of_mpi("A job whose workers were evicted goes on.")
+@of_mpi("A job whose workers were evicted goes on.", theme=THEME["fair"])
 def evictions_ignored():
     return patch(ssh, "evictions", lambda _: 0)
 

@@ -158,7 +158,7 @@ class DiSide:
         path = "/v1alpha1/replicas" + ("/failed" if ask.kind == "replace" else "")
         connection = Connection("10.0.0.1", world.loop.create_future())
         world.note("client", f"{ask.kind} {ask.body} to {server.name}")
-        leaves = rng.uniform(0.0, 0.3) if rng.random() < 0.15 and not world.calm else TIMEOUT
+        leaves = rng.uniform(0.0, 0.1) if rng.random() < 0.3 and not world.calm else TIMEOUT
         timer = world.loop.outside(leaves, connection.abort)
         server.open(METHODS[ask.kind], path, msgspec.json.encode(ask.body), connection)
         found = await connection.answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from typing import NamedTuple
 
 MPI, GANG, DI = "mpi", "gang", "di"
 EVERY = {MPI: (7, 5), GANG: (11, 6), DI: (13, 3)}
@@ -23,6 +24,18 @@ def number_in_family(seed: int) -> int:
     return seed // every
 
 
-def seeds_of(family: str, first: int = 0) -> Iterator[int]:
-    """The seeds of a family, from `first` on; those of all families if it is `all`."""
-    return (seed for seed in count(first) if family in {"all", family_of(seed)})
+class ThemeOf(NamedTuple):
+    """One of the themes of a family, which alternate."""
+
+    number: int
+    themes: int
+
+    def includes(self, seed: int) -> bool:
+        return number_in_family(seed) % self.themes == self.number
+
+
+def seeds_of(family: str, first: int = 0, theme: ThemeOf | None = None) -> Iterator[int]:
+    """The seeds of a family, from `first` on, and of the `theme` if it is given; those of all families if it is
+    `all`."""
+    found = (seed for seed in count(first) if family in {"all", family_of(seed)})
+    return found if theme is None else filter(theme.includes, found)

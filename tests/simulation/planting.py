@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.examine import first_problem
-from tests.simulation.families import seeds_of
+from tests.simulation.families import ThemeOf, seeds_of
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,20 @@ class Bug:
     plant: Callable[[], AbstractContextManager[Any]]
     family: str = ""
     """Of the seeds that can show it."""
+    theme: ThemeOf | None = None
+    """Of those that show it most."""
+    rare: bool = False
+    """It takes many seeds: `make test` leaves it to unit tests, and `--bugs` finds it."""
 
 
 BUGS: list[Bug] = []
 
 
-def bug(text: str, family: str = "") -> Callable[[Callable[[], AbstractContextManager[Any]]], None]:
+def bug(
+    text: str, family: str = "", theme: ThemeOf | None = None, *, rare: bool = False
+) -> Callable[[Callable[[], AbstractContextManager[Any]]], None]:
     def enter(plant: Callable[[], AbstractContextManager[Any]]) -> None:
-        BUGS.append(Bug(plant.__name__.replace("_", " "), text, plant, family))
+        BUGS.append(Bug(plant.__name__.replace("_", " "), text, plant, family, theme, rare))
 
     return enter
 
@@ -41,9 +47,10 @@ def patch(owner: Any, name: str, change: Any) -> AbstractContextManager[Any]:
 
 
 def hunt(planted: Bug, seeds: int, first: int = 0) -> tuple[int, str] | None:
-    """The number of seeds of its family until the bug is found, and the broken rule; None if it is not found."""
+    """The number of seeds of its family and theme until the bug is found, and the broken rule; None if it is not
+    found."""
     with planted.plant():
-        found = first_problem(islice(seeds_of(planted.family, first), seeds))
+        found = first_problem(islice(seeds_of(planted.family, first, planted.theme), seeds))
     if found is None:
         return None
     number, verdict = found

@@ -13,6 +13,6 @@ def test_there_are_enough_bugs():
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 40
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.rare], ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Bug):
     assert hunt(bug, MOST_SEEDS) is not None
