@@ -33,7 +33,7 @@ def test_flags_of_upstream():
         "mpi-operator",
         "x",
     )
-    assert (found.leader_lease_duration, found.leader_renew_deadline, found.leader_retry_period) == (15, 5, 3)
+    assert (found.leader_lease_duration, found.leader_renew_deadline, found.leader_retry_period) == (15, 3 + 5, 3)
     assert found.options.gang is not None
     assert found.options.gang.is_volcano
     assert found.options.mpi_cluster_domain == "cluster.local"

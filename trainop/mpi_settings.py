@@ -12,6 +12,10 @@ from trainop.kinds.mpi.transport import MPI_V1, MPI_V2
 from trainop.settings import LogSettings, Settings, read_settings
 
 LEASE = "mpi-operator"
+RETRY_PERIOD = 3.0
+RENEW_DEADLINE = RETRY_PERIOD + 5.0
+"""Seconds after the last renewal. client-go counts the 5 s of mpi-operator from its next attempt, a retry period later:
+with 5 s in all, a busy API server would have 2 s to answer."""
 DEBUG_VERBOSITY = 4
 """Value of `-v` from which on debug messages are logged."""
 
@@ -78,8 +82,8 @@ def read_mpi_settings(args: Sequence[str], environ: Mapping[str, str]) -> tuple[
         leader_election_id=LEASE,
         leader_election_namespace=values["lock-namespace"],
         leader_lease_duration=15.0,
-        leader_renew_deadline=5.0,
-        leader_retry_period=3.0,
+        leader_renew_deadline=RENEW_DEADLINE,
+        leader_retry_period=RETRY_PERIOD,
         namespace=values["namespace"] or base.namespace,
         controller_threads=values["threadiness"],
         kube_api_qps=values["kube-api-qps"],
