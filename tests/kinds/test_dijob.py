@@ -291,15 +291,31 @@ def test_priority_class_and_volumes():
     assert with_volumes == ["collector", "coordinator", "ddp-learner", "learner"]
 
 
-def test_two_coordinators_are_one_too_many():
+@pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
+def test_a_second_coordinator_neither_ends_the_job_nor_holds_it_up(phase: str):
+    """Every user who may create pods can create one."""
     world = running()
     second = copy.deepcopy(world.pods["a-coordinator"])
     second["metadata"]["name"] = "a-coordinator-2"
-    world.put(second, "Succeeded")
+    world.put(second, phase)
     world.settle()
     assert world.phase == "Running"
+    assert world.counters == {"Coordinator": {"active": 1}}
     (text,) = world.event_messages("TooManyCoordinators")
-    assert text.startswith("there must be only one coordinator")
+    assert text == "there must be only one coordinator: a-coordinator-2 is ignored"
+    world.set_pod("a-coordinator", "Succeeded")
+    world.settle()
+    assert world.phase == "Succeeded"
+
+
+def test_a_false_coordinator_does_not_take_the_place_of_the_missing_one():
+    world = running()
+    second = copy.deepcopy(world.pods["a-coordinator"])
+    second["metadata"]["name"] = "a-coordinator-2"
+    world.put(second, "Failed")
+    del world.pods["a-coordinator"]
+    world.settle()
+    assert (world.phase, sorted(world.pods)) == ("Running", ["a-coordinator", "a-coordinator-2"])
 
 
 def test_a_coordinator_without_its_labels_is_still_the_coordinator():

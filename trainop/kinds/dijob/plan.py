@@ -60,17 +60,17 @@ def reject_dijob(_seen: Snapshot, _message: str) -> Plan:
 
 
 def _proceed(world: World, *, is_new: bool) -> Plan:
-    coordinators = world.coordinators
-    if len(coordinators) > 1:
-        names = ", ".join(sorted(pod.metadata.name for pod in coordinators[:10]))
-        world.warn("coordinators", "TooManyCoordinators", f"there must be only one coordinator: {names}")
-    else:
-        write_counters(world, count(world.pods))
-        if coordinators and follow_coordinator(world, coordinators[0]):
-            return _end(world)
-        if not coordinators and world.job.coordinator is not None:
-            encode = partial(encode_coordinator, world.job, world.job.coordinator, pod_options(world.seen.options))
-            world.actions.append(CreatePod(coordinator_name(world.job.name), encode))
+    if world.false_coordinators:
+        names = ", ".join(sorted(pod.metadata.name for pod in world.false_coordinators)[:10])
+        text = f"there must be only one coordinator: {names} is ignored"
+        world.warn("coordinators", "TooManyCoordinators", text)
+    coordinator = world.coordinator
+    write_counters(world, count(world.pods))
+    if coordinator is not None and follow_coordinator(world, coordinator):
+        return _end(world)
+    if coordinator is None and world.job.coordinator is not None:
+        encode = partial(encode_coordinator, world.job, world.job.coordinator, pod_options(world.seen.options))
+        world.actions.append(CreatePod(coordinator_name(world.job.name), encode))
     _reconcile_services(world)
     return world.plan(status_first=is_new)
 

@@ -29,6 +29,9 @@ class World:
     status: Status
     pods: list[DiPod]
     """The pods that the job controls, and those that its aggregators control: ddp learners of v0.1.0."""
+    false_coordinators: list[DiPod]
+    """Pods that would be among them, with the role of the coordinator but not its name. The operator creates none: they
+    must neither end the job nor hold it up."""
     services: list[Service]
     actions: list[Action] = field(default_factory=list)
     transitions: list[Event | Count] = field(default_factory=list)
@@ -41,11 +44,10 @@ class World:
         return found if isinstance(found, str) else ""
 
     @property
-    def coordinators(self) -> list[DiPod]:
-        """The pods that have the role or the name of the coordinator."""
-        name, role = coordinator_name(self.job.name), Role.COORDINATOR.value
-        found = (pod for pod in self.pods if pod.metadata.labels.get(REPLICA_TYPE) == role or pod.metadata.name == name)
-        return list(found)
+    def coordinator(self) -> DiPod | None:
+        """The pod with the name of the coordinator, whatever its labels."""
+        name = coordinator_name(self.job.name)
+        return next((pod for pod in self.pods if pod.metadata.name == name), None)
 
     def event(self, type_: str, reason: str, message: str) -> None:
         """Adds an event that is emitted after the status has been written."""
@@ -76,9 +78,15 @@ def look(seen: Snapshot) -> World:
         if pod.metadata.labels.get(REPLICA_TYPE) == Role.AGGREGATOR.value and _controller(pod.metadata) == uid
     }
     owners = {uid, *aggregators}
-    pods = [pod for pod in _owned(seen.pods, owners) if isinstance(pod, DiPod)]
+    name = coordinator_name(seen.job.metadata.name)
+    pods: list[DiPod] = []
+    false_coordinators: list[DiPod] = []
+    for pod in _owned(seen.pods, owners):
+        if isinstance(pod, DiPod):
+            is_false = role_of_pod(pod) is Role.COORDINATOR and pod.metadata.name != name
+            (false_coordinators if is_false else pods).append(pod)
     status = Status(seen.job.raw.get("status"), seen.now, RULES)
-    return World(seen, parse_dijob(seen.job), status, pods, _owned(seen.services, owners))
+    return World(seen, parse_dijob(seen.job), status, pods, false_coordinators, _owned(seen.services, owners))
 
 
 def role_of_pod(pod: DiPod) -> Role | None:
