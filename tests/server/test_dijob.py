@@ -320,7 +320,8 @@ def test_a_job_that_is_deleted_in_the_foreground(world: DiWorld):
     world.run()
     world.ask("PATCH", f"{JOBS}/a", {"metadata": {"finalizers": ["example.com/slow"]}}, MERGE)
     world.ask("DELETE", f"{JOBS}/a", {"propagationPolicy": "Foreground"})
-    world.remove("a-coordinator")
+    world.try_to("DELETE", f"{CORE}/pods/a-coordinator", {"gracePeriodSeconds": 0})  # or the garbage collector does
+    world.wait_pods()
     world.settle(2)
     assert world.pods() == {}
     assert "deletionTimestamp" in world.job()["metadata"]

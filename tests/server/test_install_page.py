@@ -109,11 +109,12 @@ def test_a_new_cluster_runs_a_job_by_the_commands_of_the_page(
             said.append(done.stdout)
     finally:
         kubelet.end()
-    applied, hello, refused, removed = said
+    applied, hello, refused, removed, released = said
     assert 'deployment "training-operator" successfully rolled out' in applied
     assert re.search(r"^pytorchjob.kubeflow.org/hello +Succeeded", hello, re.MULTILINE), hello
     assert {*re.findall(r"^pod/(\S+)", hello, re.MULTILINE)} == {"hello-master-0", "hello-worker-0", "hello-worker-1"}
     assert "PyTorchJobSucceeded" in hello
     assert "0-invalid" in refused
     assert 'deployment.apps "training-operator" deleted' in removed
+    assert not released, "there are no launchers"
     assert new_cluster.api("GET", "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/hello").status == 200

@@ -163,17 +163,17 @@ def test_without_the_components_mpi_jobs_wait_and_other_jobs_run(
     world.create_job("p", {"Worker": replicas(1)})
     world.wait(lambda: "p-worker-0" in world.pods(), "the pod of the other kind")
 
-    def forbidden(name: str) -> bool:
+    def is_announced(name: str, component: str) -> bool:
         events: list[Json] = world.ask("GET", f"{CORE}/events")["items"]
         return any(
             each["involvedObject"]["name"] == name
             and each["reason"].startswith("FailedCreate")
-            and "is forbidden" in each["message"]
+            and each["message"].endswith(f"which its component {component} grants")
             for each in events
         )
 
-    for name in ("e", "s"):
-        world.wait(partial(forbidden, name), f"the event of {name}")
+    for name, component in (("e", "mpi-exec"), ("s", "mpi-ssh")):
+        world.wait(partial(is_announced, name, component), f"the event of {name}")
         world.wait_state(name, "Created")
     assert {*world.pods()} == {"p-worker-0"}
     assert operator.probe("/readyz")[0] == 200
