@@ -62,7 +62,7 @@ UPSTREAM_FLAGS = (
         "kubeconfig", "", "Path of a kubeconfig. Default: env KUBECONFIG, the pod's service account, ~/.kube/config."
     ),
     boolean_flag("leader-elect", default=False, text="Ignored; every replica serves."),
-    _text("server-address", SERVER_URL, "The address of di-server for pods, env KUBERNETES_SERVER_URL."),
+    _text("server-address", SERVER_URL, "The address of di-server that pods get as KUBERNETES_SERVER_URL."),
     _text("server-bind-address", ":8080", "The address the server binds to."),
     _text("lease-lock-namespace", "di-system", "The namespace of the leases of requests in progress."),
     _text("lease-lock-name", "di-server", "The start of the names of these leases."),

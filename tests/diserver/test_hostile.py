@@ -85,7 +85,7 @@ async def test_a_failed_pod_is_left_alone_if_its_name_has_passed_to_another_owne
         await seen_pod(here, server, name)
         store = server.server.caches.pods.store
         store.put = lambda *_args, **_more: []  # type: ignore[method-assign]  # no event arrives any more
-        store.remove = lambda *_args, **_more: []  # type: ignore[attr-defined,method-assign,unused-ignore]
+        store.remove = lambda *_args, **_more: []  # type: ignore[attr-defined,method-assign,unused-ignore]  # a fault
         await here.client.delete(PODS, name, "default", grace_seconds=0)
         await here.client.create(
             PODS,

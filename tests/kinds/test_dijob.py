@@ -234,7 +234,7 @@ def test_services_follow_their_pods():
     del world.pods[name]
     made = world.step()
     assert [action for action in made.actions if isinstance(action, DeleteService)] == [
-        DeleteService(name, made.actions[0].uid, unless_pod=True)  # type: ignore[union-attr]
+        DeleteService(name, made.actions[0].uid, unless_pod=True)  # type: ignore[union-attr]  # checked by the comparison
     ]
     assert ([*world.pods], [*world.services]) == (["a-coordinator"], ["a-coordinator"])
     world.settle()

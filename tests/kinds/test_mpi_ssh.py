@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from typing import Any
 
 import msgspec
@@ -907,9 +906,7 @@ def test_nothing_is_done_for_a_job_that_is_being_deleted():
 def test_a_thousand_workers():
     world = MpiWorld(mpi_job(1000))
     snapshot = world.snapshot()
-    began = time.perf_counter()
     made = world.kind.plan(snapshot)
-    assert time.perf_counter() - began < 0.5  # 50 ms on an idle machine
     assert sum(isinstance(action, CreatePod) for action in made.actions) == 500
     world.settle()
     assert world.made.count("ConfigMap foo-config") == 1
