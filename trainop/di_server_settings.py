@@ -16,6 +16,7 @@ from trainop.flags import (
     parse_integer,
     parse_number,
     parse_positive,
+    text_flag,
 )
 from trainop.kinds.dijob.gpus import POLICIES
 from trainop.kinds.dijob.names import SERVER_URL
@@ -49,30 +50,26 @@ class DiServerSettings:
     logs: LogSettings = LogSettings()  # noqa: RUF009  # frozen
 
 
-def _text(name: str, default: str, help_: str) -> Flag:
-    return Flag(name, default, help_, str, "string")
-
-
 def _count(name: str, default: int, help_: str) -> Flag:
     return Flag(name, default, help_, parse_positive, "int")
 
 
 UPSTREAM_FLAGS = (
-    _text(
+    text_flag(
         "kubeconfig", "", "Path of a kubeconfig. Default: env KUBECONFIG, the pod's service account, ~/.kube/config."
     ),
     boolean_flag("leader-elect", default=False, text="Ignored; every replica serves."),
-    _text("server-address", SERVER_URL, "The address of di-server that pods get as KUBERNETES_SERVER_URL."),
-    _text("server-bind-address", ":8080", "The address the server binds to."),
-    _text("lease-lock-namespace", "di-system", "The namespace of the leases of requests in progress."),
-    _text("lease-lock-name", "di-server", "The start of the names of these leases."),
-    _text("agconfig-namespace", "di-system", "The namespace of the AggregatorConfig."),
-    _text("agconfig-name", "aggregator-config", "The name of the AggregatorConfig."),
+    text_flag("server-address", SERVER_URL, "The address of di-server that pods get as KUBERNETES_SERVER_URL."),
+    text_flag("server-bind-address", ":8080", "The address the server binds to."),
+    text_flag("lease-lock-namespace", "di-system", "The namespace of the leases of requests in progress."),
+    text_flag("lease-lock-name", "di-server", "The start of the names of these leases."),
+    text_flag("agconfig-namespace", "di-system", "The namespace of the AggregatorConfig."),
+    text_flag("agconfig-name", "aggregator-config", "The name of the AggregatorConfig."),
     Flag("gpu-alloc-policy", "simple", "How GPUs are divided among pods: 'simple'.", one_of(*POLICIES), "value"),
 )
 
 OUR_FLAGS = (
-    _text("namespace", "", "The namespace of the DIJobs; empty means all namespaces."),
+    text_flag("namespace", "", "The namespace of the DIJobs; empty means all namespaces."),
     Flag(
         "caller-check",
         "on",

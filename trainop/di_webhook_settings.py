@@ -5,33 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trainop.flags import Flag, boolean_flag, parse_flags, parse_port
+from trainop.flags import Flag, boolean_flag, parse_flags, parse_port, text_flag
 from trainop.settings import ZAP_FLAGS, Settings, read_logs, read_settings
 
 SERVICE, SECRET = "di-webhook-service", "di-webhook-server-cert"
 CERTIFICATES = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108  # upstream's path, a mounted Secret
 
 
-def _text(name: str, default: str, help_: str) -> Flag:
-    return Flag(name, default, help_, str, "string")
-
-
 DI_WEBHOOK_FLAGS = (
-    _text(
+    text_flag(
         "kubeconfig", "", "Path of a kubeconfig. Default: env KUBECONFIG, the pod's service account, ~/.kube/config."
     ),
-    _text("metrics-bind-address", ":8080", "The address the metric endpoint binds to; 0 disables it."),
-    _text("health-probe-bind-address", ":8081", "The address the probe endpoint binds to; 0 disables it."),
+    text_flag("metrics-bind-address", ":8080", "The address the metric endpoint binds to; 0 disables it."),
+    text_flag("health-probe-bind-address", ":8081", "The address the probe endpoint binds to; 0 disables it."),
     boolean_flag("leader-elect", default=False, text="Ignored; every replica serves."),
     *ZAP_FLAGS,
     Flag("webhook-server-port", 9443, "The port of the webhook server.", parse_port, "int"),
-    _text(
+    text_flag(
         "webhook-cert-dir",
         CERTIFICATES,
         "The folder with tls.crt and tls.key, read again when they change. Without it, the certificate is made here.",
     ),
-    _text("webhook-service-name", SERVICE, "The Service of the webhook server."),
-    _text("webhook-secret-name", SECRET, "The Secret with the certificate that is made here."),
+    text_flag("webhook-service-name", SERVICE, "The Service of the webhook server."),
+    text_flag("webhook-secret-name", SECRET, "The Secret with the certificate that is made here."),
 )
 
 

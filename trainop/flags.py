@@ -108,6 +108,10 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def text_flag(name: str, default: str, text: str) -> Flag:
+    return Flag(name, default, text, str, "string")
+
+
 def boolean_flag(name: str, *, default: bool, text: str) -> Flag:
     return Flag(name, default, text, parse_boolean, boolean=True)
 

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.errors import UsageError
-from trainop.flags import Flag, boolean_flag, parse_flags, parse_integer, parse_number, parse_port, parse_positive
+from trainop.flags import (
+    Flag,
+    boolean_flag,
+    parse_flags,
+    parse_integer,
+    parse_number,
+    parse_port,
+    parse_positive,
+    text_flag,
+)
 from trainop.kinds.mpi.transport import MPI_V1, MPI_V2
 from trainop.settings import LogSettings, Settings, read_settings
 
@@ -26,24 +35,20 @@ class VersionRequested(Exception):  # noqa: N818  # not an error: the user reque
     """The arguments include `--version`."""
 
 
-def _text(name: str, default: str, help_: str) -> Flag:
-    return Flag(name, default, help_, str, "string")
-
-
 MPI_FLAGS = (
-    _text("master", "", "Not supported: use --kubeConfig."),
-    _text("kubeConfig", "", "Path of a kubeconfig; env KUBECONFIG takes precedence."),
-    _text("namespace", "", "The namespace to watch (env KUBEFLOW_NAMESPACE); empty means all namespaces."),
+    text_flag("master", "", "Not supported: use --kubeConfig."),
+    text_flag("kubeConfig", "", "Path of a kubeconfig; env KUBECONFIG takes precedence."),
+    text_flag("namespace", "", "The namespace to watch (env KUBEFLOW_NAMESPACE); empty means all namespaces."),
     Flag("threadiness", 2, "Concurrent reconciles per transport.", parse_positive, "int"),
     boolean_flag("version", default=False, text="Print the version and exit."),
     Flag("monitoring-port", 0, "The port of the metrics endpoint; 0 disables it.", parse_port, "int"),
-    _text("gang-scheduling", "", "The scheduler for gang scheduling: volcano or another; empty disables it."),
-    _text("lock-namespace", "mpi-operator", "The namespace of the leader election lease."),
+    text_flag("gang-scheduling", "", "The scheduler for gang scheduling: volcano or another; empty disables it."),
+    text_flag("lock-namespace", "mpi-operator", "The namespace of the leader election lease."),
     Flag("kube-api-qps", None, "Client-side rate limit in requests per second; unlimited by default.", parse_number),
     Flag("kube-api-burst", None, "Burst of --kube-api-qps.", parse_integer, "int"),
     Flag("controller-queue-rate-limit", 10, _IGNORED, parse_integer, "int"),
     Flag("controller-queue-burst", 100, _IGNORED, parse_integer, "int"),
-    _text("cluster-domain", "", "Appended to the host names of transport ssh, such as cluster.local."),
+    text_flag("cluster-domain", "", "Appended to the host names of transport ssh, such as cluster.local."),
     boolean_flag(
         "mpi-job-ttl",
         default=False,
@@ -55,7 +60,10 @@ MPI_FLAGS = (
         for name in ("alsologtostderr", "logtostderr", "add_dir_header", "skip_headers", "skip_log_headers")
     ),
     boolean_flag("one_output", default=False, text=_IGNORED),
-    *(_text(name, "", _IGNORED) for name in ("stderrthreshold", "vmodule", "log_backtrace_at", "log_dir", "log_file")),
+    *(
+        text_flag(name, "", _IGNORED)
+        for name in ("stderrthreshold", "vmodule", "log_backtrace_at", "log_dir", "log_file")
+    ),
     Flag("log_file_max_size", 1800, _IGNORED, parse_integer, "int"),
 )
 

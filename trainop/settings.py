@@ -25,6 +25,7 @@ from trainop.flags import (
     parse_number,
     parse_port,
     parse_positive,
+    text_flag,
 )
 from trainop.runtime.objects.metadata import ObjectReference
 from trainop.runtime.objects.resource import Resource
@@ -113,19 +114,15 @@ def _parse_level(text: str) -> str:
     raise ValueError(f'invalid log level "{text}"')
 
 
-def _text(name: str, default: str, help_: str) -> Flag:
-    return Flag(name, default, help_, str, "string")
-
-
 def _int(name: str, default: int, help_: str) -> Flag:
     return Flag(name, default, help_, parse_integer, "int")
 
 
 UPSTREAM_FLAGS = (
-    _text("metrics-bind-address", ":8080", "The address the metric endpoint binds to; 0 disables it."),
-    _text("health-probe-bind-address", ":8081", "The address the probe endpoint binds to; 0 disables it."),
+    text_flag("metrics-bind-address", ":8080", "The address the metric endpoint binds to; 0 disables it."),
+    text_flag("health-probe-bind-address", ":8081", "The address the probe endpoint binds to; 0 disables it."),
     boolean_flag("leader-elect", default=False, text="Reconcile only while holding the leader election lease."),
-    _text("leader-election-id", TRAINING_LEASE, "The name of the leader election lease."),
+    text_flag("leader-election-id", TRAINING_LEASE, "The name of the leader election lease."),
     Flag(
         "enable-scheme",
         (),
@@ -136,13 +133,13 @@ UPSTREAM_FLAGS = (
         "value",
         repeatable=True,
     ),
-    _text(
+    text_flag(
         "gang-scheduler-name",
         "",
         "The scheduler for gang scheduling: 'volcano', or the name of a scheduler with the coscheduling plugin;"
         " empty disables it.",
     ),
-    _text("namespace", "", "The namespace to watch (env KUBEFLOW_NAMESPACE); empty means all namespaces."),
+    text_flag("namespace", "", "The namespace to watch (env KUBEFLOW_NAMESPACE); empty means all namespaces."),
     Flag("controller-threads", 8, "Concurrent reconciles per kind.", parse_positive, "int"),
     Flag(
         "kube-api-qps",
@@ -152,20 +149,22 @@ UPSTREAM_FLAGS = (
         "float",
     ),
     Flag("kube-api-burst", None, "Burst of --kube-api-qps (30 if only that flag is given).", parse_integer, "int"),
-    _text("pytorch-init-container-image", "alpine:3.10", "The image of PyTorchJob's init container."),
-    _text(
+    text_flag("pytorch-init-container-image", "alpine:3.10", "The image of PyTorchJob's init container."),
+    text_flag(
         "pytorch-init-container-template-file",
         "/etc/config/initContainer.yaml",
         "The template of PyTorchJob's init container; a built-in one if the file does not exist.",
     ),
     _int("pytorch-init-container-max-tries", 100, "Attempts of the init container to resolve the master's name."),
-    _text(
+    text_flag(
         "mpi-kubectl-delivery-image", "kubeflow/kubectl-delivery:latest", "The image that delivers kubectl to MPIJobs."
     ),
     Flag("webhook-server-port", 9443, "The port of the webhook server; 0 disables it.", parse_port, "int"),
-    _text("webhook-service-name", "training-operator", "The Service of the webhook server."),
-    _text("webhook-secret-name", "training-operator-webhook-cert", "The Secret with the webhook server's certificate."),
-    _text(
+    text_flag("webhook-service-name", "training-operator", "The Service of the webhook server."),
+    text_flag(
+        "webhook-secret-name", "training-operator-webhook-cert", "The Secret with the webhook server's certificate."
+    ),
+    text_flag(
         "kubeconfig", "", "Path of a kubeconfig. Default: env KUBECONFIG, the pod's service account, ~/.kube/config."
     ),
     Flag("monitoring-port", 9443, "Ignored; accepted for compatibility with training-operator 1.7.", parse_port, "int"),
@@ -216,7 +215,7 @@ OUR_FLAGS = (
         text="Serve metrics over TLS, only to callers that are allowed to `get` /metrics. The operator needs"
         " permission to create tokenreviews and subjectaccessreviews.",
     ),
-    _text(
+    text_flag(
         "metrics-cert-dir",
         "",
         "With --metrics-secure: the folder with tls.crt and tls.key. Default: a self-signed certificate for localhost.",
@@ -236,13 +235,13 @@ OUR_FLAGS = (
         "duration",
     ),
     Flag("graceful-shutdown-timeout", 30.0, "Grace period of the shutdown.", parse_duration, "duration"),
-    _text("cluster-domain", "", "Appended to the host names of MPIJobs with transport ssh, such as cluster.local."),
+    text_flag("cluster-domain", "", "Appended to the host names of MPIJobs with transport ssh, such as cluster.local."),
     boolean_flag(
         "mpi-job-ttl",
         default=False,
         text="Delete MPIJobs with transport ssh after ttlSecondsAfterFinished, and not only their launchers' Jobs.",
     ),
-    _text(
+    text_flag(
         "di-server-address",
         "di-server.di-system:8080",
         "The address of di-server that the coordinators of DIJobs get, with or without http://.",
@@ -257,7 +256,7 @@ OUR_FLAGS = (
         default=False,
         text="Give the pods of finished DIJobs their grace period. By default it is 0, as with DI-orchestrator.",
     ),
-    _text("leader-election-namespace", "", "The namespace of the lease. Default: that of the operator's pod."),
+    text_flag("leader-election-namespace", "", "The namespace of the lease. Default: that of the operator's pod."),
     Flag(
         "leader-elect-lease-duration",
         15.0,

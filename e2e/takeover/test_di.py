@@ -61,6 +61,12 @@ def ask(server: DiServer, method: str, job: str, collectors: int, learners: int,
     return [url.split(".")[0] for role in ("collectors", "learners") for url in answer["data"][role]]
 
 
+def await_cached(server: DiServer, job: str) -> None:
+    """Waits for the cache of upstream's di-server: it answers 404 for a coordinator that it has not seen."""
+    path = f"/v1alpha1/replicas?namespace=default&coordinator={job}-coordinator"
+    assert wait_until(lambda: request(server.port, "GET", path, {})[0] == 200, PATIENCE), job
+
+
 class Namespace(DiWorld):
     """The namespace `default`, which exists."""
 
@@ -79,7 +85,8 @@ def begin(world: DiWorld, server: DiServer) -> None:
     ):
         world.create_dijob(name, policy, *roles)
         world.wait(lambda name=name: world.pods_of(name), f"the coordinator of {name}")  # type: ignore[misc]  # mypy cannot infer the lambda
-    time.sleep(1)  # di-server answers 404 for a coordinator that its cache does not have
+    for name in ("running", "pending", "kept"):
+        await_cached(server, name)
     ask(server, "POST", "running", 2, 1)
     ask(server, "POST", "running", 0, 1, gpus=2)
     ask(server, "POST", "pending", 1, 0)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.diserver.world import SETTINGS, TEMPLATE, World, request, world
@@ -111,8 +112,6 @@ class Reviews:
         self.asked: list[Json] = []
 
     def answer(self, request: Request) -> Response | None:
-        import msgspec  # noqa: PLC0415
-
         if request.path == TOKEN_REVIEWS.path():
             token = msgspec.json.decode(request.body)["spec"]["token"]
             status: Json = {"authenticated": token != "wrong", "user": {"username": token}}

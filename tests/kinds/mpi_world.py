@@ -174,3 +174,19 @@ class MpiWorld(World):
         status = condition.pop("status", {})
         entry = {"type": type_, "status": "True", **condition}
         self.launcher["status"] = {**self.launcher.get("status", {}), "conditions": [entry], **status}
+
+
+def world_of(*args: Any, options: Options | None = None, **fields: Any) -> MpiWorld:
+    """A settled job with pending workers."""
+    world = MpiWorld(mpi_job(*args, **fields), options=options)
+    world.settle()
+    return world
+
+
+def running(*args: Any, **fields: Any) -> MpiWorld:
+    """A job whose launcher and workers run."""
+    world = world_of(*args, **fields)
+    world.launch()
+    world.run_workers()
+    world.settle()
+    return world

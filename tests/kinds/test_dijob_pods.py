@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 
 from trainop.kinds.dijob.gpus import NodeGpus, counted_gpus, gpu_count, majority, pod_count, split
 from trainop.kinds.dijob.names import LABELS, Role
+from trainop.kinds.dijob.plan import encode_service
 from trainop.kinds.dijob.pods import (
     JobFacts,
     PodOptions,
@@ -20,13 +22,20 @@ from trainop.kinds.dijob.pods import (
     read_job,
     template_of,
 )
-from trainop.kinds.dijob.services import service_of, service_ports
+from trainop.kinds.dijob.seen import decode_di_pod
+from trainop.kinds.dijob.services import service_ports
 from trainop.runtime.objects.metadata import Json
 
 JOB = JobFacts("default", "a", "uid-1")
 OPTIONS = PodOptions("di-server.di-system:8080")
 OWNER = {"apiVersion": "diengine.opendilab.org/v1alpha1", "kind": "DIJob", "name": "a", "uid": "uid-1"}
 AGGREGATOR = aggregator_owner("a-aggregator-8zrnb", "uid-2")
+
+
+def service_of(pod: Json) -> Json:
+    """The service that the operator makes for a pod."""
+    service: Json = msgspec.json.decode(encode_service(decode_di_pod(msgspec.json.encode(pod))))
+    return service
 
 
 def template(*containers: Json, **spec: Any) -> Json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.engine.builders import UID
-from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
+from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas, running, world_of
 from trainop.engine.actions import Apply, CreateOnce, CreatePod, Delete, DeletePod, Patch
 from trainop.engine.seen import MAX_STATUS_MESSAGE_LENGTH, Options, Pod, PodStatus
 from trainop.kinds.mpi.ssh_annotations import CLEAN_LAUNCHER, REMOTE_SHELL
@@ -23,21 +22,6 @@ from trainop.runtime.objects.resource import CONFIG_MAPS
 
 L = "training.kubeflow.org/"
 LAUNCHER = "spec.mpiReplicaSpecs[Launcher]"
-
-
-def world_of(*args: Any, options: Options | None = None, **fields: Any) -> MpiWorld:
-    """A settled job with pending workers."""
-    world = MpiWorld(mpi_job(*args, **fields), options=options)
-    world.settle()
-    return world
-
-
-def running(*args: Any, **fields: Any) -> MpiWorld:
-    world = world_of(*args, **fields)
-    world.launch()
-    world.run_workers()
-    world.settle()
-    return world
 
 
 def errors_of(job: Json) -> list[str]:

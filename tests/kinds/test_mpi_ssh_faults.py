@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
-from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
+from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas, running, world_of
 from trainop.engine.actions import Delete, DeleteJob, Patch
 from trainop.engine.seen import Options
 from trainop.kinds.mpi.kinds import launcher_of
@@ -22,20 +22,6 @@ from trainop.runtime.objects.metadata import Json, Unstructured
 
 EXPIRING = {"ttlSecondsAfterFinished": 60}
 DELETED = "2025-06-01T12:00:00Z"
-
-
-def world_of(*args: Any, options: Options | None = None, **fields: Any) -> MpiWorld:
-    world = MpiWorld(mpi_job(*args, **fields), options=options)
-    world.settle()
-    return world
-
-
-def running(*args: Any, **fields: Any) -> MpiWorld:
-    world = world_of(*args, **fields)
-    world.launch()
-    world.run_workers()
-    world.settle()
-    return world
 
 
 def finalizers(world: MpiWorld) -> list[str]:

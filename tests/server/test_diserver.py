@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -76,8 +76,8 @@ async def empty(here: World) -> None:
 
 @pytest.mark.case("di-orchestrator-20", "ab")
 @pytest.mark.case("di-orchestrator-31", "a")
-async def test_the_operator_makes_the_services(make_operator: object, control_plane: ControlPlane):
-    operator: Operator = make_operator(control_plane.kubeconfig, "--enable-scheme=DIJob")  # type: ignore[operator]
+async def test_the_operator_makes_the_services(make_operator: Callable[..., Operator], control_plane: ControlPlane):
+    operator = make_operator(control_plane.kubeconfig, "--enable-scheme=DIJob")
     await asyncio.to_thread(operator.start)
     async with worlds.world() as here, here.di_server() as server:
 

@@ -117,8 +117,8 @@ def test_without_the_webhook_jobs_and_namespaces_can_be_deleted(world: MpiWorld,
     }
     world.ask("POST", WEBHOOKS, {"metadata": {"name": world.namespace}, "webhooks": [dead]})
     try:
-        refused = lambda: world.try_to("POST", f"{jobs(V2)}?dryRun=All", mpi_job("c", V2)).status == 500  # noqa: E731
-        world.wait(refused, "the webhook's failure")
+        creating = partial(world.try_to, "POST", f"{jobs(V2)}?dryRun=All", mpi_job("c", V2))
+        world.wait(lambda: creating().status == 500, "the webhook's failure")
         assert {each["metadata"]["name"] for each in world.ask("GET", jobs(V1))["items"]} == {"a", "b"}
         world.ask("DELETE", jobs(V1, "b"))
         gone = (f"{CORE}/secrets/b-ssh", f"{CORE}/configmaps/b-config", f"{CORE}/services/b", batch("b-launcher"))

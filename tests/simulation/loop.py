@@ -103,7 +103,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def thaw(self, process: Process) -> None:
         self._ready.extend(self._parked.pop(process, ()))
 
-    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]  # runs it at once
         call = Call(self._now, callback, args, contextvars.copy_context() if context is None else context)
         self._ready.append(call)
         return call

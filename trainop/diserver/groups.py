@@ -118,8 +118,9 @@ def _single(world: World, role: Role, resources: Resources) -> Step:
     facts, template = world.facts, template_of(world.job, role) or {}
 
     def step(suffix: str, _made: Sequence[Made]) -> Json:
-        more = {"resources": resources, "annotations": world.annotations}
-        return build_pod(facts, role, template, world.options, suffix=suffix, **more)  # type: ignore[arg-type]
+        return build_pod(
+            facts, role, template, world.options, suffix=suffix, resources=resources, annotations=world.annotations
+        )
 
     return step
 

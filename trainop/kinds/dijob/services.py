@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainop.kinds.dijob.gpus import gpus_of
 from trainop.kinds.dijob.names import (
     DDP_MASTER,
     DDP_TYPE,
@@ -14,9 +13,8 @@ from trainop.kinds.dijob.names import (
     MASTER_PORT_NAME,
     REPLICA_TYPE,
     Role,
-    default_port,
 )
-from trainop.kinds.dijob.pods import gpu_ports, main_place, main_port, mapping
+from trainop.kinds.dijob.pods import gpu_ports
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import SERVICES
 
@@ -40,15 +38,3 @@ def build_service(
     metadata = {"name": name, "namespace": namespace, "labels": dict(selector), "ownerReferences": list(owners)}
     spec = {"type": "ClusterIP", "clusterIP": "None", "selector": selector, "ports": list(ports)}
     return {"apiVersion": SERVICES.api_version, "kind": SERVICES.kind, "metadata": metadata, "spec": spec}
-
-
-def service_of(pod: Json) -> Json:
-    """The service of a raw pod."""
-    metadata, spec = pod["metadata"], mapping(pod.get("spec"))
-    labels = mapping(metadata.get("labels"))
-    containers = spec.get("containers")
-    containers = containers if isinstance(containers, list) else []
-    at = main_place(containers)
-    gpus = gpus_of(containers[at].get("resources")) if at is not None else 0
-    ports = service_ports(labels, main_port(spec) or default_port(labels), gpus)
-    return build_service(metadata["namespace"], metadata["name"], labels, metadata.get("ownerReferences") or (), ports)
