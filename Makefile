@@ -6,6 +6,7 @@ READY := .venv/.ready
 SITE_READY := .venv/.site-ready
 RELEASE := build/release
 RELEASE_READY := $(RELEASE)/.ready
+IMAGE_READY := build/image/.ready
 # one process more than there are processors, as some tests wait; the tests of one file share theirs, and what they start
 PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=loadfile
@@ -22,10 +23,10 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-mpi test-chart test-schedulers test-takeover simulate frameworks di-engine fuzz coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image test-node site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-mpi test-chart test-schedulers test-takeover simulate frameworks di-engine fuzz coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image test-node e2e site cases cases-floor lock clean
 
 help:  ## this list
-	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z0-9-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(READY)  ## a PyTorchJob trains here, one master and three workers; then one that fails and recovers
 	@PATH="$(CURDIR)/$(BIN):$$PATH" trainop run examples/pytorch/train.yaml
@@ -135,6 +136,12 @@ test-node: $(READY) image  ## the manifests and the image on a real node with ku
 	@$(BIN)/python -m e2e.cluster build node
 	@$(BIN)/pytest --quiet e2e/image/test_deployment.py
 
+e2e: $(READY)  ## real frameworks and faults on a real node, as root, up to an hour; a part by JOB=tfjob; all frameworks by FRAMEWORKS=full
+	@$(BIN)/python -m e2e.realnode check $(JOB)
+	@$(MAKE) --no-print-directory $(IMAGE_READY)
+	@$(BIN)/python -m e2e.cluster build node
+	@$(BIN)/pytest --durations=0 $(if $(JOB),e2e/realnode/test_$(JOB).py,e2e/realnode) --frameworks=$(FRAMEWORKS)
+
 site: $(SITE_READY)  ## docs/ as a website in build/site, with every link checked; needs no network once it is installed
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -205,4 +212,9 @@ $(RELEASE_READY): constraints-release.txt
 		test -x $(RELEASE)/bin/pip || $(PYTHON) -m venv --clear $(RELEASE); \
 		$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-release.txt; \
 	fi
+	@touch $@
+
+# The operator's image, made anew only if its sources have changed.
+$(IMAGE_READY): $(shell find trainop e2e/image -name '*.py') pyproject.toml constraints.txt constraints-release.txt
+	@$(MAKE) --no-print-directory image
 	@touch $@

@@ -26,16 +26,17 @@ class Node:
     """A cluster with one real node. Several can run side by side. Needs root.
 
     Network, mounts and processes are in namespaces without a way out: the API server, services and pods are reached by
-    commands that enter them (`enter`). Stopping one process ends everything in it.
+    commands that enter them (`inside`). Stopping one process ends everything in it. With `die_with_parent` the kernel
+    does that when the process that started the node ends for any reason.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, die_with_parent: bool = False) -> None:
         self.name = name
         self.data = Path("/var/tmp/trainop-node") / name  # images are too large for a tmpfs
         self.control = default_data(f"node-{name}")
         self.kubeconfig = self.control / "admin.kubeconfig"
         self.cgroup = f"trainop-node-{name}"
-        self.daemons = Daemons(self.data)
+        self.daemons = Daemons(self.data, die_with_parent=die_with_parent)
 
     def up(self, images: Sequence[Path] = (), seconds: float = 300) -> None:
         """Starts the cluster with these image archives and waits until the node is ready.

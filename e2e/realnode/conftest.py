@@ -1,0 +1,114 @@
+"""Fixtures `cluster` and `proof`, the choice of tests, and the report that is written at the end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from e2e.cluster.places import ClusterError
+from e2e.realnode import report
+from e2e.realnode.cluster import RealCluster
+from e2e.realnode.images import build
+from e2e.realnode.proof import Proof
+
+OUTCOME = pytest.StashKey[pytest.TestReport]()
+LEFT_OUT = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--frameworks", choices=("", "full"), default="", help="full: also those of several GB")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "images(name, ...): the images that a test needs, which are built before")
+    config.addinivalue_line("markers", "full: needs a framework of several GB; runs with --frameworks=full")
+    config.stash[LEFT_OUT] = []
+    signal.signal(signal.SIGTERM, _interrupt)  # so that the node is stopped then, too
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell sets it for what it starts in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.frameworks != "full":
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        config.stash[LEFT_OUT] += [item.name for item in left_out]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    made = yield
+    if made.when == "call" or not made.passed:
+        item.stash[OUTCOME] = made
+    return made
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    """The node with the operator, which is stopped in any case. Images of the chosen tests are built before."""
+    one = RealCluster()
+    try:
+        with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            for name in sorted({"base", *_images(request.session)}):
+                build(name)
+        one.up()
+    except ClusterError as error:
+        one.down(report.FOLDER / "logs")
+        pytest.exit(str(error), returncode=1)
+    except BaseException:
+        one.down()
+        raise
+    try:
+        yield one
+    finally:
+        one.down(report.FOLDER / "logs")
+
+
+def _images(session: pytest.Session) -> set[str]:
+    return {name for item in session.items for mark in item.iter_markers("images") for name in mark.args}
+
+
+@pytest.fixture
+def proof(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[Proof]:
+    """A namespace for one test, and its record in the report."""
+    one = Proof(cluster, request.node.name.removeprefix("test_"))
+    one.open()
+    yield one
+    outcome = request.node.stash.get(OUTCOME, None)
+    result = "passed" if outcome is not None and outcome.passed else "failed"
+    text = outcome.longreprtext if outcome is not None and not outcome.passed else ""
+    record = one.close(title_of(request.node), result, text)
+    report.write_record(Path(request.node.path).stem, request.node.name, record)
+
+
+def title_of(item: Any) -> str:
+    """The first line of a test's docstring, else its name as words."""
+    documented = (item.function.__doc__ or "").strip().splitlines()
+    return documented[0].rstrip(".") if documented else str(item.name).removeprefix("test_").replace("_", " ")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not session.config.option.collectonly:
+        report.begin()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if not session.config.option.collectonly:
+        report.forget({Path(item.path).stem for item in session.items})
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left_out := config.stash[LEFT_OUT]:
+        terminalreporter.write_line(f"left out without FRAMEWORKS=full: {', '.join(left_out)}")
+    if page := report.render():
+        terminalreporter.write_line(f"report: {page}")
