@@ -265,8 +265,11 @@ async def leaving(
     head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n"
     writer.write(head.encode() + raw)
     await reached.wait()
+    listener = server.server.http._listener
+    assert listener is not None
+    connections = len(listener.open)
     writer.transport.abort()
-    await asyncio.sleep(0.05)  # the server notices; the requests to the API server still wait
+    await here.until(lambda: len(listener.open) < connections)  # the requests to the API server still wait
     left.set()
     server.transport.before = lambda _sent: None
     await here.until(lambda: _unsent(here))

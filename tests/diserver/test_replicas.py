@@ -246,8 +246,8 @@ async def test_delete_with_aggregators():
         await here.aggregator_config()
         await here.job()
         async with here.di_server() as server:
-            await server.post(request(None, {"replicas": 1}))
-            await server.post(request(None, {"replicas": 2, "gpus": 10}))
+            assert (await server.post(request(None, {"replicas": 1}))).status == 200
+            assert (await server.post(request(None, {"replicas": 2, "gpus": 10}))).status == 200
             assert len(await here.names("ddp-learner")) == 4
             answer = await server.delete(request(None, 2))
             assert len(answer.data["learners"]) == 2

@@ -36,7 +36,7 @@ from trainop.runtime.serving.server import Address
 
 TEMPLATE: Json = {"spec": {"containers": [{"name": "di-container", "image": "i"}]}}
 SETTINGS = DiServerSettings(bind_address=Address("127.0.0.1", 0), caller_rate=0.0, lease_namespace="default")
-FAST = Times(lease=1.0, renew=0.3, wait=20.0, sweep=0.2)
+FAST = Times(lease=4.0, renew=0.3, wait=20.0, sweep=0.2)
 COORDINATOR_ADDRESS = "127.0.0.1"
 
 

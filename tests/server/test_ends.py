@@ -166,14 +166,17 @@ def test_restarts_that_have_no_room_in_the_annotations(world: World, operator: O
 
 def test_deadline(world: World):
     """The deadline does not fire early by the wall clock. A test in virtual time shows that it fires in time."""
-    world.create_job("j", {"Worker": replicas(2)}, activeDeadlineSeconds=2, cleanPodPolicy="Running")
+    world.create_job("j", {"Worker": replicas(2)}, cleanPodPolicy="Running")
     world.wait_pods("j-worker-0", "j-worker-1")
     world.run_pod("j-worker-0", "j-worker-1")
     world.wait_condition("Running")
+    began = parse(world.status()["startTime"])
+    deadline = 3 + int((datetime.now(UTC) - began).total_seconds())
+    world.patch_run_policy(activeDeadlineSeconds=deadline)
     failed = world.wait_condition("Failed")
     assert failed["message"] == "Job j has failed because it was active longer than specified deadline"
     assert world.conditions()[1:] == [("Running", "False", "PyTorchJobRunning"), ("Failed", "True", "PyTorchJobFailed")]
-    assert seconds_between(world.status()["startTime"], failed["lastTransitionTime"]) >= 2
+    assert seconds_between(world.status()["startTime"], failed["lastTransitionTime"]) >= deadline
     world.wait_pods()
 
 

@@ -417,7 +417,7 @@ def test_a_job_that_is_too_deep_does_not_affect_others(stage: KindWorld, operato
     stage.wait(lambda: stage.pods_of("neighbour"), "pods of the job beside them")
 
     def judged() -> bool:
-        return all(is_refused(stage, name) for name in names.values())
+        return all(is_refused(stage, name) and stage.warnings_about(name) for name in names.values())
 
     stage.wait(judged, "an event about each of them")
     for again in ("", "after a restart"):

@@ -140,6 +140,7 @@ async def test_a_command_runs_where_its_container_does(reached: Reached):
     facts, *_ = lines = out.splitlines()
     assert facts == f"42 /usr {pod}"
     if reached.world.node.network == "namespaces":
+        assert len(lines) == 4, (lines, errors, status)
         assert lines[2] == lines[3]
     assert errors == "oops\n"
     assert (status["status"], status["reason"]) == ("Failure", "NonZeroExitCode")

@@ -397,7 +397,7 @@ async def test_network_probes(world: World) -> None:
         "env": [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "ports": [{"name": "web", "containerPort": 8181}],
         "workingDir": "/usr",
-        "startupProbe": {"tcpSocket": {"port": "web"}, "periodSeconds": 1, "failureThreshold": 30},
+        "startupProbe": {"tcpSocket": {"port": "web"}, "periodSeconds": 1, "failureThreshold": 10_000},
         "readinessProbe": {"httpGet": {"port": 8181, "path": "/"}, "periodSeconds": 1},
     }
     name = await world.start(main=main)
