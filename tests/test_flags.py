@@ -177,7 +177,7 @@ def test_the_init_container_template_is_read_from_its_file(tmp_path: Path):
         (["--zap-encoder=xml"], "must be one of json, console"),
         (["--zap-time-encoding=sundial"], "must be one of epoch"),
         (["--force-delete-after=soon"], 'invalid value "soon" for flag -force-delete-after: parse error'),
-        (["--service-mode=none"], "must be one of replica, leader"),
+        (["--service-mode=none"], "must be one of replica, leader, job"),
         (["--leader-elect-lease-duration=5s"], "must hold"),
     ],
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainop.engine.extensions import MODES
 from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.seen import Options
 from trainop.errors import UsageError
@@ -223,8 +224,9 @@ OUR_FLAGS = (
     Flag(
         "service-mode",
         "replica",
-        "'replica': one Service per replica, as upstream; 'leader': only the Services needed for rendezvous.",
-        one_of("replica", "leader"),
+        "'replica': one Service per replica, as upstream; 'leader': only the Services needed for rendezvous;"
+        " 'job': one Service per job.",
+        one_of(*MODES),
         "value",
     ),
     Flag(
@@ -235,7 +237,12 @@ OUR_FLAGS = (
         "duration",
     ),
     Flag("graceful-shutdown-timeout", 30.0, "Grace period of the shutdown.", parse_duration, "duration"),
-    text_flag("cluster-domain", "", "Appended to the host names of MPIJobs with transport ssh, such as cluster.local."),
+    text_flag(
+        "cluster-domain",
+        "",
+        "The domain of the cluster's DNS, such as cluster.local: appended to the host names of MPIJobs with transport"
+        " ssh, and part of the search domain of --service-mode=job (default there: cluster.local).",
+    ),
     boolean_flag(
         "mpi-job-ttl",
         default=False,

@@ -32,8 +32,9 @@ MAX_VALUE_LENGTH = 100
 ANNOTATIONS = {
     extensions.RESTART_SCOPE: "`pod` (default), `role` or `job`: the scope of a restart. With `role` or "
     "`job`, all pods of the role or job are deleted and recreated once they are gone; this counts as one restart.",
-    extensions.SERVICE_MODE: "`replica` or `leader`: which replicas get a service. `leader` creates services only for "
-    "the replicas that others connect to. Default: the operator's `--service-mode`.",
+    extensions.SERVICE_MODE: "`replica`, `leader` or `job`: the services by which replicas find each other. `leader` "
+    "creates services only for the replicas that others connect to, `job` one for the whole job. Default: the "
+    "operator's `--service-mode`.",
     extensions.INFRA_RESTART_LIMIT: "A number: the limit on restarts after eviction, preemption or node loss. Default: "
     "no limit. `backoffLimit` counts failures of the program only.",
 }
@@ -203,6 +204,9 @@ def block(lines: Iterable[str]) -> str:
 
 NOTES = {
     "TFJob": """
+With the annotation `service-mode: job`, the addresses contain the service of the job:
+`<job>-<type>-<index>.<job>-pods.<namespace>.svc:<port>`.
+
 A job with a single replica gets no TF_CONFIG. With `enableDynamicWorker: true`, TF_CONFIG has the sparse form: each
 worker sees only itself and the parameter servers.
 

@@ -436,7 +436,7 @@ def test_a_restart_of_more_than_the_pod(kind: str, scope: str):
     ("annotation", "value", "reported"),
     [
         (RESTART_SCOPE, "all", 'Unsupported value: "all": supported values: "pod", "role", "job"'),
-        (SERVICE_MODE, "none", 'Unsupported value: "none": supported values: "replica", "leader"'),
+        (SERVICE_MODE, "none", 'Unsupported value: "none": supported values: "replica", "leader", "job"'),
         (INFRA_RESTART_LIMIT, "-1", 'Invalid value: "-1": must be a whole number from 0 to 2147483647'),
         (INFRA_RESTART_LIMIT, "2147483648", 'Invalid value: "2147483648": must be a whole number from 0 to 2147483647'),
         (INFRA_RESTART_LIMIT, "", 'Invalid value: "": must be a whole number from 0 to 2147483647'),

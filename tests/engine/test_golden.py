@@ -1,4 +1,5 @@
-"""Golden tests of a complete job and all its children: `golden/<kind>-job.yaml` and `golden/<kind>-children.yaml`.
+"""Golden tests of a complete job and all its children: `golden/<kind>-job.yaml` and `golden/<kind>-children.yaml`, and
+`golden/<kind>-service-mode-job.yaml` with service mode `job`.
 
 `python -m tests.engine.test_golden` rewrites the children; review the difference before committing it.
 """
@@ -13,21 +14,28 @@ from tests.engine.builders import manifest_of, see
 from trainop.engine.actions import CreatePod, CreateService
 from trainop.engine.framework import Framework
 from trainop.engine.plan import plan
+from trainop.engine.seen import Options
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json
 
 GOLDEN = Path(__file__).with_name("golden")
 
 
-def children(framework: Framework) -> list[Json]:
+FILES = {"replica": "children", "job": "service-mode-job"}
+"""Service mode -> name of the file with the children."""
+
+
+def children(framework: Framework, mode: str) -> list[Json]:
     job = yaml.safe_load((GOLDEN / f"{framework.kind.lower()}-job.yaml").read_text())
-    return [manifest_of(a) for a in plan(framework, see(job)).actions if isinstance(a, CreatePod | CreateService)]
+    made = plan(framework, see(job, options=Options(service_mode=mode)))
+    return [manifest_of(a) for a in made.actions if isinstance(a, CreatePod | CreateService)]
 
 
 @pytest.mark.parametrize("kind", FRAMEWORKS)
-def test_children_of_a_whole_job(kind: str):
-    expected = list(yaml.safe_load_all((GOLDEN / f"{kind.lower()}-children.yaml").read_text()))
-    made = children(FRAMEWORKS[kind])
+@pytest.mark.parametrize("mode", FILES)
+def test_children_of_a_whole_job(kind: str, mode: str):
+    expected = list(yaml.safe_load_all((GOLDEN / f"{kind.lower()}-{FILES[mode]}.yaml").read_text()))
+    made = children(FRAMEWORKS[kind], mode)
     assert [(child["kind"], child["metadata"]["name"]) for child in made] == [
         (child["kind"], child["metadata"]["name"]) for child in expected
     ]
@@ -40,13 +48,15 @@ class Dumper(yaml.SafeDumper):
         return True
 
 
-def write(framework: Framework) -> None:
+def write(framework: Framework, mode: str) -> None:
     text = io.StringIO()
-    text.write(f"# What the job of {framework.kind.lower()}-job.yaml gets in its first pass, in order.\n")
-    yaml.dump_all(children(framework), text, Dumper=Dumper, sort_keys=False, width=120)
-    (GOLDEN / f"{framework.kind.lower()}-children.yaml").write_text(text.getvalue())
+    where = " with service mode job" if mode == "job" else ""
+    text.write(f"# What the job of {framework.kind.lower()}-job.yaml gets in its first pass{where}, in order.\n")
+    yaml.dump_all(children(framework, mode), text, Dumper=Dumper, sort_keys=False, width=120)
+    (GOLDEN / f"{framework.kind.lower()}-{FILES[mode]}.yaml").write_text(text.getvalue())
 
 
 if __name__ == "__main__":
     for each in FRAMEWORKS.values():
-        write(each)
+        for mode in FILES:
+            write(each, mode)

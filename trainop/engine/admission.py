@@ -16,6 +16,7 @@ from trainop.engine.job import Job
 from trainop.engine.manifests import Manifests
 from trainop.engine.parse import RUN_POLICY, parse, run_policy_of
 from trainop.engine.seen import Options
+from trainop.engine.service_modes import missed_mode, settle_mode
 from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Unstructured
 
@@ -54,9 +55,9 @@ def judge_by(examine: Callable[[Unstructured], Judgement], new: Unstructured, ol
 
 
 def _examine(framework: Framework, raw: Unstructured, options: Options) -> Judgement:
-    job = parse(framework, raw)
+    job = settle_mode(framework, parse(framework, raw), options)
     errors = find_errors(job, lambda: Manifests(framework, job, options))
-    return Judgement(errors, job.more_errors, tuple(_find_warnings(framework, job)))
+    return Judgement(errors, job.more_errors, tuple(_find_warnings(framework, job, options)))
 
 
 def _is_same(new: Unstructured, old: Unstructured) -> bool:
@@ -87,9 +88,11 @@ def find_errors(job: Job, manifests: Callable[[], Manifests]) -> tuple[FieldErro
     return () if size_error is None else (size_error,)
 
 
-def _find_warnings(framework: Framework, job: Job) -> Iterator[str]:
+def _find_warnings(framework: Framework, job: Job, options: Options) -> Iterator[str]:
     for role in job.roles:
         if role.has_valid_template and role.template["spec"].get("restartPolicy"):
             at = f"spec.{framework.replica_specs}[{role.type}]"
             yield f"{at}.template.spec.restartPolicy: overwritten by {at}.restartPolicy"
+    if obstacle := missed_mode(framework, job, options):
+        yield obstacle
     yield from framework.warnings(job)

@@ -11,6 +11,7 @@ from heapq import nsmallest
 from typing import Generic, TypeVar
 
 from trainop.engine.actions import Adopt, Release
+from trainop.engine.addresses import service_name
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selector
 from trainop.engine.job import Job
 from trainop.engine.manifests import child_name
@@ -55,6 +56,8 @@ class Children:
 
     pods: Claimed[Pod]
     services: Claimed[Service]
+    shared_service: str = ""
+    """The name of the service of the whole job, which may or may not exist."""
 
 
 def claim(framework: Framework, job: Job, seen: Snapshot) -> Children:
@@ -63,6 +66,7 @@ def claim(framework: Framework, job: Job, seen: Snapshot) -> Children:
     return Children(
         pods=_claim(framework, job, labels, "Pod", seen.pods),
         services=_claim(framework, job, labels, "Service", seen.services),
+        shared_service=service_name(job.name),
     )
 
 
@@ -82,7 +86,7 @@ def _claim(
             else:
                 claimed.claims.append(Release(kind, metadata.name, metadata.uid))
                 claimed.foreign[metadata.name] = child
-        elif owner is None and matches and not metadata.terminating and _may_adopt(job, metadata):
+        elif owner is None and matches and not metadata.terminating and _may_adopt(job, kind, metadata):
             claimed.claims.append(Adopt(kind, metadata.name, metadata.uid))
             claimed.orphans[metadata.name] = child
         elif metadata.terminating or _belongs_to_previous_job(framework, job, metadata):
@@ -94,22 +98,32 @@ def _claim(
     return claimed
 
 
-def _may_adopt(job: Job, orphan: Metadata) -> bool:
-    """Whether an orphan may have been created for this job: it has the name of its slot and is not older than the job.
+def _may_adopt(job: Job, kind: str, orphan: Metadata) -> bool:
+    """Whether an orphan may have been created for this job: it has the name of its slot, or is the service of the whole
+    job, and is not older than the job.
 
     Labels alone are no proof, because any user who may create pods can set them: a pod created before the job could
     become its master and end it. A pod that a user creates under the name of a slot during the job's lifetime (or in
     the second of its creation) cannot be distinguished; such a user could also set the owner reference. Only RBAC and
     admission policies prevent that.
     """
-    label, index = read_place(orphan.labels)
-    role = next((role for role in job.roles if role.label == label), None)
-    if role is not None and not role.indexed:
-        index = 0
-    if role is None or index is None or orphan.name != child_name(job.name, role, index):
+    if not (_is_in_slot(job, orphan) or (kind == "Service" and is_shared_service(job.name, orphan))):
         return False
     created, job_created = read_time(orphan.creation_timestamp), read_time(job.metadata.creation_timestamp)
     return job_created is None or (created is not None and created >= job_created)
+
+
+def _is_in_slot(job: Job, child: Metadata) -> bool:
+    label, index = read_place(child.labels)
+    role = next((role for role in job.roles if role.label == label), None)
+    if role is not None and not role.indexed:
+        index = 0
+    return role is not None and index is not None and child.name == child_name(job.name, role, index)
+
+
+def is_shared_service(job_name: str, service: Metadata) -> bool:
+    """Whether a service of the job is that of the whole job: it has the name, and no labels of a replica."""
+    return service.name == service_name(job_name) and read_place(service.labels) == (None, None)
 
 
 def join_names(objects: Iterable[Metadata]) -> str:

@@ -16,13 +16,13 @@ ANNOTATION_PREFIX = "trainop.kubeflow.org/"
 RESTART_SCOPE = ANNOTATION_PREFIX + "restart-scope"
 """Scope of a restart: the failed `pod`, all pods of its `role`, or all pods of the `job`."""
 SERVICE_MODE = ANNOTATION_PREFIX + "service-mode"
-"""Which replicas get a service: every `replica`, or only the `leader`s that other replicas connect to. Overrides the
-operator's `--service-mode`."""
+"""The services by which replicas find each other: one for every `replica`, only those of the `leader`s that other
+replicas connect to, or one for the whole `job`. Overrides the operator's `--service-mode`."""
 INFRA_RESTART_LIMIT = ANNOTATION_PREFIX + "infra-restart-limit"
 """Limit of restarts after disruptions (eviction, preemption, node loss); beyond it the job fails."""
 
 SCOPES = ("pod", "role", "job")
-MODES = ("replica", "leader")
+MODES = ("replica", "leader", "job")
 MAX_RESTART_LIMIT = 2**31 - 1
 
 

@@ -83,6 +83,8 @@ class Job:
     errors: tuple[FieldError, ...] = ()
     more_errors: int = 0
     """Number of further unknown replica types that are not in `errors`, which is bounded."""
+    service_mode: str = "replica"
+    """The mode in force, which `service_modes.settle_mode` derives: it may differ from `extensions.service_mode`."""
     readable: bool = True
     """The set of pods that the job should have is known. If False, pods are neither created, restarted nor removed."""
 

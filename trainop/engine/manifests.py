@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from trainop.engine.addresses import dns_fields, service_name, subdomain_of
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
 from trainop.engine.job import Job, Port, Role
 from trainop.engine.seen import Options
@@ -48,23 +49,28 @@ def child_namer(job_name: str, role: Role) -> Callable[[int], str]:
 
 
 class _Template(NamedTuple):
-    """The JSON of a role's pods, cut at the places of name, labels and variables."""
+    """The JSON of a role's pods, cut at the places of name, labels, host name and variables."""
 
     to_name: bytes
     to_labels: bytes
     labels: bytes
     """The labels of the template, as a JSON object without its closing brace."""
+    to_hostname: bytes
+    """Empty if the pods have no host name of their own."""
     parts: list[bytes]
     """The rest, cut at the places of the variables; the last part closes the pod."""
 
     def fill(self, name: str, labels: dict[str, str], env: bytes) -> bytes:
         """The manifest of one replica; `env` is the JSON of its variables without brackets."""
-        head = (self.to_name, _encode(name), self.to_labels, self.labels, _encode(labels)[1:], self.parts[0])
+        named = _encode(name)
+        hostname = (self.to_hostname, named) if self.to_hostname else ()
+        head = (self.to_name, named, self.to_labels, self.labels, _encode(labels)[1:], *hostname, self.parts[0])
         return env.join([b"".join(head), *self.parts[1:]])
 
     def size(self, env: bytes) -> int:
         """Bytes of a pod with these variables, without its name and the labels of its replica."""
-        fixed = len(self.to_name) + len(self.to_labels) + len(self.labels) + sum(map(len, self.parts))
+        texts = (self.to_name, self.to_labels, self.labels, self.to_hostname, *self.parts)
+        fixed = sum(map(len, texts))
         return fixed + len(env) * (len(self.parts) - 1)
 
 
@@ -140,6 +146,19 @@ class Manifests:
             }
         )
 
+    def shared_service(self) -> bytes:
+        """The manifest of the headless service of the whole job as JSON. Pods have their names there before they are
+        Ready, because frameworks connect while they start."""
+        ports = [port for role in self._job.roles for port in role.ports]
+        spec = {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": self._selector,
+            "ports": service_ports(tuple(ports)),
+        }
+        metadata = self._metadata(service_name(self._job.name), self._selector)
+        return _encode({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
+
     def _labels(self, role: Role, index: int) -> dict[str, str]:
         own = {REPLICA_TYPE: role.label, REPLICA_INDEX: str(index)} if role.indexed else {REPLICA_TYPE: role.label}
         return {**self._selector, **own}
@@ -171,16 +190,19 @@ class Manifests:
             "spec": self._pod_spec(role, with_variables),
         }
         to_name, to_labels, *parts = _encode(manifest).split(bytes(_PLACEHOLDER))
+        to_hostname = parts.pop(0) if subdomain_of(self._job) else b""
         own = {*self._labels(role, 0), JOB_ROLE}
         given = _labels_of(role) | (gang.pod_labels(self._job.name) if gang else {})
         shared = _encode({name: value for name, value in given.items() if name not in own})
-        return _Template(to_name, to_labels, b"{" if shared == b"{}" else shared[:-1] + b",", parts)
+        return _Template(to_name, to_labels, b"{" if shared == b"{}" else shared[:-1] + b",", to_hostname, parts)
 
     def _pod_spec(self, role: Role, with_variables: bool) -> Json:
         template, added = role.template["spec"], self._additions.of_role(role)
         containers = [self._container(role, each, added, with_variables) for each in template["containers"]]
         restart_policy = POD_RESTART_POLICY.get(role.restart_policy, role.restart_policy)
-        spec = {**template, "containers": containers, "restartPolicy": restart_policy}
+        names = dns_fields(self._job, self._options, template.get("dnsConfig"))
+        hostname = {"hostname": _PLACEHOLDER} if names else {}  # first, before the places of the variables
+        spec = {**hostname, **template, **hostname, **names, "containers": containers, "restartPolicy": restart_policy}
         if self._options.gang is not None and not template.get("schedulerName"):
             spec["schedulerName"] = self._options.gang.name
         if added.service_account:
@@ -223,16 +245,22 @@ def _labels_of(role: Role) -> dict[str, str]:
 
 
 def service_ports(ports: tuple[Port, ...]) -> list[Json]:
-    """One entry per number and protocol, in the container's order. The first name of a port counts. If there are
-    several ports, which Kubernetes requires to be named, a port without a name is named after its number."""
+    """One entry per number and protocol, in the order of the containers. The first name of a port counts. If there are
+    several ports, which Kubernetes requires to have different names, a port without a name, or with the name of
+    another, is named after its number."""
     names: dict[tuple[int, str], str] = {}
     for port in ports:
         at = (port.number, port.protocol or "TCP")
         names[at] = names.get(at) or port.name
     entries: list[Json] = []
-    for (number, protocol), name in names.items():
-        named = name or len(names) > 1
-        entry: Json = {"name": name or _port_name(number, protocol), "port": number} if named else {"port": number}
+    taken: set[str] = set()
+    for (number, protocol), given in names.items():
+        name = given if given and given not in taken else _port_name(number, protocol)
+        if name in taken:
+            continue  # only SRV records contain the ports of a headless service
+        taken.add(name)
+        named = given or len(names) > 1
+        entry: Json = {"name": name, "port": number} if named else {"port": number}
         if protocol != "TCP":
             entry["protocol"] = protocol
         entries.append(entry)

@@ -20,6 +20,7 @@ from trainop.engine.limits import Limit, seconds_to_live
 from trainop.engine.parse import ignored, parse
 from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.seen import Snapshot, UnreadablePod
+from trainop.engine.service_modes import settle_mode
 from trainop.engine.slots import Arrangement, find_surplus
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.steps.builder import PlanBuilder
@@ -63,7 +64,9 @@ def reject(framework: Framework, seen: Snapshot, message: str) -> Plan:
 
 def _begin(framework: Framework, seen: Snapshot) -> PlanBuilder:
     job = parse(framework, seen.job)
-    return PlanBuilder(framework, job, seen, claim(framework, job, seen))
+    children = claim(framework, job, seen)
+    pods = (*children.pods.owned, *children.pods.orphans.values())
+    return PlanBuilder(framework, settle_mode(framework, job, seen.options, pods), seen, children)
 
 
 def _find_fatal_errors(builder: PlanBuilder) -> str:

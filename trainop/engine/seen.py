@@ -131,11 +131,21 @@ class ChildMetadata(Metadata, frozen=True, rename="camel", omit_defaults=True, g
         return {intern(label): intern(value) for label, value in self.labels.items() if label.startswith(LABELS)}
 
 
+class PodSpec(msgspec.Struct, frozen=True, gc=False):
+    subdomain: str = ""
+    """The service in which the pod has a name of its own."""
+
+    def __post_init__(self) -> None:
+        if self.subdomain:  # the same text in all pods of a job
+            msgspec.structs.force_setattr(self, "subdomain", intern(self.subdomain))
+
+
 class Pod(msgspec.Struct, frozen=True, gc=False):
     """The fields of a v1 Pod that plans depend on."""
 
     metadata: ChildMetadata = ChildMetadata()
     status: PodStatus = PodStatus()
+    spec: PodSpec = PodSpec()
 
     def exit_code(self, container: str) -> int | None:
         """The exit code of a container; None if it has not terminated or has no status."""
@@ -231,9 +241,14 @@ class Options:
     di_graceful_deletion: bool = False
     """Pods of finished DIJobs get their grace period. Otherwise it is 0, as upstream."""
     service_mode: str = "replica"
-    """`replica` or `leader`; default of the annotation service-mode."""
+    """`replica`, `leader` or `job`; default of the annotation service-mode."""
     gang: GangScheduler | None = None
     """None: gang scheduling is off."""
+
+    @property
+    def dns_domain(self) -> str:
+        """The domain of the cluster's DNS, for search lists, which need the complete name."""
+        return self.mpi_cluster_domain or self.cluster_domain or "cluster.local"
 
 
 @dataclass(frozen=True, slots=True)

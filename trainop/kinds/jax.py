@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainop.engine.addresses import address
 from trainop.engine.framework import GROUP, QUALIFIED_TEXTS, Environment, Framework, Replicas, only_variables, variable
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER, follow_first, master_or_first
@@ -21,7 +22,7 @@ def environment(job: Job, _options: Options) -> Environment:
     shared = [
         variable("PYTHONUNBUFFERED", 1),
         variable("COORDINATOR_PORT", worker.port(PORT_NAME) if worker else PORT),
-        variable("COORDINATOR_ADDRESS", f"{job.name}-worker-0"),
+        variable("COORDINATOR_ADDRESS", address(job, WORKER, 0)),
         variable("NUM_PROCESSES", job.replicas),
     ]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from trainop.engine.addresses import address, stem
 from trainop.engine.fields import Fields
 from trainop.engine.framework import (
     GROUP,
@@ -21,7 +22,6 @@ from trainop.engine.framework import (
 )
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER, follow, leader
-from trainop.engine.manifests import child_name
 from trainop.engine.schema.openapi import text
 from trainop.engine.seen import Options
 from trainop.runtime.objects.metadata import Json
@@ -42,7 +42,7 @@ def environment(job: Job, _options: Options) -> Environment:
     counts = {role.type: role.replicas for role in job.roles}
     shared = [
         variable("DMLC_PS_ROOT_PORT", scheduler.port(PORT_NAME) if scheduler else 0),
-        variable("DMLC_PS_ROOT_URI", child_name(job.name, scheduler, 0) if scheduler else ""),
+        variable("DMLC_PS_ROOT_URI", address(job, SCHEDULER, 0) if scheduler else ""),
         variable("DMLC_NUM_SERVER", counts.get(SERVER, 0)),
         variable("DMLC_NUM_WORKER", counts.get(WORKER, 0)),
     ]
@@ -62,7 +62,7 @@ def _describe(job: Job) -> str:
     """The members of MX_CONFIG that all replicas share, as JSON without braces."""
     cluster, labels = [], {}
     for role in sorted(job.roles, key=lambda role: role.label):
-        urls = numbered(f'{{"url":"{job.name}-{role.label}-', role.replicas, f'","port":{role.port(PORT_NAME)}}}')
+        urls = numbered(f'{{"url":"{stem(job, role.type)}', role.replicas, f'","port":{role.port(PORT_NAME)}}}')
         cluster.append(f'"{role.label}":[{urls}]')
         annotations = (role.template.get("metadata") or {}).get("annotations") or {}
         labels[role.label] = annotations.get(TUNER_SERVER_KEY, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainop.engine.addresses import address
 from trainop.engine.fields import Fields
 from trainop.engine.framework import GROUP, Environment, Framework, Replicas, only_variables, variable
 from trainop.engine.job import Job, Role
@@ -31,7 +32,7 @@ def environment(job: Job, _options: Options) -> Environment:
         variable("PADDLE_NNODES", job.replicas),
     ]
     by_address = [OWN_ADDRESS, variable("PADDLE_MASTER", f"$(POD_IP_DUMMY):{port}")]
-    by_name = [variable("PADDLE_MASTER", f"{job.name}-{type_.lower()}-0:{port}")]
+    by_name = [variable("PADDLE_MASTER", f"{address(job, type_, 0)}:{port}")]
     counts = {MASTER: "PADDLE_SERVER_NUM", WORKER: "PADDLE_TRAINER_NUM"} if type_ == MASTER else {}
 
     def of_replica(role: Role, index: int) -> Sequence[Json]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from trainop.engine.addresses import address
 from trainop.engine.fields import Fields
 from trainop.engine.framework import (
     GROUP,
@@ -69,11 +70,10 @@ def environment(job: Job, _options: Options) -> Environment:
     master = job.role(MASTER)
     before = [variable("PYTHONUNBUFFERED", "1")]
     if master is not None:
-        address = f"{job.name}-master-0"
         size = job.replicas * _number(processes)
         before += [
             *(variable(name, master.port(PORT_NAME)) for name in ("MASTER_PORT", "PET_MASTER_PORT")),
-            *(variable(name, address) for name in ("MASTER_ADDR", "PET_MASTER_ADDR")),
+            *(variable(name, address(job, MASTER, 0)) for name in ("MASTER_ADDR", "PET_MASTER_ADDR")),
             variable("WORLD_SIZE", size),
         ]
     after = [] if processes is None else [variable("PET_NPROC_PER_NODE", processes)]
@@ -100,7 +100,7 @@ def _rendezvous(job: Job, elastic: Elastic) -> list[Json]:
         "PET_STANDALONE": 1 if elastic.standalone else None,
     }
     return [
-        variable("PET_RDZV_ENDPOINT", f"{elastic.host or f'{job.name}-worker-0'}:{port}"),
+        variable("PET_RDZV_ENDPOINT", f"{elastic.host or address(job, WORKER, 0)}:{port}"),
         variable("PET_RDZV_BACKEND", elastic.backend),
         variable("PET_NNODES", f"{elastic.min_replicas}:{elastic.max_replicas}"),
         *(variable(name, value) for name, value in optional.items() if value is not None),
@@ -147,7 +147,7 @@ def init_containers(job: Job, role: Role, options: Options) -> Sequence[Json]:
     if role.type == MASTER or job.role(MASTER) is None:
         return ()
     template = DEFAULT_TEMPLATE if options.pytorch_init_template is None else options.pytorch_init_template
-    return render(template, f"{job.name}-master-0", options.pytorch_init_image, options.pytorch_init_max_tries)
+    return render(template, address(job, MASTER, 0), options.pytorch_init_image, options.pytorch_init_max_tries)
 
 
 def companions(job: Job, _seen: Snapshot) -> Sequence[Companion]:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from trainop.engine.addresses import stem, subdomain_of, zone
 from trainop.engine.framework import (
     Companion,
     CompanionKind,
@@ -89,8 +90,7 @@ def _endpoints(job: Job, role: Role, options: Options) -> str:
 
 def _address_parts(job: Job, role: Role, options: Options) -> tuple[str, str]:
     """The parts of a role's addresses before and after the index."""
-    domain = f".{options.cluster_domain}" if options.cluster_domain else ""
-    return f"{job.name}-{role.label}-", f".{job.namespace}.svc{domain}:{role.port(PORT_NAME)}"
+    return stem(job, role.type), f"{zone(job, options)}:{role.port(PORT_NAME)}"
 
 
 def _compact(value: object) -> str:
@@ -128,7 +128,8 @@ def companions(job: Job, seen: Snapshot) -> Sequence[Companion]:
     if not _is_large(job, options):
         return ()
     roles = [(role.label, role.replicas, role.port(PORT_NAME)) for role in job.roles]
-    inputs = _compact([job.name, job.namespace, options.cluster_domain, roles])
+    subdomain = subdomain_of(job)
+    inputs = _compact([job.name, job.namespace, options.cluster_domain, roles, *([subdomain] if subdomain else [])])
     return [Companion(CLUSTER_CONFIG_MAP, _shared_name(job), inputs, lambda: {"data": {FILE: _cluster(job, options)}})]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from trainop.engine.addresses import address, stem
 from trainop.engine.framework import (
     GROUP,
     PLAIN_TEXTS,
@@ -33,12 +34,12 @@ def environment(job: Job, _options: Options) -> Environment:
     masters = sum(role.replicas for role in job.roles if role.type == MASTER)
     before = [
         variable("MASTER_PORT", ports.get(MASTER, PORT)),
-        variable("MASTER_ADDR", f"{job.name}-master-0"),
+        variable("MASTER_ADDR", address(job, MASTER, 0)),
         variable("WORLD_SIZE", job.replicas),
     ]
     after = [variable("PYTHONUNBUFFERED", 1)]
     if job.replicas > 1:
-        workers = numbered(f"{job.name}-worker-", job.replicas - 1, "")
+        workers = numbered(stem(job, WORKER), job.replicas - 1, "")
         after += [variable("WORKER_PORT", ports.get(WORKER, PORT)), variable("WORKER_ADDRS", workers)]
 
     def of_replica(role: Role, index: int) -> Sequence[Json]:

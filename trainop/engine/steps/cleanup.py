@@ -14,7 +14,7 @@ def sweep(
 ) -> Iterator[DeletePod | DeleteService]:
     """Deletes the children that `policy` does not keep: `None` keeps all, `Running` keeps pods that have ended and
     their services, `All` keeps none. Services are examined on their own, so that a service without a pod is deleted
-    too.
+    too; that of the whole job is kept as long as any pod.
 
     `surplus` are the names of slots that the spec no longer has: their running pods are deleted under every policy.
     Orphans are left until a later reconcile finds them adopted.
@@ -30,7 +30,8 @@ def sweep(
     for service in children.services.owned:
         metadata = service.metadata
         goes = metadata.name in surplus or policy != "None"
-        if goes and metadata.name not in kept and not metadata.terminating:
+        needed = metadata.name in kept or (kept and metadata.name == children.shared_service)
+        if goes and not needed and not metadata.terminating:
             yield DeleteService(metadata.name, metadata.uid)
 
 

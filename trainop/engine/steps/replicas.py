@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from operator import itemgetter
 
 from trainop.engine.actions import CreatePod, CreateService, DeleteService
 from trainop.engine.assess import Assessment
-from trainop.engine.claim import Claimed
+from trainop.engine.claim import Claimed, is_shared_service
 from trainop.engine.failures import restart_group
 from trainop.engine.framework import Services
 from trainop.engine.job import Role
 from trainop.engine.manifests import child_name, child_namer
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod, Service
+from trainop.engine.service_modes import JOB, LEADER, has_name_in, missed_mode
 from trainop.engine.slots import RoleSlots, read_place
 from trainop.engine.steps.builder import PlanBuilder
 from trainop.engine.steps.cleanup import delete_pod
@@ -44,6 +45,7 @@ def create_missing(builder: PlanBuilder, found: Assessment, *, gated: bool = Fal
     """Creates missing services and pods, leaders first, and deletes surplus services. With `gated`, companions or the
     PodGroup are not ready and no pods are created."""
     present = _sort_services(builder, found.role_slots)
+    _create_shared_service(builder)
     busy = restarting_groups(builder.job, found)
     for slots in found.role_slots:
         role = slots.role
@@ -88,14 +90,44 @@ def _vacant(builder: PlanBuilder, slots: RoleSlots, busy: set[str], history: Res
         builder.requeue_after(wait)
 
 
+def _create_shared_service(builder: PlanBuilder) -> None:
+    """Creates the service of the whole job, or reports why a job that is to have one has none. Pods that exist already
+    decide about that alone."""
+    job, children = builder.job, builder.children
+    if job.service_mode == JOB:
+        exists = any(is_shared_service(job.name, each.metadata) for each in children.services.owned)
+        if not exists and any(role.has_valid_template for role in job.roles):
+            encode = builder.manifests.shared_service
+            free = _free_names(builder, "Service", [children.shared_service])
+            builder.actions += [CreateService(name, encode) for name in free]
+    elif not builder.has_pods and (text := missed_mode(builder.framework, job, builder.seen.options)):
+        builder.warn("service-mode", "ServiceModeNotPossible", text)
+
+
+def _find_obsolete(builder: PlanBuilder) -> set[str]:
+    """The UIDs of the services of a mode that the job has left: that of the whole job, or those of replicas. The latter
+    stay while a pod depends on them that was not created in mode `job`."""
+    job, children = builder.job, builder.children
+    shared = job.service_mode != JOB
+    if not shared and not all(has_name_in(job, pod) for pod in children.pods.owned):
+        return set()
+    places = [each.metadata for each in children.services.owned if shared or read_place(each.metadata.labels)[0]]
+    return {each.uid for each in places if is_shared_service(job.name, each) == shared}
+
+
 def _sort_services(builder: PlanBuilder, all_slots: Iterable[RoleSlots]) -> dict[str, set[int]]:
     """Role label -> indices that have a service. Surplus services are deleted."""
     roles = {slots.role.label: slots.role for slots in all_slots}
     name_of = {label: child_namer(builder.job.name, role) for label, role in roles.items()}
     present: dict[str, set[int]] = {label: set() for label in roles}
+    obsolete = _find_obsolete(builder)
     for service in builder.children.services.owned:
         metadata = service.metadata
         label, index = read_place(metadata.labels)
+        if metadata.uid in obsolete:
+            if not metadata.terminating:
+                builder.actions.append(DeleteService(metadata.name, metadata.uid))
+            continue
         if index is None or label is None:
             continue
         role = roles.get(label)
@@ -111,24 +143,30 @@ def _lacking_services(builder: PlanBuilder, role: Role, present: set[int]) -> It
     services = builder.framework.roles[role.type].services
     if len(present) == role.replicas or services is Services.NONE:
         return
-    mode = builder.job.extensions.service_mode or builder.seen.options.service_mode
+    mode = builder.job.service_mode
+    if mode == JOB:
+        return
     for index in range(role.replicas if services is Services.EACH else min(role.replicas, 1)):
-        if index not in present and (mode != "leader" or builder.framework.needs_service(builder.job, role, index)):
+        if index not in present and (mode != LEADER or builder.framework.needs_service(builder.job, role, index)):
             yield index
 
 
 def _available(builder: PlanBuilder, role: Role, kind: str, indices: Iterator[int]) -> list[int]:
-    """The first `MAX_PER_PLAN` of `indices`, without those whose names are occupied. A child of the job that was
-    relabelled as another replica occupies its name until it is gone."""
+    """The first `MAX_PER_PLAN` of `indices`, without those whose names are occupied."""
+    wanted = {child_name(builder.job.name, role, index): index for index in islice(indices, MAX_PER_PLAN)}
+    return [wanted[name] for name in _free_names(builder, kind, wanted)]
+
+
+def _free_names(builder: PlanBuilder, kind: str, wanted: Collection[str]) -> Sequence[str]:
+    """Those names that no object has. A child of the job that was relabelled as another replica occupies its name until
+    it is gone."""
     claimed: Claimed[Pod] | Claimed[Service] = builder.children.pods if kind == "Pod" else builder.children.services
-    wanted = list(islice(indices, MAX_PER_PLAN))
     if not wanted:
-        return wanted
+        return ()
     going = {child.metadata.name for child in claimed.owned} | claimed.being_removed.keys() | claimed.orphans.keys()
     unreadable = builder.seen.unreadable.get(kind, {})
-    free: list[int] = []
-    for index in wanted:
-        name = child_name(builder.job.name, role, index)
+    free: list[str] = []
+    for name in wanted:
         if name in unreadable:
             builder.warn_unreadable(kind, name, unreadable[name])
             builder.requeue_after(
@@ -139,5 +177,5 @@ def _available(builder: PlanBuilder, role: Role, kind: str, indices: Iterator[in
         elif name in going:
             builder.requeue_after(NAME_OCCUPIED_REQUEUE_DELAY)
         else:
-            free.append(index)
+            free.append(name)
     return free

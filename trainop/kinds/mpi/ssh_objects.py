@@ -136,7 +136,7 @@ def _add_variables(container: Json, variables: Sequence[Json]) -> None:
 def worker_encoder(job: SshJob, replicas: Replicas, options: Options) -> Callable[[int], Callable[[], bytes]]:
     """Index -> encoder of the worker's pod. What the workers share is encoded once."""
     own, spec = _pod(job, replicas, "worker", _PLACEHOLDER, options)
-    search = f"{job.name}.{job.metadata.namespace}.svc.{options.mpi_cluster_domain or 'cluster.local'}"
+    search = f"{job.name}.{job.metadata.namespace}.svc.{options.dns_domain}"
     dns = spec.get("dnsConfig") or {}
     spec["dnsConfig"] = {**dns, "searches": [*(dns.get("searches") or ()), search]}
     first = spec["containers"][0]

@@ -36,7 +36,8 @@ class LoopbackNames:
             if rest in zones:
                 return self._find(namespace, name, siblings)
             service, _, zone = rest.partition(".")
-            if zone in zones and self._objects.service(namespace, service) is not None:
+            known = siblings.fullmatch(name) or self._objects.service(namespace, service) is not None
+            if zone in zones and known:
                 return self._addresses.reserve(Key(namespace, name))
             return None
 

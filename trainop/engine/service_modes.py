@@ -1,0 +1,113 @@
+"""The service mode in force: which Services a job gets, and by which names its replicas find each other.
+
+The annotation or the flag asks for a mode. Pods keep the names that they were created with, so that the mode `job`
+begins and ends only while the job has no pods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from trainop.engine.addresses import dns_fields, service_name
+from trainop.engine.framework import Framework, Services
+from trainop.engine.job import UNKNOWN_REPLICAS, Job
+from trainop.engine.manifests import child_name
+from trainop.engine.seen import Options, Pod, UnreadablePod
+from trainop.runtime.objects.metadata import Json
+
+REPLICA, LEADER, JOB = "replica", "leader", "job"
+
+MAX_LABEL_LENGTH = 63
+MAX_SEARCHES = 32
+"""Search domains of a pod, those of the cluster included (kubernetes `pkg/apis/core/validation`,
+`MaxDNSSearchPaths`)."""
+MAX_SEARCH_LENGTH = 2048
+"""Characters of all search domains together, with spaces in between."""
+
+OWN_NAMES = ("hostname", "subdomain", "setHostnameAsFQDN")
+"""Fields of a pod spec by which users name their pods. A complete name of a pod in a Service is often longer than the
+64 characters that `setHostnameAsFQDN` allows."""
+CLUSTER_FIRST, WITH_HOST_NETWORK = "ClusterFirst", "ClusterFirstWithHostNet"
+
+
+def settle_mode(framework: Framework, job: Job, options: Options, pods: Iterable[Pod] = ()) -> Job:
+    """The job with the mode in force; `pods` are its pods of any phase. Pods of mode `job` keep it alive, and pods of
+    another mode keep it out: these have no names in the Service of the job, so that each replica needs its own."""
+    wanted = wanted_mode(job, options)
+    made = {has_name_in(job, pod) for pod in pods if not isinstance(pod, UnreadablePod)}
+    if not _has_services(framework):
+        mode = REPLICA
+    elif True in made:
+        mode = JOB
+    elif wanted == JOB and (made or find_obstacle(framework, job, options)):
+        mode = REPLICA
+    else:
+        mode = wanted
+    return replace(job, service_mode=mode)
+
+
+def wanted_mode(job: Job, options: Options) -> str:
+    """The mode that the annotation or, without it, the flag asks for."""
+    return job.extensions.service_mode or options.service_mode
+
+
+def has_name_in(job: Job, pod: Pod) -> bool:
+    """Whether the pod has a name in the Service of the whole job."""
+    return pod.spec.subdomain == service_name(job.name)
+
+
+def find_obstacle(framework: Framework, job: Job, options: Options) -> str:
+    """Why the pods of the job cannot have names in one Service: the field, and the reason. Empty if they can."""
+    name = service_name(job.name)
+    if not re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > MAX_LABEL_LENGTH:
+        return f"metadata.name: {name} is no valid name of a Service"
+    for role in job.roles:
+        longest = child_name(job.name, role, max(role.replicas, 1) - 1)
+        if len(longest) > MAX_LABEL_LENGTH and role.replicas != UNKNOWN_REPLICAS:
+            return f"metadata.name: {longest} has more than the {MAX_LABEL_LENGTH} characters of a host name"
+        if role.has_valid_template:
+            at = f"spec.{framework.replica_specs}[{role.type}].template.spec"
+            for problem in _obstacles(role.template["spec"], replace(job, service_mode=JOB), options):
+                return f"{at}.{problem}"
+    return ""
+
+
+def _obstacles(spec: Json, job: Job, options: Options) -> Iterator[str]:
+    for field in OWN_NAMES:
+        if spec.get(field):
+            yield f"{field}: the host name of each pod has to be the name of the pod"
+    policy = spec.get("dnsPolicy") or CLUSTER_FIRST
+    if policy not in (CLUSTER_FIRST, WITH_HOST_NETWORK):
+        yield f"dnsPolicy: {policy} does not use the cluster's DNS"
+    elif spec.get("hostNetwork") and policy != WITH_HOST_NETWORK:
+        yield f"hostNetwork: the cluster's DNS is used only with dnsPolicy {WITH_HOST_NETWORK}"
+    config = spec.get("dnsConfig")
+    given = config.get("searches") if isinstance(config, dict) else None
+    if (config and not isinstance(config, dict)) or not _are_texts(given or []):
+        yield "dnsConfig: must have a list of search domains"
+        return
+    domain = options.dns_domain
+    cluster = [f"{job.namespace}.svc.{domain}", f"svc.{domain}", domain]
+    searches = [*cluster, *dns_fields(job, options, config)["dnsConfig"]["searches"]]
+    if len(searches) > MAX_SEARCHES or len(" ".join(searches)) > MAX_SEARCH_LENGTH:
+        limit = f"{MAX_SEARCHES} search domains and {MAX_SEARCH_LENGTH} characters"
+        yield f"dnsConfig.searches: no room for another domain, since a pod has at most {limit}"
+
+
+def _has_services(framework: Framework) -> bool:
+    return any(rules.services is not Services.NONE for rules in framework.roles.values())
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def missed_mode(framework: Framework, job: Job, options: Options) -> str:
+    """The message about a job that is to have the mode `job` and cannot; empty if there is nothing to say. Only for a
+    job without pods: a job with pods may have another mode because of them."""
+    if job.service_mode == JOB or wanted_mode(job, options) != JOB or not _has_services(framework):
+        return ""
+    obstacle = find_obstacle(framework, job, options)
+    return obstacle and f"service-mode {JOB} is not possible, so the job uses {REPLICA}: {obstacle}"
