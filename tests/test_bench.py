@@ -29,7 +29,7 @@ def test_a_target_is_a_ratio_of_medians(ours: tuple[float, ...], met: bool):
 
 
 def test_a_target_without_a_measurement_has_no_verdict():
-    assert verdicts(run(OURS, "s4", p99=1.0), run(BASE, "s3", rss=1.0)) == {}
+    assert verdicts(run(OURS, "s4", p95=1.0), run(BASE, "s3", rss=1.0)) == {}
 
 
 def test_limited_resources_are_compared_per_job():
@@ -44,20 +44,20 @@ def test_requests_are_those_of_all_phases():
 
 
 def test_disturbed_runs_count_only_where_there_are_no_others():
-    calm, disturbed = run(OURS, "s4", p99=1.0), run(OURS, "s4", 0.5, p99=9.0)
+    calm, disturbed = run(OURS, "s4", p95=1.0), run(OURS, "s4", 0.5, p95=9.0)
     assert group([disturbed, calm]) == {("s4", OURS): [calm]}
     assert group([disturbed]) == {("s4", OURS): [disturbed]}
 
 
 def test_the_report_names_each_missed_target_and_by_how_much():
-    text = markdown([run(OURS, "s4", p50=0.01, p99=0.03), run(BASE, "s4", p50=0.01, p99=0.02)])
+    text = markdown([run(OURS, "s4", p50=0.01, p95=0.03), run(BASE, "s4", p50=0.01, p95=0.02)])
     assert "| 20.0 (training-operator-tuned) | 30.0 | 1.50 | 1 | **missed by 50 %** |" in text
 
 
 async def test_a_failed_run_is_reported_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    outcomes: list[Any] = [ExceptionGroup("two posts", [ConnectionResetError("gone")]), run(OURS, "s4", p99=1.0)]
+    outcomes: list[Any] = [ExceptionGroup("two posts", [ConnectionResetError("gone")]), run(OURS, "s4", p95=1.0)]
 
     async def play(plan: runs.Plan, name: str) -> dict[str, Any]:
         outcome = outcomes.pop(0)
@@ -68,7 +68,7 @@ async def test_a_failed_run_is_reported_and_left_out(
     monkeypatch.setattr(runs, "run_one", play)
     await runs.run(runs.Plan((OURS,), "s4", repetitions=2), tmp_path / "session.jsonl")
     kept = [record for record in runs.read_records(tmp_path / "session.jsonl") if "scenario" in record]
-    assert [record["result"] for record in kept] == [{"p99": 1.0}]
+    assert [record["result"] for record in kept] == [{"p95": 1.0}]
     assert "s4 trainop #0 failed" in capsys.readouterr().out
 
 

@@ -82,7 +82,7 @@ OPERATORS = {
         kind=PYTORCH,
         flags=(),
         peer="training-operator",
-        sizes={"s1": {"jobs": 20}, "s2": {"workers": 200}, "s4": {"jobs": 10}},
+        sizes={"s1": {"jobs": 20}, "s2": {"workers": 200}, "s4": {"jobs": 10, "failures": 1}},
         pause=2.0,
     ),
     "trainop-ssh": Operator(

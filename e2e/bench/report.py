@@ -49,7 +49,7 @@ _COLUMNS: Mapping[str, tuple[Column, ...]] = {
     ),
     "s4": (
         Column("failed to new pod, p50, ms", "p50", 1000, 1),
-        Column("failed to new pod, p99, ms", "p99", 1000, 1),
+        Column("failed to new pod, p95, ms", "p95", 1000, 1),
     ),
     "s6": (
         Column("first pod of a small job alone, p50, ms", "alone_p50", 1000, 1),
