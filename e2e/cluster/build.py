@@ -113,6 +113,12 @@ def build(names: tuple[str, ...] = MINIMAL, programs: Mapping[str, Program] = PR
     return folder
 
 
+def outdated(names: tuple[str, ...]) -> list[str]:
+    """Those of the programs that `build` would build."""
+    folder = cache() / "bin"
+    return [name for name in names if not _is_current(name, PROGRAMS[name], folder)]
+
+
 def _identity(program: Program) -> str:
     sources = b"".join(path.read_bytes() for path in sorted(program.sources.iterdir()))
     return hashlib.sha256(sources + program.linker_flags.encode() + program.package.encode()).hexdigest()

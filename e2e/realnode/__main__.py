@@ -1,6 +1,8 @@
-"""What `make e2e` does before it builds anything.
+"""What `make e2e` does before it builds anything, and after it was killed.
 
 python -m e2e.realnode check [JOB]     whether this machine can run it; one line says what is missing
+python -m e2e.realnode cached          the same for the part `quick`, without a long build
+python -m e2e.realnode clean           removes what killed runs have left
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from e2e.cluster.build import NODE
+from e2e.cluster.build import NODE, outdated
 from e2e.cluster.node.node import check_requirements
-from e2e.cluster.places import ClusterError, cache
+from e2e.cluster.places import ClusterError
+from e2e.realnode import images
+from e2e.realnode.cluster import remove_leftovers
 
 HERE = Path(__file__).parent
 
@@ -30,26 +34,38 @@ def check(job: str) -> None:
         raise ClusterError("a real node needs Linux")
     if os.geteuid() != 0:
         raise ClusterError("a real node needs root")
-    if not is_built() and not (shutil.which("go") or Path("/usr/local/go/bin/go").exists()):
+    built = not outdated(NODE)
+    if not built and not (shutil.which("go") or Path("/usr/local/go/bin/go").exists()):
         raise ClusterError("the programs of the node are built with Go, which is not installed (go.dev/dl)")
     if not shutil.which("mmdebstrap"):
         raise ClusterError("mmdebstrap is missing (Debian: apt-get install --no-install-recommends mmdebstrap)")
-    if is_built():
+    if built:
         check_requirements()
 
 
-def is_built() -> bool:
-    return all((cache() / "bin" / name).exists() for name in NODE)
+def check_cached() -> None:
+    """Raises `ClusterError` unless the part `quick` runs without a long build."""
+    check("quick")
+    if missing := outdated(NODE):
+        raise ClusterError(f"not built before: {', '.join(missing)}")
+    if not images.is_built("base"):
+        raise ClusterError("the image `base` was not built before")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m e2e.realnode", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("check",))
+    parser.add_argument("command", choices=("check", "cached", "clean"))
     parser.add_argument("job", nargs="?", default="")
+    options = parser.parse_args()
     try:
-        check(parser.parse_args().job)
+        if options.command == "check":
+            check(options.job)
+        elif options.command == "cached":
+            check_cached()
+        else:
+            remove_leftovers()
     except ClusterError as error:
         sys.exit(f"make e2e: {error}")
 

@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # make sends it again, and the node has to be stopped
     raise KeyboardInterrupt
 
 
@@ -85,8 +86,9 @@ def proof(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[Proo
     one.open()
     yield one
     outcome = request.node.stash.get(OUTCOME, None)
-    result = "passed" if outcome is not None and outcome.passed else "failed"
-    text = outcome.longreprtext if outcome is not None and not outcome.passed else ""
+    if outcome is None:  # interrupted: the node is about to be stopped with all that it has
+        return
+    result, text = ("passed", "") if outcome.passed else ("failed", outcome.longreprtext)
     record = one.close(title_of(request.node), result, text)
     report.write_record(Path(request.node.path).stem, request.node.name, record)
 

@@ -48,13 +48,17 @@ class Recipe:
 
     debian: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    """Variables as NAME=value."""
     full: bool = False
     """It takes several GB, and is built only if asked for."""
 
 
 IMAGES = {
     "base": Recipe(pip=("numpy==1.26.4",)),
-    "torch": Recipe(debian=("python3-numpy", "python3-torch")),
+    # With Python 3.11, Debian's torchrun cannot read its own defaults of these two and fails without them. What they set
+    # for a tenth process, which does not exist, has no effect.
+    "torch": Recipe(debian=("python3-numpy", "python3-torch"), environment=("PET_REDIRECTS=9:1", "PET_TEE=9:1")),
     "tensorflow": Recipe(pip=("tensorflow-cpu==2.18.1",)),
     "jax": Recipe(pip=("jax==0.4.38",)),
     "xgboost": Recipe(pip=("xgboost-cpu==3.0.5",)),
@@ -100,12 +104,13 @@ class Image:
     def __init__(self, name: str) -> None:
         self.name = name
         self.layers = [*build(name), _own_layer()]
-        contents = "".join(layer.digest for layer in self.layers)
+        self.environment = recipe(name).environment
+        contents = "".join((*(layer.digest for layer in self.layers), *self.environment))
         self.reference = f"localhost/trainop/{name}:{hashlib.sha256(contents.encode()).hexdigest()[:12]}"
 
     def write(self, output: IO[bytes]) -> None:
         machine = platform.machine()
-        write_image(output, self.reference, self.layers, ARCHITECTURES.get(machine, machine))
+        write_image(output, self.reference, self.layers, ARCHITECTURES.get(machine, machine), self.environment)
 
 
 def _path(kind: str, packages: Sequence[str]) -> Path:

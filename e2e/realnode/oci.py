@@ -42,14 +42,16 @@ class LayerFile:
         return self.path.stat().st_size
 
 
-def write_image(output: IO[bytes], reference: str, layers: Sequence[LayerFile], architecture: str) -> None:
+def write_image(
+    output: IO[bytes], reference: str, layers: Sequence[LayerFile], architecture: str, environment: Sequence[str] = ()
+) -> None:
     """Writes the archive of an image, which `ctr images import` and `podman load` read, to a stream."""
     with tarfile.open(fileobj=output, mode="w|") as archive:
         described = [_add_file(archive, layer) for layer in layers]
         config = {
             "architecture": architecture,
             "os": "linux",
-            "config": {"Env": list(ENVIRONMENT), "WorkingDir": "/srv", "Cmd": ["/bin/sh"]},
+            "config": {"Env": [*ENVIRONMENT, *environment], "WorkingDir": "/srv", "Cmd": ["/bin/sh"]},
             "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in layers]},
         }
         manifest = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_elastic_training(proof: Proof) -> None:
 
     for replicas in (2, 4):
         scale(proof, replicas)
-        proof.wait_until(lambda count=replicas: len(running(proof)) == count, f"{replicas} running workers")
+        proof.wait_until(partial(has_workers, proof, replicas), f"{replicas} running workers")
         step = reach(proof, replicas, after=step)
         proof.expect(f"scaled to {replicas} by kubectl patch", f"{replicas} ranks go on at step {step}")
 
@@ -85,12 +86,8 @@ def scale(proof: Proof, replicas: int) -> None:
     proof.kubectl("patch", "pytorchjob/elastic", "--type=merge", f"--patch={json.dumps(patch)}")
 
 
-def running(proof: Proof) -> list[str]:
-    return [
-        pod["metadata"]["name"]
-        for pod in proof.pods("elastic")
-        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
-    ]
+def has_workers(proof: Proof, count: int) -> bool:
+    return [pod["status"]["phase"] for pod in proof.pods("elastic")] == ["Running"] * count
 
 
 def test_autoscaler_of_an_elastic_job(proof: Proof) -> None:
