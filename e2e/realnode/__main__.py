@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 from e2e.cluster.build import NODE, outdated
+from e2e.cluster.node.cgroups import hierarchies
 from e2e.cluster.node.node import check_requirements
 from e2e.cluster.places import ClusterError
 from e2e.realnode import images
@@ -41,6 +43,24 @@ def check(job: str) -> None:
         raise ClusterError("mmdebstrap is missing (Debian: apt-get install --no-install-recommends mmdebstrap)")
     if built:
         check_requirements()
+    if not shutil.which("nft"):
+        raise ClusterError("nft is missing (Debian: apt-get install nftables)")
+    check_kernel()
+
+
+def check_kernel() -> None:
+    """Raises `ClusterError` if namespaces, mounts, bridges, nftables or control groups are not available, as root in a
+    container often finds."""
+    steps = "mount --make-rprivate / && mount -t tmpfs none /mnt && ip link add b0 type bridge && nft add table ip t"
+    sealed = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc")
+    done = subprocess.run([*sealed, "sh", "-c", steps], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ClusterError(f"this machine cannot run a node: {' '.join(done.stderr.split())}")
+    closed = [str(root) for root in hierarchies() if not os.access(root, os.W_OK)]
+    if closed or not hierarchies():
+        raise ClusterError(
+            f"this machine cannot run a node: control groups are not writable {' '.join(closed)}".strip()
+        )
 
 
 def check_cached() -> None:

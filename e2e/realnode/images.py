@@ -56,8 +56,8 @@ class Recipe:
 
 IMAGES = {
     "base": Recipe(pip=("numpy==1.26.4",)),
-    # With Python 3.11, Debian's torchrun cannot read its own defaults of these two and fails without them. What they set
-    # for a tenth process, which does not exist, has no effect.
+    # With Python 3.11, Debian's torchrun cannot read its own defaults of these two: it fails without them. What they
+    # set here is for a tenth process, which does not exist.
     "torch": Recipe(debian=("python3-numpy", "python3-torch"), environment=("PET_REDIRECTS=9:1", "PET_TEE=9:1")),
     "tensorflow": Recipe(pip=("tensorflow-cpu==2.18.1",)),
     "jax": Recipe(pip=("jax==0.4.38",)),
