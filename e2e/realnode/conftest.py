@@ -106,7 +106,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if not session.config.option.collectonly:
-        report.forget({Path(item.path).stem for item in session.items})
+        chosen = session.config.option.keyword or any("::" in argument for argument in session.config.args)
+        report.forget({(Path(item.path).stem, item.name) for item in session.items}, whole=not chosen)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -61,14 +61,11 @@ class Recorder:
             self._stopped.wait(1)
 
     def _read(self, process: subprocess.Popen[str]) -> None:
-        """The output is a sequence of indented JSON objects, each of which ends with a line `}`."""
+        """Reads one event per line, until the watch ends."""
         assert process.stdout
-        lines: list[str] = []
         for line in process.stdout:
-            lines.append(line)
-            if line == "}\n":
-                self._add(json.loads("".join(lines)))
-                lines.clear()
+            if line.endswith("}\n"):
+                self._add(json.loads(line))
 
     def _add(self, event: Json) -> None:
         pod = event["object"]

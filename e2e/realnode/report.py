@@ -47,19 +47,24 @@ def begin() -> None:
     RECORDS.mkdir(parents=True, exist_ok=True)
 
 
-def forget(parts: set[str]) -> None:
-    """Removes the records of parts that run again, and of parts that no longer exist."""
+def forget(tests: set[tuple[str, str]], *, whole: bool) -> None:
+    """Removes the records of tests (part and name) that run again, with `whole` those of their parts, and of parts
+    that no longer exist."""
     present = {path.stem for path in Path(__file__).parent.glob("test_*.py")}
+    again = {path_of(*test) for test in tests}
     for path in RECORDS.glob("*.json"):
         part = path.name.partition("--")[0]
-        if part in parts or part not in present:
+        if path in again or part not in present or (whole and part in {part for part, _ in tests}):
             path.unlink()
+
+
+def path_of(part: str, name: str) -> Path:
+    return RECORDS / f"{part}--{''.join(c if c.isalnum() else '-' for c in name)}.json"
 
 
 def write_record(part: str, name: str, record: Json) -> None:
     begin()
-    path = RECORDS / f"{part}--{''.join(c if c.isalnum() else '-' for c in name)}.json"
-    path.write_text(json.dumps({"part": part, **record}, indent=1), encoding="utf-8")
+    path_of(part, name).write_text(json.dumps({"part": part, **record}, indent=1), encoding="utf-8")
 
 
 def render() -> Path | None:
@@ -108,14 +113,14 @@ def _article(record: Json) -> Iterator[str]:
         yield from _table("wanted and seen", ("wanted", "seen"), record["expectations"])
     yield from _table("steps", ("s", "reached"), [(f"{at:.1f}", what) for at, what in record["waited"]])
     conditions = [
-        (one["lastTransitionTime"], job["name"], f"{one['type']}={one['status']}", one.get("message") or "")
+        (one["lastTransitionTime"][11:19], job["name"], f"{one['type']}={one['status']}", one.get("message") or "")
         for job in record["jobs"]
         for one in job["conditions"]
     ]
     yield from _table("conditions", ("since", "job", "condition", "message"), conditions)
     events = [
         (
-            one["time"],
+            one["time"][11:19],
             one["object"],
             f"{one['reason']}, {one['count']} times" if (one["count"] or 1) > 1 else one["reason"],
             one["message"],
