@@ -153,8 +153,8 @@ cases-floor: $(READY)  ## the same, and what is reached becomes the floor
 	@$(BIN)/python -m e2e.cluster build
 	@$(PYTEST) -q --cases-floor
 
-bench: $(READY)  ## ours and the Go operators under load, side by side; 45 minutes (Go, once to build them)
-	@$(BENCH) run
+bench: $(READY)  ## ours and the Go operators under load, side by side; 100 minutes, or MINUTES=60 (Go, once to build them)
+	@$(BENCH) run $(if $(MINUTES),--minutes $(MINUTES))
 
 bench-quick: $(READY)  ## the same, small: under five minutes
 	@$(BENCH) quick

@@ -1,7 +1,7 @@
 """Compares training operators under load.
 
 python -m e2e.bench build                          builds the programs, once (needs Go)
-python -m e2e.bench run                            all scenarios, three repetitions, 45 minutes on two cores
+python -m e2e.bench run [--minutes 100]            all scenarios; no repetition begins after so many minutes
 python -m e2e.bench run --scenario s1 --session x  one scenario; runs with the same name form one session
 python -m e2e.bench run --scenario s1,s6 --only trainop,training-operator-tuned --repetitions 1
 python -m e2e.bench quick                          smaller sizes, under five minutes
@@ -22,26 +22,39 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from e2e.bench.cluster import NEEDED
 from e2e.bench.operators import HERE, OPERATORS, build_compared_peers
 from e2e.bench.processes import cancel_on_sigterm
+from e2e.bench.programs import PROGRAMS
 from e2e.bench.report import write
 from e2e.bench.runs import Plan, read_records, run
 from e2e.bench.scenarios import QUICK, SCENARIOS
-from e2e.bench.targets import COUNT_PREFIX, FLOOR, LEADER, RIVALS, STOCK, rivals
+from e2e.bench.targets import COUNT_PREFIX, FLOOR, JOB, LEADER, MPI_RIVALS, STOCK, rivals
 from e2e.cluster.build import NoGoError, build
 from e2e.cluster.places import ClusterError
 
 REPORT = HERE / "report"
 FOLDERS = {"run": REPORT, "report": REPORT, "quick": REPORT / "results" / "quick"}
 EXIT_NO_GO = 3
-EXTRA_OPERATORS = {"s1": (LEADER, STOCK, FLOOR), "s2": (STOCK,), "count-s1": (LEADER,), "count-s2": (LEADER,)}
+MINUTES = 100.0
+EXTRA_OPERATORS = {
+    "s1": (JOB, FLOOR),
+    "s2": (JOB,),
+    "s3": (JOB,),
+    "s4": (JOB,),
+    "s6": (JOB,),
+    "count-s1": (JOB, LEADER),
+    "count-s2": (JOB, LEADER),
+}
 """Operators measured in addition to ours and the tuned peer, by scenario."""
+ONCE = {"s1": (LEADER, STOCK), "s2": (LEADER, STOCK)}
+"""Operators that are measured once only, for orientation."""
 COUNTED_SCENARIOS = ("count-s1", "count-s2", "count-ssh-s1", "count-ssh-s2", "count-exec-s1", "count-exec-s2")
+QUICK_COUNTED = ("count-s1", "count-ssh-s1", "count-exec-s1")
+ALL = (*SCENARIOS, *PROGRAMS, *COUNTED_SCENARIOS)
 MPI = "mpi"
 """Stands for all scenarios of MPIJob."""
-MPI_SCENARIOS = tuple(
-    scenario for scenario in (*SCENARIOS, *COUNTED_SCENARIOS) if any(transport in scenario for transport in RIVALS)
-)
+MPI_SCENARIOS = tuple(scenario for scenario in ALL if any(f"{transport}-" in scenario for transport in MPI_RIVALS))
 
 
 def parse() -> argparse.Namespace:
@@ -57,10 +70,9 @@ def parse() -> argparse.Namespace:
         if name == "report":
             continue
         command.add_argument("--only", default="", help=f"comma-separated: {', '.join((*OPERATORS, FLOOR))}")
-        command.add_argument(
-            "--scenario", default="", help=f"{MPI}, or comma-separated: {', '.join((*SCENARIOS, *COUNTED_SCENARIOS))}"
-        )
-        command.add_argument("--repetitions", type=int, default=3 if name == "run" else 1)
+        command.add_argument("--scenario", default="", help=f"{MPI}, or comma-separated: {', '.join(ALL)}")
+        command.add_argument("--repetitions", type=int, default=0, help="of each scenario (default: its own number)")
+        command.add_argument("--minutes", type=float, default=MINUTES)
         command.add_argument("--sizes", default="", help='for all scenarios, as {"jobs": 20}')
     return parser.parse_args()
 
@@ -72,18 +84,27 @@ def plans(options: argparse.Namespace) -> list[Plan]:
     only = tuple(filter(None, options.only.split(",")))
     given = msgspec.json.decode(options.sizes) if options.sizes else {}
     made = []
-    for scenario in chosen or (*(QUICK if quick else SCENARIOS), *COUNTED_SCENARIOS):
-        operators = only or (*rivals(scenario), *(() if quick else EXTRA_OPERATORS.get(scenario, ())))
+    for scenario in chosen or ((*QUICK, *QUICK_COUNTED) if quick else ALL):
+        extra = () if only or scenario in PROGRAMS else EXTRA_OPERATORS.get(scenario, ())
+        operators = only or (*_pair(scenario), *extra)
         sizes = QUICK.get(scenario.removeprefix(COUNT_PREFIX), {}) if quick else {}
-        repetitions = 1 if scenario.startswith(COUNT_PREFIX) else options.repetitions
-        made.append(Plan(operators, scenario, repetitions, {**sizes, **given}))
+        repetitions = 1 if quick else options.repetitions or _repetitions(scenario)
+        once = () if only or quick else ONCE.get(scenario, ())
+        made.append(Plan(operators, scenario, repetitions, {**sizes, **given}, once))
     return made
+
+
+def _pair(scenario: str) -> tuple[str, ...]:
+    return (PROGRAMS[scenario].operator,) if scenario in PROGRAMS else rivals(scenario)
+
+
+def _repetitions(scenario: str) -> int:
+    return SCENARIOS[scenario].repetitions if scenario in SCENARIOS else 1
 
 
 async def measure(options: argparse.Namespace, session: Path) -> None:
     cancel_on_sigterm()
-    for plan in plans(options):
-        await run(plan, session)
+    await run(plans(options), session, options.minutes)
 
 
 def find_session(options: argparse.Namespace) -> Path:
@@ -99,12 +120,12 @@ def find_session(options: argparse.Namespace) -> Path:
 
 def work(options: argparse.Namespace) -> None:
     if options.command == "build":
-        build()
+        build(NEEDED)
         build_compared_peers()
         return
     session = find_session(options)
     if options.command != "report":
-        build()
+        build(NEEDED)
         build_compared_peers()
         asyncio.run(measure(options, session))
     print(write(read_records(session), options.report))

@@ -7,15 +7,15 @@ import base64
 import json
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-import yaml
-
+from e2e.bench.node import NODE
 from e2e.bench.operators import NAMESPACE as OPERATOR_NAMESPACE
 from e2e.bench.processes import Program, busy_seconds, cpu_seconds, own_seconds
+from e2e.cluster.build import MINIMAL
 from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.places import default_data
@@ -25,17 +25,37 @@ from trainop.runtime.client.http import HttpTransport
 from trainop.runtime.client.transport import Request
 from trainop.runtime.errors import AlreadyExistsError, ApiError
 from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS, Resource
+from trainop.runtime.objects.resource import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Resource,
+)
 
+NEEDED = (*MINIMAL, "kube-controller-manager")
+"""The programs of `e2e.cluster` that the benchmark runs."""
 NAMESPACE = "bench"
+SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:operator"
 BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
+_SLICES = [{"group": "discovery.k8s.io", "resources": ["endpointslices"]}]
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
-    "rules": [{"level": "Metadata", "users": [ACCOUNT]}, {"level": "None"}],
+    "rules": [
+        {"level": "Metadata", "users": [ACCOUNT]},
+        {"level": "Metadata", "verbs": ["create", "update", "patch", "delete"], "resources": _SLICES},
+        {"level": "None"},
+    ],
 }
+"""Logs what the operator does, and the EndpointSlices that the cluster writes because of it."""
+JOBS, ENDPOINT_SLICES = "job-controller", "endpointslice-controller"
+"""Controllers of kube-controller-manager."""
 
 Cpu: TypeAlias = dict[str, float]
 """CPU seconds by component (`operator`, `apiserver`, `etcd`, `kcm`, `harness`, `other`), and the monotonic time `t`."""
@@ -50,6 +70,17 @@ class BenchCluster:
         self.folder = folder
         self.kubeconfig = folder / "operator.kubeconfig"
         self.audit_log = folder / "audit.log"
+        self.has_controllers = "kube-controller-manager" in plane.plan.commands
+        self.components = ("operator", "apiserver", "etcd", *(("kcm",) if self.has_controllers else ()))
+        """The programs of a cluster with an operator, as in `Cpu`."""
+
+    def count_objects(self) -> dict[str, int]:
+        """The number of objects in the namespace of the measured jobs."""
+        return {resource.plural: self._count(resource) for resource in (PODS, SERVICES, SLICES, EVENTS)}
+
+    def _count(self, resource: Resource) -> int:
+        found = self.plane.api("GET", f"{resource.path(NAMESPACE)}?limit=1").body
+        return len(found["items"]) + int(found["metadata"].get("remainingItemCount", 0))
 
     def cpu(self, operator: Program | None = None) -> Cpu:
         names = {"apiserver": "kube-apiserver", "etcd": "etcd", "kcm": "kube-controller-manager"}
@@ -65,8 +96,9 @@ class BenchCluster:
             await asyncio.sleep(0.5)
             idle_samples = idle_samples + 1 if self.cpu()["apiserver"] - before < 0.04 else 0
 
-    async def install(self, crds: Iterable[Path]) -> None:
-        """Creates namespaces, CRDs, and the operator's service account with all rights."""
+    async def install(self, crds: Iterable[Json]) -> None:
+        """Creates the node, namespaces, CRDs, and the operator's service account with all rights."""
+        await self._create(NODES, {"metadata": {"name": NODE}})
         for name in (OPERATOR_NAMESPACE, NAMESPACE):
             await self._create(NAMESPACES, {"metadata": {"name": name}})
         account = {"metadata": {"name": "operator", "namespace": OPERATOR_NAMESPACE}}
@@ -74,8 +106,8 @@ class BenchCluster:
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
         subject = {"kind": "ServiceAccount", "namespace": OPERATOR_NAMESPACE, "name": "operator"}
         await self._create(BINDINGS, {"metadata": {"name": "operator"}, "roleRef": role, "subjects": [subject]})
-        for path in crds:
-            await self._install_crd(yaml.safe_load(path.read_text()))
+        for crd in crds:
+            await self._install_crd(crd)
         self._write_kubeconfig(await self._token())
 
     async def _create(self, resource: Resource, body: Json) -> None:
@@ -124,14 +156,17 @@ class BenchCluster:
 
 @asynccontextmanager
 async def open_cluster(
-    crds: Iterable[Path] = (), *, audit: bool = False, job_controller: bool = False
+    crds: Iterable[Json] = (), *, audit: bool = False, controllers: Sequence[str] = ()
 ) -> AsyncIterator[BenchCluster]:
-    """A new control plane for each measurement, so that no objects are left from another one; tmpfs, no fsync."""
+    """A new control plane for each measurement, so that no objects are left from another one; tmpfs, no fsync.
+
+    kube-controller-manager runs if there are `controllers`.
+    """
     with tempfile.TemporaryDirectory(prefix="trainop-bench-", dir=_tmpfs()) as name:
         folder = Path(name)
         plane = ControlPlane(default_data(f"bench-{folder.name}"), die_with_parent=True)
         try:
-            plane.up(_cluster_options(folder, audit=audit, job_controller=job_controller))
+            plane.up(_cluster_options(folder, audit=audit, controllers=controllers))
             transport = HttpTransport(load_config(str(plane.kubeconfig)))
             try:
                 cluster = BenchCluster(plane, Client(transport, user_agent="trainop-bench"), folder)
@@ -149,7 +184,7 @@ def _tmpfs() -> Path | None:
     return shm if shm.is_dir() else None
 
 
-def _cluster_options(folder: Path, *, audit: bool, job_controller: bool) -> ClusterOptions:
+def _cluster_options(folder: Path, *, audit: bool, controllers: Sequence[str]) -> ClusterOptions:
     flags: list[str] = []
     if audit:
         policy = folder / "audit.json"
@@ -159,10 +194,10 @@ def _cluster_options(folder: Path, *, audit: bool, job_controller: bool) -> Clus
             f"kube-apiserver=--audit-log-path={folder / 'audit.log'}",
             "kube-apiserver=--audit-log-maxsize=4096",
         ]
-    if not job_controller:
+    if not controllers:
         return ClusterOptions(flags=tuple(flags))
     flags += [
-        "kube-controller-manager=--controllers=job-controller,serviceaccount-controller",
+        f"kube-controller-manager=--controllers={','.join(controllers)},serviceaccount-controller",
         "kube-controller-manager=--kube-api-qps=10000",
         "kube-controller-manager=--kube-api-burst=20000",
     ]

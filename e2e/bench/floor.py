@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from e2e.bench.cluster import NAMESPACE, open_cluster
+from e2e.bench.cluster import ENDPOINT_SLICES, NAMESPACE, open_cluster
 from e2e.bench.kinds import PYTORCH as PYTORCH_JOB
 from e2e.bench.node import SimulatedNode
 from e2e.bench.scenarios import cpu_used
@@ -38,9 +38,10 @@ async def wait_until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def measure_floor(jobs: int, workers: int) -> Json:
-    async with open_cluster() as cluster:
-        node = SimulatedNode(cluster.client, NAMESPACE, "pytorch")
+async def measure_floor(jobs: int, workers: int, *, endpoints: bool) -> Json:
+    controllers = (ENDPOINT_SLICES,) if endpoints else ()
+    async with open_cluster(controllers=controllers) as cluster:
+        node = SimulatedNode(cluster.client, NAMESPACE, "pytorch", binds=endpoints)
         running = asyncio.create_task(node.run())
         todo = iter(list(objects(jobs, workers)))
         gc.collect()
@@ -48,7 +49,7 @@ async def measure_floor(jobs: int, workers: int) -> Json:
 
         async def work() -> None:
             for resource, body in todo:
-                await cluster.client.create(resource, body)
+                await cluster.client.create(resource, body, metadata_only=True)
 
         try:
             cpu_before, start = cluster.cpu(), time.monotonic()

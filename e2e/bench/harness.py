@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import gc
 import os
 import re
@@ -13,15 +12,16 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from e2e.bench.cluster import NAMESPACE, BenchCluster, Cpu, open_cluster
+from e2e.bench.admission import install_certificates, install_webhook, wait_for_webhook
+from e2e.bench.cluster import ENDPOINT_SLICES, NAMESPACE, BenchCluster, Cpu, open_cluster
+from e2e.bench.gang import GangScheduler
 from e2e.bench.jobs import Jobs
 from e2e.bench.node import SimulatedNode
 from e2e.bench.operators import NAMESPACE as OPERATOR_NAMESPACE
 from e2e.bench.operators import ROOT, Operator
 from e2e.bench.processes import Program
 from e2e.cluster.daemons import free_ports
-from e2e.peers import CERTIFICATE_FILES, CERTIFICATES, issue_webhook_certificate
-from trainop.runtime.objects.resource import PODS, SECRETS
+from trainop.runtime.objects.resource import PODS
 
 DRAIN_SECONDS = 1.0
 """Seconds after a phase during which requests and CPU still belong to it."""
@@ -36,6 +36,7 @@ class Harness:
         self.cluster, self.operator, self.node, self.jobs = cluster, operator, node, jobs
         self.program: Program
         self.metrics_port = 0
+        (self.webhook_port,) = free_ports(1)
         self.tasks: list[asyncio.Task[None]] = []
         self.marks: list[int] = []
         """Offsets in the audit log that separate phases."""
@@ -45,6 +46,9 @@ class Harness:
         environment["PYTHONPATH"] = str(ROOT)
         self.metrics_port, probes = free_ports(2)
         command = self.operator.command(self.cluster.kubeconfig, self.metrics_port, probes)
+        if self.operator.webhooks:
+            environment["MY_POD_NAMESPACE"] = OPERATOR_NAMESPACE  # ours serves webhooks only if it knows its Service
+            command.append(f"--webhook-server-port={self.webhook_port}")
         self.program = Program(command, self.cluster.folder / "operator.log", environment)
 
     async def wait_until(self, what: str, condition: Callable[[], bool], within: float = 900) -> float:
@@ -62,12 +66,15 @@ class Harness:
 
     async def wait_idle(self, limit: float = 120.0) -> float:
         """Waits until the operator has used less than 5 % of a core for 2 s; returns the start of these 2 s."""
-        end, idle_samples = time.monotonic() + limit, 0
-        while time.monotonic() < end and idle_samples < 8:
-            before = self.program.cpu()
-            await asyncio.sleep(0.25)
-            idle_samples = idle_samples + 1 if self.program.cpu() - before <= 0.0125 else 0
-        return time.monotonic() - 2.0
+        return await _wait_idle(self.program.cpu, limit)
+
+    async def drain(self) -> float:
+        """Waits until nothing is left to do for the last phase: requests that nobody waits for, and the controllers of
+        the cluster. Returns the monotonic time since which they have been idle."""
+        await asyncio.sleep(DRAIN_SECONDS)
+        if not self.cluster.has_controllers:
+            return time.monotonic() - DRAIN_SECONDS
+        return await _wait_idle(lambda: self.cluster.cpu()["kcm"], 120.0)
 
     def cpu(self) -> Cpu:
         return self.cluster.cpu(self.program)
@@ -106,19 +113,38 @@ class Harness:
         await asyncio.sleep(1.0)
 
 
+async def _wait_idle(cpu: Callable[[], float], limit: float) -> float:
+    """Waits until `cpu` has grown by less than 5 % of a core for 2 s; returns the start of these 2 s."""
+    end, idle_samples = time.monotonic() + limit, 0
+    while time.monotonic() < end and idle_samples < 8:
+        before = cpu()
+        await asyncio.sleep(0.25)
+        idle_samples = idle_samples + 1 if cpu() - before <= 0.0125 else 0
+    return time.monotonic() - 2.0
+
+
 @asynccontextmanager
-async def open_harness(operator: Operator, *, audit: bool = False, warm: bool = True) -> AsyncIterator[Harness]:
+async def open_harness(operator: Operator, *, audit: bool = False, endpoints: bool = False) -> AsyncIterator[Harness]:
+    """A new cluster with this operator, warmed up. With `endpoints`, pods are bound, and their addresses written to
+    EndpointSlices."""
     kind = operator.kind
-    async with open_cluster(operator.crd_files(), audit=audit, job_controller=kind.needs_job_controller) as cluster:
-        node = SimulatedNode(cluster.client, NAMESPACE, kind.container)
+    controllers = (*kind.controllers, ENDPOINT_SLICES) if endpoints else kind.controllers
+    async with open_cluster(operator.crds(), audit=audit, controllers=controllers) as cluster:
+        node = SimulatedNode(cluster.client, NAMESPACE, kind.container, binds=endpoints)
         harness = Harness(cluster, operator, node, Jobs(cluster.client, kind, NAMESPACE))
         if operator.needs_certificate:
-            await _install_certificates(cluster)
+            await install_certificates(cluster)
+        if operator.webhooks:
+            await install_webhook(cluster, kind.resource, harness.webhook_port)
         harness.start()
         try:
             harness.tasks = [asyncio.create_task(node.run()), asyncio.create_task(harness.jobs.run())]
-            if warm:
-                await harness.warm_up()
+            if operator.gang:
+                harness.tasks.append(asyncio.create_task(GangScheduler(cluster.client).run()))
+            if operator.webhooks:
+                probe = kind.make("probe", 1, "")
+                await wait_for_webhook(cluster, kind.resource, probe, mounted=operator.needs_certificate)
+            await harness.warm_up()
             await cluster.wait_idle()
             gc.collect()
             gc.disable()
@@ -129,11 +155,3 @@ async def open_harness(operator: Operator, *, audit: bool = False, warm: bool = 
                 task.cancel()
             await asyncio.gather(*harness.tasks, return_exceptions=True)
             harness.program.stop()
-
-
-async def _install_certificates(cluster: BenchCluster) -> None:
-    """Provides the webhook certificate that training-operator's cert-controller and mounted Secret would provide."""
-    issue_webhook_certificate(CERTIFICATES)
-    data = {name: base64.b64encode((CERTIFICATES / name).read_bytes()).decode() for name in CERTIFICATE_FILES}
-    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "training-operator-webhook-cert"}, "data": data}
-    await cluster.client.create(SECRETS, body, namespace=OPERATOR_NAMESPACE)

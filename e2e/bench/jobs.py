@@ -21,6 +21,9 @@ class Jobs:
     def __init__(self, client: Client, kind: JobKind, namespace: str) -> None:
         self.client, self.kind, self.namespace = client, kind, namespace
         self.posted: dict[str, float] = {}
+        """When the API server had answered, by job name."""
+        self.creation: dict[str, float] = {}
+        """Seconds until then from the start of the request."""
         self.seen: dict[str, dict[str, float]] = defaultdict(dict)
         self.active: dict[str, int] = {}
         """Number of active pods in the job's status, by job name."""
@@ -39,8 +42,10 @@ class Jobs:
         async def work() -> None:
             for name in todo:
                 body = self.kind.make(name, workers, policy)
+                began = time.monotonic()
                 await self.client.create(self.kind.resource, body, namespace=self.namespace)
                 self.posted[name] = time.monotonic()
+                self.creation[name] = self.posted[name] - began
                 await asyncio.sleep(0)  # an API server in the same process may respond without suspending
 
         async with asyncio.TaskGroup() as tasks:

@@ -20,7 +20,8 @@ class JobKind:
     """Returns the manifest for a name, a number of workers, and their restart policy."""
     ends: Callable[[SimulatedPod], bool]
     """Whether the success of this pod is needed for the job to succeed."""
-    needs_job_controller: bool = False
+    controllers: tuple[str, ...] = ()
+    """The controllers of kube-controller-manager that it needs."""
 
 
 def container(name: str) -> Json:
@@ -68,5 +69,5 @@ def _is_launcher(pod: SimulatedPod) -> bool:
 
 
 PYTORCH = JobKind(Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob"), "pytorch", _pytorch, lambda _: True)
-MPI_SSH = JobKind(MPI_V2, "mpi", _mpi(MPI_V2.api_version), _is_launcher, needs_job_controller=True)
+MPI_SSH = JobKind(MPI_V2, "mpi", _mpi(MPI_V2.api_version), _is_launcher, controllers=("job-controller",))
 MPI_EXEC = JobKind(MPI_V1, "mpi", _mpi(MPI_V1.api_version), _is_launcher)

@@ -1,4 +1,7 @@
-"""The simulated node: a metadata-only watch on pods; sets pods to Running, and to Succeeded or Failed on request."""
+"""The simulated node: a metadata-only watch on pods; sets pods to Running, and to Succeeded or Failed on request.
+
+It writes statuses as a kubelet does: strategic merge patches of the subresource, for the pod with this UID.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,15 @@ from datetime import UTC, datetime
 import msgspec
 
 from trainop.runtime.cache.informer import Informer
-from trainop.runtime.client.client import Client
+from trainop.runtime.client.client import Client, PatchKind
+from trainop.runtime.client.transport import Request
 from trainop.runtime.errors import ConflictError, NotFoundError
 from trainop.runtime.objects.metadata import Json, Key, PartialObject
 from trainop.runtime.objects.resource import PODS
 
 JOB, ROLE = "training.kubeflow.org/job-name", "training.kubeflow.org/job-role"
 CONCURRENCY = 32
+NODE = "node-0"
 
 
 @dataclass(slots=True)
@@ -35,13 +40,15 @@ class SimulatedPod:
 
 @dataclass
 class SimulatedNode:
-    """Simulates the pods of one namespace. Pods are not bound to a node, so deletion removes them at once."""
+    """Simulates the pods of one namespace. Unless it binds them, deletion removes them at once."""
 
     client: Client
     namespace: str
     container: str
     delay: float = 0.0
     """Seconds from creation to Running."""
+    binds: bool = False
+    """Whether it acts as the scheduler too and binds each pod to `NODE`, with a request of its own."""
     pods: dict[str, SimulatedPod] = field(default_factory=dict)
     added: int = 0
     """Number of pods observed since the start, including replacements."""
@@ -113,11 +120,31 @@ class SimulatedNode:
     async def _write(self, pod: SimulatedPod, phase: str, code: int) -> None:
         body = {"status": self._status(pod, phase, code), "metadata": {"uid": pod.uid}}
         try:
-            await self.client.patch(PODS, pod.name, self.namespace, body, subresource="status")
+            if self.binds and phase == "Running":
+                await self._bind(pod)
+            await self.client.patch(
+                PODS,
+                pod.name,
+                self.namespace,
+                body,
+                kind=PatchKind.STRATEGIC,
+                subresource="status",
+                metadata_only=True,
+            )
         except (NotFoundError, ConflictError):  # the operator has deleted the pod
             return
         pod.phase = phase
         self.written += 1
+
+    async def _bind(self, pod: SimulatedPod) -> None:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.name, "uid": pod.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
+        }
+        path = PODS.path(self.namespace, pod.name, "binding")
+        await self.client.request(Request("POST", path, body=msgspec.json.encode(body)))
 
     def _status(self, pod: SimulatedPod, phase: str, code: int) -> Json:
         now, runs = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), phase == "Running"
@@ -143,6 +170,6 @@ class SimulatedNode:
             "containerStatuses": [container],
         }
         if runs:
-            ip = f"10.1.{self.written >> 8 & 255}.{self.written & 255}"
+            ip = f"10.{64 + (self.written >> 16)}.{self.written >> 8 & 255}.{self.written & 255}"
             status |= {"podIP": ip, "podIPs": [{"ip": ip}], "hostIP": "10.2.0.1", "startTime": now}
         return status

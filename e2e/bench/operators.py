@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
+from e2e.bench.gang import podgroup_crd
 from e2e.bench.kinds import MPI_EXEC, MPI_SSH, PYTORCH, JobKind
 from e2e.cluster.places import ClusterError, binary
 from e2e.peers import MPI_OPERATOR, PEERS, build_peers
+from trainop.runtime.objects.metadata import Json
 
 NAMESPACE = "kubeflow"
 """The namespace of the operator, of its lease and of the warm-up job."""
@@ -44,6 +48,10 @@ class Operator:
     """Scenario -> sizes that replace the defaults: a rate-limited operator takes too long at full size."""
     pause: float = 0.1
     """Seconds between two pod failures in s4."""
+    gang: bool = False
+    """Whether pods are scheduled together, by Volcano's PodGroups."""
+    webhooks: bool = False
+    """Whether the API server calls the operator's webhooks."""
 
     def command(self, kubeconfig: Path, metrics: int, probes: int) -> list[str]:
         """The command line; `metrics` and `probes` are ports of 127.0.0.1."""
@@ -55,6 +63,11 @@ class Operator:
         """Whether it does not start without the certificate of its webhooks."""
         return self.peer.startswith("training-operator")
 
+    def crds(self) -> list[Json]:
+        """The CRDs that it is measured with: those that it ships, and with gang scheduling the PodGroup's."""
+        shipped = [yaml.safe_load(path.read_text()) for path in self.crd_files()]
+        return [*shipped, podgroup_crd()] if self.gang else shipped
+
     def crd_files(self) -> list[Path]:
         """The CRDs that the operator ships; each operator is measured with its own."""
         folder = ROOT / "manifests" / "crds"
@@ -64,6 +77,7 @@ class Operator:
 
 TUNED = ("--kube-api-qps=10000", "--kube-api-burst=20000", "--controller-threads=8")
 QUIET = ("--zap-devel=false",)  # as in the deployment: log level info, JSON
+GANG = ("--gang-scheduler-name=volcano",)
 ONLY_MPI = ("--enable-scheme=MPIJob",)
 MPI_TUNED = (
     "--kube-api-qps=10000",
@@ -77,6 +91,7 @@ MPI_CRD = "*mpijob*"
 OPERATORS = {
     "trainop": Operator(kind=PYTORCH, flags=QUIET),
     "trainop-leader": Operator(kind=PYTORCH, flags=(*QUIET, "--service-mode=leader")),
+    "trainop-job": Operator(kind=PYTORCH, flags=(*QUIET, "--service-mode=job")),
     "training-operator-tuned": Operator(kind=PYTORCH, flags=TUNED, peer="training-operator"),
     "training-operator-default": Operator(
         kind=PYTORCH,
@@ -85,6 +100,10 @@ OPERATORS = {
         sizes={"s1": {"jobs": 20}, "s2": {"workers": 200}, "s4": {"jobs": 10, "failures": 1}},
         pause=2.0,
     ),
+    "trainop-gang": Operator(kind=PYTORCH, flags=(*QUIET, *GANG), gang=True),
+    "training-operator-gang": Operator(kind=PYTORCH, flags=(*TUNED, *GANG), peer="training-operator", gang=True),
+    "trainop-webhook": Operator(kind=PYTORCH, flags=QUIET, webhooks=True),
+    "training-operator-webhook": Operator(kind=PYTORCH, flags=TUNED, peer="training-operator", webhooks=True),
     "trainop-ssh": Operator(
         kind=MPI_SSH,
         flags=("--threadiness=8",),

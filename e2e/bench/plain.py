@@ -32,7 +32,8 @@ from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import PODS
 
 _JSON = {"content-type": "application/json"}
-_MERGE = "application/merge-patch+json"
+_MERGES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+"""Strategic patches are merged as plain ones: those of the simulated node replace whole lists."""
 _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 
 
@@ -44,7 +45,8 @@ class _PlainRouter(Router):
 
     async def answer(self, request: Request) -> Response | Stream:
         """Handles creations and merge patches in the plain tables; passes all other requests to the router."""
-        if request.method != "POST" and (request.method, request.content_type) != ("PATCH", _MERGE):
+        merges = request.method == "PATCH" and request.content_type in _MERGES
+        if request.method != "POST" and not merges:
             return await super().answer(request)
         info = parse_path(self._backend.registry, request.path)
         if info.kind.table not in self._tables or info.subresource not in {"", "status"}:

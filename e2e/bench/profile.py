@@ -26,6 +26,7 @@ import structlog
 import uvloop
 from memray import AllocatorType, FileReader
 
+from e2e.bench.cluster import NEEDED
 from e2e.bench.flame import draw
 from e2e.bench.harness import open_harness
 from e2e.bench.operators import HERE, OPERATORS, ROOT
@@ -49,14 +50,14 @@ WARM_UP_PODS = 1000
 async def sample(scenario: str, sizes: Json, raw: Path) -> None:
     """Runs the scenario and writes py-spy's folded stacks to `raw`."""
     cancel_on_sigterm()
-    perform, defaults = SCENARIOS[scenario]
+    setting = SCENARIOS[scenario]
     spy = Path(sys.executable).with_name("py-spy")
-    async with open_harness(OPERATORS[rivals(scenario)[0]]) as harness:
+    async with open_harness(OPERATORS[rivals(scenario)[0]], endpoints=setting.endpoints) as harness:
         pid = str(harness.program.pid)
         command = [str(spy), "record", "--gil", "--pid", pid, "--rate", str(RATE), "--format", "raw"]
         sampler = subprocess.Popen([*command, "--output", str(raw)], stderr=subprocess.DEVNULL)  # noqa: ASYNC220  # returns at once
         try:
-            result = await perform(harness, {**defaults, **sizes})
+            result = await setting.perform(harness, {**setting.sizes, **sizes})
         finally:
             sampler.send_signal(signal.SIGINT)
             await asyncio.to_thread(sampler.wait, 30)
@@ -133,7 +134,7 @@ def main() -> None:
         raw.write_text("\n".join(fold(records)))
         records.unlink()
     else:
-        build()
+        build(NEEDED)
         unit, factor = "seconds", 1 / RATE
         asyncio.run(sample(options.what, msgspec.json.decode(options.sizes), raw))
     stacks = raw.read_text().splitlines()

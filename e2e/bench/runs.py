@@ -1,18 +1,19 @@
 """Runs scenarios with operators in alternation and stores every result.
 
 Results are JSON lines: first a description of the machine, then one line per run. One file is one session; only results
-of the same session are compared.
+of the same session are compared. The first repetition of all scenarios comes before the second of any, so that a
+session that reaches its limit of time has measured everything at least once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import math
 import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -22,9 +23,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from e2e.bench.cluster import ACCOUNT
 from e2e.bench.floor import measure_floor
 from e2e.bench.harness import BenchError, open_harness
-from e2e.bench.operators import OPERATORS, ROOT, peer_versions
+from e2e.bench.operators import OPERATORS, ROOT, Operator, peer_versions
+from e2e.bench.programs import PROGRAMS, measure_with
 from e2e.bench.requests import count_requests
 from e2e.bench.scenarios import SCENARIOS
 from e2e.bench.targets import COUNT_PREFIX, FLOOR
@@ -35,7 +38,9 @@ from trainop.runtime.objects.metadata import Json
 MAX_FOREIGN_CPU = 0.04
 """Share of the machine's CPU that other processes may use; above it a run counts as disturbed."""
 
-RUN_TIMEOUT = 420.0
+PHASES = ("cpu", "cpu_end", "cpu_restart")
+"""The CPU seconds of a run's phases, in its result."""
+RUN_TIMEOUT = 600.0
 """Timeout of one run in seconds."""
 
 RUN_ERRORS = (
@@ -57,28 +62,44 @@ class Plan:
 
     operators: tuple[str, ...]
     scenario: str
-    repetitions: int = 3
+    repetitions: int = 1
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Sizes that replace the scenario's defaults."""
+    once: tuple[str, ...] = ()
+    """Operators that take part in the first repetition only."""
 
 
-async def run(plan: Plan, out: Path) -> None:
-    """Performs all runs of a plan and appends each result to `out`. A failed run is reported and skipped."""
-    for repetition, operator in itertools.product(range(plan.repetitions), plan.operators):
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(RUN_TIMEOUT):
-                record = await run_one(plan, operator)
-        except RUN_ERRORS as error:
-            print(f"{plan.scenario} {operator} #{repetition} failed: {error!r}", flush=True)
-            continue
-        wall = time.monotonic() - began
-        append_record(record | {"wall": round(wall, 1)}, out)
-        brief = {name: round(value, 2) for name, value in record["result"].items() if isinstance(value, int | float)}
-        print(
-            f"{plan.scenario} {operator} #{repetition} [{wall:.0f} s, others {record['foreign']:.0%}] {brief}",
-            flush=True,
-        )
+async def run(plans: Sequence[Plan], out: Path, minutes: float = math.inf) -> None:
+    """Performs the runs of all plans and appends each result to `out`. A failed run is reported and skipped. After
+    `minutes`, no further repetition of a scenario begins."""
+    end, first = time.monotonic() + 60 * minutes, _count_repetitions(out)
+    for repetition in range(max(plan.repetitions for plan in plans)):
+        for plan in (plan for plan in plans if repetition < plan.repetitions):
+            if time.monotonic() > end:
+                print(f"{plan.scenario} #{repetition} is left out: {minutes:g} minutes are over", flush=True)
+                continue
+            for operator in plan.operators if repetition else (*plan.operators, *plan.once):
+                await _run_and_record(plan, operator, first + repetition, out)
+
+
+def _count_repetitions(session: Path) -> int:
+    """The repetitions that a session has already, which later ones continue."""
+    records = read_records(session) if session.exists() else []
+    return max((record["repetition"] + 1 for record in records if "scenario" in record), default=0)
+
+
+async def _run_and_record(plan: Plan, operator: str, repetition: int, out: Path) -> None:
+    began, title = time.monotonic(), f"{plan.scenario} {operator} #{repetition}"
+    try:
+        async with asyncio.timeout(RUN_TIMEOUT):
+            record = await run_one(plan, operator, repetition)
+    except RUN_ERRORS as error:
+        print(f"{title} failed: {error!r}", flush=True)
+        return
+    wall = time.monotonic() - began
+    append_record(record | {"wall": round(wall, 1)}, out)
+    brief = {name: round(value, 2) for name, value in record["result"].items() if isinstance(value, int | float)}
+    print(f"{title} [{wall:.0f} s, others {record['foreign']:.0%}] {brief}", flush=True)
 
 
 def append_record(record: Json, out: Path) -> None:
@@ -95,32 +116,44 @@ def read_records(path: Path) -> list[Json]:
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
 
 
-async def run_one(plan: Plan, name: str) -> Json:
-    scenario, audit = plan.scenario.removeprefix(COUNT_PREFIX), plan.scenario.startswith(COUNT_PREFIX)
-    perform, defaults = SCENARIOS[scenario]
-    sizes = {**defaults, **plan.sizes}
-    if name == FLOOR:
-        result = await measure_floor(sizes["jobs"], sizes["workers"])
+async def run_one(plan: Plan, name: str, repetition: int = 0) -> Json:
+    """The record of one run."""
+    scenario = plan.scenario.removeprefix(COUNT_PREFIX)
+    sizes = {**default_sizes(scenario), **plan.sizes}
+    if scenario in PROGRAMS:
+        result = await measure_with(PROGRAMS[scenario], sizes["pods"])
+    elif name == FLOOR:
+        result = await measure_floor(sizes["jobs"], sizes["workers"], endpoints=SCENARIOS[scenario].endpoints)
     else:
-        operator = OPERATORS[name]
-        sizes |= operator.sizes.get(scenario, {})
-        async with open_harness(operator, audit=audit) as harness:
-            result = await perform(harness, sizes)
-            if audit:
-                result["requests"] = count_requests(harness.cluster.audit_log, harness.marks, sizes["jobs"])
-            result["counts"] = await harness.metrics()
+        sizes |= OPERATORS[name].sizes.get(scenario, {})
+        result = await _perform(scenario, OPERATORS[name], sizes, audit=plan.scenario.startswith(COUNT_PREFIX))
     return {
         "scenario": plan.scenario,
         "operator": name,
+        "repetition": repetition,
         "sizes": sizes,
         "foreign": foreign_share(result),
         "result": result,
     }
 
 
+def default_sizes(scenario: str) -> Mapping[str, int]:
+    return PROGRAMS[scenario].sizes if scenario in PROGRAMS else SCENARIOS[scenario].sizes
+
+
+async def _perform(scenario: str, operator: Operator, sizes: Mapping[str, int], *, audit: bool) -> Json:
+    setting = SCENARIOS[scenario]
+    async with open_harness(operator, audit=audit, endpoints=setting.endpoints) as harness:
+        result = await setting.perform(harness, sizes)
+        if audit:
+            result["requests"] = count_requests(harness.cluster.audit_log, harness.marks, sizes["jobs"], ACCOUNT)
+        result["counts"] = await harness.metrics()
+    return result
+
+
 def foreign_share(result: Mapping[str, Any]) -> float:
     """The share of the machine's CPU used by processes outside the benchmark, in the worst phase."""
-    phases = [phase for name, phase in result.items() if name.startswith("cpu")]
+    phases = [phase for name, phase in result.items() if name in PHASES]
     shares = [phase["other"] / phase["t"] / (os.cpu_count() or 1) for phase in phases if phase["t"]]
     return float(round(max([*shares, 0.0]), 3))
 

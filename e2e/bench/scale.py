@@ -1,8 +1,9 @@
 """Scalability: cost of our operator, as a separate process, against the number of pods.
 
 python -m e2e.bench.scale [--pods 1000,5000,10000,25000,50000] [--out FILE]
+python -m e2e.bench.scale --pods 100000 --record FILE         one size and a tenth of it, for the report of `make bench`
 
-FILE keeps one row per size, so sizes can be measured separately.
+The first FILE keeps one row per size, so sizes can be measured separately.
 
 kube-apiserver would be the bottleneck, so `plain.PlainServer` in the harness process takes its place. Only the
 operator's own figures are meaningful: CPU, memory, reconcile times, stalls of its event loop (measured by polling its
@@ -31,7 +32,6 @@ import aiohttp
 import msgspec
 import structlog
 import uvloop
-import yaml
 
 from e2e.bench.cluster import NAMESPACE
 from e2e.bench.harness import BenchError
@@ -39,7 +39,7 @@ from e2e.bench.jobs import Jobs
 from e2e.bench.node import SimulatedNode, SimulatedPod
 from e2e.bench.operators import HERE, OPERATORS, ROOT, Operator
 from e2e.bench.plain import PlainServer
-from e2e.bench.processes import Program, cancel_on_sigterm, own_seconds
+from e2e.bench.processes import Program, busy_seconds, cancel_on_sigterm, own_seconds
 from e2e.bench.scenarios import percentile
 from e2e.cluster.daemons import free_ports
 from trainop.runtime.client.client import Client
@@ -86,8 +86,8 @@ class ScaleHarness:
 
     async def start(self) -> None:
         await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        for path in self.operator.crd_files():
-            await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(path.read_text()))
+        for crd in self.operator.crds():
+            await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
         kubeconfig = self.folder / "kubeconfig"
         kubeconfig.write_text(json.dumps(await self.server.serve(TOKEN)))
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -157,7 +157,7 @@ class ScaleHarness:
         self.node.on_added = on_added
         waits = []
         workers = [pod for pod in self.node.pods.values() if not pod.role]
-        for victim in random.Random(1).sample(workers, FAILURES):
+        for victim in random.Random(1).sample(workers, min(FAILURES, len(workers))):
             failed = await self.node.fail(victim, 137)
             await self.wait_until("there is a new pod", 60, partial(found.__contains__, victim.name))
             waits.append(found.pop(victim.name) - failed)
@@ -208,10 +208,12 @@ async def measure(pods: int) -> Json:
     cancel_on_sigterm()
     async with open_scale_harness(OPERATORS["trainop"]) as harness, asyncio.TaskGroup() as tasks:
         idle, cpu, own, start = harness.program.memory().rss, harness.program.cpu(), own_seconds(), time.monotonic()
+        busy = busy_seconds()
         watching = tasks.create_task(harness.watch_stalls())
         await harness.add_pods(pods)
         held = time.monotonic() - start
         used, ours = harness.program.cpu() - cpu, own_seconds() - own
+        other = busy_seconds() - busy - used - ours
         building = percentile(harness.stalls, 1.0)
         await asyncio.sleep(3)
         built = reconciles(await harness.metrics())
@@ -234,7 +236,15 @@ async def measure(pods: int) -> Json:
         "reaction_p99_ms": 1000 * percentile(waits, 0.99),
         "stall_building_ms": 1000 * building,
         "stall_after_ms": 1000 * percentile(harness.stalls, 1.0),
+        "stall_ms": 1000 * max(building, percentile(harness.stalls, 1.0)),
+        "cpu": {"other": other, "t": held},
     }
+
+
+def measure_growth(pods: int) -> Json:
+    """The figures with `pods`, and as `tenth_…` those with a tenth of them."""
+    tenth, whole = (uvloop.run(measure(each)) for each in (pods // 10, pods))
+    return whole | {f"tenth_{name}": tenth[name] for name in COLUMNS}
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
@@ -258,8 +268,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pods", default="1000,5000,10000,25000,50000")
     parser.add_argument("--out", type=Path, default=HERE / "report" / "results" / "scale.json")
+    parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    if options.record:
+        options.record.write_bytes(msgspec.json.encode(measure_growth(int(options.pods))))
+        return
     options.out.parent.mkdir(parents=True, exist_ok=True)
     rows: dict[int, Json] = {}
     if options.out.exists():

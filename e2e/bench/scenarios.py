@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from e2e.bench.cluster import Cpu
-from e2e.bench.harness import DRAIN_SECONDS, Harness
+from e2e.bench.harness import Harness
 from e2e.bench.node import SimulatedPod
 from trainop.runtime.objects.metadata import Json
 
@@ -38,17 +38,16 @@ async def burst(harness: Harness, sizes: Sizes) -> Json:
     created = node.last_added - start
     running = await harness.wait_until("all jobs run", lambda: jobs_seen.totals["Running"] >= jobs) - start
     all_counted = await harness.wait_until("all pods are counted", lambda: jobs_seen.all_counted(names, each)) - start
-    ran = harness.cpu()
-    await asyncio.sleep(DRAIN_SECONDS)
+    settled = await harness.drain() - start
+    ran, objects = harness.cpu(), harness.cluster.count_objects()
     harness.mark()
     before_end, end = harness.cpu(), time.monotonic()
     node.finish(harness.jobs.kind.ends)
     done = await harness.wait_until("all jobs succeed", lambda: jobs_seen.totals["Succeeded"] >= jobs) - end
-    after_end = harness.cpu()
-    await asyncio.sleep(DRAIN_SECONDS)
+    await harness.drain()
     harness.mark()
-    waits = jobs_seen.latencies(names, "Running")
-    start_cpu, end_cpu = cpu_used(cpu_before, ran), cpu_used(before_end, after_end)
+    waits, creation = jobs_seen.latencies(names, "Running"), [jobs_seen.creation[name] for name in names]
+    start_cpu, end_cpu = cpu_used(cpu_before, ran), cpu_used(before_end, harness.cpu())
     return {
         "pods_created": created,
         "all_running": running,
@@ -56,7 +55,14 @@ async def burst(harness: Harness, sizes: Sizes) -> Json:
         "running_p50": percentile(waits, 0.5),
         "running_p99": percentile(waits, 0.99),
         "end_to_succeeded": done,
-        "operator_ms_per_job": 1000 * (start_cpu["operator"] + end_cpu["operator"]) / jobs,
+        "create_p50": percentile(creation, 0.5),
+        "create_p99": percentile(creation, 0.99),
+        **({"settled": settled} if harness.cluster.has_controllers else {}),
+        **{
+            f"{component}_ms_per_job": 1000 * (start_cpu[component] + end_cpu[component]) / jobs
+            for component in harness.cluster.components
+        },
+        "objects": objects,
         "rss_peak": harness.program.memory().peak,
         "extra_pods": node.added - jobs * each,
         "cpu": start_cpu,
@@ -75,17 +81,19 @@ async def big_job(harness: Harness, sizes: Sizes) -> Json:
     await harness.wait_until("it runs", lambda: jobs_seen.totals["Running"] >= 1)
     await harness.wait_until("all pods are counted", lambda: jobs_seen.all_counted(["big"], pods))
     all_counted = time.monotonic() - start
-    ran = harness.cpu()
-    await asyncio.sleep(DRAIN_SECONDS)
+    settled = await harness.drain() - start
+    used, objects = cpu_used(cpu_before, harness.cpu()), harness.cluster.count_objects()
     harness.mark()
     return {
         "pods_created": node.last_added - start,
         "running": jobs_seen.seen["big"]["Running"] - start,
         "all_counted": all_counted,
-        "operator_cpu": ran["operator"] - cpu_before["operator"],
+        **({"settled": settled} if harness.cluster.has_controllers else {}),
+        **{f"{component}_cpu": used[component] for component in harness.cluster.components},
+        "objects": objects,
         "rss_peak": harness.program.memory().peak,
         "extra_pods": node.added - pods,
-        "cpu": cpu_used(cpu_before, ran),
+        "cpu": used,
     }
 
 
@@ -202,9 +210,9 @@ async def head_of_line(harness: Harness, sizes: Sizes) -> Json:
     await posting
     return {
         "alone_p50": percentile(alone, 0.5),
-        "alone_p99": percentile(alone, 0.99),
+        "alone_p95": percentile(alone, 0.95),
         "beside_p50": percentile(beside, 0.5),
-        "beside_p99": percentile(beside, 0.99),
+        "beside_p95": percentile(beside, 0.95),
         "probes": len(beside),
         "cpu": cpu_used(cpu_before, harness.cpu()),
     }
@@ -226,24 +234,39 @@ async def _first_pod(harness: Harness, name: str, sizes: Sizes) -> float:
     return added - harness.jobs.posted[name]
 
 
-SCENARIOS: dict[str, tuple[Scenario, Sizes]] = {
-    "s1": (burst, {"jobs": 200, "workers": 7}),
-    "s2": (big_job, {"jobs": 1, "workers": 1000}),
-    "s3": (many_pods, {"jobs": 1250, "workers": 7, "idle": 30}),
-    "s4": (replacement, {"jobs": 100, "workers": 7, "failures": 5}),
-    "s6": (head_of_line, {"jobs": 1, "workers": 1, "big": 5000, "probes": 40}),
-    "ssh-s1": (burst, {"jobs": 100, "workers": 7}),
-    "ssh-s2": (big_job, {"jobs": 1, "workers": 1000}),
-    "ssh-s3": (many_pods, {"jobs": 1250, "workers": 7, "idle": 10}),
-    "exec-s1": (burst, {"jobs": 100, "workers": 7}),
-    "exec-s2": (big_job, {"jobs": 1, "workers": 1000}),
-    "exec-s3": (many_pods, {"jobs": 1250, "workers": 7, "idle": 10}),
+class Setting(NamedTuple):
+    """How a scenario is measured."""
+
+    perform: Scenario
+    sizes: Sizes
+    repetitions: int = 2
+    endpoints: bool = False
+    """Whether the cluster writes EndpointSlices."""
+
+
+SCENARIOS: dict[str, Setting] = {
+    "s1": Setting(burst, {"jobs": 200, "workers": 7}, 5, endpoints=True),
+    "s2": Setting(big_job, {"jobs": 1, "workers": 1000}, 5, endpoints=True),
+    "s3": Setting(many_pods, {"jobs": 1250, "workers": 7, "idle": 30}),
+    "s4": Setting(replacement, {"jobs": 100, "workers": 7, "failures": 5}),
+    "s6": Setting(head_of_line, {"jobs": 1, "workers": 1, "big": 5000, "probes": 40}, 3),
+    "gang-s1": Setting(burst, {"jobs": 100, "workers": 7}),
+    "webhook-s1": Setting(burst, {"jobs": 100, "workers": 7}),
+    **{
+        f"{transport}-{name}": setting
+        for transport in ("ssh", "exec")
+        for name, setting in {
+            "s1": Setting(burst, {"jobs": 100, "workers": 7}),
+            "s2": Setting(big_job, {"jobs": 1, "workers": 1000}),
+            "s3": Setting(many_pods, {"jobs": 100, "workers": 99, "idle": 10}, 1),
+        }.items()
+    },
 }
-"""Those of MPIJob have the transport as a prefix."""
+"""Those with a prefix are the scenarios of that name with other jobs or settings."""
 
 QUICK: dict[str, Sizes] = {
     "s1": {"jobs": 40, "workers": 7},
     "s2": {"jobs": 1, "workers": 200},
     "s4": {"jobs": 10, "workers": 7, "failures": 1},
 }
-"""Sizes with which one run each of ours and the tuned peer takes less than five minutes."""
+"""Sizes with which one run each of all operators takes less than five minutes."""
