@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-mpi test-chart test-schedulers test-takeover simulate frameworks di-engine fuzz coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image test-node e2e site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-mpi test-chart test-schedulers test-takeover simulate frameworks test-sdk di-engine fuzz coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image test-node e2e site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -77,6 +77,9 @@ simulate: $(READY)  ## the whole operator in virtual time with faults: SEEDS=300
 
 frameworks: $(READY)  ## PyTorch, TensorFlow, Paddle, JAX and XGBoost train under the operator; installs several GB, once
 	@$(BIN)/python -m e2e.frameworks
+
+test-sdk: $(READY)  ## every call of the kubeflow-training SDK (PyPI) on the embedded cluster; VERSION=1.9.4 for one; installs it once
+	@$(BIN)/python -m e2e.sdk $(VERSION)
 
 test-mpi: $(READY)  ## Open MPI and MPICH run on the embedded cluster, over ssh and by kubectl exec (needs Debian's packages)
 	@$(BIN)/python -m e2e.mpi

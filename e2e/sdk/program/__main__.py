@@ -6,6 +6,7 @@ Each line is a result, a kind, a call, its promise and what was wrong, separated
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 import traceback
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument("--webhook", action="store_true", help="the cluster calls the operator's webhook")
     parser.add_argument("--kind", action="append", help="a selection")
     chosen = parser.parse_args()
+    logging.getLogger().setLevel(logging.WARNING)  # 1.7 logs each call
     installed = version("kubeflow-training")
     release = tuple(int(part) for part in installed.split(".")[:3])
     kinds = [kind for kind in known_shapes() if not chosen.kind or kind in chosen.kind]

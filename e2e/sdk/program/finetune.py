@@ -49,7 +49,7 @@ def _parameters() -> dict[str, Any]:
     return {
         "model_provider_parameters": HuggingFaceModelParams(
             model_uri="hf://google-bert/bert-base-cased",
-            transformer_type=transformers.AutoModelForSequenceClassification,  # type: ignore[attr-defined]  # as above
+            transformer_type=transformers.AutoModelForSequenceClassification,
             num_labels=5,
         ),
         "dataset_provider_parameters": HuggingFaceDatasetParams(repo_id="yelp_review_full", split="train[:8]"),

@@ -73,12 +73,12 @@ class KindClient:
 
     def get_job_logs(self, name: str, *, container: str, **more: Any) -> tuple[dict[str, str], dict[str, Any]]:
         logs, root = _Logs(), logging.getLogger()
-        level = root.level
-        root.addHandler(logs)
+        level, handlers = root.level, root.handlers
+        root.handlers = [logs]
         root.setLevel(logging.INFO)
         try:
             self._client.get_job_logs(name, self._namespace, container=container, **more)
         finally:
-            root.removeHandler(logs)
+            root.handlers = handlers
             root.setLevel(level)
         return logs.found, {}
