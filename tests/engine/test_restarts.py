@@ -260,6 +260,47 @@ def test_a_pending_pod_deleted_by_another_client_is_recreated_silently():
     assert "restarted" not in world.counts
 
 
+@pytest.mark.parametrize("policy", ["OnFailure", "ExitCode", "Never"])
+def test_a_deleted_pod_of_which_nothing_has_run_is_recreated_silently(policy: str):
+    """Its image may be missing. The kubelet reports such a pod as Failed when it is deleted."""
+    world = World(make_job(1, 1, policy=policy))
+    world.settle()
+    world.run("j-master-0")
+    world.delete("j-worker-0")
+    lost = {"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None}
+    state = {"name": "pytorch", "restartCount": 0, "state": {"terminated": lost}}
+    world.set_pod("j-worker-0", "Failed", containerStatuses=[state])
+    world.settle()
+    assert world.conditions[-1] == ("Running", "True", "PyTorchJobRunning")
+    world.reap()
+    world.settle()
+    assert world.living() == ["j-master-0", "j-worker-0"]
+    assert not world.counts.keys() & {"restarted", "disrupted", "failed_pods"}
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [("ContainerStatusUnknown", 1)],
+        [("ContainerStatusUnknown", 0), ("Error", 0)],
+        [],
+    ],
+    ids=["it was restarted before", "one container has run", "nothing is known"],
+)
+def test_under_policy_never_a_deleted_pod_that_may_have_run_fails_the_job(states: list[tuple[str, int]]):
+    world = World(make_job(1, 1, policy="Never"))
+    world.settle()
+    world.run("j-master-0")
+    world.delete("j-worker-0")
+    found = [
+        {"name": f"c{place}", "restartCount": count, "state": {"terminated": {"exitCode": 137, "reason": reason}}}
+        for place, (reason, count) in enumerate(states)
+    ]
+    world.set_pod("j-worker-0", "Failed", containerStatuses=found)
+    world.settle()
+    assert world.conditions[-1] == ("Failed", "True", "PyTorchJobFailed")
+
+
 def test_under_policy_never_a_deleted_pod_fails_the_job_once_it_has_gone():
     world = started("Never")
     world.delete("j-worker-0")

@@ -97,10 +97,12 @@ def examine(
 
 
 def _examine_terminating(findings: Findings, role: Role, index: int, pod: Pod, history: RestartHistory) -> int:
-    """Classifies a pod that another client is deleting. Returns 1 if this fails the job, else 0. A pending pod is
-    simply replaced."""
+    """Classifies a pod that another client is deleting. Returns 1 if this fails the job, else 0. A pod of which nothing
+    has run is simply replaced."""
     match pod.status.phase:
         case "Pending":
+            return 0
+        case "Failed" if pod.never_ran:
             return 0
         case "Succeeded":
             history.clear_lost(role.type, index)

@@ -154,6 +154,13 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
                 return each.state.terminated.exit_code
         return None
 
+    @property
+    def never_ran(self) -> bool:
+        """Whether no container of a deleted pod was ever started. The kubelet reports such a pod as Failed, and its
+        containers with this reason (kubernetes `pkg/kubelet/status`, `TerminatePod`)."""
+        ends = [(each.state.terminated, each.restart_count) for each in self.status.container_statuses]
+        return bool(ends) and all(end and end.reason == "ContainerStatusUnknown" and not count for end, count in ends)
+
 
 class UnreadablePod(Pod, frozen=True, gc=False):
     """A pod whose status cannot be decoded. It holds its slot, is not counted in any phase, and can be deleted."""
