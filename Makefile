@@ -143,7 +143,7 @@ e2e: $(READY)  ## real frameworks and faults on a real node, as root, up to an h
 	@$(BIN)/python -m e2e.realnode check $(JOB)
 	@$(MAKE) --no-print-directory $(IMAGE_READY)
 	@$(BIN)/python -m e2e.cluster build node
-	@$(BIN)/pytest --durations=0 $(if $(JOB),e2e/realnode/test_$(JOB).py,e2e/realnode) --frameworks=$(FRAMEWORKS)
+	@$(BIN)/pytest --durations=0 $(if $(JOB),$(wildcard e2e/realnode/test_$(JOB).py e2e/realnode/test_$(JOB)_*.py),e2e/realnode) --frameworks=$(FRAMEWORKS)
 
 site: $(SITE_READY)  ## docs/ as a website in build/site, with every link checked; needs no network once it is installed
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -46,7 +46,8 @@ class RealCluster:
             raise ClusterError("the operator's image is not built: run `make image`")
         remove_leftovers()
         self.node.up([archive_path()])
-        self._install()
+        self.node.run("ctr", "images", "tag", "--force", self.load("base"), INIT_IMAGE)
+        self.install()
         self._wait_for_webhook()
 
     def down(self, logs: Path | None = None) -> None:
@@ -88,9 +89,8 @@ class RealCluster:
                 output.seek(0)
                 raise ClusterError(f"image {image.name} could not be imported: {output.read()}")
 
-    def _install(self) -> None:
-        reference = self.load("base")
-        self.node.run("ctr", "images", "tag", "--force", reference, INIT_IMAGE)
+    def install(self, *components: str) -> None:
+        """Applies the manifests, with these components beside `COMPONENTS`, and waits for the rollout."""
         with tempfile.TemporaryDirectory(prefix="trainop-e2e-") as folder:
             manifests = os.path.relpath(ROOT / "manifests", Path(folder).resolve())
             own = {
@@ -98,10 +98,10 @@ class RealCluster:
                 "kind": "Kustomization",
                 "namespace": NAMESPACE,
                 "resources": [f"{manifests}/overlays/standalone"],
-                "components": [f"{manifests}/components/{name}" for name in COMPONENTS],
+                "components": [f"{manifests}/components/{name}" for name in (*COMPONENTS, *components)],
             }
             Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(own))
-            self.kubectl("apply", "--server-side", "-k", folder)
+            self.kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
         for name in (OPERATOR, "deployment/di-server"):
             self.kubectl("rollout", "status", f"--namespace={NAMESPACE}", name, f"--timeout={PATIENCE:.0f}s")
 

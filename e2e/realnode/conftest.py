@@ -13,6 +13,7 @@ import pytest
 from e2e.cluster.places import ClusterError
 from e2e.realnode import report
 from e2e.realnode.cluster import RealCluster
+from e2e.realnode.faults import Scene
 from e2e.realnode.images import build
 from e2e.realnode.proof import Proof
 
@@ -115,3 +116,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"left out without FRAMEWORKS=full: {', '.join(left_out)}")
     if page := report.render():
         terminalreporter.write_line(f"report: {page}")
+
+
+@pytest.fixture
+def scene(cluster: RealCluster, proof: Proof) -> Scene:
+    """For tests of faults."""
+    return Scene(cluster, proof)

@@ -44,7 +44,17 @@ class Recorder:
         ]
 
     def _run(self) -> None:
-        command = ["kubectl", f"--namespace={self._namespace}", "get", "pods", "--watch", "--output-watch-events"]
+        # nsenter has kubectl as a child, which has to end with it
+        command = [
+            "setpriv",
+            "--pdeathsig=KILL",
+            "kubectl",
+            f"--namespace={self._namespace}",
+            "get",
+            "pods",
+            "--watch",
+            "--output-watch-events",
+        ]
         while not self._stopped.is_set():
             try:
                 inside = self._node.inside()

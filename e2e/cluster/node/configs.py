@@ -107,6 +107,7 @@ def kubelet(data: Path, pki: Path, cgroup: str) -> str:
             # the disk of the machine may be almost full
             "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},
             "imageGCHighThresholdPercent": 100,
+            "volumeStatsAggPeriod": "5s",  # how soon a volume beyond its sizeLimit is noticed
             "serializeImagePulls": False,
             "maxPods": 250,
             "eventRecordQPS": 0,

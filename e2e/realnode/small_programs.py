@@ -1,0 +1,58 @@
+"""The programs of the tests of faults: a few lines of Python each, run as the first process of a container."""
+
+from __future__ import annotations
+
+WAITS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the first process of a container ignores it otherwise
+print("waits", flush=True)
+while not os.path.exists("/tmp/end"):
+    time.sleep(0.1)
+time.sleep(0.5)  # so that the command that creates the file ends before
+print("ends", flush=True)
+"""
+"""Runs until the test creates /tmp/end in the container."""
+
+EXITS_WITH_1_ON_SIGTERM = WAITS.replace("143", "1")
+
+FAILS = "raise SystemExit(1)"
+
+TAKES_MEMORY = "print('takes 256 MiB', flush=True); block = b'x' * (256 << 20); print('took it', flush=True)"
+
+FILLS_THE_VOLUME = """
+import time
+with open("/scratch/file", "wb") as file:
+    file.write(b"x" * (32 << 20))
+print("wrote 32 MiB", flush=True)
+time.sleep(600)
+"""
+
+STEPS = 80
+TRAINS = f"""
+import json, os, signal, sys, time
+import numpy as np
+
+state = {{"step": 0, "weights": [4.0, -3.0]}}
+if os.path.exists("/checkpoint/state.json"):
+    with open("/checkpoint/state.json") as file:
+        state = json.load(file)
+print(f"starts after step {{state['step']}}", flush=True)
+stopping = []
+signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
+weights = np.array(state["weights"])
+for step in range(state["step"] + 1, {STEPS} + 1):
+    weights -= 0.02 * 2 * (weights - np.array([1.0, 2.0]))  # the gradient of the loss
+    loss = float(((weights - np.array([1.0, 2.0])) ** 2).sum())
+    print(f"step {{step}} loss {{loss:.6f}}", flush=True)
+    with open("/checkpoint/steps", "a") as file:
+        file.write(f"{{step}} {{loss:.6f}}\\n")
+    if stopping:
+        with open("/checkpoint/new", "w") as file:
+            json.dump({{"step": step, "weights": weights.tolist()}}, file)
+        os.replace("/checkpoint/new", "/checkpoint/state.json")
+        print(f"saved step {{step}}", flush=True)
+        sys.exit(143)
+    time.sleep(0.1)
+"""
+"""Gradient descent that saves its state in /checkpoint on SIGTERM, and continues from there. Each step is also recorded
+in /checkpoint/steps, with its loss, so that a lost or repeated step shows."""
