@@ -44,17 +44,9 @@ class Recorder:
         ]
 
     def _run(self) -> None:
-        # nsenter has kubectl as a child, which has to end with it
-        command = [
-            "setpriv",
-            "--pdeathsig=KILL",
-            "kubectl",
-            f"--namespace={self._namespace}",
-            "get",
-            "pods",
-            "--watch",
-            "--output-watch-events",
-        ]
+        # nsenter starts kubectl as a child, which must not outlive it
+        watch = ("setpriv", "--pdeathsig=KILL", "kubectl", "get", "pods", "--watch", "--output-watch-events")
+        command = [*watch, f"--namespace={self._namespace}"]
         while not self._stopped.is_set():
             try:
                 inside = self._node.inside()
