@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from trainop.engine.extensions import SERVICE_MODE
 from trainop.operator import FRAMEWORKS
 
 ROOT = Path(__file__).parent.parent
@@ -46,14 +47,27 @@ class Run:
                 self.replicas[found["job"]][found["replica"]].append(found["text"])
 
 
-@pytest.fixture(scope="module")
-def run() -> Run:
-    """Run all examples at once."""
-    command = [sys.executable, "-m", "trainop", "run", *(str(path.relative_to(ROOT)) for path in FILES)]
+@pytest.fixture(scope="module", params=[None, "job"], ids=["as it is", "service mode job"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run all examples at once, as they are or with another service mode."""
+    files = [str(path.relative_to(ROOT)) for path in FILES]
+    if request.param is not None:
+        files = [str(with_mode(path, request.param, tmp_path_factory.mktemp("examples"))) for path in FILES]
+    command = [sys.executable, "-m", "trainop", "run", *files]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False
     )
     return Run(done.returncode, done.stdout)
+
+
+def with_mode(path: Path, mode: str, folder: Path) -> Path:
+    """A copy of an example in which all jobs have the service mode."""
+    documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    for document in documents:
+        document["metadata"].setdefault("annotations", {})[SERVICE_MODE] = mode
+    copy = folder / path.name
+    copy.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+    return copy
 
 
 def jobs(path: Path) -> Iterator[dict[str, Any]]:

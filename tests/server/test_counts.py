@@ -79,8 +79,8 @@ def reconciles(operator: Operator) -> int:
 
 @pytest.mark.parametrize(
     ("flags", "services"),
-    [((), PODS), (("--service-mode=leader",), 1)],
-    ids=["services-by-default", "leader-only"],
+    [((), PODS), (("--service-mode=leader",), 1), (("--service-mode=job",), 1)],
+    ids=["services-by-default", "leader-only", "one-per-job"],
 )
 def test_a_job_costs_so_many_requests(
     quiet_world: World, counting: Callable[..., Operator], flags: tuple[str, ...], services: int

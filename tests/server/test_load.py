@@ -10,7 +10,7 @@ import pytest
 
 from e2e.bench.operators import HERE
 from e2e.bench.runs import Plan, append_record, run_one
-from e2e.bench.targets import COUNT_PREFIX, LEADER, OURS
+from e2e.bench.targets import COUNT_PREFIX, JOB, LEADER, OURS
 from trainop.controllers.own_writes import READ_LIVE_AFTER, UNSETTLED_INTERVAL
 from trainop.runtime.objects.metadata import Json
 
@@ -38,7 +38,7 @@ def total(result: Json, series: str) -> float:
     return float(sum(value for name, value in result["counts"].items() if name.startswith(series)))
 
 
-@pytest.mark.parametrize(("operator", "services"), [(OURS, PODS), (LEADER, 1)])
+@pytest.mark.parametrize(("operator", "services"), [(OURS, PODS), (LEADER, 1), (JOB, 1)])
 async def test_a_burst_of_jobs_costs_no_more_requests_passes_and_objects(
     built: None, record_property: Callable[[str, object], None], operator: str, services: int
 ):

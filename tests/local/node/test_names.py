@@ -216,6 +216,8 @@ def test_on_loopback_names_of_services_pods_and_siblings_are_known() -> None:
     assert address_of("j-master-0.team") == master
     assert address_of("j-worker-7") == addresses.reserve(Key("team", "j-worker-7"))
     assert address_of("j-worker-1.all") == addresses.reserve(Key("team", "j-worker-1"))
+    assert address_of("j-worker-7.not-there-yet.team.svc") == addresses.reserve(Key("team", "j-worker-7"))
+    assert address_of("stranger.not-there-yet.team.svc") is None
     assert address_of("alone") == addresses.reserve(Key("team", "alone"))
     assert address_of("unheard-of") is None
     assert address_of("j-master-0.other") is None

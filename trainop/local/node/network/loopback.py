@@ -36,7 +36,8 @@ class LoopbackNames:
             if rest in zones:
                 return self._find(namespace, name, siblings)
             service, _, zone = rest.partition(".")
-            known = siblings.fullmatch(name) or self._objects.service(namespace, service) is not None
+            sibling = bool(zone) and siblings.fullmatch(name)  # its Service may not exist yet
+            known = sibling or self._objects.service(namespace, service) is not None
             if zone in zones and known:
                 return self._addresses.reserve(Key(namespace, name))
             return None
