@@ -8,13 +8,15 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.planting import bug, patch
-from trainop.engine import assess, failures, leaders, limits, slots, status
+from trainop.engine import assess, failures, leaders, limits, manifests, slots, status
 from trainop.engine import plan as engine
 from trainop.engine.actions import DeletePod
+from trainop.engine.addresses import dns_fields
 from trainop.engine.claim import Children
 from trainop.engine.framework import JOB_ROLE, Tally
 from trainop.engine.manifests import Manifests
 from trainop.engine.restart_history import RESTARTS
+from trainop.engine.service_modes import settle_mode
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import Status
 from trainop.engine.steps import replicas
@@ -67,6 +69,21 @@ def service_mode_ignored():
         return (index for index in range(role.replicas) if index not in present)
 
     return patch(replicas, "_lacking_services", lacking)
+
+
+@bug("Service mode `job` begins and ends when the annotation is edited, although pods keep their names.")
+def service_mode_switched_at_once():
+    return patch(engine, "settle_mode", lambda framework, job, options, _pods: settle_mode(framework, job, options))
+
+
+@bug("Without the search domain, pods of service mode `job` do not resolve short names.")
+def search_domain_missing():
+    def without_searches(*args: Any) -> Any:
+        fields = dns_fields(*args)
+        fields.pop("dnsConfig", None)
+        return fields
+
+    return patch(manifests, "dns_fields", without_searches)
 
 
 @bug("Services beyond the number of replicas stay.")

@@ -77,6 +77,8 @@ def _draw_themed(seed: int) -> Script:
     lease = rng.choice(LEASES)
     until = hold - 1 if orderly else calm_at
     steps = sorted(step for job in jobs for step in _draw_steps(rng, theme, scene, job, until, orderly))
+    jobs, switches = _draw_modes(random.Random(f"{seed}/modes"), jobs, steps, until, orderly)
+    steps = sorted([*steps, *switches])
     delicate = orderly and any(job.delicate for job in jobs)
     chaos = [*_draw_chaos(rng, theme, steps, calm_at, replicas, lease[0], delicate)]
     chaos += SCENES[scene](rng, steps, calm_at, replicas, lease[0])
@@ -205,12 +207,30 @@ def _annotated(rng: random.Random, plan: JobPlan, orderly: bool) -> JobPlan:
         elif scope != "pod":  # a few rounds, since each takes longer than the one before
             plan = replace(plan, attempts={slot: codes[:2] for slot, codes in [*plan.attempts.items()][:2]})
     if rng.random() < 0.3:
-        annotations[SERVICE_MODE] = rng.choice(MODES)
+        annotations[SERVICE_MODE] = rng.choice(MODES[:2])
     if rng.random() < 0.3:
         limit = rng.choice((0, 1, 2, 50))
         annotations[INFRA_RESTART_LIMIT] = str(limit)
         delicate |= orderly and limit < 50
     return replace(plan, annotations=annotations, delicate=delicate)
+
+
+def _draw_modes(
+    rng: random.Random, jobs: tuple[JobPlan, ...], steps: list[Step], until: float, orderly: bool
+) -> tuple[tuple[JobPlan, ...], list[Step]]:
+    """Service mode `job` for some jobs, and steps that change the mode of some jobs while they run."""
+    switches: list[Step] = []
+    for job in jobs:
+        if rng.random() < 0.3 and not orderly:  # without pods, as after a fault, the new mode begins
+            created = min(step.at for step in steps if (step.act, step.subject) == ("create", job.name))
+            annotated = {"metadata": {"annotations": {SERVICE_MODE: rng.choice(MODES)}}}
+            switches.append(Step(rng.uniform(min(created + 1, until), until), "edit", job.name, annotated))
+    shared = [rng.random() < 0.3 for _ in jobs]
+    drawn = [
+        replace(job, annotations={**job.annotations, SERVICE_MODE: "job"}) if is_shared else job
+        for job, is_shared in zip(jobs, shared, strict=True)
+    ]
+    return tuple(drawn), switches
 
 
 # Users ----------------------------------------------------------------------------------------------------------------

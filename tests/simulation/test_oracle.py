@@ -78,14 +78,19 @@ TABLE: list[tuple[Job, tuple[str, int], Json]] = [
 
 @pytest.mark.parametrize(("spec", "slot", "wanted"), TABLE, ids=lambda each: getattr(each, "kind_name", ""))
 def test_variables_are_those_of_the_specification(spec: Job, slot: tuple[str, int], wanted: Json):
-    found = variables_of(spec, slot)
+    found = variables_of(spec, slot, f"{spec.namespace}.svc")
     assert found == {} if not wanted else wanted.items() <= found.items()
 
 
 def test_tf_config_is_that_of_the_specification():
     spec = job("TFJob", "tfReplicaSpecs", "tensorflow", Chief=1, PS=1, Worker=2, Evaluator=1)
-    assert variables_of(spec, ("worker", 1))["TF_CONFIG"] == (
+    assert variables_of(spec, ("worker", 1), f"{spec.namespace}.svc")["TF_CONFIG"] == (
         '{"cluster":{"chief":["x-chief-0.ns.svc:2222"],"evaluator":["x-evaluator-0.ns.svc:2222"],'
         '"ps":["x-ps-0.ns.svc:2222"],"worker":["x-worker-0.ns.svc:2222","x-worker-1.ns.svc:2222"]},'
         '"task":{"type":"worker","index":1},"environment":"cloud"}'
     )
+
+
+def test_tf_config_of_service_mode_job_names_the_service():
+    spec = job("TFJob", "tfReplicaSpecs", "tensorflow", Worker=2)
+    assert '"x-worker-1.x-pods.ns.svc:2222"' in variables_of(spec, ("worker", 0), "x-pods.ns.svc")["TF_CONFIG"]

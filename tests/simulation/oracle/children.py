@@ -54,10 +54,12 @@ def pod_differences(job: Job, pod: Json) -> Iterator[str]:
     yield from _differ("ownerReferences", metadata.get("ownerReferences"), owners_of(job))
     policy = job.policy_of(slot)
     yield from _differ("restartPolicy", spec.get("restartPolicy"), RESTART_POLICIES.get(policy, policy))
+    yield from _name_differences(job, pod)
     waits = job.kind_name == "PyTorchJob" and slot[0] == "worker" and "Master" in job.roles
     added = [each["name"] for each in spec.get("initContainers") or ()]
     yield from _differ("init containers", added, ["init-pytorch"] if waits else [])
-    wanted = variables_of(job, slot)
+    subdomain = f"{job.shared_service}." if has_shared_name(job, pod) else ""
+    wanted = variables_of(job, slot, f"{subdomain}{job.namespace}.svc")
     for container in spec["containers"]:
         is_main = container["name"] == job.kind.container
         reported = wanted if is_main or job.kind_name != "TFJob" else {}
@@ -67,16 +69,35 @@ def pod_differences(job: Job, pod: Json) -> Iterator[str]:
             yield f"container {container['name']} has no port {job.kind.port_name}: {ports}"
 
 
+def has_shared_name(job: Job, pod: Json) -> bool:
+    """The pod was created in service mode job."""
+    return pod["spec"].get("subdomain") == job.shared_service
+
+
+def _name_differences(job: Job, pod: Json) -> Iterator[str]:
+    """Between the host name of a pod and that of its service mode (docs/annotations.md)."""
+    spec, search = pod["spec"], f"{job.shared_service}.{job.namespace}.svc.cluster.local"
+    names = spec.get("hostname"), spec.get("subdomain"), (spec.get("dnsConfig") or {}).get("searches")
+    shared = has_shared_name(job, pod)
+    wanted = (pod["metadata"]["name"], job.shared_service, [search]) if shared else (None, None, None)
+    yield from _differ("hostname, subdomain and searches", names, wanted)
+
+
 def service_differences(job: Job, service: Json) -> Iterator[str]:
-    """Between a service and what the spec asks for in its slot."""
-    slot = slot_of(service)
-    if slot is None or not job.has(slot):
+    """Between a service and what the spec asks for in its slot, or for the whole job."""
+    slot, metadata, spec = slot_of(service), service["metadata"], service["spec"]
+    if metadata["name"] == job.shared_service:
+        shared = ("replica-type", "replica-index")
+        labels = {name: text for name, text in labels_of(job, ("", 0)).items() if not name.endswith(shared)}
+        yield from _differ("publishNotReadyAddresses", spec.get("publishNotReadyAddresses"), True)
+    elif slot is None or not job.has(slot):
         yield f"the job has no slot {slot}"
         return
-    metadata, spec = service["metadata"], service["spec"]
-    yield from _differ("name", metadata["name"], name_of(job, slot))
-    yield from _differ("labels", metadata.get("labels"), labels_of(job, slot))
-    yield from _differ("selector", spec.get("selector"), labels_of(job, slot))
+    else:
+        labels = labels_of(job, slot)
+        yield from _differ("name", metadata["name"], name_of(job, slot))
+    yield from _differ("labels", metadata.get("labels"), labels)
+    yield from _differ("selector", spec.get("selector"), labels)
     yield from _differ("ownerReferences", metadata.get("ownerReferences"), owners_of(job))
     yield from _differ("clusterIP", spec.get("clusterIP"), "None")
     ports = [(each.get("name"), each["port"]) for each in spec.get("ports") or ()]

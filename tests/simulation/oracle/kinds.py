@@ -121,6 +121,16 @@ class Job:
         return _find_word(self.extension("restart-scope"), ("pod", "role", "job"), "pod")
 
     @property
+    def service_mode(self) -> str:
+        """What the user asks for; pods keep the mode that they were created with."""
+        return _find_word(self.extension("service-mode"), ("replica", "leader", "job"), "replica")
+
+    @property
+    def shared_service(self) -> str:
+        """The name of the service of mode job."""
+        return f"{self.name}-pods"
+
+    @property
     def clean_pod_policy(self) -> str:
         given = self.policy.get("cleanPodPolicy")
         return "All" if given == "" else _find_word(given or "", ("None", "Running", "All"), "None")
@@ -164,9 +174,8 @@ class Job:
         return role == "master"
 
     def serves(self, slot: Slot) -> bool:
-        """The slot has a service of its own (design 8, docs/annotations.md)."""
-        mode = _find_word(self.extension("service-mode"), ("replica", "leader"), "replica")
-        if mode == "replica" or self.kind_name in {"TFJob", "MXJob"}:
+        """The slot has a service of its own in the modes replica and leader (design 8, docs/annotations.md)."""
+        if self.service_mode != "leader" or self.kind_name in {"TFJob", "MXJob"}:
             return True
         if self.kind_name == "PaddleJob":
             return slot == ("master" if "Master" in self.roles else "worker", 0)

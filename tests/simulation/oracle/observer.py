@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from tests.simulation.oracle.children import (
+    has_shared_name,
     is_in_place,
     name_of,
     pod_differences,
@@ -174,9 +175,21 @@ class Observer:
         pod = record.add(now, value)
         versions = self._known(record, now)
         self._accuse(record.job, "pods as specified", _least(pod_differences(job, value) for job in versions))
+        self._accuse(record.job, "service mode", self._mode_faults(now, record, pod, versions))
         rivals = [other.name for other in record.living() if other.slot == pod.slot and other is not pod]
         if rivals:
             self._accuse(record.job, "one pod a slot", [f"has {rivals} and {pod.name} for {pod.slot}"])
+
+    def _mode_faults(self, now: float, record: Record, pod: Pod, versions: list[Job]) -> Iterator[str]:
+        """A new pod has the service mode of the other pods, or without any, that of the job (docs/annotations.md)."""
+        recent = now - self._window
+        others = [other for other in record.pods.values() if other is not pod]
+        shown = [other for other in others if other.gone_at is None or other.gone_at > recent]
+        allowed = {has_shared_name(record.job, other.value) for other in shown}
+        if not any(other.there and other.born < recent for other in others):
+            allowed |= {job.service_mode == "job" for job in versions}
+        if has_shared_name(record.job, pod.value) not in allowed:
+            yield f"{pod.name} has another service mode than {'the other pods' if shown else 'its job'}"
 
     def _on_owner_changed(self, now: float, record: Record | None, old: Json, new: Json) -> None:
         """A pod is adopted, or released: only one that has the name of its slot and is no older than the job may be
@@ -286,12 +299,30 @@ class Observer:
         found = {service["metadata"]["name"] for service in services}
         if job.finished:
             kept = {pod.name for pod in record.living()}
+            kept |= {job.shared_service} if kept else set()
             if job.clean_pod_policy != "None" and not found <= kept:
                 yield f"{sorted(found - kept)} are left without a pod"
             return
-        wanted = {name_of(job, slot) for slot in job.slots() if job.serves(slot) and not job.suspended}
-        if found != wanted:
+        wanted = self._services_of(record)
+        also = {name_of(job, slot) for slot in job.slots()} if self._has_others(record) else set()
+        if not wanted <= found <= wanted | also:
             yield f"{sorted(found)} instead of {sorted(wanted)}"
+
+    def _services_of(self, record: Record) -> set[str]:
+        """The services of an active job: of the mode of its pods, or without any, of its own mode."""
+        job = record.job
+        modes = {has_shared_name(job, pod.value) for pod in record.there()} or {job.service_mode == "job"}
+        if job.suspended:
+            return set()
+        if True in modes:
+            return {job.shared_service}
+        return {name_of(job, slot) for slot in job.slots() if job.serves(slot)}
+
+    def _has_others(self, record: Record) -> bool:
+        """Services of replicas may be left: some pods have names in the service of the job, and others, which somebody
+        else created, need their own; or the mode was once replica, whose services the mode leader keeps."""
+        shared = {has_shared_name(record.job, pod.value) for pod in record.there()}
+        return len(shared) > 1 or (True not in shared and len({job.service_mode for _, job in record.versions}) > 1)
 
     def _kept_faults(self, record: Record) -> Iterator[str]:
         """Pods that ended long before the job must exist unless the clean-up policy deletes them."""

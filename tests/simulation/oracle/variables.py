@@ -14,9 +14,10 @@ from tests.simulation.oracle.kinds import Job, Json, Slot
 Variables = dict[str, str]
 
 
-def variables_of(job: Job, slot: Slot) -> Variables:
-    """What the operator has to add to the containers of that slot's pod."""
-    return _RULES[job.kind_name](job, *slot)
+def variables_of(job: Job, slot: Slot, zone: str) -> Variables:
+    """What the operator has to add to the containers of that slot's pod. `zone` follows the name of a replica in
+    the addresses of kinds that state the namespace."""
+    return _tensorflow(job, *slot, zone) if job.kind_name == "TFJob" else _RULES[job.kind_name](job, *slot)
 
 
 def variables_in(container: Json) -> Variables:
@@ -48,11 +49,11 @@ def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _tensorflow(job: Job, role: str, index: int) -> Variables:
+def _tensorflow(job: Job, role: str, index: int, zone: str) -> Variables:
     if job.total == 1:
         return {}
     cluster = {
-        name.lower(): [f"{host}.{job.namespace}.svc:{_port(job, name)}" for host in _names(job, name)]
+        name.lower(): [f"{host}.{zone}:{_port(job, name)}" for host in _names(job, name)]
         for name in sorted(job.roles, key=str.lower)
     }
     task = {"type": role, "index": index}
@@ -143,7 +144,6 @@ def _tuner_server_key(job: Job, role: str) -> str:
 
 
 _RULES: Mapping[str, Callable[[Job, str, int], Variables]] = {
-    "TFJob": _tensorflow,
     "PyTorchJob": _pytorch,
     "XGBoostJob": _xgboost,
     "PaddleJob": _paddle,
