@@ -71,7 +71,7 @@ def pod_differences(job: Job, pod: Json) -> Iterator[str]:
 
 def has_shared_name(job: Job, pod: Json) -> bool:
     """The pod was created in service mode job."""
-    return pod["spec"].get("subdomain") == job.shared_service
+    return bool(pod["spec"].get("subdomain") == job.shared_service)
 
 
 def _name_differences(job: Job, pod: Json) -> Iterator[str]:
