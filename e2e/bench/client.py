@@ -31,6 +31,7 @@ from trainop.runtime.client.credentials import StaticCredentials
 from trainop.runtime.client.http import HttpTransport
 from trainop.runtime.metrics.metrics import Metrics
 from trainop.runtime.objects.resource import PODS
+from trainop.runtime.process import tune_garbage_collector
 
 REQUESTS = 1000
 ROUNDS = 40
@@ -141,6 +142,7 @@ async def compare(profile: Path | None) -> None:
     assert server.stdout
     address = f"http://127.0.0.1:{int(await server.stdout.readline())}"
     profiler = cProfile.Profile() if profile else None
+    tune_garbage_collector()
     found: dict[str, list[float]] = {"ours": [], "aiohttp": []}
     made = {"ours": ours(address), "aiohttp": bare(address)}
     try:

@@ -10,9 +10,9 @@ import asyncio
 import enum
 import platform
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypeAlias, TypedDict, TypeVar, cast
+from typing import Any, NotRequired, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 import structlog
@@ -301,11 +301,9 @@ class Client:
         path = resource.path(namespace)
         await self.request(Request("DELETE", path, query, body, timeout=LIST_TIMEOUT, max_answer=MAX_LIST))
 
-    async def request(self, request: Request, *, repeatable: bool | None = None) -> Response:
+    def request(self, request: Request, *, repeatable: bool | None = None) -> Coroutine[Any, Any, Response]:
         """Sends a request, with retries. `repeatable`: it is safe to send twice (default: only GET)."""
-        return await self._sender.send(
-            request, repeatable=request.method == "GET" if repeatable is None else repeatable
-        )
+        return self._sender.send(request, repeatable=request.method == "GET" if repeatable is None else repeatable)
 
     async def open(self, request: Request) -> Stream:
         """Opens a streaming response, such as a watch, without retries."""
@@ -324,10 +322,8 @@ class Client:
     async def _json(self, resource: Resource, response: Response) -> Json:
         return check_depth(resource, response.body, await self._decode(_decode_object, response))
 
-    async def _answer(self, resource: Resource, response: Response, *, metadata_only: bool) -> Json:
-        if metadata_only:
-            return cast("Json", await self._decode(_decode_identity, response))
-        return await self._json(resource, response)
+    def _answer(self, resource: Resource, response: Response, *, metadata_only: bool) -> Coroutine[Any, Any, Json]:
+        return self._decode(_decode_identity, response) if metadata_only else self._json(resource, response)
 
     async def _decode(self, decode: Callable[[bytes], D], response: Response) -> D:
         began = self._clock.monotonic()

@@ -24,6 +24,7 @@ from yarl import URL
 
 from trainop.runtime.client.cluster import AuthHeaders, ClusterConfig, ConfigError
 from trainop.runtime.client.pool import MeasuredResolver, Pool
+from trainop.runtime.client.timeout import Timeout
 from trainop.runtime.client.tls import Material, read_material, tls_context
 from trainop.runtime.client.transport import AnswerTooLongError, NotConnectedError, Request, Response
 from trainop.runtime.clock import Clock, SystemClock
@@ -91,16 +92,21 @@ class HttpTransport:
 
     async def send(self, request: Request) -> Response:
         try:
-            async with asyncio.timeout(request.timeout):
-                async with await self._start(request, streams=False) as response:
-                    body = await _body_of(response, request.max_answer)
-                    return Response(response.status, _plain_headers(response.headers), body)
+            with Timeout(request.timeout):
+                response = await self._start(request, streams=False)
+                if response.content.is_eof():  # it arrived with the headers, and the connection is free again
+                    body = response.content.read_nowait()
+                    _check_length(len(body), request.max_answer)
+                else:
+                    async with response:
+                        body = await _body_of(response, request.max_answer)
+                return Response(response.status, _plain_headers(response.headers), body)
         except NETWORK_ERRORS as error:
             raise _builtin_error(error, request) from error
 
     async def open(self, request: Request) -> HttpStream:
         try:
-            async with asyncio.timeout(request.timeout):
+            with Timeout(request.timeout):
                 return HttpStream(await self._start(request, streams=True), request)
         except NETWORK_ERRORS as error:
             raise _builtin_error(error, request) from error
@@ -247,9 +253,13 @@ async def _body_of(response: aiohttp.ClientResponse, limit: int) -> bytes:
     async for part in response.content.iter_any():
         parts.append(part)
         held += len(part)
-        if held > limit:
-            raise AnswerTooLongError(f"the answer is longer than {limit} bytes")
+        _check_length(held, limit)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _check_length(length: int, limit: int) -> None:
+    if length > limit:
+        raise AnswerTooLongError(f"the answer is longer than {limit} bytes")
 
 
 @lru_cache(maxsize=256)

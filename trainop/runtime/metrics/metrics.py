@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.process_collector import ProcessCollector
 
 from trainop.runtime.clock import Clock, SystemClock
+from trainop.runtime.metrics.histogram import Histogram, Series
 from trainop.runtime.metrics.queue_depth import DepthCollector
 
 # This setting of prometheus_client is process-wide, but only omits the `_created` series.
@@ -98,9 +99,9 @@ class _RequestSeries(NamedTuple):
     """The metrics of API requests with one method, status code and host."""
 
     total: Counter
-    duration: Histogram
-    sent: Histogram
-    received: Histogram
+    duration: Series
+    sent: Series
+    received: Series
 
 
 class Metrics:
@@ -214,7 +215,9 @@ class Metrics:
         return Gauge(name, text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+        made = Histogram(name, text, labels, buckets)
+        self.registry.register(made)
+        return made
 
     def _declare_controllers(self) -> None:
         prefix = "controller_runtime"
@@ -290,7 +293,7 @@ class Metrics:
             f"{self._prefix}_client_decode_seconds",
             "Time to decode a response body, on the event loop",
             _DECODE_BUCKETS,
-        )
+        ).labels()
         self.request_size = self._histogram(
             "rest_client_request_size_bytes", "Size of request bodies", _SIZE_BUCKETS, "verb", "host"
         )
