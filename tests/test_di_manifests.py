@@ -123,6 +123,7 @@ def test_each_program_may_do_what_it_does_and_no_more(installed: list[Any]):
     assert rights["di-operator"] == {
         *((group, "dijobs", verb) for verb in ("get", "list", "watch")),
         (group, "dijobs/status", "patch"),
+        (group, "dijobs/status", "update"),
         (group, "dijobs/finalizers", "update"),
         *(("", resource, verb) for resource in ("pods", "services") for verb in EVERYDAY),
         *(("", "events", verb) for verb in ("create", "patch")),

@@ -109,7 +109,7 @@ def test_rights_are_no_more_than_are_used():
     dijobs = "diengine.opendilab.org", "dijobs"
     assert granted == {
         **{(group, plural): {"get", "list", "watch", "patch", "delete"} for group, plural in jobs},
-        **{(group, f"{plural}/status"): {"patch"} for group, plural in (*jobs, dijobs)},
+        **{(group, f"{plural}/status"): {"patch", "update"} for group, plural in (*jobs, dijobs)},
         **{(group, f"{plural}/finalizers"): {"update"} for group, plural in jobs},
         dijobs: {"get", "list", "watch"},
         ("", "pods"): everyday,

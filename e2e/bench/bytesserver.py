@@ -73,12 +73,14 @@ class BytesServer:
         return await self._serve_object(table, name, request)
 
     async def _serve_object(self, table: Table, name: str, request: web.Request) -> web.Response:
-        """Serves GET, PATCH and DELETE of one object."""
+        """Serves GET, PATCH and DELETE of one object, and PUT of its status."""
         if name not in table.objects:
             return web.json_response(NOT_FOUND, status=404)
         match request.method:
             case "PATCH":
                 return self._patch(table, name, await request.read())
+            case "PUT":
+                return self._patch(table, name, await request.read(), replaced="status")
             case "DELETE":
                 table.notify(b"DELETED", table.objects.pop(name).body)
                 return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success"})
@@ -118,9 +120,11 @@ class BytesServer:
         table.put(name, body, version)
         return _partial({"name": name, "namespace": namespace, **server_fields}, 201)
 
-    def _patch(self, table: Table, name: str, patch: bytes) -> web.Response:
+    def _patch(self, table: Table, name: str, patch: bytes, replaced: str = "") -> web.Response:
         value: Json = msgspec.json.decode(table.objects[name].body)
-        wanted: Json = msgspec.json.decode(patch)
+        value.pop(replaced, None)
+        given: Json = msgspec.json.decode(patch)
+        wanted = {field: given[field] for field in ("metadata", "status") if field in given}
         old = value["metadata"]["resourceVersion"]
         if (wanted.get("metadata") or {}).get("resourceVersion", old) != old:
             return web.json_response({**NOT_FOUND, "reason": "Conflict", "code": 409}, status=409)

@@ -34,6 +34,8 @@ from trainop.runtime.objects.resource import PODS
 _JSON = {"content-type": "application/json"}
 _MERGES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 """Strategic patches are merged as plain ones: those of the simulated node replace whole lists."""
+_SERVED = {"POST": {""}, "PUT": {"status"}, "PATCH": {"", "status"}}
+"""Method -> the subresources of the plain tables."""
 _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 
 
@@ -44,16 +46,17 @@ class _PlainRouter(Router):
         self._tables = tables
 
     async def answer(self, request: Request) -> Response | Stream:
-        """Handles creations and merge patches in the plain tables; passes all other requests to the router."""
+        """Handles creations, patches that merge, and new statuses in the plain tables; passes all other requests to the
+        router."""
         merges = request.method == "PATCH" and request.content_type in _MERGES
-        if request.method != "POST" and not merges:
+        if request.method not in {"POST", "PUT"} and not merges:
             return await super().answer(request)
         info = parse_path(self._backend.registry, request.path)
-        if info.kind.table not in self._tables or info.subresource not in {"", "status"}:
+        if info.kind.table not in self._tables or info.subresource not in _SERVED[request.method]:
             return await super().answer(request)
-        write = self._create if request.method == "POST" else self._merge
+        value = msgspec.json.decode(request.body)
         try:
-            stored = write(info, msgspec.json.decode(request.body))
+            stored = self._create(info, value) if request.method == "POST" else self._write(request.method, info, value)
         except StatusError as error:
             return Response(error.code, _JSON, msgspec.json.encode(error.status))
         body = stored.body
@@ -77,14 +80,19 @@ class _PlainRouter(Router):
             value["status"] = {"phase": "Pending"}
         return self._backend.store.put(info.kind.table, key, value)
 
-    def _merge(self, info: RequestInfo, patch: Json) -> Stored:
+    def _write(self, method: str, info: RequestInfo, value: Json) -> Stored:
+        if method == "PATCH":
+            return self._merge(info, value)
+        return self._merge(info, {"metadata": value["metadata"], "status": value["status"]}, replaced="status")
+
+    def _merge(self, info: RequestInfo, patch: Json, replaced: str = "") -> Stored:
         stored = self._backend.store.get(info.kind.table, info.key)
         if stored is None:
             raise info.not_found()
         old, wanted = stored.value["metadata"], patch.get("metadata") or {}
         if any(name in wanted and wanted[name] != old[name] for name in ("uid", "resourceVersion")):
             raise status_errors.conflict(info.kind.resource, info.name)
-        value = merge_patch(stored.value, patch)
+        value = merge_patch({name: part for name, part in stored.value.items() if name != replaced}, patch)
         value["metadata"] = dict(value["metadata"])
         return self._backend.store.put(info.kind.table, info.key, value)
 

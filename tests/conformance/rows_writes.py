@@ -29,6 +29,8 @@ def owner(name: str, uid: str) -> dict[str, str]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid}
 
 
+STATUS_ONLY = {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "status": {"phase": "Good"}}
+
 MADE = Call("POST", MAPS, config_map(data={"a": "1", "b": "2"}), 201, keeps={"rv": "metadata.resourceVersion"})
 
 PATCHES = [
@@ -348,6 +350,59 @@ SUBRESOURCES = [
             {"status": {"phase": "Bad"}, "spec": {"size": 3}},
             MERGE,
             of={"status.phase": "Good", "spec.size": 3, "metadata.generation": 2},
+        ),
+    ),
+    row(
+        "a status without a spec, and metadata that say who manages it",
+        Call(
+            "POST",
+            f"{WIDGETS}?fieldManager=creator",
+            widget(spec={"size": 2}, labels={"a": "b"}),
+            201,
+            keeps={"rv": "metadata.resourceVersion", "uid": "metadata.uid"},
+        ),
+        Call(
+            "PUT",
+            f"{WIDGETS}/w/status?fieldManager=me&fieldValidation=Ignore",
+            {
+                **STATUS_ONLY,
+                "metadata": {
+                    "name": "w",
+                    "namespace": "$ns",
+                    "uid": "$uid",
+                    "resourceVersion": "$rv",
+                    "labels": {"a": "b"},
+                },
+            },
+            200,
+            {
+                "spec.size": 2,
+                "status": {"phase": "Good"},
+                "metadata.labels.a": "b",
+                "metadata.generation": 1,
+                "metadata.managedFields.#": 2,
+                "metadata.managedFields.0.manager": "creator",
+                "metadata.managedFields.0.fieldsV1.f:metadata.f:labels": {"f:a": {}},
+                "metadata.managedFields.0.fieldsV1.f:spec": {"f:size": {}},
+                "metadata.managedFields.1.manager": "me",
+                "metadata.managedFields.1.subresource": "status",
+            },
+            {"rv": "metadata.resourceVersion"},
+        ),
+        Call(
+            "PUT",
+            f"{WIDGETS}/w/status",
+            {**STATUS_ONLY, "metadata": {"name": "w", "namespace": "$ns", "uid": "other", "resourceVersion": "$rv"}},
+            409,
+            {"reason": "Conflict"},
+        ),
+        Call("DELETE", f"{WIDGETS}/w"),
+        Call(
+            "PUT",
+            f"{WIDGETS}/w/status",
+            {**STATUS_ONLY, "metadata": {"name": "w", "namespace": "$ns", "uid": "$uid", "resourceVersion": "$rv"}},
+            404,
+            {"reason": "NotFound"},
         ),
     ),
     row(

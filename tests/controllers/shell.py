@@ -126,13 +126,33 @@ class DictClient(Client):
         *,
         namespace: str | None = None,
         metadata_only: bool = False,
+        own_fields: bool = False,
     ) -> Json:
+        assert own_fields <= (resource != PODS), "users misspell fields of pods"
         body = json.loads(bytes(body)) if isinstance(body, msgspec.Raw) else body
         await self._begin(Call("create", resource, body["metadata"]["name"], body))
         metadata = body["metadata"] | {"namespace": namespace}
         if (resource, Key(namespace or "", metadata["name"])) in self.objects:
             raise api_error(409, "AlreadyExists", f'{resource} "{metadata["name"]}" already exists')
         return self.put(resource, body | {"metadata": metadata})
+
+    async def replace(
+        self,
+        resource: Resource,
+        body: Json,
+        *,
+        subresource: str | None = None,
+        metadata_only: bool = False,
+        own_fields: bool = False,
+    ) -> Json:
+        assert subresource == "status"
+        metadata = body["metadata"]
+        await self._begin(Call("put status", resource, metadata["name"], body))
+        found = self._find(resource, metadata["name"], metadata["namespace"])
+        sent = (metadata["uid"], metadata["resourceVersion"])
+        if sent != (found["metadata"]["uid"], found["metadata"]["resourceVersion"]):
+            raise api_error(409, "Conflict", "Precondition failed: UID, or the object has been modified")
+        return self.put(resource, found | {"status": body["status"]})
 
     async def patch(
         self,
@@ -205,9 +225,17 @@ class Events(list[tuple[str, str, str]]):
 
 
 class Shell:
-    """The PyTorchJob controller without workers: the test runs its passes and decides when the caches are updated."""
+    """The PyTorchJob controller without workers: the test runs its passes and decides when the caches are updated. The
+    first status is written by the first pass, unless it may wait for `first_status` seconds."""
 
-    def __init__(self, options: Options | None = None, *, pod_events: bool = False, most: int = 500) -> None:
+    def __init__(
+        self,
+        options: Options | None = None,
+        *,
+        pod_events: bool = False,
+        most: int = 500,
+        first_status: float = 0.0,
+    ) -> None:
         self.client = DictClient()
         self.clock = VirtualClock()
         self.metrics = JobMetrics()
@@ -226,6 +254,7 @@ class Shell:
         self.view = open_view(kind_of(PYTORCH), cache, needs.options.gang)
         reconciler: Any = self.controller._reconciler
         reconciler._applier._max_writes = most
+        reconciler._first_statuses._max_wait = first_status
         self.reconciler = reconciler
 
     def show(self, *resources: Resource) -> None:

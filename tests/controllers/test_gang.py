@@ -662,7 +662,7 @@ async def test_the_group_is_deleted_once_with_its_events() -> None:
     assert (PLUGIN_GROUPS, KEY) not in shell.client.objects
     deleted = [call.body["uid"] for call in shell.client.calls if call[:2] == ("delete", PLUGIN_GROUPS)]
     assert deleted == [uid]
-    status_at = max(place for place, word in enumerate(writes(shell)) if word == "patch status pytorchjobs")
+    status_at = max(place for place, word in enumerate(writes(shell)) if word == "put status pytorchjobs")
     assert writes(shell).index("delete podgroups") > status_at
     assert shell.events.of("JobTerminated") == ["Job has been terminated. Deleting PodGroup"]
     assert shell.events.of("SuccessfulDeletePodGroup") == ["Deleted PodGroup: j"]

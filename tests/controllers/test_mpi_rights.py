@@ -17,7 +17,7 @@ from trainop.runtime import PODS
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.objects.resource import Resource
 
-VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
+VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 HEADERS = {"content-type": "application/json"}
 
 

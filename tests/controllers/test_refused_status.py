@@ -29,22 +29,22 @@ TOO_LARGE = "etcdserver: request is too large"
 async def test_a_refused_status_is_reported_once_and_retried_with_back_off(code: int, message: str) -> None:
     shell = shell_with_job()
     reason = "Invalid" if code == 422 else "InternalError"
-    shell.client.fail("patch status", JOBS, api_error(code, reason, message), times=1000)
+    shell.client.fail("put status", JOBS, api_error(code, reason, message), times=1000)
     result = await shell.look()
     assert len(shell.pods()) == 3, "pods are created without a status"
     assert result.requeue_after is not None
     waits = []
     for _ in range(6):
         shell.show()
-        asked = len(shell.client.names("patch status", JOBS))
+        asked = len(shell.client.names("put status", JOBS))
         await shell.look()
         await asyncio.sleep(3)  # the delay of progress-only status updates
         result = await shell.look()
-        assert len(shell.client.names("patch status", JOBS)) == asked, "no retry before it is due"
+        assert len(shell.client.names("put status", JOBS)) == asked, "no retry before it is due"
         waits.append(result.requeue_after)
         await asyncio.sleep(1000)
         await shell.look()
-        assert len(shell.client.names("patch status", JOBS)) > asked, "a retry once it is due"
+        assert len(shell.client.names("put status", JOBS)) > asked, "a retry once it is due"
     assert all(wait is not None and 30 <= wait <= 1000 for wait in waits), waits
     (reported,) = shell.events.of("FailedStatusUpdate")
     assert message in reported
@@ -60,7 +60,7 @@ async def test_a_status_that_does_not_fit_is_written_with_short_messages() -> No
     shell = shell_with_job(job)
 
     def no_room(call: Call) -> ApiError | None:
-        large = call.verb == "patch status" and len(json.dumps(call.body)) > 1000
+        large = call.verb == "put status" and len(json.dumps(call.body)) > 1000
         return api_error(500, "InternalError", TOO_LARGE) if large else None
 
     shell.client.faults.append(no_room)
@@ -79,7 +79,7 @@ async def test_actions_wait_for_a_status_that_could_not_be_written() -> None:
     await shell.look()
     shell.show()
     shell.client.put(JOBS, merge(shell.job(), {"spec": {"runPolicy": {"suspend": True}}}))
-    shell.client.fail("patch status", JOBS, api_error(500, "InternalError", TOO_LARGE))
+    shell.client.fail("put status", JOBS, api_error(500, "InternalError", TOO_LARGE))
     shell.show()
     await shell.look()
     assert len(shell.pods()) == 3

@@ -634,6 +634,7 @@ async def test_a_terminating_job_adopts_nothing(change: Json | None, words: str)
     else:
         job = pytorch_job()
         shell.client.objects[JOBS, KEY] = job | {"metadata": job["metadata"] | {"resourceVersion": "101"} | change}
+    shell.client.fail("put status", JOBS, api_error(422, "Invalid"))  # it does not hide the error by one of its own
     with pytest.raises(ReconcileError) as caught:
         await shell.look()
     assert str(caught.value).startswith(f"can't adopt Pod ns/j-worker-0 (p1): {words}")
@@ -883,7 +884,7 @@ async def test_a_child_with_only_a_readable_name_keeps_its_slot(resource: Resour
     for _ in range(3):
         assert (await shell.look()).requeue_after is not None, "its deletion may cause no event"
         await shell.clock.sleep(31)
-    assert {call.verb for call in shell.client.calls} <= {"list", "get", "patch status"}
+    assert {call.verb for call in shell.client.calls} <= {"list", "get", "put status"}
     fault = "metadata.ownerReferences: Expected `array`, got `str` - at `$.ownerReferences`"
     assert shell.events.of(f"Unreadable{kind}") == [f"{kind} j-worker-0 cannot be read: {fault}"]
     del shell.client.objects[resource, key]

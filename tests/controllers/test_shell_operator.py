@@ -177,7 +177,7 @@ async def test_a_job_costs_few_writes() -> None:
         await asyncio.sleep(60)
         writes = Counter(write.split("?")[0] for write in here.transport.writes)
         assert writes["POST /api/v1/namespaces/ns/pods"] == writes["POST /api/v1/namespaces/ns/services"] == 3
-        assert writes["PATCH /apis/kubeflow.org/v1/namespaces/ns/pytorchjobs/j/status"] <= 4
+        assert writes["PUT /apis/kubeflow.org/v1/namespaces/ns/pytorchjobs/j/status"] <= 3
         assert sum(writes.values()) <= 10
 
 

@@ -22,7 +22,7 @@ from trainop.runtime.clock import timestamp
 from trainop.runtime.controller.reconcile import DONE, Result
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects.mergepatch import merge_patch_between
-from trainop.runtime.objects.metadata import Json, Key, Unstructured
+from trainop.runtime.objects.metadata import LAST_APPLIED, Json, Key, Unstructured
 from trainop.runtime.objects.resource import PODS, SERVICES
 
 CREATED = {"type": "Created", "status": "True"}
@@ -66,8 +66,8 @@ async def test_a_missing_job_needs_no_actions() -> None:
 @pytest.mark.parametrize(
     ("status_first", "order"),
     [
-        (False, ["patch merge pytorchjobs", "create pods", "patch status pytorchjobs"]),
-        (True, ["patch merge pytorchjobs", "patch status pytorchjobs", "create pods"]),
+        (False, ["patch merge pytorchjobs", "create pods", "put status pytorchjobs"]),
+        (True, ["patch merge pytorchjobs", "put status pytorchjobs", "create pods"]),
     ],
 )
 def test_annotations_come_first_and_the_status_where_the_plan_says(
@@ -116,7 +116,7 @@ def test_the_end_of_a_job_does_not_depend_on_its_annotations(monkeypatch: pytest
     run()
 
 
-@pytest.mark.parametrize("verb", ["patch merge", "patch status"])
+@pytest.mark.parametrize("verb", ["patch merge", "put status"])
 def test_a_conflict_causes_a_silent_requeue(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     reported = (Event("Normal", "Said", "it"), Count("successful"))
     follow(monkeypatch, Plan({"a": "1"}, {"conditions": [CREATED]}, transitions=reported))
@@ -146,7 +146,7 @@ def test_a_conflict_of_the_first_status_keeps_clean_up_from_beginning(monkeypatc
     @virtual_time
     async def run() -> None:
         shell = shell_with_job()
-        shell.client.fail("patch status", JOBS, api_error(409, "Conflict"))
+        shell.client.fail("put status", JOBS, api_error(409, "Conflict"))
         await shell.look()
         assert shell.client.names("delete", PODS) == []
 
@@ -340,7 +340,7 @@ async def test_pods_that_start_together_cause_one_status_write() -> None:
     assert (await shell.look()).requeue_after == pytest.approx(0.2), "all pods have started"
     await shell.clock.sleep(0.2)
     await shell.look()
-    assert shell.client.names("patch status", JOBS) == ["j", "j"]
+    assert shell.client.names("put status", JOBS) == ["j", "j"]
     assert shell.job()["status"]["replicaStatuses"]["Worker"]["active"] == 2
 
 
@@ -376,7 +376,7 @@ async def test_pods_that_end_together_cause_one_status_write() -> None:
     shell.show()
     await shell.look()
     assert ("Succeeded", "True") in shell.conditions(), "at once"
-    assert shell.client.names("patch status", JOBS) == ["j"] * 3
+    assert shell.client.names("put status", JOBS) == ["j"] * 3
 
 
 @virtual_time
@@ -581,8 +581,8 @@ def lose_pod(shell: Shell) -> None:
 
 
 def own_status_not_shown(shell: Shell) -> None:
-    reconciler = shell.reconciler
-    reconciler._writes._record(Unstructured(shell.job())).version = str(shell.client.version + 1)
+    written = shell.reconciler._writes._ensure(Unstructured(shell.job()))
+    written.at, written.version = shell.clock.monotonic(), str(shell.client.version + 1)
 
 
 async def job_gone_behind_a_lagging_cache(shell: Shell) -> None:
@@ -620,7 +620,7 @@ def job_gone_at_the_write(shell: Shell) -> None:
 def conflict(shell: Shell) -> None:
     shell.set_phase("j-master-0", "Succeeded")
     shell.show(PODS)
-    shell.client.fail("patch status", JOBS, api_error(409, "Conflict"))
+    shell.client.fail("put status", JOBS, api_error(409, "Conflict"))
 
 
 def progress_that_can_wait(shell: Shell) -> None:
@@ -677,13 +677,70 @@ async def test_a_pod_that_vanishes_during_a_write_of_the_jobs_owners_is_recreate
 @virtual_time
 async def test_a_status_that_was_not_written_has_no_echo() -> None:
     shell = shell_with_job()
-    shell.client.fail("patch status", JOBS, ConnectionError("gone"))
+    shell.client.fail("put status", JOBS, ConnectionError("gone"))
     with pytest.raises(ConnectionError):
         await shell.look()
     await shell.woken()
     shell.client.put(JOBS, shell.job() | {"status": {"conditions": []}})
     shell.show(JOBS)
     assert await shell.woken()
+
+
+@virtual_time
+async def test_a_status_is_sent_without_a_spec() -> None:
+    """The API server takes the ownership of metadata that the body lacks from their managers."""
+    job = pytorch_job()
+    kept = {"labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["x/y"], "ownerReferences": [OWNER]}
+    shell = shell_with_job(job | {"metadata": job["metadata"] | kept | {"managedFields": [{"manager": "m"}]}})
+    version = shell.job()["metadata"]["resourceVersion"]
+    await shell.look()
+    (sent,) = (call.body for call in shell.client.calls if call.verb == "put status")
+    assert sent | {"status": None} == {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "j", "namespace": "ns", "uid": "job-uid", "resourceVersion": version, **kept},
+        "status": None,
+    }
+
+
+@pytest.mark.parametrize("first_status", [0.0, 1.0])
+@virtual_time
+async def test_the_status_of_a_job_by_kubectl_apply_is_patched(first_status: float) -> None:
+    """The cache lacks the annotation of `kubectl apply`, whose manager must keep it."""
+    job = pytorch_job()
+    job["metadata"]["annotations"] = {LAST_APPLIED: "{}"}
+    shell = shell_with_job(job | {"status": {"extra": 1}}, first_status=first_status)
+    await shell.look()
+    assert shell.client.names("patch status", JOBS) == ["j"] * (not first_status)
+    for name in ("j-master-0", "j-worker-0", "j-worker-1"):
+        shell.set_phase(name, "Running")
+    shell.show()
+    await shell.clock.sleep(0.5)
+    await shell.look()
+    assert shell.client.names("put status", JOBS) == []
+    assert shell.conditions() == [("Created", "True"), ("Running", "True")]
+    assert shell.job()["status"]["extra"] == 1
+    assert shell.job()["status"]["replicaStatuses"]["Worker"]["active"] == 2
+
+
+@virtual_time
+async def test_fields_of_the_status_that_others_have_written_stay() -> None:
+    """A newer version of the operator, or another controller, has fields of its own."""
+    shell = shell_with_job()
+    await shell.settle()
+    status = shell.job()["status"]
+    quota = {"type": "QuotaReserved", "status": "True", "by": "Kueue"}
+    created = status["conditions"][0] | {"observed": 3}
+    shell.client.put(JOBS, shell.job() | {"status": status | {"conditions": [created, quota], "extra": {"a": [1]}}})
+    for name in ("j-master-0", "j-worker-0", "j-worker-1"):
+        shell.set_phase(name, "Running")
+    shell.show()
+    await shell.clock.sleep(10)
+    await shell.look()
+    status = shell.job()["status"]
+    assert status["conditions"][:2] == [created, quota]
+    assert status["conditions"][2]["type"] == "Running"
+    assert status["extra"] == {"a": [1]}
 
 
 @pytest.mark.parametrize(
@@ -698,7 +755,7 @@ async def test_a_status_that_was_not_written_has_no_echo() -> None:
         ({"a": 1}, {"a": {"b": 1}}, {"a": {"b": 1}}),
     ],
 )
-def test_a_status_is_sent_as_the_patch_from_old_to_new(old: Json, new: Json, patch: Json) -> None:
+def test_a_merge_patch_leads_from_old_to_new(old: Json, new: Json, patch: Json) -> None:
     assert merge_patch_between(old, new) == patch
 
 
@@ -757,19 +814,12 @@ async def test_the_back_off_of_a_quota_resets_after_a_success() -> None:
 @virtual_time
 async def test_a_foreign_write_of_the_status_that_we_could_not_write_enqueues_the_job() -> None:
     shell = shell_with_job()
-    shell.client.fail("patch status", JOBS, ConnectionError("gone"))
-    sent: list[Json] = []
-    patch = shell.client.patch
-
-    async def remember(*args: Any, **kwargs: Any) -> Json:
-        sent.append(args[3])
-        return await patch(*args, **kwargs)
-
-    shell.client.patch = remember  # type: ignore[method-assign]  # spies
+    shell.client.fail("put status", JOBS, ConnectionError("gone"))
     with pytest.raises(ConnectionError):
         await shell.look()
+    (sent,) = (call.body for call in shell.client.calls if call.verb == "put status")
     await shell.woken()
-    shell.client.put(JOBS, shell.job() | {"status": sent[0]["status"]})
+    shell.client.put(JOBS, shell.job() | {"status": sent["status"]})
     shell.show(JOBS)
     assert await shell.woken()
 

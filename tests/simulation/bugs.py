@@ -163,12 +163,12 @@ def delete_without_uid():
 
 @bug("The status is written without a resourceVersion, even over a newer job.")
 def stale_status_write():
-    write = OwnWrites._patch
+    write = OwnWrites._replace_status
 
-    async def unconditional(self: OwnWrites, job: Any, body: Any, version: str, subresource: Any = None) -> str:
-        return await write(self, job, body, None if subresource else version, subresource)  # type: ignore[arg-type]
+    def unconditional(self: OwnWrites, job: Any, status: Any, _version: str) -> Any:
+        return write(self, job, status, "")
 
-    return patch(OwnWrites, "_patch", unconditional)
+    return patch(OwnWrites, "_replace_status", unconditional)
 
 
 @bug("A conflict counts as success, without another reconcile.")

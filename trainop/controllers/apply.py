@@ -20,7 +20,7 @@ from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.companion_writer import CompanionWriter
 from trainop.controllers.group_writer import GroupWriter
 from trainop.controllers.outcome import Outcome
-from trainop.controllers.owner_check import controls_live, find_obstacle
+from trainop.controllers.owner_check import AdoptionError, controls_live, find_obstacle
 from trainop.controllers.refused_children import RefusedChild
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import (
@@ -56,7 +56,6 @@ from trainop.runtime.errors import (
     ConflictError,
     InvalidError,
     NotFoundError,
-    ReconcileError,
 )
 from trainop.runtime.objects.metadata import Json, Key, OwnerReference, Unstructured, owner_reference
 from trainop.runtime.objects.resource import PODS, SERVICES, Resource
@@ -77,10 +76,6 @@ _API_FAILURES = (ApiError, ConnectionError, TimeoutError)
 _RESOURCES = {"Pod": PODS, "Service": SERVICES}
 
 log = structlog.get_logger(__name__)
-
-
-class AdoptionError(ReconcileError):
-    """An orphan could not be adopted."""
 
 
 _Create = CreatePod | CreateService
@@ -147,9 +142,7 @@ class Applier:
         for kind, neighbours in itertools.groupby(actions[: self._max_writes], _group_key):
             group = list(neighbours)
             if kind is Adopt and (reason := await find_obstacle(self._client, self._kind.source, job)):
-                outcome.errors += [
-                    _adoption_error(job, orphan, reason) for orphan in group if isinstance(orphan, Adopt)
-                ]
+                outcome.errors += [AdoptionError(job, each, reason) for each in group if isinstance(each, Adopt)]
                 continue
             if outcome.pods_wait:
                 group = [action for action in group if not isinstance(action, CreatePod)]
@@ -234,7 +227,10 @@ class Applier:
         created_uid = None
         try:
             async with self._bodies.reserve(encode) as body:
-                answer = await self._client.create(child.resource, body, namespace=key.namespace, metadata_only=True)
+                own = child.resource == SERVICES  # misspelt fields of a pod's template cause warnings
+                answer = await self._client.create(
+                    child.resource, body, namespace=key.namespace, metadata_only=True, own_fields=own
+                )
             created_uid = str(answer["metadata"]["uid"])
             outcome.consecutive_refusals = 0
             self._count_created(child)
@@ -393,8 +389,3 @@ class Applier:
             return
         self._report.event(job, Event("Normal", f"SuccessfulDelete{kind.deleted_as}", f"Deleted job: {key.name}"))
         self._report.count(job, Count("deleted"))
-
-
-def _adoption_error(job: Unstructured, orphan: Adopt, reason: str) -> AdoptionError:
-    """With upstream's message."""
-    return AdoptionError(f"can't adopt {orphan.kind} {job.metadata.namespace}/{orphan.name} ({orphan.uid}): {reason}")

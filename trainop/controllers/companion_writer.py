@@ -135,7 +135,8 @@ class CompanionWriter:
             self._expect(job, action, key, found.metadata.uid)
 
     async def _post(self, job: Unstructured, action: Apply | CreateOnce, key: Key, manifest: Json) -> None:
-        answer = await self._client.create(action.resource, manifest, namespace=key.namespace)
+        own = isinstance(action, Apply)  # what is created once may have a user's template, as a batch Job
+        answer = await self._client.create(action.resource, manifest, namespace=key.namespace, own_fields=own)
         self._expect(job, action, key, read_object(action.resource, answer).metadata.uid)
 
     def _expect(self, job: Unstructured, action: CompanionAction, key: Key, uid: str) -> None:

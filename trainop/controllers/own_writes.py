@@ -6,7 +6,7 @@ for the cache. The watch event that only returns the operator's own status trigg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -31,6 +31,9 @@ UNSETTLED_INTERVAL = 2.0
 """Seconds by which a progress-only status update is delayed while pods are still starting, or some have ended and
 others have not. The others usually follow soon, and one update covers all (kubernetes' job controller waits 1 s,
 `syncJobBatchPeriod`)."""
+
+_SENT_METADATA = ("name", "namespace", "uid", "labels", "annotations", "finalizers", "ownerReferences")
+"""The metadata that a new status is sent with."""
 
 
 class OwnWrites:
@@ -85,38 +88,52 @@ class OwnWrites:
     async def annotate(self, job: Unstructured, changes: Mapping[str, str | None], version: str) -> str:
         """Merges `changes` into the annotations of the job; None deletes one. Returns the new resourceVersion. Raises
         `ConflictError` if the job is no longer at `version`."""
-        return await self._patch(job, {"metadata": {"annotations": dict(changes)}}, version)
+        key, body = job.metadata.key, {"metadata": {"annotations": dict(changes), "resourceVersion": version}}
+        return await self._send(
+            job, self._client.patch(self._resource, key.name, key.namespace, body, metadata_only=True)
+        )
 
     async def write_status(self, job: Unstructured, status: Json, version: str) -> str:
         """Replaces the job's status; otherwise like `annotate`."""
-        changes = merge_patch_between(job.raw.get("status") or {}, status)
-        written = self._record(job)
+        written = self._ensure(job)
         written.status = status
         try:
-            return await self._patch(job, {"status": changes}, version, "status")
+            if job.reduced or job.fault is not None:
+                return await self._send(job, self._patch_status(job, status, version))
+            return await self._send(job, self._replace_status(job, status, version))
         except BaseException:
             written.status = None
             raise
 
-    async def _patch(self, job: Unstructured, body: Json, version: str, subresource: str | None = None) -> str:
-        key = job.metadata.key
-        body = body | {"metadata": body.get("metadata", {}) | {"resourceVersion": version}}
-        written = self._record(job)
+    def _replace_status(self, job: Unstructured, status: Json, version: str) -> Coroutine[None, None, Json]:
+        """PUT costs the API server less than a patch. It ignores all but the status, so that the body has no spec; but
+        a label, annotation, finalizer or owner that the body lacks would lose its managers in `managedFields`, and
+        server-side apply would not remove it any more. All fields are the operator's own, so that it need not compare
+        them with the schema."""
+        resource, stored = self._resource, job.raw["metadata"]
+        metadata = {name: stored[name] for name in _SENT_METADATA if name in stored} | {"resourceVersion": version}
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status}
+        return self._client.replace(resource, body, subresource="status", metadata_only=True, own_fields=True)
+
+    def _patch_status(self, job: Unstructured, status: Json, version: str) -> Coroutine[None, None, Json]:
+        """A patch needs nothing of the job that the cache does not hold, such as the annotation of `kubectl apply`."""
+        key, changes = job.metadata.key, merge_patch_between(job.raw.get("status") or {}, status)
+        body = {"metadata": {"resourceVersion": version}, "status": changes}
+        return self._client.patch(
+            self._resource, key.name, key.namespace, body, subresource="status", metadata_only=True
+        )
+
+    async def _send(self, job: Unstructured, write: Awaitable[Json]) -> str:
+        """Awaits a write to the job; returns the new resourceVersion."""
+        written = self._ensure(job)
+        written.at, written.pending_since = self._clock.monotonic(), None
         try:
-            answer = await self._client.patch(
-                self._resource, key.name, key.namespace, body, subresource=subresource, metadata_only=True
-            )
+            answer = await write
         except ConflictError:
             written.stale = job.metadata.resource_version
             raise
         written.version = str(answer["metadata"]["resourceVersion"])
         return written.version
-
-    def _record(self, job: Unstructured) -> LastWrite:
-        """Records that a write is being sent."""
-        written = self._ensure(job)
-        written.at, written.pending_since = self._clock.monotonic(), None
-        return written
 
     def _ensure(self, job: Unstructured) -> LastWrite:
         state = self._states.ensure(job.metadata.uid)

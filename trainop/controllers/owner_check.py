@@ -14,13 +14,23 @@ from collections.abc import Collection
 import structlog
 
 from trainop.controllers.job_state import JobStates
+from trainop.engine.actions import Adopt
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.decoding import read_object
-from trainop.runtime.errors import ApiError, NotFoundError
+from trainop.runtime.errors import ApiError, NotFoundError, ReconcileError
 from trainop.runtime.objects.metadata import Metadata, Unstructured
 from trainop.runtime.objects.resource import Resource
 
 log = structlog.get_logger(__name__)
+
+
+class AdoptionError(ReconcileError):
+    """An orphan could not be adopted."""
+
+    def __init__(self, job: Unstructured, orphan: Adopt, reason: str) -> None:
+        """With upstream's message."""
+        name = f"{job.metadata.namespace}/{orphan.name}"
+        super().__init__(f"can't adopt {orphan.kind} {name} ({orphan.uid}): {reason}")
 
 
 class OwnerCheck:

@@ -145,7 +145,7 @@ _LEASES = "coordination.k8s.io"
 def operator_rules() -> list[Json]:
     return [
         _rule(DIJOBS.group, "dijobs", "get list watch"),
-        _rule(DIJOBS.group, "dijobs/status", "patch"),
+        _rule(DIJOBS.group, "dijobs/status", "patch update"),
         # Required to set `blockOwnerDeletion` if the admission plugin OwnerReferencesPermissionEnforcement is enabled.
         _rule(DIJOBS.group, "dijobs/finalizers", "update"),
         _rule("", "pods services", "get list watch create delete"),

@@ -51,7 +51,7 @@ def rules(kinds: Sequence[Kind] = ()) -> list[Json]:
     by default for all."""
     return [
         *_operated_jobs(kinds),
-        *_jobs("patch", "status", kinds),
+        *_jobs("patch update", "status", kinds),
         *_children(kinds),
         *(_rule([resource], verbs) for resource, verbs in companion_rights(kinds)),
         # Only used with --gang-scheduler-name.

@@ -194,10 +194,10 @@ def decode_mpi_job(raw: bytes) -> Unstructured:
     recorded."""
     job = decode_complete(raw)
     version = None if recorded_transport(job) else version_of_replicas(job.raw)
-    drop_bookkeeping(job.raw)
+    reduced = drop_bookkeeping(job.raw)
     if version is not None:
         job.raw["metadata"]["managedFields"] = [{"apiVersion": version, "fieldsV1": _REPLICAS}]
-    return Unstructured(job.raw)
+    return Unstructured(job.raw, reduced=reduced)
 
 
 _REPLICAS: Json = {"f:spec": {"f:mpiReplicaSpecs": {}}}

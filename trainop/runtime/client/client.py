@@ -17,6 +17,7 @@ from typing import Any, NotRequired, TypeAlias, TypedDict, TypeVar
 import msgspec
 import structlog
 
+from trainop.runtime.client.bodies import OWN_FIELDS, delete_options, names_version
 from trainop.runtime.client.decoding import ObjectDecoder, check_depth, read
 from trainop.runtime.client.paging import Pages, fetch_fitting_page
 from trainop.runtime.client.recovery import Recovery
@@ -224,23 +225,34 @@ class Client:
         *,
         namespace: str | None = None,
         metadata_only: bool = False,
+        own_fields: bool = False,
     ) -> Json:
         """Creates an object from `body`, decoded or encoded; `namespace` defaults to the one in a decoded `body`. Only
         retried if the request certainly had no effect. With `metadata_only` the result has just name, namespace, UID
-        and resourceVersion; this saves a third of the answer's bytes, and most of the decoding."""
-        place = namespace
-        if place is None and not isinstance(body, msgspec.Raw):
-            place = (body.get("metadata") or {}).get("namespace")
-        request = self._write("POST", resource.path(place), body, metadata_only=metadata_only)
+        and resourceVersion, which saves most of the decoding. `own_fields`: none is a user's, so that the API server
+        need not look for misspelt ones."""
+        if namespace is None and not isinstance(body, msgspec.Raw):
+            namespace = (body.get("metadata") or {}).get("namespace")
+        query = OWN_FIELDS if own_fields else None
+        request = self._write("POST", resource.path(namespace), body, query, metadata_only=metadata_only)
         return await self._answer(resource, await self.request(request), metadata_only=metadata_only)
 
-    async def replace(self, resource: Resource, body: Json, *, subresource: str | None = None) -> Json:
-        """Replaces the object (PUT). With `metadata.resourceVersion` in `body`, any other stored version is a
-        `ConflictError`."""
+    async def replace(
+        self,
+        resource: Resource,
+        body: Json,
+        *,
+        subresource: str | None = None,
+        metadata_only: bool = False,
+        own_fields: bool = False,
+    ) -> Json:
+        """Replaces the object (PUT); `metadata_only` and `own_fields` as in `create`. With `metadata.resourceVersion`
+        or `uid` in `body`, any other stored object is a `ConflictError`."""
         metadata = body["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
-        repeatable = bool(metadata.get("resourceVersion"))
-        return await self._json(resource, await self.request(self._write("PUT", path, body), repeatable=repeatable))
+        request = self._write("PUT", path, body, OWN_FIELDS if own_fields else None, metadata_only=metadata_only)
+        answer = await self.request(request, repeatable=bool(metadata.get("resourceVersion")))
+        return await self._answer(resource, answer, metadata_only=metadata_only)
 
     async def patch(
         self,
@@ -259,7 +271,7 @@ class Client:
         path = resource.path(namespace, name, subresource)
         query = {"force": "true"} if force else {}
         request = self._write("PATCH", path, patch, query, kind.value, metadata_only=metadata_only)
-        answer = await self.request(request, repeatable=kind is PatchKind.APPLY or _names_version(patch))
+        answer = await self.request(request, repeatable=kind is PatchKind.APPLY or names_version(patch))
         return await self._answer(resource, answer, metadata_only=metadata_only)
 
     async def delete(
@@ -281,7 +293,7 @@ class Client:
             "propagationPolicy": propagation,
             "gracePeriodSeconds": grace_seconds,
         }
-        body = _delete_options(options)
+        body = delete_options(options)
         await self.request(Request("DELETE", resource.path(namespace, name), body=body), repeatable=bool(uid))
 
     async def delete_collection(
@@ -297,7 +309,7 @@ class Client:
         """Deletes all objects (of `namespace`) that match the selectors, one by one: an error may leave some."""
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         query = {name: value for name, value in selectors.items() if value}
-        body = _delete_options({"propagationPolicy": propagation, "gracePeriodSeconds": grace_seconds})
+        body = delete_options({"propagationPolicy": propagation, "gracePeriodSeconds": grace_seconds})
         path = resource.path(namespace)
         await self.request(Request("DELETE", path, query, body, timeout=LIST_TIMEOUT, max_answer=MAX_LIST))
 
@@ -382,15 +394,3 @@ def list_request(
     asked = {**query, "continue": token} if token else query
     most = MAX_LIST if query.get("limit", "1") == "1" else MAX_PAGE
     return Request("GET", resource.path(namespace), asked, accept=accept, timeout=LIST_TIMEOUT, max_answer=most)
-
-
-def _delete_options(options: Mapping[str, Any]) -> bytes:
-    given = {name: value for name, value in options.items() if value is not None}
-    return _encode({"apiVersion": "v1", "kind": "DeleteOptions"} | given) if given else b""
-
-
-def _names_version(patch: Json | Sequence[Json]) -> bool:
-    """Whether the patch demands a resourceVersion, so that it cannot be applied twice."""
-    if isinstance(patch, dict):
-        return bool((patch.get("metadata") or {}).get("resourceVersion"))
-    return any(op.get("op") == "test" and op.get("path") == "/metadata/resourceVersion" for op in patch)

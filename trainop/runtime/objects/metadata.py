@@ -147,13 +147,22 @@ class PartialObject(msgspec.Struct, frozen=True, gc=False):
 
 class Unstructured:
     """An object with all its fields. `raw` is the decoded JSON and must not be mutated. `fault` is set if the object
-    could only be decoded in part; `raw` then holds the readable part."""
+    could only be decoded in part; `raw` then holds the readable part. `reduced`: `raw` lacks the last-applied
+    annotation, which the stored object has."""
 
-    __slots__ = ("fault", "metadata", "raw")
+    __slots__ = ("fault", "metadata", "raw", "reduced")
 
-    def __init__(self, raw: Json, metadata: Metadata | None = None, fault: DecodeError | None = None) -> None:
+    def __init__(
+        self,
+        raw: Json,
+        metadata: Metadata | None = None,
+        fault: DecodeError | None = None,
+        *,
+        reduced: bool = False,
+    ) -> None:
         self.raw = raw
         self.fault = fault
+        self.reduced = reduced
         self.metadata = metadata or msgspec.convert(raw.get("metadata") or {}, Metadata)
 
     def __repr__(self) -> str:
@@ -181,8 +190,7 @@ def decode_unstructured(raw: bytes) -> Unstructured:
     `TooManyValuesError`, and what msgspec raises."""
     check_value_counts(raw)
     value = _decode_json(raw) if len(raw) < LARGE else _decode_large(raw)
-    drop_bookkeeping(value)
-    return Unstructured(value)
+    return Unstructured(value, reduced=drop_bookkeeping(value))
 
 
 def _decode_large(raw: bytes) -> Json:
@@ -197,14 +205,15 @@ def _decode_large(raw: bytes) -> Json:
             gc.enable()
 
 
-def drop_bookkeeping(value: Json) -> None:
-    """Removes `managedFields` and the last-applied annotation, in place."""
+def drop_bookkeeping(value: Json) -> bool:
+    """Removes `managedFields` and the last-applied annotation, in place. Returns whether there was such an
+    annotation."""
     metadata = value.get("metadata")
-    if isinstance(metadata, dict):
-        metadata.pop("managedFields", None)
-        annotations = metadata.get("annotations")
-        if isinstance(annotations, dict):
-            annotations.pop(LAST_APPLIED, None)
+    if not isinstance(metadata, dict):
+        return False
+    metadata.pop("managedFields", None)
+    annotations = metadata.get("annotations")
+    return isinstance(annotations, dict) and annotations.pop(LAST_APPLIED, None) is not None
 
 
 Change: TypeAlias = Callable[[Json], Json | None]
