@@ -44,14 +44,16 @@ class MpiStage:
         self.metrics = metrics or JobMetrics()
         self.client = stage.client
         self.writes = stage.transport.writes
+        self.pause = 3.0
+        """Seconds after each step."""
 
     async def submit(self, job: Json) -> None:
         version = MPI_V1 if job["apiVersion"] == MPI_V1.api_version else MPI_V2
         await self.client.create(version, job, namespace="ns")
         await self.settle()
 
-    async def settle(self, seconds: float = 3) -> None:
-        await asyncio.sleep(seconds)
+    async def settle(self, seconds: float | None = None) -> None:
+        await asyncio.sleep(self.pause if seconds is None else seconds)
 
     async def patch(self, patch: Json, name: str = "foo", version: Resource = MPI_V2) -> None:
         await self.client.patch(version, name, "ns", patch)

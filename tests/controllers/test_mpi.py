@@ -41,19 +41,22 @@ async def test_a_job_with_transport_ssh_costs_few_requests() -> None:
     """mpi-operator v0.8.0 needs 20 for 7 workers."""
     async with operated() as here:
         requests_of(here)
+        here.pause = 0.1
         await here.submit(mpi_job(7))
         await here.launch()
         await here.run(*(f"foo-worker-{index}" for index in range(7)))
+        await here.settle(3)
         assert await here.conditions() == [("Created", "True"), ("Running", "True")]
         until_running = requests_of(here)
         await here.end_launcher()
+        await here.settle(3)
         assert (await here.conditions())[-1] == ("Succeeded", "True")
         then = requests_of(here)
         children = {"POST services": 1, "POST configmaps": 1, "POST secrets": 1, "POST jobs": 1, "POST pods": 7}
         hosts = {"PATCH configmaps": 1}
-        assert until_running.pop("PATCH mpijobs/status") <= 3  # the kubelet starts the launcher long before the workers
+        assert until_running.pop("PUT mpijobs/status") == 1
         assert until_running == {**children, **hosts, "PATCH mpijobs": 1, "POST events": 2}
-        assert then == {"PATCH mpijobs/status": 1, "POST events": 1}
+        assert then == {"PUT mpijobs/status": 1, "POST events": 1}
 
 
 @virtual_time
@@ -61,17 +64,19 @@ async def test_a_job_with_transport_exec_costs_few_requests() -> None:
     """training-operator v1.9.2 needs 33 for 7 workers."""
     async with operated() as here:
         requests_of(here)
+        here.pause = 0.1
         await here.submit(mpi_job(7, version=MPI_V1))
         await here.run("foo-launcher", *(f"foo-worker-{index}" for index in range(7)))
+        await here.settle(3)
         assert ("Running", "True") in await here.conditions()
         until_running = requests_of(here)
         await here.stage.set_status("foo-launcher", {"phase": "Succeeded"})
-        await here.settle()
+        await here.settle(3)
         then = requests_of(here)
         roles = {"POST serviceaccounts": 1, "POST roles": 1, "POST rolebindings": 1}
         children = {**roles, "POST configmaps": 1, "POST pods": 8, "PATCH configmaps": 1}
-        assert until_running == {**children, "PATCH mpijobs": 1, "PATCH mpijobs/status": 2}
-        assert then == {"PATCH mpijobs/status": 1, "POST events": 1}
+        assert until_running == {**children, "PATCH mpijobs": 1, "PUT mpijobs/status": 1}
+        assert then == {"PUT mpijobs/status": 1, "POST events": 1}
 
 
 @virtual_time

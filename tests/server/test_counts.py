@@ -71,6 +71,23 @@ def measure(world: World, operator: Operator) -> Counter[str]:
     return after - before
 
 
+def test_a_job_whose_pods_start_at_once_needs_two_status_writes(quiet_world: World, counting: Callable[..., Operator]):
+    """19 requests: 8 pods, 8 services, one event and two statuses. A busy machine takes more than a second for some."""
+    operator = counting()
+    live(quiet_world, operator, "first")
+    for number in range(20):
+        quiet_world.settle(1.0)
+        before = requests(operator)
+        live(quiet_world, operator, f"j{number}")
+        quiet_world.settle(1.0)
+        spent = requests(operator) - before
+        assert spent["PUT"] in {2, 3}
+        if spent["PUT"] == 2:
+            assert sum(spent.values()) - spent["GET"] == 19
+            return
+    pytest.fail("Created and Running were never written together")
+
+
 def reconciles(operator: Operator) -> int:
     text = fetch(operator.metrics_url)[1]
     series = r'^controller_runtime_reconcile_total\{controller="pytorchjob-controller".*\} (\S+)$'
@@ -89,8 +106,8 @@ def test_a_job_costs_so_many_requests(
     spent = measure(quiet_world, counting(*flags))
     quiet_world.wait(lambda: len(quiet_world.services()) == services * (JOBS + 1), "the services")
     assert spent["POST"] == JOBS * (PODS + services + 1)
-    assert spent["PATCH"] == 3 * JOBS
-    assert spent["DELETE"] == spent["PUT"] == 0
+    assert 2 * JOBS <= spent["PUT"] <= 3 * JOBS, "Created has a write of its own only if the pods start late"
+    assert spent["DELETE"] == spent["PATCH"] == 0
     assert spent["GET"] <= JOBS, "all reads come from the caches; only a watch may have restarted"
     assert spent["reconciles"] <= MOST_RECONCILES * JOBS
 

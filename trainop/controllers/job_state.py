@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from trainop.engine.actions import Count, Event
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.objects.metadata import Json
 
@@ -49,6 +50,30 @@ class RefusedCreates:
     """Kinds and names of the refused children."""
     messages: set[str] = field(default_factory=set)
     """Messages that were already reported in an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStatus:
+    """The first status of a job, complete and not yet written."""
+
+    base: Json
+    """The status that the job had."""
+    generation: int
+    """That of the job's spec, from which the status follows."""
+    status: Json
+    transitions: tuple[Event | Count, ...]
+    """To be reported after the write."""
+    version: str
+    """The job's resourceVersion after the operator's last write to it."""
+
+
+@dataclass(slots=True)
+class FirstStatus:
+    """When the first status of a job has to be written (`FirstStatuses`)."""
+
+    due: float
+    """Monotonic seconds."""
+    held: HeldStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +119,7 @@ class JobState:
 
     last_write: LastWrite | None = None
     refused_creates: RefusedCreates | None = None
+    first_status: FirstStatus | None = None
     refused_status: RefusedStatus | None = None
     refused_group: RefusedGroup | None = None
     group_write: GroupWrite | None = None

@@ -48,6 +48,11 @@ class Outcome:
             or self.consecutive_refusals >= MAX_REFUSALS
         )
 
+    @property
+    def undisturbed(self) -> bool:
+        """Whether all actions that were started have succeeded."""
+        return not (self.should_stop or self.refused_children or self.pods_wait)
+
     def wait(self, seconds: float) -> None:
         """Requeues the job after `seconds` at the latest."""
         self.requeue_after = seconds if self.requeue_after is None else min(self.requeue_after, seconds)

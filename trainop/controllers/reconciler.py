@@ -16,9 +16,10 @@ from structlog.contextvars import bound_contextvars
 
 from trainop.controllers.api_errors import is_too_large
 from trainop.controllers.apply import Applier
+from trainop.controllers.first_status import FirstStatuses
 from trainop.controllers.group_writer import GroupWriter
 from trainop.controllers.job_clock import JobClock
-from trainop.controllers.job_state import JobStates
+from trainop.controllers.job_state import HeldStatus, JobStates
 from trainop.controllers.observe import View, look_up, observe_live
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
@@ -113,6 +114,7 @@ class JobReconciler:
         self._uids: dict[Key, str] = {}
         """The UID that each key had in its last pass, to detect a recreated job."""
         self._refusals = RefusedChildren(states, clock, rng)
+        self._first_statuses = FirstStatuses(states, clock)
         self._statuses = StatusWriter(writes, report, states, clock, rng)
 
     async def reconcile(self, key: Key) -> Result:
@@ -124,19 +126,39 @@ class JobReconciler:
             if error is not None:
                 self._report.unreadable(key, error)
             return await self._release_companions(key, exists=error is not None)
-        wait = self._writes.seconds_until_live(job)
-        if wait:
-            return Result(requeue_after=wait)
-        if wait is not None:
-            job = await self._read_live(job)
-            if job is None:
-                return Result(requeue_after=STALE_CACHE_RETRY)
         with bound_contextvars(job=f"{key.namespace}.{key.name}", uid=job.metadata.uid):
             try:
-                return await self._reconcile_job(job)
+                result = await self._reconcile_current(job)
             except ConflictError:
                 log.debug("conflict, reconciling again")
                 return Result(requeue=True)
+        held_for = self._first_statuses.seconds_to_due(job)
+        if result.requeue or held_for is None:
+            return result
+        return Result(requeue_after=_earliest(result.requeue_after, held_for))
+
+    async def _reconcile_current(self, cached: Unstructured) -> Result:
+        """Reconciles the job as it is after the operator's last write to it."""
+        if (held := self._first_statuses.overdue(cached)) is not None:
+            return await self._write_held(cached, held)
+        wait = self._writes.seconds_until_live(cached)
+        if wait:
+            return Result(requeue_after=wait)
+        job = cached if wait is None else await self._read_live(cached)
+        if job is None:
+            return Result(requeue_after=STALE_CACHE_RETRY)
+        return await self._reconcile_job(self._first_statuses.show(job))
+
+    async def _write_held(self, job: Unstructured, held: HeldStatus) -> Result:
+        """Writes the first status, which has waited long enough; the caches need not be current for that. The next pass
+        starts from what the caches show by then."""
+        try:
+            await self._write_status(job, Plan(status=held.status, transitions=held.transitions), held.version)
+        except NotFoundError:
+            return Result(requeue_after=STALE_CACHE_RETRY)
+        finally:
+            self._first_statuses.drop(job)  # after a conflict, the next pass plans it anew
+        return Result(requeue_after=MIN_REQUEUE)
 
     async def _release_companions(self, key: Key, *, exists: bool) -> Result:
         """Removes the operator's finalizers from the companions of a deleted job. Of a job that `exists` and cannot be
@@ -152,9 +174,13 @@ class JobReconciler:
         return Result(requeue_after=outcome.requeue_after) if outcome.requeue_after is not None else DONE
 
     def seconds_to_due(self, key: Key) -> float | None:
-        """Seconds until the cached job reaches a deadline or its time to live; None if it has neither."""
+        """Seconds until the cached job reaches a deadline or its time to live, or its first status is due; None if it
+        has none of these."""
         job = self._view.job(key)
-        return None if job is None else self._kind.due(job, self._job_clock.now(job))
+        if job is None:
+            return None
+        job = self._first_statuses.show(job)
+        return _earliest(self._kind.due(job, self._job_clock.now(job)), self._first_statuses.seconds_to_due(job))
 
     def _track(self, key: Key, job: Unstructured | None) -> None:
         """Makes the state of the job, and forgets that of a deleted job of the same name."""
@@ -205,8 +231,8 @@ class JobReconciler:
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
         """Carries out the plan. `version` is the latest resourceVersion of the job that this pass knows. Raises
         `ConflictError` if it is outdated."""
-        job = seen.job
-        if _is_progress_only(plan) and (wait := self._writes.progress_delay(job, unsettled=_is_unsettled(seen))):
+        job, plan = seen.job, self._first_statuses.complete(seen.job, plan)
+        if (wait := self._progress_delay(seen, plan)) > 0:
             return Result(requeue_after=_earliest(wait, plan.requeue_after))
         if _creates(plan) and not await self._owner_check.confirm(job):
             return Result(requeue_after=_earliest(STALE_CACHE_RETRY, plan.requeue_after))
@@ -215,7 +241,7 @@ class JobReconciler:
         plan, refused_for = self._hold_back(job, plan)
         try:
             refused, version = await self._annotate(job, plan, version)
-            outcome = Outcome(refused=refused) if refused else await self._act_and_write_status(job, plan, version)
+            outcome = Outcome(refused=refused) if refused else await self._act_and_write_status(seen, plan, version)
             if outcome.refused is not None:
                 return await self._carry_out(seen, self._kind.reject(seen, outcome.refused), version)
         except NotFoundError:  # raised only by writes of the job itself
@@ -260,9 +286,18 @@ class JobReconciler:
                 raise ReconcileError(f"the API server refuses the job's annotations: {error}") from error
             return f"its restarts cannot be noted: {error}", version
 
-    async def _act_and_write_status(self, job: Unstructured, plan: Plan, version: str) -> Outcome:
+    def _progress_delay(self, seen: Snapshot, plan: Plan) -> float:
+        """Seconds by which the status is delayed since it has nothing but progress. The first status is not."""
+        if not _is_progress_only(plan) or self._first_statuses.is_pending(seen.job):
+            return 0.0
+        return self._writes.progress_delay(seen.job, unsettled=_is_unsettled(seen))
+
+    async def _act_and_write_status(self, seen: Snapshot, plan: Plan, version: str) -> Outcome:
         """Carries out actions and writes the status, in the plan's order. Deletions of pods and the status write run
         concurrently, because the replacements wait for both."""
+        job, unsettled = seen.job, _creates(plan) or _is_unsettled(seen)
+        if spare := self._first_statuses.seconds_to_spare(job, plan, unsettled=unsettled):
+            return await self._act_and_hold_status(job, plan, version, spare)
         if plan.status_first:
             if not await self._write_status(job, plan, version):
                 return Outcome()  # an action without its status would be undone by the next pass
@@ -279,10 +314,31 @@ class JobReconciler:
             await self._write_status(job, plan, version)
         return outcome
 
+    async def _act_and_hold_status(self, job: Unstructured, plan: Plan, version: str, spare: float) -> Outcome:
+        """Carries out the actions of a new job and holds its status back. If they take more than `spare` seconds, or
+        something is in their way, the status is written."""
+        error = None
+        async with asyncio.TaskGroup() as tasks:
+            acting = tasks.create_task(self._applier.carry_out(job, plan.actions, begun=plan.begun))
+            done, _ = await asyncio.wait((acting,), timeout=spare)
+            if not done:
+                error = await _error_of(self._write_status(job, plan, version))
+        if error:
+            raise error
+        outcome = acting.result()
+        if done and outcome.undisturbed:
+            self._first_statuses.hold(job, plan, version)
+        elif done and outcome.refused is None:
+            await self._write_status(job, plan, version)
+        return outcome
+
     async def _write_status(self, job: Unstructured, plan: Plan, version: str) -> bool:
         """Writes the status and then reports its transitions. False if the API server refuses the status."""
-        if plan.status is not None and not await self._statuses.write(job, plan.status, version):
-            return False
+        if plan.status is not None:
+            stored = self._first_statuses.stored(job)
+            if not await self._statuses.write(stored, plan.status, version):
+                return False
+            self._first_statuses.written(job)
         self._report.transitions(job, plan.transitions)
         return True
 

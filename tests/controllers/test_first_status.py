@@ -1,0 +1,308 @@
+"""The first status of a job, which waits for up to a second for the next transition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import nullcontext
+
+import pytest
+
+from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
+from tests.controllers.test_shell_operator import stage
+from tests.controllers.test_shell_reconciler import restart_operator
+from tests.runtime.virtual_time import virtual_time
+from trainop.controllers.first_status import MAX_WAIT
+from trainop.runtime.errors import ApiError
+from trainop.runtime.objects.metadata import Json, Key
+from trainop.runtime.objects.resource import PODS, SERVICES
+
+PODS_OF_JOB = ("j-master-0", "j-worker-0", "j-worker-1")
+WRITE, CREATE = "put status", "create"
+
+
+def new_job(job: Json | None = None) -> Shell:
+    """A job that has not been reconciled yet."""
+    shell = Shell(first_status=MAX_WAIT)
+    shell.client.put(JOBS, job or pytorch_job())
+    shell.show()
+    return shell
+
+
+def written(shell: Shell) -> int:
+    return len(shell.client.names(WRITE, JOBS))
+
+
+def created(shell: Shell) -> float:
+    return shell.counted("training_operator_jobs_created_total", job_namespace="ns", framework="pytorch")
+
+
+def times(shell: Shell) -> dict[str, str]:
+    """Type of a condition -> its transition, and `start` -> startTime."""
+    status = shell.job()["status"]
+    found = {each["type"]: each["lastTransitionTime"] for each in status["conditions"]}
+    return found | {"start": status["startTime"]}
+
+
+async def run_pods(shell: Shell, *names: str) -> None:
+    for name in names or PODS_OF_JOB:
+        shell.set_phase(name, "Running")
+    shell.show()
+    await shell.look()
+
+
+@virtual_time
+async def test_created_and_running_are_one_write_with_times_of_their_own() -> None:
+    shell = new_job()
+    result = await shell.look()
+    assert (shell.pods(), written(shell), created(shell)) == (sorted(PODS_OF_JOB), 0, 0)
+    assert result.requeue_after == pytest.approx(MAX_WAIT)
+    shell.clock.jump(5)  # the times have whole seconds
+    await shell.clock.sleep(0.9)
+    await run_pods(shell)
+    assert (written(shell), created(shell)) == (1, 1)
+    assert shell.conditions() == [("Created", "True"), ("Running", "True")]
+    found = times(shell)
+    assert found["Created"] == found["start"] == "2026-01-01T00:00:00Z"
+    assert found["Running"] >= found["start"]
+    assert (await shell.settle()).requeue_after is None, "nothing is left to be written"
+    await shell.clock.sleep(5)
+    await shell.settle()
+    assert (written(shell), created(shell)) == (1, 1)
+
+
+@virtual_time
+async def test_created_is_written_after_a_second() -> None:
+    shell = new_job()
+    await shell.look()
+    shell.show()
+    for _ in range(3):
+        assert (await shell.look()).requeue_after == pytest.approx(MAX_WAIT - shell.clock.monotonic())
+        await shell.clock.sleep(0.3)
+    assert written(shell) == 0
+    await shell.clock.sleep(0.2)
+    await shell.look()
+    assert shell.conditions() == [("Created", "True")]
+    assert (written(shell), created(shell)) == (1, 1)
+    await shell.settle()
+    await run_pods(shell)
+    await shell.clock.sleep(5)
+    await shell.settle()
+    assert (written(shell), created(shell)) == (2, 1)
+
+
+@pytest.mark.parametrize("lags", [(JOBS, PODS, SERVICES), (PODS,)])
+@virtual_time
+async def test_created_is_written_although_the_caches_lag(lags: tuple[object, ...]) -> None:
+    shell = new_job()
+    await shell.look()
+    shell.show(*(each for each in (JOBS, SERVICES, PODS) if each not in lags))
+    await shell.clock.sleep(MAX_WAIT)
+    await shell.look()
+    assert shell.conditions() == [("Created", "True")]
+    assert created(shell) == 1
+
+
+@virtual_time
+async def test_pods_that_run_while_one_does_not_are_counted_in_the_first_status() -> None:
+    shell = new_job()
+    await shell.look()
+    shell.show()
+    await shell.clock.sleep(0.3)
+    await run_pods(shell, "j-master-0", "j-worker-0")
+    assert written(shell) == 0, "the third may follow"
+    await shell.clock.sleep(0.7)
+    await shell.look()
+    assert shell.conditions() == [("Created", "True"), ("Running", "True")]
+    assert shell.job()["status"]["replicaStatuses"]["Worker"]["active"] == 1
+    assert (written(shell), created(shell)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("phase", "last"), [("Succeeded", "Succeeded"), ("Failed", "Restarting")], ids=["succeeds", "restarts"]
+)
+@virtual_time
+async def test_another_transition_is_not_delayed_and_reported_once(phase: str, last: str) -> None:
+    shell = new_job()
+    await shell.look()
+    await shell.clock.sleep(0.2)
+    shell.set_phase("j-master-0", phase)
+    shell.show()
+    await shell.look()
+    assert shell.conditions()[0] == ("Created", "True")
+    assert shell.conditions()[-1] == (last, "True")
+    for _ in range(3):
+        await shell.clock.sleep(MAX_WAIT)
+        await shell.settle()
+    assert created(shell) == 1
+    counter = "successful" if phase == "Succeeded" else "restarted"
+    name = f"training_operator_jobs_{counter}_total"
+    assert shell.counted(name, job_namespace="ns", framework="pytorch") == 1
+
+
+@pytest.mark.parametrize("policy", [{"suspend": True}, {"cleanPodPolicy": "nonsense"}], ids=["suspended", "invalid"])
+@virtual_time
+async def test_a_job_that_gets_no_pods_says_so_at_once(policy: Json) -> None:
+    shell = new_job(pytorch_job(runPolicy=policy))
+    await shell.look()
+    assert [type_ for type_, _ in shell.conditions()] in (["Created", "Suspended"], ["Created", "Failed"])
+    assert (written(shell), created(shell)) == (1, 1)
+
+
+@pytest.mark.parametrize("code", [403, 422, 500])
+@virtual_time
+async def test_a_job_whose_pods_cannot_be_created_says_so_at_once(code: int) -> None:
+    shell = new_job()
+    reason, message = {403: ("Forbidden", "exceeded quota"), 422: ("Invalid", ""), 500: ("InternalError", "")}[code]
+    shell.client.fail(CREATE, PODS, api_error(code, reason, message), times=9)
+    with pytest.raises(ApiError) if code == 500 else nullcontext():
+        await shell.look()
+    assert [type_ for type_, _ in shell.conditions()] == (["Created", "Failed"] if code == 422 else ["Created"])
+    assert created(shell) == 1
+
+
+@virtual_time
+async def test_a_job_of_many_pods_is_created_within_a_second_too() -> None:
+    """A pass creates up to 500 pods, which may take seconds."""
+    shell = new_job(pytorch_job(workers=200))
+    create, seen = shell.client.create, []
+
+    async def slowly(*args: object, **kwargs: object) -> Json:
+        await asyncio.sleep(0.05)
+        seen.append((shell.clock.monotonic(), written(shell)))
+        return await create(*args, **kwargs)  # type: ignore[arg-type]  # passed on
+
+    shell.client.create = slowly  # type: ignore[method-assign]  # spies
+    await shell.look()
+    assert seen[-1][0] > 2
+    assert {count for at, count in seen if at < MAX_WAIT} == {0}
+    assert {count for at, count in seen if at > MAX_WAIT} == {1}
+    assert (shell.conditions(), created(shell)) == ([("Created", "True")], 1)
+
+
+@virtual_time
+async def test_a_killed_operator_delays_created_by_no_more_than_another_second() -> None:
+    shell = new_job()
+    await shell.look()
+    await shell.clock.sleep(0.9)
+    fresh = restart_operator(shell)
+    fresh.reconciler._first_statuses._max_wait = MAX_WAIT
+    assert (await fresh.look()).requeue_after == pytest.approx(MAX_WAIT)
+    await shell.clock.sleep(MAX_WAIT)
+    await fresh.look()
+    assert fresh.conditions() == [("Created", "True")]
+    assert (created(fresh), len(fresh.client.names(CREATE, PODS))) == (1, 0)
+
+
+@virtual_time
+async def test_a_status_that_another_client_writes_meanwhile_is_kept() -> None:
+    shell = new_job()
+    await shell.look()
+    shell.client.put(JOBS, shell.job() | {"status": {"extra": 1}})
+    shell.show()
+    await run_pods(shell)
+    assert shell.job()["status"]["extra"] == 1
+    assert shell.conditions() == [("Created", "True"), ("Running", "True")]
+    assert created(shell) == 1
+
+
+@pytest.mark.parametrize("shown", [False, True])
+@virtual_time
+async def test_a_change_of_the_job_delays_nothing(shown: bool) -> None:
+    """The write at the end of the wait may conflict with a change that the cache does not show yet."""
+    shell = new_job()
+    await shell.look()
+    shell.show()
+    job = shell.job()
+    shell.client.put(JOBS, job | {"metadata": job["metadata"] | {"labels": {"a": "b"}}})
+    if shown:
+        shell.show()
+    await shell.clock.sleep(MAX_WAIT)
+    await shell.look()
+    assert written(shell) == 1
+    if not shown:
+        assert "status" not in shell.job()
+        shell.show()
+        await shell.look()
+    assert shell.conditions() == [("Created", "True")]
+    assert created(shell) == 1
+
+
+@virtual_time
+async def test_a_job_that_is_being_deleted_gets_no_status() -> None:
+    shell = new_job()
+    await shell.look()
+    shell.client.mark_deleted(JOBS, "j")
+    shell.show()
+    await shell.clock.sleep(MAX_WAIT)
+    assert (await shell.look()).requeue_after is None
+    assert written(shell) == 0
+
+
+@virtual_time
+async def test_a_successor_waits_anew() -> None:
+    shell = new_job()
+    await shell.look()
+    await shell.clock.sleep(0.9)
+    for resource, key in list(shell.client.objects):
+        del shell.client.objects[resource, key]
+    shell.client.put(JOBS, pytorch_job(uid="second"))
+    shell.show()
+    await shell.look()
+    await shell.clock.sleep(0.9)
+    assert (await shell.look()).requeue_after == pytest.approx(0.1)
+    assert written(shell) == 0
+    assert "status" not in shell.client.objects[JOBS, KEY]
+
+
+@pytest.mark.parametrize(
+    "error", [api_error(409, "Conflict"), api_error(500, "InternalError"), ConnectionError("gone")]
+)
+@virtual_time
+async def test_a_failed_write_is_repeated_and_counted_once(error: Exception) -> None:
+    shell = new_job()
+    await shell.look()
+    shell.client.fail(WRITE, JOBS, error)
+    shell.show()
+    await shell.clock.sleep(MAX_WAIT)
+    for _ in range(4):
+        shell.client.put(JOBS, shell.job())  # a newer version, as after a conflict
+        shell.show()
+        try:
+            await shell.look()
+        except (ConnectionError, type(error)):
+            assert created(shell) == 0
+    assert (shell.conditions(), created(shell)) == ([("Created", "True")], 1)
+
+
+@virtual_time
+async def test_a_job_whose_pods_start_at_once_costs_nine_requests() -> None:
+    """One for each of its three pods and services, two statuses, and one event."""
+    async with stage() as here:
+        await here.submit(pytorch_job())
+        await asyncio.sleep(0.2)
+        for phase in ("Running", "Succeeded"):
+            for name in PODS_OF_JOB:
+                await here.set_status(name, {"phase": phase})
+            await asyncio.sleep(5)
+        writes = Counter(write.split("?")[0].split("/namespaces/ns/")[-1] for write in here.transport.writes)
+        assert writes == {"pods": 3, "services": 3, "pytorchjobs/j/status": 2, "events": 1}
+
+
+@virtual_time
+async def test_pods_are_recognized_while_nothing_is_written() -> None:
+    """What was counted and restarted meanwhile is known to the next operator by annotations and pods."""
+    shell = new_job()
+    await shell.look()
+    shell.set_phase("j-worker-0", "Failed")
+    shell.show()
+    shell.client.fail(WRITE, JOBS, ConnectionError("gone"))
+    with pytest.raises(ConnectionError):
+        await shell.look()
+    fresh = restart_operator(shell)
+    fresh.reconciler._first_statuses._max_wait = MAX_WAIT
+    for _ in range(4):
+        await fresh.settle()
+        await shell.clock.sleep(MAX_WAIT)
+    assert (created(fresh), sorted(PODS_OF_JOB)) == (1, fresh.pods())
+    assert Key("ns", "j-worker-0") in {key for resource, key in fresh.client.objects if resource == PODS}
