@@ -276,6 +276,7 @@ def test_a_deleted_pod_of_which_nothing_has_run_is_recreated_silently(policy: st
     world.settle()
     assert world.living() == ["j-master-0", "j-worker-0"]
     assert not world.counts.keys() & {"restarted", "disrupted", "failed_pods"}
+    assert world.event_messages("ExitedWithCode") == []
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def _symptoms(job: Job, pods: Iterable[Pod]) -> Iterator[Notice]:
         containers = pod.status.container_statuses + pod.status.init_container_statuses
         for container in containers:
             state = container.state
-            if state.terminated is not None and container.name == main:
+            if state.terminated is not None and container.name == main and not pod.never_ran:
                 yield _exited(pod, state.terminated.exit_code)
             if (state.terminated is not None or state.waiting is not None) and _is_active(pod):
                 yield from _container_trouble(pod, container)
