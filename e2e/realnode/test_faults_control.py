@@ -92,7 +92,9 @@ def test_the_leader_is_killed(scene: Scene) -> None:
         assert scene.events(job, "TFJobRestarting") == ["job job is restarting because Worker replica(s) failed."]
     finally:
         scene.cluster.install()
-        scene.cluster.kubectl(f"--namespace={NAMESPACE}", "delete", "poddisruptionbudget/training-operator")
+        scene.cluster.kubectl(
+            f"--namespace={NAMESPACE}", "delete", "poddisruptionbudget/training-operator", "--ignore-not-found"
+        )
     scene.proof.expect(
         "The other replica takes the lease and restarts the worker, once.",
         f"leader {first}, then {second}; one failure, one new pod; the job succeeded",
