@@ -1,4 +1,4 @@
-"""Service mode `job` with the cluster's DNS: one Service, in which each replica finds every other by its short name."""
+"""Service mode `job` with the DNS of a cluster: each replica of each kind finds every other by its short name."""
 
 from __future__ import annotations
 
