@@ -29,7 +29,7 @@ from e2e.bench.programs import PROGRAMS
 from e2e.bench.report import write
 from e2e.bench.runs import Plan, read_records, run
 from e2e.bench.scenarios import QUICK, SCENARIOS
-from e2e.bench.targets import COUNT_PREFIX, FLOOR, JOB, LEADER, MPI_RIVALS, STOCK, rivals
+from e2e.bench.targets import FLOOR, JOB, LEADER, MPI_RIVALS, STOCK, rivals
 from e2e.cluster.build import NoGoError, build
 from e2e.cluster.places import ClusterError
 
@@ -47,6 +47,7 @@ EXTRA_OPERATORS = {
     "count-s2": (JOB, LEADER),
 }
 """Operators measured in addition to ours and the tuned peer, by scenario."""
+QUICK_EXTRA = {"s1": (JOB,), "s2": (JOB,), "count-s1": (JOB,)}
 ONCE = {"s1": (LEADER, STOCK), "s2": (LEADER, STOCK)}
 """Operators that are measured once only, for orientation."""
 COUNTED_SCENARIOS = ("count-s1", "count-s2", "count-ssh-s1", "count-ssh-s2", "count-exec-s1", "count-exec-s2")
@@ -85,9 +86,8 @@ def plans(options: argparse.Namespace) -> list[Plan]:
     given = msgspec.json.decode(options.sizes) if options.sizes else {}
     made = []
     for scenario in chosen or ((*QUICK, *QUICK_COUNTED) if quick else ALL):
-        extra = () if only or scenario in PROGRAMS else EXTRA_OPERATORS.get(scenario, ())
-        operators = only or (*_pair(scenario), *extra)
-        sizes = QUICK.get(scenario.removeprefix(COUNT_PREFIX), {}) if quick else {}
+        operators = only or (*_pair(scenario), *(QUICK_EXTRA if quick else EXTRA_OPERATORS).get(scenario, ()))
+        sizes = QUICK.get(scenario.rpartition("-")[2], {}) if quick else {}
         repetitions = 1 if quick else options.repetitions or _repetitions(scenario)
         once = () if only or quick else ONCE.get(scenario, ())
         made.append(Plan(operators, scenario, repetitions, {**sizes, **given}, once))

@@ -40,8 +40,8 @@ MAX_FOREIGN_CPU = 0.04
 
 PHASES = ("cpu", "cpu_end", "cpu_restart")
 """The CPU seconds of a run's phases, in its result."""
-RUN_TIMEOUT = 600.0
-"""Timeout of one run in seconds."""
+RUN_TIMEOUT, PROGRAM_TIMEOUT = 600.0, 1500.0
+"""Timeouts of one run, and of one of `PROGRAMS`, in seconds."""
 
 RUN_ERRORS = (
     ApiError,
@@ -91,7 +91,7 @@ def _count_repetitions(session: Path) -> int:
 async def _run_and_record(plan: Plan, operator: str, repetition: int, out: Path) -> None:
     began, title = time.monotonic(), f"{plan.scenario} {operator} #{repetition}"
     try:
-        async with asyncio.timeout(RUN_TIMEOUT):
+        async with asyncio.timeout(PROGRAM_TIMEOUT if plan.scenario in PROGRAMS else RUN_TIMEOUT):
             record = await run_one(plan, operator, repetition)
     except RUN_ERRORS as error:
         print(f"{title} failed: {error!r}", flush=True)

@@ -63,6 +63,8 @@ async def test_a_burst_of_jobs_costs_no_more_requests_passes_and_objects(
     assert 2 * JOBS <= spent.pop("update pytorchjobs/status") <= (4 + waited // UNSETTLED_INTERVAL) * JOBS
     assert spent.pop("get pytorchjobs", 0) <= waited // READ_LIVE_AFTER * JOBS
     assert not spent, "everything else is read from the caches"
+    slices = sum(phase["cluster"].get("create endpointslices", 0) for phase in result["requests"])
+    assert slices == services, "the cluster publishes the addresses of a Service in one EndpointSlice"
     warm_up = 1
     passes = total(result, 'controller_runtime_reconcile_total{controller="pytorchjob-controller"')
     most = MOST_RECONCILES if waited < UNSETTLED_INTERVAL * 5 else EVENTS
