@@ -14,6 +14,7 @@ from tests.server.world import World, replicas
 
 JOBS = 3
 PODS = 8
+WORKERS = 300
 MOST_RECONCILES = 12
 """Reconciles of one job from its creation to its success. Measured: 5."""
 
@@ -71,9 +72,13 @@ def measure(world: World, operator: Operator) -> Counter[str]:
     return after - before
 
 
-def test_a_job_whose_pods_start_at_once_needs_two_status_writes(quiet_world: World, counting: Callable[..., Operator]):
-    """19 requests: 8 pods, 8 services, one event and two statuses. A busy machine takes more than a second for some."""
-    operator = counting()
+@pytest.mark.parametrize(("flags", "wanted"), [((), 19), (("--service-mode=job",), 12)], ids=["replica", "job"])
+def test_a_job_whose_pods_start_at_once_needs_two_status_writes(
+    quiet_world: World, counting: Callable[..., Operator], flags: tuple[str, ...], wanted: int
+):
+    """19 requests: 8 pods, 8 services, one event and two statuses; 12 with one service per job. A busy machine takes
+    more than a second for some."""
+    operator = counting(*flags)
     live(quiet_world, operator, "first")
     for number in range(20):
         quiet_world.settle(1.0)
@@ -83,9 +88,29 @@ def test_a_job_whose_pods_start_at_once_needs_two_status_writes(quiet_world: Wor
         spent = requests(operator) - before
         assert spent["PUT"] in {2, 3}
         if spent["PUT"] == 2:
-            assert sum(spent.values()) - spent["GET"] == 19
+            assert sum(spent.values()) - spent["GET"] == wanted
             return
     pytest.fail("Created and Running were never written together")
+
+
+def test_a_large_job_runs_after_three_requests_more_than_it_has_pods(
+    quiet_world: World, counting: Callable[..., Operator]
+):
+    """With service mode job: its pods, one service, and two statuses, so 1,004 for a master and 1,000 workers."""
+    operator = counting("--service-mode=job")
+    live(quiet_world, operator, "first")
+    quiet_world.settle(1.0)
+    before = requests(operator)
+    quiet_world.create_job("large", {"Master": replicas(1), "Worker": replicas(WORKERS)})
+    quiet_world.wait(lambda: (requests(operator) - before)["POST"] >= WORKERS + 2, "all pods and a service")
+    with operator.frozen():
+        quiet_world.run_pod("large-master-0", *(f"large-worker-{index}" for index in range(WORKERS)))
+    quiet_world.wait_condition("Running", "large")
+    quiet_world.wait(lambda: active(quiet_world, "large") == WORKERS + 1, "all pods are counted")
+    spent = requests(operator) - before
+    assert spent.pop("GET", 0) <= 1, "all reads come from the caches; only a watch may have restarted"
+    assert spent.pop("PUT") in {1, 2}, "one if all pods start within a second"
+    assert spent == {"POST": WORKERS + 2}
 
 
 def reconciles(operator: Operator) -> int:
