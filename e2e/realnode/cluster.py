@@ -17,6 +17,7 @@ from e2e.cluster.daemons import wait_until
 from e2e.cluster.node.node import Node
 from e2e.cluster.places import ClusterError
 from e2e.image.places import archive_path
+from e2e.realnode.derived import Derived
 from e2e.realnode.images import ROOT, Image
 
 Json = dict[str, Any]
@@ -70,14 +71,15 @@ class RealCluster:
         """The reference of an image (a name in `IMAGES`), which is imported into the node if it is not there yet."""
         if image not in self._references:
             built = Image(image)
-            self._import(built)
+            self.import_image(built)
             self._references[image] = built.reference
         return self._references[image]
 
     def operator_log(self) -> str:
         return self.kubectl("logs", f"--namespace={NAMESPACE}", OPERATOR)
 
-    def _import(self, image: Image) -> None:
+    def import_image(self, image: Image | Derived) -> None:
+        """Imports an image into the node, under its reference."""
         with tempfile.TemporaryFile("w+") as output:
             command = [*self.node.inside(), "ctr", "images", "import", "-"]
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT) as process:
@@ -87,7 +89,7 @@ class RealCluster:
                     process.stdin.close()
             if process.returncode:
                 output.seek(0)
-                raise ClusterError(f"image {image.name} could not be imported: {output.read()}")
+                raise ClusterError(f"image {image.reference} could not be imported: {output.read()}")
 
     def install(self, *components: str) -> None:
         """Applies the manifests, with these components beside `COMPONENTS`, and waits for the rollout."""

@@ -7,9 +7,10 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 Json = dict[str, Any]
@@ -43,15 +44,24 @@ class LayerFile:
 
 
 def write_image(
-    output: IO[bytes], reference: str, layers: Sequence[LayerFile], architecture: str, environment: Sequence[str] = ()
+    output: IO[bytes],
+    reference: str,
+    layers: Sequence[LayerFile],
+    architecture: str,
+    environment: Sequence[str] = (),
+    *,
+    command: Mapping[str, Any] = MappingProxyType({"Cmd": ["/bin/sh"]}),
 ) -> None:
-    """Writes the archive of an image, which `ctr images import` and `podman load` read, to a stream."""
+    """Writes the archive of an image, which `ctr images import` and `podman load` read, to a stream.
+
+    `command` has `Cmd` or `Entrypoint`, as in an image's configuration.
+    """
     with tarfile.open(fileobj=output, mode="w|") as archive:
         described = [_add_file(archive, layer) for layer in layers]
         config = {
             "architecture": architecture,
             "os": "linux",
-            "config": {"Env": [*ENVIRONMENT, *environment], "WorkingDir": "/srv", "Cmd": ["/bin/sh"]},
+            "config": {"Env": [*ENVIRONMENT, *environment], "WorkingDir": "/srv", **command},
             "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in layers]},
         }
         manifest = {

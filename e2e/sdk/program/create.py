@@ -132,10 +132,12 @@ def _surroundings(scene: Scene) -> None:
     scene.client.delete_job(name)
 
 
-@expect("create_job(train_func)", "starts several workers with torchrun", since=(1, 8), kinds=("PyTorchJob",))
+@expect("create_job(train_func)", "starts several workers with torchrun", since=(1, 9), kinds=("PyTorchJob",))
 def _torchrun(scene: Scene) -> None:
     client, name = scene.client, scene.name("ranks")
-    client.create_job(name=name, base_image=scene.torch_image, train_func=show_rank, num_workers=RANKS)
+    client.create_job(
+        name=name, base_image=scene.torch_image, train_func=show_rank, num_workers=RANKS, num_procs_per_worker=1
+    )
     scene.wait("ranks")
 
     def ranks() -> list[str]:
