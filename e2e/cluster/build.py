@@ -45,6 +45,8 @@ class Program:
     root: Path = HERE / "go"
     libseccomp: bool = False
     """Links libseccomp statically with the C compiler."""
+    tests: bool = False
+    """The program is the tests of the package."""
 
     @property
     def sources(self) -> Path:
@@ -162,7 +164,7 @@ def _compile(name: str, program: Program, folder: Path) -> None:
     start = time.monotonic()
     fresh = folder / f".{name}.new"
     done = subprocess.run(
-        [go, "build", *_flags(program), "-o", fresh, program.package],
+        [go, *(("test", "-c") if program.tests else ("build",)), *_flags(program), "-o", fresh, program.package],
         cwd=program.sources,
         env={**os.environ, "CGO_ENABLED": "1" if program.libseccomp else "0", "GOWORK": "off"},
         stdout=subprocess.PIPE,

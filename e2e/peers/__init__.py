@@ -76,6 +76,16 @@ MPI_OPERATOR = "mpi-operator"
 
 PEERS = {name: _training_operator(name) for name in TRAINING_OPERATORS} | {MPI_OPERATOR: _mpi_operator(MPI_OPERATOR)}
 
+MPI_TESTS = "mpi-operator-e2e"
+"""The end-to-end tests of mpi-operator, as one program."""
+
+
+def build_mpi_tests() -> Path:
+    """Builds `MPI_TESTS`, once, and returns the program. Raises `NoGoError` if Go is needed and not installed."""
+    package = "github.com/kubeflow/mpi-operator/test/e2e"
+    program = Program(MPI_TESTS, package, root=HERE / "go", tests=True)
+    return build((MPI_TESTS,), {MPI_TESTS: program}) / MPI_TESTS
+
 
 def build_peers(names: Iterable[str]) -> None:
     """Builds peers and copies their manifests, once. Raises `NoGoError` if Go is needed and not installed."""
