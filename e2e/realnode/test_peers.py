@@ -54,7 +54,14 @@ def test_suite_of_mpi_operator(proof: Proof) -> None:
     for implementation in ("openmpi", "mpich"):
         proof.cluster.import_image(mpi_pi(implementation))
     variables = ("env", "USE_EXISTING_CLUSTER=true", "USE_EXISTING_OPERATOR=true")
-    flags = ("-ginkgo.v", "-ginkgo.noColor", "-ginkgo.seed=1", f"-ginkgo.skip={'|'.join(LEFT_OUT)}")
+    # one test updates the job that it has just created: it fails if the operator has written the job's status meanwhile
+    flags = (
+        "-ginkgo.flakeAttempts=5",
+        "-ginkgo.v",
+        "-ginkgo.noColor",
+        "-ginkgo.seed=1",
+        f"-ginkgo.skip={'|'.join(LEFT_OUT)}",
+    )
     done = subprocess.run(
         [*proof.cluster.node.inside(), *variables, str(build_mpi_tests()), *flags],
         capture_output=True,
@@ -65,7 +72,7 @@ def test_suite_of_mpi_operator(proof: Proof) -> None:
     proof.framework("mpi-operator v0.8.0 test/e2e")
     for context, why in LEFT_OUT.items():
         proof.expect(context, f"left out: {why}")
-    ran = re.search(r"(\d+) Passed \| (\d+) Failed", done.stdout)
+    ran = re.search(r"(\d+) Passed \| (\d+) Failed.*", done.stdout)
     assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-2000:]
     assert ran, done.stdout[-5000:]
     assert int(ran[1]) == TESTS, ran[0]
