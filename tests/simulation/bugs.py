@@ -12,6 +12,7 @@ from unittest import mock
 from tests.simulation.planting import bug, patch
 from trainop.controllers import own_writes
 from trainop.controllers.apply import Applier
+from trainop.controllers.first_status import FirstStatuses
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
@@ -135,6 +136,21 @@ def status_delayed_for_ever():
         return await carry_out(self, seen, plan, version)
 
     return patch(JobReconciler, "_carry_out", forget)
+
+
+@bug("A pass that holds the first status of a job back does not requeue the job.")
+def first_status_held_for_ever():
+    return patch(FirstStatuses, "seconds_to_due", lambda *_: None)
+
+
+@bug("The first status of a job is held back for four seconds.")
+def first_status_late():
+    begin = FirstStatuses.__init__
+
+    def patiently(self: FirstStatuses, states: Any, clock: Any) -> None:
+        begin(self, states, clock, 4.0)
+
+    return patch(FirstStatuses, "__init__", patiently)
 
 
 @bug("A pass that has created children does not requeue the job in case they are deleted before they are observed.")

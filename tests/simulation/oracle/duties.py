@@ -18,6 +18,11 @@ from tests.simulation.oracle.statuses import has_succeeded
 KNOWN = 5.0
 """Seconds after which a fact counts as known."""
 
+CREATION = "say that it is created"
+CREATED_WITHIN = 2.0
+"""Seconds after which a job must have its first status: the operator may wait for one second (docs/performance.md), and
+requests and watches take their time."""
+
 COUNTERS = {"Running": "active", "Succeeded": "succeeded", "Failed": "failed"}
 """Of replicaStatuses, by phase."""
 
@@ -48,7 +53,7 @@ def duties_of(record: Record, others: Others) -> Iterator[Duty]:
     if record.gone or job.terminating or job.foreign:
         return
     if not job.is_true("Created"):
-        yield Duty("say that it is created", job.name)
+        yield Duty(CREATION, job.name)
     if job.finished:
         yield from (Duty("clean up", pod.name) for pod in record.living() if not keeps(record, pod))
     elif job.suspended:
@@ -139,6 +144,8 @@ def bound(record: Record, duty: Duty) -> float:
     """Maximum seconds until the duty is done. The pause grows with each consecutive restart."""
     if duty.what == "make" and duty.subject in record.refused:
         return LATEST_RETRY
+    if duty.what == CREATION:
+        return CREATED_WITHIN
     if duty.what not in {"make", "say that it runs"}:
         return KNOWN
     rounds = sum(pod.taken or pod.phase == "Failed" for pod in record.pods.values())
