@@ -138,7 +138,7 @@ def test_workers_only(world: World):
     world.run_pod("j-worker-0", "j-worker-1")
     world.wait_condition("Running")
     world.end_pod("j-worker-0")
-    world.wait(lambda: world.status()["replicaStatuses"]["Worker"].get("succeeded") == 1, "one success")
+    world.wait(lambda: world.tally("Worker").get("succeeded") == 1, "one success")
     assert world.is_now("Running")
     world.end_pod("j-worker-1")
     assert world.wait_condition("Succeeded")["message"] == f"PyTorchJob {world.namespace}/j successfully completed."

@@ -158,7 +158,7 @@ def run_workers(world: World, count: int) -> list[str]:
     world.wait_pods(*names)
     world.run_pod(*names)
     world.wait_condition("Running")
-    world.wait(lambda: world.status()["replicaStatuses"]["Worker"].get("active") == count, "that all are counted")
+    world.wait(lambda: world.tally("Worker").get("active") == count, "that all are counted")
     return names
 
 

@@ -29,6 +29,22 @@ def uid(pod: Json) -> str:
     return str(pod["metadata"]["uid"])
 
 
+@pytest.mark.parametrize("annotation", ["a", "kubectl.kubernetes.io/last-applied-configuration"])
+def test_a_status_takes_no_field_of_the_job_from_its_manager(world: World, annotation: str):
+    """A manager that has lost a label can no longer remove it by server-side apply."""
+    metadata = {"name": "j", "labels": {"a": "b"}, "annotations": {annotation: "{}"}, "finalizers": ["x.y/z"]}
+    spec = {"pytorchReplicaSpecs": {"Worker": replicas(1)}}
+    body = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata, "spec": spec}
+    applied = world.ask("PATCH", f"{JOBS}/j?fieldManager=user", body, "application/apply-patch+yaml")
+    world.wait_pods("j-worker-0")
+    world.run_pod("j-worker-0")
+    world.wait_condition("Running")
+    (before,) = applied["metadata"]["managedFields"]
+    after = [each for each in world.job()["metadata"]["managedFields"] if each["manager"] == "user"]
+    assert after == [before]
+    patch(world, {"metadata": {"finalizers": None}})
+
+
 # Wrong fields ---------------------------------------------------------------------------------------------------------
 
 EDITS: dict[str, Json] = {
@@ -160,7 +176,7 @@ def test_surplus_pods_are_deleted_when_scaling_down_completes_the_job(world: Wor
     world.run_pod(*names)
     world.end_pod(names[0])
     world.end_pod(names[1])
-    world.wait(lambda: world.status()["replicaStatuses"]["Worker"].get("succeeded") == 2, "two successes")
+    world.wait(lambda: world.tally("Worker").get("succeeded") == 2, "two successes")
     world.patch_job({"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}})
     world.wait_condition("Succeeded")
     world.wait_pods(*names[:2])

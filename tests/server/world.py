@@ -75,6 +75,11 @@ class World:
         status: Json = self.job(name).get("status", {})
         return status
 
+    def tally(self, role: str, name: str = "j") -> Json:
+        """The counters of a role in the status; empty before there is one."""
+        counters: Json = self.status(name).get("replicaStatuses", {}).get(role, {})
+        return counters
+
     def conditions(self, name: str = "j") -> list[tuple[str, str, str]]:
         """Type, status and reason of the job's conditions, in order."""
         return [(c["type"], c["status"], c["reason"]) for c in self.status(name).get("conditions", ())]
