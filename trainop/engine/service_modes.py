@@ -80,7 +80,7 @@ def _obstacles(spec: Json, job: Job, options: Options) -> Iterator[str]:
             yield f"{field}: the host name of each pod has to be the name of the pod"
     policy = spec.get("dnsPolicy") or CLUSTER_FIRST
     if policy not in (CLUSTER_FIRST, WITH_HOST_NETWORK):
-        yield f"dnsPolicy: {policy} does not use the cluster's DNS"
+        yield f"dnsPolicy: the cluster's DNS is used only with {CLUSTER_FIRST} and {WITH_HOST_NETWORK}"
     elif spec.get("hostNetwork") and policy != WITH_HOST_NETWORK:
         yield f"hostNetwork: the cluster's DNS is used only with dnsPolicy {WITH_HOST_NETWORK}"
     config = spec.get("dnsConfig")
