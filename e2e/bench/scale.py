@@ -280,7 +280,7 @@ def main() -> None:
         rows = {row["pods"]: row for row in msgspec.json.decode(options.out.read_bytes())}
     for pods in map(int, options.pods.split(",")):
         rows[pods] = uvloop.run(measure(pods))
-        print({name: round(value, 2) for name, value in rows[pods].items()}, flush=True)
+        print({name: round(rows[pods][name], 2) for name in COLUMNS}, flush=True)
         options.out.write_bytes(msgspec.json.format(msgspec.json.encode([rows[size] for size in sorted(rows)])))
     print(table([rows[size] for size in sorted(rows)]))
 
