@@ -143,8 +143,8 @@ def test_a_job_under_volcano(volcano: Stage, start: Callable[..., Operator]):
     world.wait_services(*WORKERS)
     world.settle()
     assert world.pods() == {}
+    world.wait(lambda: [name for name, _, _ in world.conditions()] == ["Created"], "the first status")
     assert "startTime" not in world.status()
-    assert [name for name, _, _ in world.conditions()] == ["Created"]
 
     volcano.admit("Inqueue")
     pods = world.wait_pods(*WORKERS)
