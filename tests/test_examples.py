@@ -20,8 +20,16 @@ from trainop.operator import FRAMEWORKS
 ROOT = Path(__file__).parent.parent
 OTHERS = {"mpi", "dijob"}
 """MPIJobs need programs that not every machine has: `make test-mpi` runs theirs. DIJobs: tests/run/test_dijob.py."""
-WITH_FRAMEWORK = {"pytorch/ddp.yaml", "pytorch/elastic.yaml"}
-"""These need PyTorch, which is not installed here: `make e2e` runs them."""
+WITH_FRAMEWORK = {
+    "jax/data_parallel.yaml",
+    "mxnet/kvstore.yaml",
+    "paddle/data_parallel.yaml",
+    "pytorch/ddp.yaml",
+    "pytorch/elastic.yaml",
+    "tensorflow/multiworker.yaml",
+    "tensorflow/parameter_servers.yaml",
+}
+"""These need frameworks, which are not installed here: `make e2e` runs them."""
 FILES = sorted(
     path
     for path in (ROOT / "examples").glob("*/*.yaml")

@@ -38,11 +38,9 @@ FRAMEWORKS = {
         ("examples/pytorch/train.yaml", "e2e/frameworks/jobs/torchrun.yaml"),
         "rank 5 of 6, sum 21",
     ),
-    "tensorflow": Framework(
-        ("tensorflow-cpu",), ("e2e/frameworks/jobs/multiworker.yaml",), "2 workers, weights 1 2 3 4"
-    ),
-    "paddle": Framework(("paddlepaddle", "numpy"), ("e2e/frameworks/jobs/paddlelaunch.yaml",), "rank 1 of 2, sum 3"),
-    "jax": Framework(("jax", "numpy"), ("examples/jax/train.yaml",), "step  60 loss 0.00"),
+    "tensorflow": Framework(("tensorflow-cpu", "numpy"), ("examples/tensorflow/multiworker.yaml",), "worker 1 of 2"),
+    "paddle": Framework(("paddlepaddle", "numpy"), ("examples/paddle/data_parallel.yaml",), "rank 1 of 2"),
+    "jax": Framework(("jax", "numpy"), ("examples/jax/data_parallel.yaml",), "step  60 loss 0.00"),
     "xgboost": Framework(("xgboost-cpu", "numpy"), ("examples/xgboost/train.yaml",), "step  60 loss 0.0"),
 }
 

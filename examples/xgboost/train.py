@@ -113,6 +113,8 @@ def boost_with_xgboost(rank, world, master, rounds, data):
         meeting.start()
     place = {"dmlc_tracker_uri": host, "dmlc_tracker_port": port, "dmlc_task_id": str(rank), "dmlc_retry": 10}
     with collective.CommunicatorContext(**place):
+        known = f"rank {collective.get_rank()} of {collective.get_world_size()} of the tracker"
+        print(f"{known}, XGBoost {xgboost.__version__}", flush=True)
         matrix, losses = xgboost.DMatrix(*data), {}
         parameters = {"max_depth": 1, "eta": RATE, "nthread": 1}
         watched = {"evals": [(matrix, "train")], "evals_result": losses, "verbose_eval": False}
