@@ -64,7 +64,7 @@ IMAGES = {
     "xgboost": Recipe(pip=("xgboost-cpu==3.0.5",)),
     "paddle": Recipe(pip=("paddlepaddle==2.6.2",)),
     # The last release of MXNet needs a NumPy that still has numpy.bool.
-    "mxnet": Recipe(pip=("mxnet==1.9.1", "numpy==1.23.5")),
+    "mxnet": Recipe(debian=("libquadmath0",), pip=("mxnet==1.9.1", "numpy==1.23.5")),
     "openmpi": Recipe(debian=("python3-numpy", "python3-mpi4py", "openmpi-bin", *SSH)),
     "mpich": Recipe(debian=("python3-numpy", "mpich", *SSH)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -96,6 +97,26 @@ async def test_a_new_address_is_read_before_a_caller_is_refused():
         store.put = lambda *_args, **_more: []  # type: ignore[method-assign]  # no event arrives any more
         await here.set_status("a-coordinator", podIP=STRANGER)
         assert (await server.post(request(1), address=STRANGER)).status == 200
+
+
+@pytest.mark.parametrize(("reported", "status"), [(STRANGER, 200), ("127.0.0.8", 403)])
+async def test_a_request_waits_for_the_address_of_a_coordinator_that_has_just_started(reported: str, status: int):
+    async with world() as here, here.di_server() as server:
+        await here.job(address="")
+        await here.until(lambda: len(server.server.caches.pods.store) == 1)
+        asked = []
+        read = server.server.caches.pod
+
+        async def pod(*args: Any, **more: Any) -> Any:
+            found = await read(*args, **more)
+            asked.append(found)
+            return found
+
+        server.server.caches.pod = pod  # type: ignore[method-assign]  # shows that the check has read the pod
+        answer = asyncio.create_task(server.post(request(1), address=STRANGER))
+        await here.until(lambda: bool(asked))
+        await here.set_status("a-coordinator", podIP=reported)
+        assert (await answer).status == status
 
 
 async def test_without_the_check_everybody_may():

@@ -6,6 +6,7 @@ because other pods and processes of the node, and clients behind its address tra
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -16,6 +17,11 @@ from trainop.diserver.replies import Refusal, of_api
 from trainop.diserver.retries import FAILURES
 from trainop.diserver.seen import ENDED, SeenJob, SeenPod
 from trainop.runtime.metrics.authorize import Authorizer
+
+START_PATIENCE = 10.0
+"""Seconds for which a request waits for the address of the pod that it names. A kubelet reports the address after the
+containers have started, often later than the first request of a program."""
+START_INTERVAL = 0.1
 
 
 class Caller(NamedTuple):
@@ -46,10 +52,12 @@ def normal(address: str) -> str:
 def is_pod(pods: Iterable[SeenPod], address: str, job: SeenJob) -> bool:
     """Whether the address is that of a coordinator or aggregator of the job among `pods`. The address of a finished pod
     may belong to another by now."""
-    return any(
-        address in map(normal, pod.addresses)
-        for pod in pods
-        if pod.is_caller
+    return any(address in map(normal, pod.addresses) for pod in pods if _may_call(pod, job))
+
+
+def _may_call(pod: SeenPod, job: SeenJob) -> bool:
+    return (
+        pod.is_caller
         and pod.job is not None
         and pod.job.uid == job.metadata.uid
         and pod.metadata.namespace == job.metadata.namespace
@@ -90,7 +98,20 @@ class CallerCheck:
             return False
         except FAILURES as error:
             raise of_api(error) from None
-        return is_pod([pod], caller.address, job)
+        if is_pod([pod], caller.address, job):
+            return True
+        if pod.addresses or not _may_call(pod, job):
+            return False
+        return await self._has_started(caller, job, named)
+
+    async def _has_started(self, caller: Caller, job: SeenJob, named: str) -> bool:
+        """Waits until the named pod has an address, and returns whether it is the caller's."""
+        for _ in range(round(START_PATIENCE / START_INTERVAL)):
+            await asyncio.sleep(START_INTERVAL)
+            pod = next((pod for pod in self._caches.callers(job) if pod.metadata.name == named), None)
+            if pod is None or pod.addresses or not _may_call(pod, job):
+                break
+        return is_pod(self._caches.callers(job), caller.address, job)
 
     async def _is_allowed(self, token: str, namespace: str, verbs: Iterable[str]) -> bool:
         try:
