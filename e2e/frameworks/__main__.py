@@ -4,7 +4,7 @@ python -m e2e.frameworks                    all frameworks; the first run instal
 python -m e2e.frameworks jax xgboost        a selection
 
 Each framework has its own virtual environment in $TRAINOP_FRAMEWORKS or ~/.cache/trainop-frameworks. MXNet is not
-included: its last release (1.9.1) has no build for a Python version that trainop supports.
+included: its last release needs Python 3.11 (`make e2e JOB=mxjob`).
 """
 
 from __future__ import annotations
