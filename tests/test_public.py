@@ -20,6 +20,7 @@ from trainop.di_webhook_settings import DI_WEBHOOK_FLAGS
 from trainop.diserver.metrics import DiServerMetrics
 from trainop.kinds.mpi.ssh_finish import FINISH
 from trainop.mpi_settings import MPI_FLAGS
+from trainop.runtime.metrics.histogram import Histogram
 from trainop.runtime.metrics.metrics import Metrics
 from trainop.settings import FLAGS
 
@@ -64,11 +65,12 @@ def test_metrics_of_di_server() -> None:
 
 def _families(metrics: Metrics) -> dict[str, str]:
     metrics.queue_depth.declare("any")  # the only family without labels until a queue exists
-    declared = {
-        wrapper._name: sorted(wrapper._labelnames)
-        for wrapper in metrics.registry._collector_to_names
-        if isinstance(wrapper, prometheus_client.metrics.MetricWrapperBase)
-    }
+    declared = {}
+    for collector in metrics.registry._collector_to_names:
+        if isinstance(collector, prometheus_client.metrics.MetricWrapperBase):
+            declared[collector._name] = sorted(collector._labelnames)
+        elif isinstance(collector, Histogram):
+            declared[collector._name] = sorted(collector._labels)
     families = [family for family in metrics.registry.collect() if not family.name.startswith("process_")]
     served = {}
     for family in families:

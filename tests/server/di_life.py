@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.kinds.dijob_world import dijob
+from tests.server.applied import live_as_applied
 from tests.server.world import CORE, Json, World
 
 DIJOBS = "/apis/diengine.opendilab.org/v1alpha1/namespaces/{namespace}/dijobs"
@@ -15,6 +16,7 @@ def live_as_dijob(world: World) -> None:
         status: Json = world.ask("GET", f"{DIJOBS}/d").get("status", {})
         return str(status.get("phase"))
 
+    live_as_applied(world, DIJOBS, {**dijob(), "metadata": {}})
     world.ask("POST", DIJOBS, {**dijob(), "metadata": {"name": "d"}})
     uid = world.wait_pod("d-coordinator")["metadata"]["uid"]
     world.ask("DELETE", f"{CORE}/pods/d-coordinator", {"gracePeriodSeconds": 0})

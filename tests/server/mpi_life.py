@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from tests.server.applied import live_as_applied
 from tests.server.world import CORE, MERGE, Json, World
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,12 +40,16 @@ def _template(image: str = "none") -> Json:
     return {"template": {"spec": {"containers": [{"name": "mpi", "image": image}]}}}
 
 
-def _create(world: World, path: str, name: str, *, creation: str | None = None, **policy: Any) -> None:
+def _job(path: str, name: str, *, creation: str | None = None, **policy: Any) -> Json:
     specs = {"Launcher": {"replicas": 1, **_template()}, "Worker": {"replicas": 1, **_template()}}
     spec: Json = {"mpiReplicaSpecs": specs, "runPolicy": policy}
     spec |= {"launcherCreationPolicy": creation} if creation else {}
     version = "/".join(path.split("/")[2:4])
-    world.ask("POST", path, {"apiVersion": version, "kind": "MPIJob", "metadata": {"name": name}, "spec": spec})
+    return {"apiVersion": version, "kind": "MPIJob", "metadata": {"name": name}, "spec": spec}
+
+
+def _create(world: World, path: str, name: str, *, creation: str | None = None, **policy: Any) -> None:
+    world.ask("POST", path, _job(path, name, creation=creation, **policy))
 
 
 def live_as_mpi(world: World) -> None:
@@ -102,6 +107,7 @@ def live_by_ssh(world: World) -> None:
         answer = world.try_to("GET", f"{BATCH}/s-launcher")
         return answer.body if answer.status == 200 else {}
 
+    live_as_applied(world, MPI_V2, _job(MPI_V2, "s", suspend=True))
     _create(world, MPI_V2, "s", suspend=True)
     world.wait(launcher, "the launcher of s")
     before = launcher()["metadata"]["uid"]

@@ -9,11 +9,12 @@ import pytest
 
 from e2e.cluster.controlplane import ControlPlane
 from tests.audit import Right, granted, requested
+from tests.server.applied import live_as_applied
 from tests.server.conftest import NUMBERS
 from tests.server.di_programs import PYTHON, DiOperator, DiServer, Pods, overlay_roles
 from tests.server.di_world import AGGREGATORS, TEMPLATE, DiWorld, request
 from tests.server.test_installation import apply
-from tests.server.webhooks import DIJOBS
+from tests.server.webhooks import DIJOBS, dijob
 from tests.server.world import CORE, MERGE, World
 
 GROUP = "diengine.opendilab.org"
@@ -89,6 +90,7 @@ def live(world: DiWorld, server: DiServer) -> None:
     world.ask("POST", f"{CORE}/services", {"metadata": metadata, "spec": {"ports": [{"port": 1}]}})
     world.create_dijob("taken")
     world.wait(lambda: world.told_of("FailedCreate"), "the event about a Service of others")
+    live_as_applied(world, DIJOBS, dijob("Running"))
     world.create_dijob("a", "Running", "collector", "learner")
     first = world.wait(lambda: world.pods().get("a-coordinator"), "the coordinator")["metadata"]["uid"]
     world.ask("DELETE", f"{CORE}/pods/a-coordinator?gracePeriodSeconds=0")

@@ -18,6 +18,7 @@ from e2e.cluster.daemons import wait_until
 from tests.audit import Right, granted, requested
 from tests.kustomize import combinations, combine
 from tests.patience import PATIENCE
+from tests.server.applied import live_as_applied
 from tests.server.di_life import live_as_dijob
 from tests.server.kinds import ROWS, KindWorld
 from tests.server.mpi_life import limit_to_namespace, live_as_mpi, transport_rights
@@ -104,6 +105,8 @@ def live_as_any_kind(api: Api, namespace: str) -> None:
 
 def live_as(stage: KindWorld, name: str) -> None:
     row = ROWS[stage.framework.kind]
+    roles = {type_: stage.role(count, None) for type_, count in row.counts.items()}
+    live_as_applied(stage, stage.jobs, stage.body(name, roles, runPolicy={"suspend": True}))
     stage.create(name, row.counts, "ExitCode", runPolicy={"cleanPodPolicy": "All", "ttlSecondsAfterFinished": 0})
     stage.wait(lambda: set(stage.pods_of(name)) == set(row.names(name)), f"pods of {name}")
     stage.run_pod(*row.names(name))
