@@ -83,11 +83,15 @@ def _images(session: pytest.Session) -> set[str]:
 @pytest.fixture
 def proof(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[Proof]:
     """A namespace for one test, and its record in the report."""
+    for mark in request.node.iter_markers("images"):
+        for image in mark.args:
+            cluster.load(image)
     one = Proof(cluster, request.node.name.removeprefix("test_"))
     one.open()
     yield one
     outcome = request.node.stash.get(OUTCOME, None)
     if outcome is None:  # interrupted: the node is about to be stopped with all that it has
+        one.stop()
         return
     result, text = ("passed", "") if outcome.passed else ("failed", outcome.longreprtext)
     record = one.close(title_of(request.node), result, text)

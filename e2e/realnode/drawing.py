@@ -96,6 +96,6 @@ def sparkline(loss: Sequence[Sequence[float]]) -> str:
     return (
         f'<svg viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT + 14}" width="{SPARK_WIDTH}" role="img" aria-label="loss">'
         f'<polyline points="{points}" fill="none" stroke="#3538cd" stroke-width="1.6"/>'
-        f'<text x="3" y="{SPARK_HEIGHT + 11}" fill="#667085">loss {values[0]:.3g} → {values[-1]:.3g} '
-        f"in {steps[-1]:.0f} steps</text></svg>"
+        f'<text x="3" y="{SPARK_HEIGHT + 11}" fill="#667085">{values[0]:.3g} → {values[-1]:.3g}, '
+        f"{steps[-1]:.0f} steps</text></svg>"
     )

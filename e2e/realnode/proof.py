@@ -199,10 +199,14 @@ class Proof:
                 "logs": logs,
             }
         finally:
-            if self._recorder:
-                self._recorder.stop()
+            self.stop()
             self._delete()
         return record
+
+    def stop(self) -> None:
+        """Stops recording."""
+        if self._recorder:
+            self._recorder.stop()
 
     def _delete(self) -> None:
         """Returns when the pods are gone. What else is in the namespace goes later, and disturbs nothing."""
