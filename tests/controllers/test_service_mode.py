@@ -10,13 +10,16 @@ import pytest
 
 from tests.controllers.kinds import KINDS, SHAPES, line, make, pods_of, running, services_of
 from tests.engine.world import World
-from trainop.engine.actions import CreatePod, CreateService
+from trainop.engine.actions import CreatePod, CreateService, DeleteService
 from trainop.engine.admission import judge
 from trainop.engine.extensions import SERVICE_MODE
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME
 from trainop.engine.job import Port
 from trainop.engine.manifests import service_ports
+from trainop.engine.parse import parse
+from trainop.engine.plan import plan
 from trainop.engine.seen import Options
+from trainop.engine.service_modes import find_obstacle
 from trainop.operator import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured
 
@@ -175,6 +178,21 @@ def test_a_job_that_cannot_have_the_mode_uses_one_service_per_replica(
     assert (found.errors, found.warnings) == ((), (text,))
 
 
+@pytest.mark.parametrize("name", ["1j", "j" * 59])
+def test_a_job_whose_service_would_have_no_valid_name(name: str):
+    job = parse(FRAMEWORKS["PyTorchJob"], Unstructured(make("PyTorchJob", name=name)))
+    text = find_obstacle(FRAMEWORKS["PyTorchJob"], job, Options())
+    assert text == f"metadata.name: {name}-pods is no valid name of a Service"
+
+
+def test_a_role_without_a_valid_template_is_no_obstacle():
+    raw = make("PyTorchJob")
+    for role in raw["spec"]["pytorchReplicaSpecs"].values():
+        role["template"] = "x"
+    job = parse(FRAMEWORKS["PyTorchJob"], Unstructured(raw))
+    assert find_obstacle(FRAMEWORKS["PyTorchJob"], job, Options()) == ""
+
+
 @pytest.mark.parametrize(
     "template", [searches(28), searches(9, 200), {"dnsConfig": {}}, {"hostname": "", "dnsPolicy": ""}]
 )
@@ -274,6 +292,17 @@ def test_an_edit_of_the_template_does_not_take_names_away():
     world.reap()
     world.settle()
     assert world.pods["j-worker-1"]["spec"]["hostname"] == "j-worker-1"
+
+
+def test_an_obsolete_service_that_terminates_is_not_deleted_again():
+    world = running("JAXJob", annotations=JOB)
+    switch(world, "replica")
+    for pod in list(world.pods):
+        world.delete(pod)
+    world.reap()
+    world.services["j-pods"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    made = plan(world.framework, world.snapshot()).actions
+    assert [each for each in made if isinstance(each, DeleteService)] == []
 
 
 def test_services_of_replicas_stay_while_a_pod_depends_on_them():

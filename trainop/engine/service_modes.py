@@ -69,8 +69,8 @@ def find_obstacle(framework: Framework, job: Job, options: Options) -> str:
             return f"metadata.name: {longest} has more than the {MAX_LABEL_LENGTH} characters of a host name"
         if role.has_valid_template:
             at = f"spec.{framework.replica_specs}[{role.type}].template.spec"
-            for problem in _obstacles(role.template["spec"], replace(job, service_mode=JOB), options):
-                return f"{at}.{problem}"
+            if problems := list(_obstacles(role.template["spec"], replace(job, service_mode=JOB), options)):
+                return f"{at}.{problems[0]}"
     return ""
 
 
@@ -87,7 +87,7 @@ def _obstacles(spec: Json, job: Job, options: Options) -> Iterator[str]:
     given = config.get("searches") if isinstance(config, dict) else None
     if (config and not isinstance(config, dict)) or not _are_texts(given or []):
         yield "dnsConfig: must have a list of search domains"
-        return
+        config = None
     domain = options.dns_domain
     cluster = [f"{job.namespace}.svc.{domain}", f"svc.{domain}", domain]
     searches = [*cluster, *dns_fields(job, options, config)["dnsConfig"]["searches"]]
