@@ -29,7 +29,7 @@ def train(parameters: dict[str, float]) -> None:
 
 def show_surroundings() -> None:
     import os  # noqa: PLC0415 - the SDK sends this function without its module
-    from pathlib import Path  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415 - as above
 
     print("variable", os.environ["GREETING"], flush=True)
     print("file", Path("/mnt/greeting").read_text(), flush=True)
