@@ -31,6 +31,10 @@ BRIEF = 5.0
 """Seconds below which a watch counts as brief. After a brief watch, the next one waits for a back-off; but if it had
 delivered events, only from the second one in a row, since any server may end a watch early once."""
 
+FIRST_BRIEF_BACKOFF = 0.05
+"""The first back-off after brief watches with events, in seconds. It is short: a busy API server ends several watches
+in a row because their events were not read fast enough, and a long delay would hide the events of that time."""
+
 MUTE_AFTER = 90.0
 """Seconds after which a watch without events or bookmarks is suspicious: servers send bookmarks every minute."""
 
@@ -142,7 +146,7 @@ class Reaction(enum.Enum):
     """The reaction to the end of an action."""
 
     REWATCH = enum.auto()  # watch from the last version, at once
-    REWATCH_SLOWLY = enum.auto()  # the same, with a back-off from the second time in a row
+    REWATCH_SLOWLY = enum.auto()  # the same, with a short back-off from the second time in a row
     REWATCH_UNTIL_LIMIT = enum.auto()  # the same at once, but list after `MAX_WITHOUT_PROGRESS` in a row
     RETRY = enum.auto()  # repeat the action after a back-off
     RETRY_UNTIL_LIMIT = enum.auto()  # the same, but list after `MAX_WITHOUT_PROGRESS` in a row
@@ -248,7 +252,7 @@ def _after_close(state: State, reaction: Reaction, rng: random.Random) -> tuple[
     """A watch ended without an error."""
     if reaction is Reaction.REWATCH_SLOWLY:
         state = replace(state, brief=state.brief + 1)
-        return _watch(state, rng, _exponential(state.brief - 2, rng) if state.brief > 1 else 0.0)
+        return _watch(state, rng, _brief_delay(state.brief, rng))
     without_progress = state.without_progress + 1 if reaction is Reaction.REWATCH_UNTIL_LIMIT else 0
     state = replace(state, brief=0, without_progress=without_progress % MAX_WITHOUT_PROGRESS)
     # No delay: these watches lasted long, and a delay would only make the next event late.
@@ -308,8 +312,13 @@ def _back_off(state: State, now: float, at_least: float, rng: random.Random) -> 
     return replace(state, failures=failures + 1, failed_at=now + delay), delay
 
 
-def _exponential(failures: int, rng: random.Random) -> float:
-    exact = min(MAX_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures, 10))
+def _brief_delay(brief: int, rng: random.Random) -> float:
+    """The delay after the last of `brief` consecutive brief watches."""
+    return _exponential(brief - 2, rng, first=FIRST_BRIEF_BACKOFF) if brief > 1 else 0.0
+
+
+def _exponential(failures: int, rng: random.Random, *, first: float = FIRST_BACKOFF) -> float:
+    exact = min(MAX_BACKOFF, first * 2.0 ** min(failures, 10))
     return rng.uniform(exact, 2 * exact)
 
 
