@@ -3,6 +3,7 @@ collection and reported by `pytest --cases`."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -74,6 +75,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         session.config.stash[LEDGER].carry(carried(item), item.nodeid)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collect_garbage() -> Iterator[None]:
+    """Sockets and files that a module leaves open are reported in this module, and not in a later one."""
+    yield
+    gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)

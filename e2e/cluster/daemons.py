@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -13,14 +14,21 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+PORTS = range(10_000, 32_768)
+"""Below the ports that systems give to outgoing connections (Linux: from 32768, others: from 49152). Any connection may
+take one of those between the choice and the start of the program that listens on it."""
+
 
 def free_ports(count: int) -> list[int]:
-    """`count` TCP ports of 127.0.0.1 that are currently free."""
+    """`count` TCP ports of 127.0.0.1 that are currently free, chosen at random."""
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        found: list[int] = []
+        while len(found) < count:
+            one = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                one.bind(("127.0.0.1", port := random.choice(PORTS)))
+                found.append(port)
+        return found
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, every: float = 0.05) -> bool:

@@ -21,7 +21,7 @@ REPORTED = ("all_running", "running_p50", "running_p99", "end_to_succeeded", "op
 MOST_RECONCILES = 12
 """Reconciles of one job from its creation to its success. Measured: 5 to 7."""
 EVENTS = 5 * PODS
-"""The same on a busy machine, where each event of a pod or service may cause one."""
+"""The most on a busy machine, where each event of a pod or service may cause one, since few arrive together."""
 
 
 def requests(result: Json) -> Counter[str]:
@@ -67,7 +67,7 @@ async def test_a_burst_of_jobs_costs_no_more_requests_passes_and_objects(
     assert slices == services, "the cluster publishes the addresses of a Service in one EndpointSlice"
     warm_up = 1
     passes = total(result, 'controller_runtime_reconcile_total{controller="pytorchjob-controller"')
-    most = MOST_RECONCILES if waited < UNSETTLED_INTERVAL * 5 else EVENTS
+    most = min(EVENTS, MOST_RECONCILES * max(1.0, waited / UNSETTLED_INTERVAL))
     assert passes <= most * (JOBS + warm_up)
     assert total(result, 'trainop_informer_objects{resource="pods"') == JOBS * PODS
     assert total(result, 'trainop_informer_objects{resource="pytorchjobs') == JOBS
