@@ -433,6 +433,16 @@ async def test_a_failing_handler_is_logged_with_the_object(capsys: pytest.Captur
 
 
 @virtual_time
+async def test_busy_watches_that_end_again_and_again_are_opened_at_once():
+    """An API server ends watches whose events are not read fast enough."""
+    events = [added(f"p{number}", number) for number in range(11, 71)]
+    scene = listed(*(watch(*events[first : first + 10]) for first in range(0, 60, 10)), watch(HANG))
+    async with scene.running():
+        await asyncio.sleep(1)
+        assert {f"p{number}" for number in range(11, 71)} <= {obj.metadata.name for obj in scene.informer.store.list()}
+
+
+@virtual_time
 async def test_informers_measure_what_they_do():
     scene = listed(
         watch(added("c", 11), added("d", 12)),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainop.runtime.cache.watcher import (
+    MANY,
     MAX_BACKOFF,
     Action,
     Cause,
@@ -164,6 +165,19 @@ def test_watches_that_end_at_once_back_off_until_one_lasts():
         assert least <= delay <= 2 * least
     state, _ = follow(state, Ended(Cause.CLOSED, "30", made_progress=True))
     assert follow(state, Ended(Cause.BRIEF, "31", made_progress=True))[1].delay == 0
+
+
+def test_watches_that_end_at_once_after_many_events_are_opened_again_without_delay():
+    """A busy API server ends watches whose events are not read fast enough."""
+    state = WATCHING
+    for version in range(11, 31):
+        state, action = follow(state, Ended(Cause.BRIEF, str(version), made_progress=True, events=MANY))
+        assert (action.verb, action.version, action.delay) == (Verb.WATCH, str(version), 0)
+    for events in (MANY - 1, MANY):
+        again = state
+        for delayed in (False, True):
+            again, action = follow(again, Ended(Cause.BRIEF, "30", made_progress=True, events=events))
+            assert (action.delay > 0) == delayed, "not in a hot loop if these are the same events again"
 
 
 def test_three_consecutive_silent_watches_cause_a_relist():

@@ -272,6 +272,7 @@ class Reflector(Generic[T]):
     def _apply(self, connection: Connection, event: WatchEvent) -> None:
         """Applies an event. Raises `DecodeError` if the object's name is unreadable, which makes a relist necessary."""
         connection.made_progress = True
+        connection.events += 1
         if self._listing and event.type != "DELETED":
             self._put_listed(event.object)
             return
@@ -366,7 +367,7 @@ class Reflector(Generic[T]):
         return self._ended(connection, cause)
 
     def _ended(self, connection: Connection, cause: Cause) -> Ended:
-        return Ended(cause, connection.version, connection.made_progress)
+        return Ended(cause, connection.version, connection.made_progress, events=connection.events)
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -32,8 +32,12 @@ BRIEF = 5.0
 delivered events, only from the second one in a row, since any server may end a watch early once."""
 
 FIRST_BRIEF_BACKOFF = 0.05
-"""The first back-off after brief watches with events, in seconds. It is short: a busy API server ends several watches
-in a row because their events were not read fast enough, and a long delay would hide the events of that time."""
+"""The first back-off after brief watches with events, in seconds."""
+
+MANY = 10
+"""Events after which a brief watch is followed by the next one at once. A busy API server ends watches again and again
+because their events were not read fast enough (each has a buffer of at least this size), and a delay would hide the
+events of that time."""
 
 MUTE_AFTER = 90.0
 """Seconds after which a watch without events or bookmarks is suspicious: servers send bookmarks every minute."""
@@ -100,12 +104,13 @@ class Listed:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A request failed or a stream ended. `version` is the last one seen; `made_progress` if any event or bookmark has
-    arrived; `retry_after` is the server's minimum delay in seconds."""
+    arrived; `retry_after` is the server's minimum delay in seconds; `events` is the number of events of a watch."""
 
     cause: Cause
     version: str = ""
     made_progress: bool = False
     retry_after: float = 0.0
+    events: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,7 @@ class State:
     relisted_at_once: bool = False
     """A list without delay was already tried since the last progress."""
     brief: int = 0
-    """Consecutive watches that delivered events, but ended within `BRIEF` seconds."""
+    """Consecutive watches that delivered events, but fewer than `MANY`, and ended within `BRIEF` seconds."""
     without_progress: int = 0
     """Consecutive attempts without progress."""
     failures: int = 0
@@ -146,7 +151,7 @@ class Reaction(enum.Enum):
     """The reaction to the end of an action."""
 
     REWATCH = enum.auto()  # watch from the last version, at once
-    REWATCH_SLOWLY = enum.auto()  # the same, with a short back-off from the second time in a row
+    REWATCH_SLOWLY = enum.auto()  # the same, with a back-off from the second time in a row, unless it was busy
     REWATCH_UNTIL_LIMIT = enum.auto()  # the same at once, but list after `MAX_WITHOUT_PROGRESS` in a row
     RETRY = enum.auto()  # repeat the action after a back-off
     RETRY_UNTIL_LIMIT = enum.auto()  # the same, but list after `MAX_WITHOUT_PROGRESS` in a row
@@ -229,13 +234,14 @@ def step(state: State, outcome: Paged | Listed | Ended, now: float, rng: random.
 
 
 def _after_end(state: State, ended: Ended, now: float, rng: random.Random) -> tuple[State, Action]:
+    busy = ended.events >= MANY and ended.version != state.version  # a server may repeat the same events for ever
     if state.phase is Phase.WATCHING:
         state = replace(state, version=ended.version or state.version)
         if ended.made_progress:
             state = replace(state, without_progress=0, relisted_at_once=False)
     reaction = _REACTIONS[state.phase][ended.cause]
     if reaction in (Reaction.REWATCH, Reaction.REWATCH_SLOWLY, Reaction.REWATCH_UNTIL_LIMIT):
-        return _after_close(state, reaction, rng)
+        return _after_close(state, reaction, rng, busy=busy)
     state = replace(state, brief=0)
     if reaction is Reaction.RELIST_AT_ONCE and not state.relisted_at_once:
         return _list(replace(state, relisted_at_once=True), rng)
@@ -248,10 +254,10 @@ def _after_end(state: State, ended: Ended, now: float, rng: random.Random) -> tu
     return _after_failure(state, reaction, delay, rng)
 
 
-def _after_close(state: State, reaction: Reaction, rng: random.Random) -> tuple[State, Action]:
+def _after_close(state: State, reaction: Reaction, rng: random.Random, *, busy: bool) -> tuple[State, Action]:
     """A watch ended without an error."""
     if reaction is Reaction.REWATCH_SLOWLY:
-        state = replace(state, brief=state.brief + 1)
+        state = replace(state, brief=0 if busy else state.brief + 1)
         return _watch(state, rng, _brief_delay(state.brief, rng))
     without_progress = state.without_progress + 1 if reaction is Reaction.REWATCH_UNTIL_LIMIT else 0
     state = replace(state, brief=0, without_progress=without_progress % MAX_WITHOUT_PROGRESS)

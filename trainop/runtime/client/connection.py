@@ -46,7 +46,7 @@ class LineSplitter:
 
 class Connection:
     """An open watch with its unread lines. `version` is the last resourceVersion seen; `made_progress` is set once an
-    event or bookmark has arrived."""
+    event or bookmark has arrived; `events` is the number of events."""
 
     def __init__(self, stream: Stream, version: str, idle_timeout: float, max_age: float, clock: Clock) -> None:
         """`idle_timeout` limits the seconds between two lines, `max_age` the seconds since the watch was opened."""
@@ -57,6 +57,7 @@ class Connection:
         self._clock = clock
         self._opened = clock.monotonic()
         self.made_progress = False
+        self.events = 0
         self._chunks: AsyncIterator[bytes] = stream.chunks()
         self._splitter = LineSplitter()
         self.lines: deque[bytes] = deque()
