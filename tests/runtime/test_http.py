@@ -548,6 +548,35 @@ async def saying(text: bytes) -> AsyncIterator[int]:
         server.close()
 
 
+async def test_a_closed_stream_does_not_wait_for_a_server_that_reads_nothing(tmp_path: Path):
+    authority, done = Authority.make(), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await writer.drain()
+        reading: Any = writer.transport
+        reading.pause_reading()
+        await done.wait()
+        reading.abort()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=server_context(tmp_path, authority))
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with transport_of(url, ca=authority.pem, tls_server_name="api") as transport:
+        stream = await transport.open(GET)
+        connection = stream._response.connection
+        assert connection is not None
+        assert connection.transport is not None
+        socket = connection.transport.get_extra_info("socket")
+        await stream.close()
+        for _ in range(10):  # rounds of the event loop, without any answer of the server
+            await asyncio.sleep(0)
+        assert socket.fileno() == -1
+    done.set()
+    server.close()
+    await server.wait_closed()
+
+
 async def complaint_about(server: str, **config: Any) -> ConnectionError:
     async with transport_of(server, **config) as transport:
         with pytest.raises(ConnectionError) as caught:

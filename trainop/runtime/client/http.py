@@ -292,6 +292,10 @@ class HttpStream:
             raise _builtin_error(error, self._request) from error
 
     async def close(self) -> None:
+        """Closes the connection at once. TLS would wait for the server's close_notify, up to 30 s if it is busy."""
+        connection = self._response.connection
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
         self._response.close()
 
 
