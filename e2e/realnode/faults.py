@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import yaml
@@ -18,7 +19,7 @@ from e2e.realnode.proof import Proof
 from e2e.realnode.small_programs import WAITS
 
 Json = dict[str, Any]
-NODE = configs.IDENTITY.name
+NODE, STANDBY = configs.IDENTITY.name, "standby"
 OPERATOR_PODS = "--selector=control-plane=kubeflow-training-operator"
 HISTORY = "trainop.kubeflow.org/restarts"
 KINDS = {
@@ -218,6 +219,24 @@ class Scene:
     def node_is_ready(self) -> bool:
         conditions = self.cluster.get("node", NODE)["status"]["conditions"]
         return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
+
+    def add_standby(self) -> None:
+        """Adds a second node, an object without a kubelet, that takes no pods. While all nodes of a cluster are lost,
+        kube-controller-manager evicts nothing: it takes the cause to be its own."""
+        taint = {"key": STANDBY, "effect": "NoSchedule"}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": STANDBY}, "spec": {"taints": [taint]}}
+        self.cluster.kubectl("create", "-f", "-", stdin=json.dumps(node))
+        self.renew_standby()
+
+    def renew_standby(self) -> None:
+        """Reports the standby as ready, as its kubelet would every few seconds."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now}
+        patch = f"--patch={json.dumps({'status': {'conditions': [ready]}})}"
+        self.cluster.kubectl("patch", f"node/{STANDBY}", "--subresource=status", "--type=merge", patch)
+
+    def remove_standby(self) -> None:
+        self.cluster.kubectl("delete", f"node/{STANDBY}", "--ignore-not-found")
 
     def restart_api_server(self) -> None:
         """Returns when it is ready again."""

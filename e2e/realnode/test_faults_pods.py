@@ -141,18 +141,26 @@ def test_a_stopped_kubelet(scene: Scene) -> None:
     never = SmallJob("TFJob", "Never", name="never", pod=pod)
     before = scene.start(job)
     scene.start(never)
+
+    def lost() -> bool:
+        scene.renew_standby()
+        return not scene.node_is_ready()
+
+    def evicted() -> bool:
+        scene.renew_standby()
+        return all(disruption(one) == "DeletionByTaintManager" for one in scene.proof.pods())
+
+    scene.add_standby()
     scene.signal_kubelet(signal.SIGSTOP)
     try:
-        scene.proof.wait_until(lambda: not scene.node_is_ready(), "the node is not ready")
-        scene.proof.wait_until(
-            lambda: all(disruption(one) == "DeletionByTaintManager" for one in scene.proof.pods()),
-            "the pods are evicted",
-        )
+        scene.proof.wait_until(lost, "the node is not ready")
+        scene.proof.wait_until(evicted, "the pods are evicted")
         scene.proof.wait_for(job.resource, "Restarting")
         assert scene.uids(job) == before  # their names are free when the kubelet has stopped them
         assert scene.message(never, "Failed") == ""
     finally:
         scene.signal_kubelet(signal.SIGCONT)
+        scene.remove_standby()
     scene.proof.wait_until(scene.node_is_ready, "the node is ready")
     scene.finish(job)
     assert not set(scene.uids(job)) & set(before)
