@@ -52,7 +52,8 @@ def wait_by_launcher(descriptor):
 
 
 world = World(sys.argv[1])
-print(f"rank {world.rank} of {world.size} on {socket.gethostname()}", flush=True)
+# One write, as mpirun mixes the output of ranks, and an unbuffered print writes the end of the line apart.
+print(f"rank {world.rank} of {world.size} on {socket.gethostname()}\n", end="", flush=True)
 pi, step = 0.0, 1 / (ROUNDS * INTERVALS)
 for part in range(ROUNDS):  # of the integral of 4 / (1 + x²) from 0 to 1, this part in equal shares
     own = range(part * INTERVALS + world.rank, (part + 1) * INTERVALS, world.size)

@@ -20,7 +20,8 @@ STEPS = 60
 world = MPI.COMM_WORLD
 hosts = sorted(set(world.allgather(MPI.Get_processor_name())))
 library = MPI.Get_library_version().split(",")[0].splitlines()[0].rstrip("\0")
-print(f"rank {world.rank} of {world.size} on {MPI.Get_processor_name()}, {library}", flush=True)
+# One write, as mpirun mixes the output of ranks, and an unbuffered print writes the end of the line apart.
+print(f"rank {world.rank} of {world.size} on {MPI.Get_processor_name()}, {library}\n", end="", flush=True)
 if len(hosts) < 2:
     raise SystemExit(f"all ranks are on {hosts}")
 features, targets = shard(world.rank)
