@@ -93,15 +93,22 @@ def proof(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[Proo
     if outcome is None:  # interrupted: the node is about to be stopped with all that it has
         one.stop()
         return
-    result, text = ("passed", "") if outcome.passed else ("failed", outcome.longreprtext)
+    result, text = ("passed", "") if outcome.passed else ("failed", message_of(outcome))
     record = one.close(title_of(request.node), result, text)
     report.write_record(Path(request.node.path).stem, request.node.name, record)
 
 
+def message_of(outcome: pytest.TestReport) -> str:
+    """What pytest shows of a failure without the test's source, that is from the first of the lines marked E."""
+    text = outcome.longreprtext
+    return text[text.find("\nE ") + 1 :]
+
+
 def title_of(item: Any) -> str:
-    """The first line of a test's docstring, else its name as words."""
+    """The first line of a test's docstring, else its name as words, and the parameters."""
     documented = (item.function.__doc__ or "").strip().splitlines()
-    return documented[0].rstrip(".") if documented else str(item.name).removeprefix("test_").replace("_", " ")
+    title = documented[0].rstrip(".") if documented else item.originalname.removeprefix("test_").replace("_", " ")
+    return f"{title} ({item.callspec.id})" if hasattr(item, "callspec") else title
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -186,7 +186,7 @@ class Proof:
                 "kinds": self.kinds,
                 "frameworks": self.frameworks,
                 "result": outcome,
-                "failure": failure[-8000:],
+                "failure": failure[:8000],
                 "begun": self.begun,
                 "seconds": seconds,
                 "jobs": self._jobs(),

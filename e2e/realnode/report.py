@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,11 @@ article { background: #fff; border: 1px solid var(--line); border-radius: 10px; 
 .failed { background: #d92d20; } .title { font-weight: 600; } .sub { color: var(--soft); font-size: .85rem; }
 .kind { background: #eef4ff; color: #3538cd; border-radius: 5px; padding: .05rem .4rem; font-size: .8rem;
   margin-right: .3rem; white-space: nowrap; }
-details { margin-top: .5rem; font-size: .87rem; } summary { cursor: pointer; color: var(--soft); }
+.parts a { color: inherit; margin-right: 1rem; white-space: nowrap; }
+.parts a.failing { color: #d92d20; font-weight: 600; }
+table.seen { margin: .5rem 0 0 2rem; width: calc(100% - 2rem); font-size: .87rem; } table.seen td { width: 50%; }
+.more { display: flex; flex-wrap: wrap; gap: 0 1.2rem; margin-left: 2rem; } .more details[open] { flex-basis: 100%; }
+details { margin-top: .5rem; font-size: .87rem; min-width: 0; } summary { cursor: pointer; color: var(--soft); }
 pre { background: #f9fafb; border: 1px solid var(--line); border-radius: 6px; padding: .6rem; overflow-x: auto;
   font-size: .78rem; line-height: 1.4; max-height: 24rem; }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: left; vertical-align: top;
@@ -88,14 +93,28 @@ def _page(records: Sequence[Json]) -> Iterator[str]:
         f'<p class="facts">{passed} of {len(records)} passed in {_duration(seconds)} · Kubernetes {VERSION}, kubelet'
         f", containerd · {escape(_commit())} · {time.strftime('%Y-%m-%d %H:%M')} · {escape(platform.release())}</p>"
     )
-    yield f'<p class="legend sub">{drawing.legend()}</p>'
+    yield f'<p class="parts sub">{_parts(records)}</p><p class="legend sub">{drawing.legend()}</p>'
     part = None
     for record in records:
         if record["part"] != part:
             part = record["part"]
-            yield f"<h2>{escape(part.removeprefix('test_'))}</h2>"
+            yield f'<h2 id="{escape(part)}">{_name(part)}</h2>'
         yield from _article(record)
     yield "</html>"
+
+
+def _parts(records: Sequence[Json]) -> str:
+    """A link to each part, with the number of its tests that passed."""
+    links = []
+    for part, tests in groupby(records, lambda record: str(record["part"])):
+        results = [test["result"] == "passed" for test in tests]
+        failing = "" if all(results) else ' class="failing"'
+        links.append(f'<a href="#{escape(part)}"{failing}>{_name(part)} {sum(results)}/{len(results)}</a>')
+    return "\n".join(links)
+
+
+def _name(part: str) -> str:
+    return escape(part.removeprefix("test_").replace("_", " "))
 
 
 def _article(record: Json) -> Iterator[str]:
@@ -110,7 +129,8 @@ def _article(record: Json) -> Iterator[str]:
     if record["failure"]:
         yield f"<details open><summary>failure</summary><pre>{escape(record['failure'])}</pre></details>"
     if record["expectations"]:
-        yield from _table("wanted and seen", ("wanted", "seen"), record["expectations"])
+        yield from _rows(("wanted", "seen"), record["expectations"], "seen")
+    yield '<div class="more">'
     yield from _table("steps", ("s", "reached"), [(f"{at:.1f}", what) for at, what in record["waited"]])
     conditions = [
         (one["lastTransitionTime"][11:19], job["name"], f"{one['type']}={one['status']}", one.get("message") or "")
@@ -130,16 +150,22 @@ def _article(record: Json) -> Iterator[str]:
     yield from _table("events", ("time", "object", "reason", "message"), events)
     for name, log in record["logs"].items():
         yield f"<details><summary>log of {escape(name)}</summary><pre>{escape(log)}</pre></details>"
-    yield "</article>"
+    yield "</div></article>"
 
 
 def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """A table that is opened by a click."""
     if rows:
-        yield f"<details><summary>{title} ({len(rows)})</summary><table><tr>"
-        yield "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"
-        for row in rows:
-            yield "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>"
-        yield "</table></details>"
+        yield f"<details><summary>{title} ({len(rows)})</summary>"
+        yield from _rows(head, rows)
+        yield "</details>"
+
+
+def _rows(head: Sequence[str], rows: Sequence[Sequence[Any]], style: str = "") -> Iterator[str]:
+    yield f'<table class="{style}"><tr>' + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"
+    for row in rows:
+        yield "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>"
+    yield "</table>"
 
 
 def _duration(seconds: float) -> str:
