@@ -14,30 +14,29 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
-import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from e2e.cluster.places import ClusterError, cache
+from e2e.realnode.debian import PYTHON, RELEASE, bootstrap, call, compile_package
 from e2e.realnode.oci import LayerFile, new_file, pack, write_image
 
 ROOT = Path(__file__).parents[2]
-RELEASE, PYTHON = "bookworm", "3.11"
 COMMON = ("python3", "python-is-python3", "python3-distutils", "python3-setuptools", "libgomp1", "procps")
 """The packages of every image; TensorFlow needs distutils, Paddle setuptools and libgomp."""
 SSH = ("openssh-server", "openssh-client")
+TORCH = ("python3-numpy", "python3-torch")
+HOROVOD = ("python3-cffi", "python3-cloudpickle", "python3-packaging", "python3-psutil", "python3-yaml")
 SLIM = ("doc", "man", "locale", "info", "lintian")
 OWN = (("examples", "srv/examples"), ("e2e/realnode/programs", "srv/programs"))
 """Folders of the project in every image, with their place there."""
-SOURCES = (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 MIB = 1 << 20
 
@@ -48,6 +47,8 @@ class Recipe:
 
     debian: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
+    compiled: tuple[str, ...] = ()
+    """Of `COMPILED`."""
     environment: tuple[str, ...] = ()
     """Variables as NAME=value."""
     full: bool = False
@@ -58,7 +59,7 @@ IMAGES = {
     "base": Recipe(pip=("numpy==1.26.4",)),
     # With Python 3.11, Debian's torchrun cannot read its own defaults of these two: it fails without them. What they
     # set here is for a tenth process, which does not exist.
-    "torch": Recipe(debian=("python3-numpy", "python3-torch"), environment=("PET_REDIRECTS=9:1", "PET_TEE=9:1")),
+    "torch": Recipe(debian=TORCH, environment=("PET_REDIRECTS=9:1", "PET_TEE=9:1")),
     "tensorflow": Recipe(pip=("tensorflow-cpu==2.18.1",)),
     "jax": Recipe(pip=("jax==0.4.38",)),
     "xgboost": Recipe(pip=("xgboost-cpu==3.0.5",)),
@@ -67,6 +68,7 @@ IMAGES = {
     "mxnet": Recipe(debian=("libquadmath0",), pip=("mxnet==1.9.1", "numpy==1.23.5")),
     "openmpi": Recipe(debian=("python3-numpy", "python3-mpi4py", "openmpi-bin", *SSH)),
     "mpich": Recipe(debian=("python3-numpy", "mpich", *SSH)),
+    "horovod": Recipe(debian=(*TORCH, *SSH, *HOROVOD, "openmpi-bin"), compiled=("horovod==0.28.1",)),
 }
 
 
@@ -85,19 +87,22 @@ def recipe(name: str) -> Recipe:
 
 def build(name: str) -> list[LayerFile]:
     """The layers of an image without those of the project; missing ones are built. Concurrent callers wait."""
-    wanted = recipe(name)
     with (folder() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        layers = [_kept("debian", (*COMMON, *wanted.debian), _build_debian)]
-        if wanted.pip:
-            layers.append(_kept("pip", wanted.pip, _build_pip))
-    return layers
+        return [_kept(kind, packages) for kind, packages in _parts(name)]
 
 
 def is_built(name: str) -> bool:
+    return all(_path(kind, packages).exists() for kind, packages in _parts(name))
+
+
+def _parts(name: str) -> list[tuple[str, Sequence[str]]]:
+    """The layers of an image: their kinds, and what they contain."""
     wanted = recipe(name)
-    paths = [_path("debian", (*COMMON, *wanted.debian)), *([_path("pip", wanted.pip)] if wanted.pip else [])]
-    return all(path.exists() for path in paths)
+    parts: list[tuple[str, Sequence[str]]] = [("debian", (*COMMON, *wanted.debian))]
+    if wanted.pip:
+        parts.append(("pip", wanted.pip))
+    return parts + [("compiled", (package,)) for package in wanted.compiled]
 
 
 class Image:
@@ -120,13 +125,13 @@ def _path(kind: str, packages: Sequence[str]) -> Path:
     return folder() / f"{kind}-{identity}.tar"
 
 
-def _kept(kind: str, packages: Sequence[str], make: Callable[[Sequence[str], Path], None]) -> LayerFile:
+def _kept(kind: str, packages: Sequence[str]) -> LayerFile:
     path = _path(kind, packages)
     if not path.exists():
         begun = time.monotonic()
         print(f"image layer of {' '.join(packages)} ...", end="", flush=True, file=sys.stderr)
         with new_file(path) as fresh:
-            make(packages, fresh)
+            BUILDERS[kind](packages, fresh)
         print(f" {path.stat().st_size // MIB} MiB in {time.monotonic() - begun:.0f} s", file=sys.stderr)
     return LayerFile.of(path)
 
@@ -145,58 +150,54 @@ def _own_layer() -> LayerFile:
 
 
 def _build_debian(packages: Sequence[str], target: Path) -> None:
-    if not shutil.which("mmdebstrap"):
-        raise ClusterError("mmdebstrap is missing (Debian: apt-get install --no-install-recommends mmdebstrap)")
-    if os.geteuid() != 0:
-        raise ClusterError("images are built as root")
     hooks = [
         # the image contains nothing of this machine
         'rm -rf "$1"/etc/apt/sources.list* "$1"/var/lib/apt/lists/* "$1"/var/log/*',
         ': > "$1"/etc/resolv.conf; echo image > "$1"/etc/hostname',
     ]
     if "openssh-server" in packages:  # as in the images of mpi-operator
-        options = "StrictHostKeyChecking no\\n UserKnownHostsFile /dev/null\\n LogLevel ERROR"
+        client = "StrictHostKeyChecking no\\n UserKnownHostsFile /dev/null\\n LogLevel ERROR"
         hooks += [
-            f'mkdir -p "$1"/run/sshd; printf "Host *\\n {options}\\n" > "$1"/etc/ssh/ssh_config.d/mpi.conf',
+            f'mkdir -p "$1"/run/sshd; printf "Host *\\n {client}\\n" > "$1"/etc/ssh/ssh_config.d/mpi.conf',
             'printf "StrictModes no\\n" > "$1"/etc/ssh/sshd_config.d/mpi.conf',
         ]
-    sources = next((path for path in SOURCES if path.exists()), SOURCES[-1])
     # without skip=cleanup/run, /run/sshd would be removed
-    _call(
-        *("mmdebstrap", "--variant=minbase", "--format=tar", f"--include={','.join(packages)}", "--quiet"),
-        *('--aptopt=APT::Install-Recommends "false"', "--skip=output/dev", "--skip=cleanup/run"),
-        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in SLIM),
-        *(f"--customize-hook={hook}" for hook in hooks),
-        *(RELEASE, str(target), str(sources)),
-    )
+    options = ["--skip=output/dev", "--skip=cleanup/run"]
+    options += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in SLIM]
+    bootstrap(packages, target, *options, *(f"--customize-hook={hook}" for hook in hooks))
 
 
 def _build_pip(wheels: Sequence[str], target: Path) -> None:
-    tools = ROOT / "build/release/bin/python"
-    if not tools.exists():
-        raise ClusterError("wheels are installed by the release tools: run `make image` first")
+    tools = _release_tools()
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         site = Path(work, "site")
         chosen = ("--implementation=cp", f"--python-version={PYTHON}", "--only-binary=:all:", f"--target={site}")
-        _call(tools, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", *chosen, *wheels)
+        call(tools, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", *chosen, *wheels)
         if python := shutil.which(f"python{PYTHON}"):  # else each process compiles what it imports
             modes = ("-q", "-j0", "--invalidation-mode=unchecked-hash")
-            _call(python, "-m", "compileall", *modes, "-s", site, "-p", "/opt/site", site, check=False)
+            call(python, "-m", "compileall", *modes, "-s", site, "-p", "/opt/site", site, check=False)
         pack([(site, "opt/site")], target)
 
 
-def _call(*command: str | Path, check: bool = True) -> None:
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if check and done.returncode:
-        raise ClusterError(f"{Path(command[0]).name} failed:\n" + "\n".join(done.stdout.splitlines()[-15:]))
+def _build_compiled(packages: Sequence[str], target: Path) -> None:
+    (package,) = packages
+    compile_package(package, target, _release_tools())
+
+
+def _release_tools() -> Path:
+    tools = ROOT / "build/release/bin/python"
+    if not tools.exists():
+        raise ClusterError("wheels are installed by the release tools: run `make image` first")
+    return tools
+
+
+BUILDERS = {"debian": _build_debian, "pip": _build_pip, "compiled": _build_compiled}
 
 
 def _show() -> None:
     for name, one in IMAGES.items():
         state = "built" if is_built(name) else "full" if one.full else "-"
-        print(f"{name:12} {state:6} {' '.join((*one.debian, *one.pip))}")
+        print(f"{name:12} {state:6} {' '.join((*one.debian, *one.pip, *one.compiled))}")
 
 
 def parse() -> argparse.Namespace:

@@ -40,7 +40,7 @@ def check_psum(processes):
     devices = jax.local_device_count()
     number = jnp.full((devices,), float(jax.process_index()))
     total = jax.pmap(partial(jax.lax.psum, axis_name="all"), axis_name="all")(number)
-    if int(total[0]) != devices * sum(range(processes)):
+    if processes < 2 or int(total[0]) != devices * sum(range(processes)):
         raise SystemExit(f"psum of the process numbers is {total}")
     print(f"psum of the processes {sum(range(processes))}", flush=True)
 

@@ -50,7 +50,7 @@ def check_ranks(rank, world):
     total = torch.tensor([float(rank)])
     dist.all_reduce(total)
     seen = sorted(int(number) for number in numbers)
-    if seen != list(range(world)) or int(total) != sum(range(world)):
+    if world < 2 or seen != list(range(world)) or int(total) != sum(range(world)):
         raise SystemExit(f"the ranks are {seen}, their sum {int(total)}")
     print(f"ranks {seen}, sum {int(total)}", flush=True)
 

@@ -102,6 +102,15 @@ class Ring:
         return sum(gathered[rank] for rank in range(self.world))
 
 
+def check_ranks(collective, rank, world):
+    """Every rank adds one to its own place: it fails if a rank is missing or doubled."""
+    if collective.get_world_size() != world:
+        raise SystemExit(f"the tracker has {collective.get_world_size()} ranks, not {world}")
+    counted = collective.allreduce(np.eye(world)[rank], collective.Op.SUM)
+    if (counted != 1).any():
+        raise SystemExit(f"the ranks are counted {counted}")
+
+
 def boost_with_xgboost(rank, world, master, rounds, data):
     """The master runs XGBoost's tracker, where all ranks meet."""
     import xgboost  # noqa: PLC0415 - only where it is installed
@@ -115,6 +124,7 @@ def boost_with_xgboost(rank, world, master, rounds, data):
     with collective.CommunicatorContext(**place):
         known = f"rank {collective.get_rank()} of {collective.get_world_size()} of the tracker"
         print(f"{known}, XGBoost {xgboost.__version__}", flush=True)
+        check_ranks(collective, rank, world)
         matrix, losses = xgboost.DMatrix(*data), {}
         parameters = {"max_depth": 1, "eta": RATE, "nthread": 1}
         watched = {"evals": [(matrix, "train")], "evals_result": losses, "verbose_eval": False}

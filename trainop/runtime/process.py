@@ -6,14 +6,25 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import re
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger(__name__)
 
 MAX_DESCRIPTORS = 65_536
 """Highest limit that is set. With an unlimited number, programs that close all possible descriptors become slow."""
 
 LARGE_BLOCK = 128 * 1024
 """Freed blocks of at least this many bytes are returned to the system at once. This is glibc's initial threshold."""
+
+_HANDLE_CLOSED = "the handler is closed"
+"""Part of uvloop's message if TLS writes to a connection just closed (`handles/handle.pyx`, `_ensure_alive`)."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -60,11 +71,27 @@ def tune_garbage_collector() -> None:
     gc.set_threshold(20_000, 5, 80)
 
 
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The event loop of uvloop if it is installed, else None."""
-    try:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """A function that makes an event loop, of uvloop if it is installed, which logs by `log_loop_error`."""
+    make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415  # optional
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+
+        make = uvloop.new_event_loop
+
+    def make_loop() -> asyncio.AbstractEventLoop:
+        loop = make()
+        loop.set_exception_handler(log_loop_error)
+        return loop
+
+    return make_loop
+
+
+def log_loop_error(_loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+    """Logs an error that no task receives, as one entry without representations of transports, tasks and sockets."""
+    error = context.get("exception")
+    if isinstance(error, RuntimeError) and _HANDLE_CLOSED in str(error):
+        log.debug("connection closed with unsent data")  # the request gets an error of its own
+    else:
+        detail = _ADDRESS.sub("", str(context.get("message", "")))
+        log.error("error in the event loop", detail=detail, exc_info=error)
