@@ -10,6 +10,7 @@ import pytest
 from tests.controllers.mpi import MpiStage, mpi_job, operated
 from tests.runtime.virtual_time import virtual_time
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME
+from trainop.engine.gang_scheduler import PLUGIN_GROUPS, choose_scheduler
 from trainop.engine.seen import Options
 from trainop.kinds.mpi.ssh_annotations import REPLACE_FAILED
 from trainop.kinds.mpi.ssh_finish import FINISH
@@ -18,7 +19,7 @@ from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V2, TRANSPORT
 from trainop.runtime import PODS, Json
 from trainop.runtime.errors import NotFoundError
 from trainop.runtime.objects.metadata import owner_reference
-from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS, SERVICES, Resource
+from trainop.runtime.objects.resource import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS, SERVICES, Resource
 
 EXPIRING = {"ttlSecondsAfterFinished": 3600}
 
@@ -88,6 +89,33 @@ async def test_a_worker_that_cannot_be_created() -> None:
         await here.settle(60)
         assert await here.names(PODS) == ["foo-worker-0"]
         assert await here.conditions() == [("Created", "True")]
+
+
+async def _with_groups(here: MpiStage) -> None:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": PLUGIN_GROUPS.version, "served": True, "storage": True, "schema": schema}
+    names = {"plural": "podgroups", "singular": "podgroup", "kind": "PodGroup", "listKind": "PodGroupList"}
+    spec = {"group": PLUGIN_GROUPS.group, "scope": "Namespaced", "names": names, "versions": [version]}
+    definition = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
+    name = f"podgroups.{PLUGIN_GROUPS.group}"
+    await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition | {"metadata": {"name": name}})
+
+
+@virtual_time
+async def test_no_launcher_before_the_pod_group() -> None:
+    """The Job controller would create its pod, which the group is to hold back."""
+    async with operated(Options(gang=choose_scheduler("scheduler-plugins")), before=_with_groups) as here:
+        here.stage.transport.unavailable = "/podgroups"
+        await here.submit(mpi_job(1))
+        await here.settle(60)
+        assert await here.names(PLUGIN_GROUPS) == []
+        assert await here.names(LAUNCHER_JOBS) == []
+        assert await here.names(PODS) == []
+        here.stage.transport.unavailable = "nothing"
+        await here.settle(60)
+        assert await here.names(PLUGIN_GROUPS) == ["foo"]
+        assert await here.names(LAUNCHER_JOBS) == ["foo-launcher"]
+        assert await here.names(PODS) == ["foo-worker-0"]
 
 
 # The finalizer of the launcher's Job ----------------------------------------------------------------------------------

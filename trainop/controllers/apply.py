@@ -94,6 +94,10 @@ def _group_key(action: Action) -> object:
     return _Create if isinstance(action, _Create) else type(action)
 
 
+def _makes_pods(action: Action) -> bool:
+    return isinstance(action, CreatePod) or (isinstance(action, CreateOnce) and action.makes_pods)
+
+
 class _Child(NamedTuple):
     """A child of the job, and its names in events."""
 
@@ -145,7 +149,7 @@ class Applier:
                 outcome.errors += [AdoptionError(job, each, reason) for each in group if isinstance(each, Adopt)]
                 continue
             if outcome.pods_wait:
-                group = [action for action in group if not isinstance(action, CreatePod)]
+                group = [action for action in group if not _makes_pods(action)]
             if kind is _Create:
                 outcome.merge(await self._create_all(job, group, begun))
             else:

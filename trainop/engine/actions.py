@@ -84,6 +84,8 @@ class CreateOnce:
     posted: bool = False
     """The object probably does not exist: it is created without a read before."""
     essential: bool = True
+    makes_pods: bool = False
+    """Another controller makes pods of it: it is not created before their PodGroup."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def create_launcher(world: World) -> CreateOnce | None:
     manifest = launcher_job(world.job, world.seen.options, FINGERPRINT)
     if expires(manifest["spec"]):
         manifest["metadata"]["finalizers"] = [FINISH]
-    return CreateOnce(LAUNCHER_JOBS, manifest, posted=True)
+    return CreateOnce(LAUNCHER_JOBS, manifest, posted=True, makes_pods=True)
 
 
 def _warn_of_restart_policy(world: World) -> None:
