@@ -135,6 +135,14 @@ def test_links_of_a_page_have_a_target(page: Path):
 
 
 @PAGES
+def test_headings_of_a_page_differ(page: Path):
+    """Two equal headings are mostly a section that stands there twice, in an old and a new version."""
+    prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    assert sorted({title for title in titles if titles.count(title) > 1}) == []
+
+
+@PAGES
 def test_lists_of_a_page_follow_an_empty_line(page: Path):
     """Without an empty line before its first item, the website shows a list as a paragraph."""
     prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
