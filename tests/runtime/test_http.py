@@ -6,11 +6,15 @@ import asyncio
 import base64
 import contextlib
 import datetime as dt
+import gc
 import json
+import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+import struct
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -32,6 +36,7 @@ from trainop.runtime.client.cluster import AuthHeaders, Pem
 from trainop.runtime.client.credentials import StaticCredentials, TokenFile
 from trainop.runtime.client.http import HttpStream, HttpTransport
 from trainop.runtime.client.identity import CredentialsCheck
+from trainop.runtime.client.sockets import keepalive_socket
 from trainop.runtime.client.transport import NotConnectedError, Request
 from trainop.runtime.errors import UnhealthyError
 
@@ -702,7 +707,7 @@ async def test_a_body_of_any_size_arrives_unchanged(size: int, monkeypatch: pyte
 async def test_a_descriptor_that_uvloop_still_uses_is_a_failed_connection(
     message: str, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
 ):
-    """It happens while a server is killed: nothing was sent, so the request is repeated."""
+    """Other code of the process has closed that descriptor. Nothing was sent, so the request is repeated."""
 
     async def connect(*_: Any, **__: Any) -> NoReturn:
         raise RuntimeError(message)
@@ -714,3 +719,61 @@ async def test_a_descriptor_that_uvloop_still_uses_is_a_failed_connection(
             await transport.send(Request("POST", "/x"))
     finally:
         await transport.close()
+
+
+@contextlib.contextmanager
+def resetting() -> Iterator[int]:
+    """The port of a server that accepts connections and resets each at once."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # the end of the test
+                while True:
+                    accepted, _ = server.accept()
+                    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    accepted.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_connections_that_are_reset_at_once_close_no_other_descriptor():
+    """About every tenth made uvloop and Python close the same descriptor, the second time as somebody else's."""
+    uvloop = pytest.importorskip("uvloop")
+    files: list[int] = []
+
+    async def meet_resets(port: int) -> None:
+        async with transport_of(f"https://127.0.0.1:{port}") as transport:
+            failures: list[object] = []  # which hold the sockets, by their tracebacks
+            for _ in range(20):
+                failures += await asyncio.gather(*[transport.send(GET) for _ in range(20)], return_exceptions=True)
+            assert all(isinstance(failure, ConnectionError) for failure in failures)
+            files.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(200))
+            failures.clear()
+            gc.collect()
+
+    gc.disable()
+    try:
+        with resetting() as port, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(meet_resets(port))
+        for each in files:
+            os.fstat(each)
+    finally:
+        gc.enable()
+        for each in files:
+            with contextlib.suppress(OSError):
+                os.close(each)
+
+
+def test_a_socket_that_nobody_closed_is_closed_with_a_warning():
+    made = keepalive_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ()))
+    descriptor = made.fileno()
+    with pytest.warns(ResourceWarning, match=f"unclosed socket with descriptor {descriptor}"):
+        del made
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

@@ -4,7 +4,7 @@ statuses of pods."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ import pytest
 
 from e2e.cluster.controlplane import ControlPlane
 from tests.server.crowd import PodRecorder
-from tests.server.process import Operator
+from tests.server.process import OPERATORS, Operator
 from tests.server.world import World
 
 NUMBERS = itertools.count(1)
+LOG_SHOWN = 20_000
+"""Characters of an operator's log that a failed test shows."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -58,6 +60,16 @@ def alone(shared_operator: Operator) -> None:
     """Stops the shared operator, so that only operators of the test run."""
     if shared_operator.running:
         shared_operator.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows the ends of the operators' logs with a test that fails."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for operator in sorted((each for each in OPERATORS if each.log.exists()), key=lambda each: each.log):
+            report.sections.append((f"log of {operator.log.name}", operator.text()[-LOG_SHOWN:]))
+    return report
 
 
 @pytest.fixture

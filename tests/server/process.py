@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from e2e.cluster.daemons import free_ports, wait_until
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+OPERATORS: weakref.WeakSet[Operator] = weakref.WeakSet()
+"""All operators of this process; a test that fails shows their logs."""
 
 
 class Operator:
@@ -48,6 +53,7 @@ class Operator:
             *flags,
         ]
         self.process: subprocess.Popen[bytes] | None = None
+        OPERATORS.add(self)
 
     @property
     def running(self) -> bool:

@@ -42,8 +42,8 @@ WRITE_CHUNK = 128 * 1024
 """Bytes of a request body per write to the socket."""
 
 _DESCRIPTOR_IN_USE = "is used by transport"
-"""Part of uvloop's message if a new connection gets the descriptor of one that the server has just reset (`loop.pyx`,
-`_ensure_fd_no_transport`)."""
+"""Part of uvloop's message if a new connection gets the descriptor of one that other code has closed under it
+(`loop.pyx`, `_ensure_fd_no_transport`). `OwnedSocket` keeps our own sockets from doing so."""
 
 NETWORK_ERRORS = (aiohttp.ClientError, OSError)
 """Exceptions of aiohttp and of sockets while a request is sent or its response is read."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from trainop.runtime.client.sockets import keepalive_socket
 from trainop.runtime.clock import Clock
 
 CONNECT_TIMEOUT = 10.0
@@ -32,18 +33,6 @@ MAX_HEADER = 8190
 """Limits of the number of response headers, and of the bytes of each header and of the status line. Together they bound
 the memory for the head of one response. API servers send each warning in a separate header; they have about 130
 different warnings, and webhooks may add more."""
-
-SOCKET_OPTIONS = tuple(
-    (socket.IPPROTO_TCP, getattr(socket, name), value)
-    for name, value in (
-        ("TCP_KEEPIDLE", 15),
-        ("TCP_KEEPINTVL", 5),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 30_000),
-    )
-    if hasattr(socket, name)  # availability depends on the system
-)
-"""TCP keepalive settings that detect a dead peer within 30 s (`TCP_USER_TIMEOUT` is in milliseconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +75,7 @@ class MeasuredResolver(aiohttp.ThreadedResolver):
 def _session(limit: int, resolver: AbstractResolver) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=limit, keepalive_timeout=KEEP_ALIVE, socket_factory=_socket, resolver=resolver
+            limit=limit, keepalive_timeout=KEEP_ALIVE, socket_factory=keepalive_socket, resolver=resolver
         ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -100,12 +89,3 @@ def _session(limit: int, resolver: AbstractResolver) -> aiohttp.ClientSession:
         max_headers=MAX_HEADERS,
         trust_env=False,
     )
-
-
-def _socket(address: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for level, option, value in SOCKET_OPTIONS:
-        made.setsockopt(level, option, value)
-    return made
