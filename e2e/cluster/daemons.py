@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,16 +20,38 @@ PORTS = range(10_000, 32_768)
 take one of those between the choice and the start of the program that listens on it."""
 
 
+_CLAIMS: deque[socket.socket] = deque(maxlen=200)
+"""Held until as many further ports were chosen: by then the programs that use the first ones have long started."""
+
+
 def free_ports(count: int) -> list[int]:
-    """`count` TCP ports of 127.0.0.1 that are currently free, chosen at random."""
+    """`count` TCP ports of 127.0.0.1 that are currently free, chosen at random. On Linux, no other process that calls
+    this gets them, though the programs that will use them do not listen yet."""
     with contextlib.ExitStack() as held:
         found: list[int] = []
         while len(found) < count:
+            port = random.choice(PORTS)
             one = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                one.bind(("127.0.0.1", port := random.choice(PORTS)))
+                one.bind(("127.0.0.1", port))
+                _claim(port)
                 found.append(port)
         return found
+
+
+def _claim(port: int) -> None:
+    """Raises `OSError` if another process has claimed the port. A claim is an address in Linux's abstract namespace,
+    which is the same for all users and ends with the process."""
+    if sys.platform == "linux":
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0trainop-port-{port}")
+        except OSError:
+            claim.close()
+            raise
+        if len(_CLAIMS) == _CLAIMS.maxlen:
+            _CLAIMS.popleft().close()
+        _CLAIMS.append(claim)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, every: float = 0.05) -> bool:
