@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -22,6 +23,12 @@ take one of those between the choice and the start of the program that listens o
 
 _CLAIMS: deque[socket.socket] = deque(maxlen=200)
 """Held until as many further ports were chosen: by then the programs that use the first ones have long started."""
+
+
+@atexit.register
+def _release() -> None:
+    while _CLAIMS:
+        _CLAIMS.pop().close()
 
 
 def free_ports(count: int) -> list[int]:
