@@ -35,8 +35,8 @@ class OwnedSocket(socket.socket):
     def __del__(self) -> None:
         descriptor = self.detach()
         if descriptor >= 0 and _identity(descriptor) == self._identity:
+            os.close(descriptor)  # first, since a warning may be an error
             warnings.warn(f"unclosed socket with descriptor {descriptor}", ResourceWarning, source=self, stacklevel=2)
-            os.close(descriptor)
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
