@@ -10,6 +10,9 @@ IMAGE_READY := build/image/.ready
 # one process more than there are processors, as some tests wait; the tests of one file share theirs, and what they start
 PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=loadfile
+COVERED := --cov=trainop/engine --cov-report=term-missing:skip-covered --cov-fail-under=100
+# what CI asks of the same run: the acceptance cases, and each branch of the engine
+ALL_AT_ONCE := $(if $(CI),--cases-too $(COVERED))
 PYTHON = $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
@@ -20,10 +23,14 @@ export SOURCE_DATE_EPOCH
 # compiled once, not in each of the hundreds of programs that the tests start
 unexport PYTHONDONTWRITEBYTECODE
 
+# of `make container`
+ENGINE ?= podman
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' trainop/__init__.py)
+
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-webhooks test-kubectl test-mpi test-chart test-schedulers test-takeover simulate frameworks test-sdk di-engine fuzz coverage lint type contracts format manifests manifests-check docs dist test-wheel image test-image test-node e2e site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-awkward test-webhooks test-kubectl test-mpi test-chart test-schedulers test-takeover simulate frameworks test-sdk di-engine test-progress fuzz coverage lint type contracts format manifests manifests-check docs new-kind dist test-wheel container image test-image test-node e2e site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -35,7 +42,7 @@ demo: $(READY)  ## a PyTorchJob trains here, one master and three workers; then 
 test: $(READY)  ## all tests; those on a real kube-apiserver need Go once (about 10 minutes, then cached)
 	@$(BIN)/python -m e2e.monitoring || test $$? = 3
 	@$(BIN)/python -m e2e.cluster build; case $$? in \
-	0) $(PYTEST) ;; \
+	0) $(PYTEST) $(ALL_AT_ONCE) ;; \
 	3) test -z "$$CI" || echo "this run fails: CI needs Go for the tests on a real kube-apiserver"; \
 	   $(PYTEST) -m "not server" && test -z "$$CI" ;; \
 	*) echo "kube-apiserver could not be built: this run fails, the tests without it follow"; \
@@ -50,6 +57,10 @@ test-user: $(READY)  ## all tests as an ordinary user, in a private copy of this
 	@$(BIN)/python -m e2e.cluster build
 	@$(BIN)/python -m e2e.as_user -m pytest -p no:cacheprovider --numprocesses=$(PROCESSES) --dist=loadfile
 
+test-awkward: $(READY)  ## the same in a copy below /tmp, at a path with a space, with a read-only home (as root, on Linux)
+	@$(BIN)/python -m e2e.cluster build
+	@$(BIN)/python -m e2e.as_user --awkward -m pytest -p no:cacheprovider --numprocesses=$(PROCESSES) --dist=loadfile
+
 test-webhooks: $(READY)  ## webhooks on a real kube-apiserver, with a change of the CA while jobs are created
 	@$(BIN)/python -m e2e.cluster build
 	@$(BIN)/pytest --slow tests/server/test_webhooks.py tests/server/test_webhook_operators.py tests/server/test_di_webhook.py
@@ -58,9 +69,10 @@ test-kubectl: $(READY)  ## the README's tour, exec, port-forward and a table of 
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl kubectl-1.33
 	@$(BIN)/pytest tests/run/test_tour.py tests/run/test_exec.py tests/run/test_port_forward.py tests/conformance/test_kubectl.py
 
-test-chart: $(READY)  ## the Helm chart, rendered by helm, equals the kustomizations; Go builds helm once (some minutes)
-	@$(BIN)/python -m e2e.cluster build kubectl helm
+test-chart: $(READY)  ## the Helm charts: what helm renders, each value, upgrades on a real kube-apiserver; Go builds helm once
+	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl helm
 	@$(BIN)/pytest e2e/chart
+	@$(BIN)/pytest --slow tests/server/test_upgrades.py
 
 test-schedulers: $(READY)  ## jobs beside Kueue and gang schedulers on simulated nodes; Go builds them once
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kube-controller-manager kube-scheduler kwok kueue \
@@ -70,7 +82,7 @@ test-schedulers: $(READY)  ## jobs beside Kueue and gang schedulers on simulated
 test-takeover: $(READY)  ## ours replaces the Go operators while jobs run, and back again; twenty minutes, and Go to build them once
 	@PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.cluster build
 	@PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.peers
-	@$(BIN)/pytest --numprocesses=2 --dist=loadgroup e2e/takeover
+	@$(BIN)/pytest --numprocesses=2 --dist=load e2e/takeover
 
 simulate: $(READY)  ## the whole operator in virtual time with faults: SEEDS=300 of them, or one again by SEED=n
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --log,--first $(or $(FIRST),0) --seeds $(or $(SEEDS),300))
@@ -88,12 +100,15 @@ di-engine: $(READY)  ## DI-engine's own client (PyPI) talks to our di-server on 
 	@$(BIN)/python -m e2e.cluster build
 	@$(BIN)/python -m e2e.di_engine
 
+test-progress: $(READY)  ## transformers and the SDK kubeflow report progress, unchanged; on a real kube-apiserver; installs them once
+	@$(BIN)/python -m e2e.cluster build
+	@$(BIN)/python -m e2e.progress
+
 fuzz: $(READY)  ## schemathesis sends di-server what its OpenAPI document allows, and what not; installs schemathesis once
 	@$(BIN)/python -m e2e.fuzz
 
 coverage: $(READY)  ## every branch of the engine is covered by the tests of engine, kinds and controllers
-	@$(BIN)/coverage run --source=trainop/engine -m pytest -q tests/engine tests/kinds tests/controllers
-	@$(BIN)/coverage report --show-missing --skip-covered --fail-under=100
+	@$(PYTEST) -q $(COVERED) tests/engine tests/kinds tests/controllers
 
 lint: $(READY)  ## ruff: rules and format
 	@$(BIN)/ruff check
@@ -115,8 +130,11 @@ manifests: $(READY)  ## write the CRDs, RBAC and Deployment anew from the values
 manifests-check: $(READY)  ## the manifests are what would be written
 	@$(BIN)/trainop manifests --check
 
-docs: $(READY)  ## write the pages of the kinds anew from the values that run
+docs: $(READY)  ## write the pages of kinds and flags anew from the values that run, and the tables of the migrate pages
 	@$(BIN)/python -m e2e.docs
+
+new-kind: $(READY)  ## the file and all rows of a new kind of job, NAME=Foo for FooJob, to be completed
+	@$(BIN)/python -m e2e.new_kind $(NAME)
 
 dist: $(RELEASE_READY)  ## wheel and source archive in dist/; one commit always gives the same bytes
 	@rm -rf dist
@@ -125,6 +143,11 @@ dist: $(RELEASE_READY)  ## wheel and source archive in dist/; one commit always 
 test-wheel: $(READY) dist  ## the wheel in a new environment: its commands, and the README's tour (with kubectl)
 	@$(BIN)/python -m e2e.cluster build kubectl
 	@$(BIN)/pytest --quiet e2e/wheel
+
+container: $(if $(findstring @sha256:,$(BASE)),dist)  ## the image of the Containerfile, on BASE=docker.io/library/python:3.13-slim@sha256:… (by podman, or ENGINE=docker)
+	@case "$(BASE)" in *@sha256:*) ;; *) \
+		echo "make container: BASE names no digest; docs/image.md shows how to look it up" >&2; exit 2 ;; esac
+	@$(ENGINE) build --file Containerfile --build-arg BASE=$(BASE) --tag trainop:$(VERSION) .
 
 image: dist  ## the operator's image and its SBOM in build/image, from Debian packages and wheels (on Debian, without Docker)
 	@$(RELEASE)/bin/python -m e2e.image

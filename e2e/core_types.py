@@ -1,9 +1,14 @@
-"""Generates trainop/local/api/registry/core_types.json: schemas of the built-in kinds, from an API server's OpenAPI.
+"""Generates the type files of trainop/runtime/objects: schemas of the built-in kinds, from Kubernetes' own OpenAPI.
 
-    python e2e/core_types.py KUBECONFIG     needs kubectl; run it when the emulated Kubernetes version changes
+    python e2e/core_types.py KUBECONFIG         core_types.json; run it when the emulated Kubernetes version changes
+    python e2e/core_types.py --newest SOURCE    newer_pod_types.json; run it for each release of Kubernetes
 
-The file contains the definitions that the kinds of the embedded API server refer to, one per line. Descriptions are
-cut to their first sentence, so that the file stays small enough to review.
+KUBECONFIG names an API server, which is asked with kubectl. SOURCE is the same, or the folder `api/openapi-spec/v3` of
+Kubernetes' source (without enums), from `go mod download -json k8s.io/kubernetes@v1.37.2`.
+
+`core_types.json` contains the definitions that the kinds of the embedded API server refer to, one per line.
+Descriptions are cut to their first sentence, so that the file stays small enough to review. `newer_pod_types.json`
+contains what the types of a pod template have in addition, by which fields of a template are known or not.
 """
 
 import json
@@ -13,7 +18,9 @@ import subprocess
 import sys
 from typing import Any
 
-TARGET = pathlib.Path(__file__).parents[1] / "trainop" / "local" / "api" / "registry" / "core_types.json"
+TARGET = pathlib.Path(__file__).parents[1] / "trainop" / "runtime" / "objects" / "core_types.json"
+NEWER = TARGET.with_name("newer_pod_types.json")
+POD_TEMPLATE = "io.k8s.api.core.v1.PodTemplateSpec"
 KINDS = {
     "api/v1": "Pod Service ConfigMap Secret Event Node ServiceAccount PersistentVolumeClaim Namespace Endpoints "
     "ResourceQuota Binding",
@@ -33,9 +40,14 @@ KINDS = {
 KEPT_FIELDS = ("type", "format", "required", "enum", "default", "x-kubernetes-group-version-kind")
 
 
-def fetch(kubeconfig: str, document: str) -> dict[str, Any]:
-    command = ["kubectl", "--kubeconfig", kubeconfig, "get", "--raw", f"/openapi/v3/{document}"]
-    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+def fetch(source: pathlib.Path, document: str) -> dict[str, Any]:
+    """The schemas of one group and version, from the folder or the API server."""
+    if source.is_dir():
+        text = (source / f"{document.replace('/', '__')}_openapi.json").read_bytes()
+    else:
+        command = ["kubectl", "--kubeconfig", str(source), "get", "--raw", f"/openapi/v3/{document}"]
+        text = subprocess.run(command, check=True, capture_output=True).stdout
+    found: dict[str, Any] = json.loads(text)["components"]["schemas"]
     return found
 
 
@@ -65,10 +77,26 @@ def references(value: object) -> set[str]:
     return set().union(*(references(part) for part in value)) if isinstance(value, list) else set()
 
 
-def main() -> None:
+def closure(schemas: dict[str, Any], wanted: set[str]) -> dict[str, dict[str, Any]]:
+    """The named definitions and all that they refer to, trimmed."""
+    kept: dict[str, dict[str, Any]] = {}
+    while wanted:
+        name = wanted.pop()
+        if name not in kept:
+            kept[name] = trim(schemas[name])
+            wanted |= references(kept[name])
+    return kept
+
+
+def write(target: pathlib.Path, kept: dict[str, dict[str, Any]]) -> None:
+    lines = [f"{json.dumps(name)}:{json.dumps(kept[name], separators=(',', ':'))}" for name in sorted(kept)]
+    target.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def write_types(source: pathlib.Path) -> None:
     kept: dict[str, dict[str, Any]] = {}
     for document, kinds in KINDS.items():
-        schemas = fetch(sys.argv[1], document)["components"]["schemas"]
+        schemas = fetch(source, document)
         group, version = document.removeprefix("apis/").split("/") if document != "api/v1" else ("", "v1")
         wanted = {
             name
@@ -76,14 +104,24 @@ def main() -> None:
             for gvk in schema.get("x-kubernetes-group-version-kind", ())
             if (gvk["group"], gvk["version"]) == (group, version) and gvk["kind"] in kinds.split()
         }
-        while wanted:
-            name = wanted.pop()
-            if name not in kept:
-                kept[name] = trim(schemas[name])
-                wanted |= references(kept[name])
-    lines = [f"{json.dumps(name)}:{json.dumps(kept[name], separators=(',', ':'))}" for name in sorted(kept)]
-    TARGET.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        kept |= closure(schemas, wanted)
+    write(TARGET, kept)
+
+
+def write_newer(source: pathlib.Path) -> None:
+    known = json.loads(TARGET.read_bytes())
+    newer = {}
+    for name, schema in closure(fetch(source, "api/v1"), {POD_TEMPLATE}).items():
+        fields = schema.get("properties", {})
+        if added := {
+            field: fields[field] for field in fields if field not in known.get(name, {}).get("properties", {})
+        }:
+            newer[name] = {"properties": added} if name in known else schema
+    write(NEWER, newer)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "--newest":
+        write_newer(pathlib.Path(sys.argv[2]))
+    else:
+        write_types(pathlib.Path(sys.argv[1]))

@@ -1,11 +1,11 @@
-"""Generates `trainop/local/api/request/protobuf.json`: the protobuf field numbers of the built-in kinds.
+"""Generates `trainop/local/api/registry/protobuf.json`: the protobuf field numbers of the built-in kinds.
 
     python e2e/protobuf_fields.py       needs the Go modules of the test cluster (python -m e2e.cluster build)
 
 Source: the struct tags of the Go types (`k8s.io/api/*/v1/types.go`, Apache-2.0). The file contains the messages that
 the kinds below refer to, one per line. Each field has number, name, type and form. The form is `list` or `map`;
-`kept` if an empty value is significant (a pointer in Go, or a number or bool without omitempty); or `inline` if the
-fields of the message belong to the enclosing message.
+`kept` if an empty value is encoded in JSON (a pointer in Go, or a text, number or bool without omitempty); or
+`inline` if the fields of the message belong to the enclosing message.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from e2e.cluster.places import HERE
 
-TARGET = Path(__file__).parents[1] / "trainop" / "local" / "api" / "request" / "protobuf.json"
+TARGET = Path(__file__).parents[1] / "trainop" / "local" / "api" / "registry" / "protobuf.json"
 PACKAGES = {
     "core": "k8s.io/api/core/v1",
     "apps": "k8s.io/api/apps/v1",
@@ -100,7 +100,9 @@ def message_of(package: Package, packages: dict[str, Package], struct: str) -> l
             type_, form = resolve(package, packages, found["type"])
             if options.startswith("inline"):
                 form = "inline"
-            elif not form and (found["type"].startswith("*") or (type_ in {"int", "bool"} and "omit" not in options)):
+            elif not form and (
+                found["type"].startswith("*") or (type_ in {"text", "int", "bool"} and "omit" not in options)
+            ):
                 form = "kept"
             fields.append((int(found["number"]), name, type_, form))
     return sorted(fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,19 +39,23 @@ def granted(roles: Iterable[Any]) -> set[Right]:
     }
 
 
-def requested(plane: ControlPlane, namespace: str, account: str, decision: str = "allow") -> set[Right]:
-    """The rights that the requests of a service account needed, of those with this decision of the authorizer."""
+def events_of(plane: ControlPlane, namespace: str, account: str) -> Iterator[Any]:
+    """The audit events of the requests of a service account."""
     user = f"system:serviceaccount:{namespace}:{account}"
-    found = set()
     with (plane.data / LOG).open(encoding="utf-8") as lines:
         for line in lines:
-            event = json.loads(line)
-            about = event.get("objectRef")
-            if event["user"]["username"] != user or not about:
-                continue
-            if event["annotations"]["authorization.k8s.io/decision"] == decision:
-                resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
-                found.add(Right(about.get("apiGroup", ""), resource, event["verb"]))
-                if event["verb"] == "patch" and event["responseStatus"]["code"] == 201:  # an apply that creates
-                    found.add(Right(about.get("apiGroup", ""), resource, "create"))
+            if (event := json.loads(line))["user"]["username"] == user:
+                yield event
+
+
+def requested(plane: ControlPlane, namespace: str, account: str, decision: str = "allow") -> set[Right]:
+    """The rights that the requests of a service account needed, of those with this decision of the authorizer."""
+    found = set()
+    for event in events_of(plane, namespace, account):
+        about = event.get("objectRef")
+        if about and event["annotations"]["authorization.k8s.io/decision"] == decision:
+            resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+            found.add(Right(about.get("apiGroup", ""), resource, event["verb"]))
+            if event["verb"] == "patch" and event["responseStatus"]["code"] == 201:  # an apply that creates
+                found.add(Right(about.get("apiGroup", ""), resource, "create"))
     return found

@@ -117,12 +117,20 @@ class Ledger:
             if any(f"{name}{letter}" in self.results for letter in case.clauses):
                 yield f"{name}: {case.title} ({self.shown(name)} of {len(case.clauses)})"
                 yield from self._clauses_of(name)
+        yield from self.not_shown()
+        yield from self.totals()
+
+    def not_shown(self) -> Iterator[str]:
+        """A line for each clause that is not shown, of the specifications that have tests."""
         begun = {name.rpartition("-")[0] for name in self.results}
         yield "not shown:"
         for name, case in self.cases.items():
             for letter, title in case.clauses.items() if name.rpartition("-")[0] in begun else ():
                 if (state := self.state(name, letter)) != PASSED:
                     yield f"    {name} {letter}: {case.title}: {title}  ({state})"
+
+    def totals(self) -> Iterator[str]:
+        """A line for each specification."""
         totals = self._totals()
         for specification, tally in self.tallies().items():
             cases, clauses = totals[specification]

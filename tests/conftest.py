@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cases", action="store_true", help="run only tests of acceptance cases, report each, and fail below the floor"
     )
-    parser.addoption("--slow", action="store_true", help="run also the tests that are marked as slow")
     parser.addoption("--cases-floor", action="store_true", help="the same, and make what is reached the floor")
+    parser.addoption("--cases-too", action="store_true", help="run all tests, and fail below the floor of the cases")
+    parser.addoption("--slow", action="store_true", help="run also the tests that are marked as slow")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -104,30 +105,47 @@ class Recorder:
             self._ledger.record(vars(report)["clauses"], report.nodeid, outcome)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the properties that benchmarks have recorded before the last line of the summary."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the properties that benchmarks have recorded, and the acceptance cases, before the last line."""
+    report_benchmarks(terminalreporter)
+    if reports_cases(config):
+        report_cases(terminalreporter.write_line, config)
+
+
+def report_benchmarks(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if name == "benchmark":
                 terminalreporter.write_line(f"benchmark {value}")
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
-    """Print the report after pytest's summary, so that the output ends with one line for each specification."""
-    config = session.config
-    asked = config.option.cases and not config.option.collectonly and not hasattr(config, "workerinput")
+def reports_cases(config: pytest.Config) -> bool:
+    """Whether this process received the reports of a run that was asked for the acceptance cases."""
+    asked = config.option.cases or config.option.cases_too
+    return bool(asked and not config.option.collectonly and not hasattr(config, "workerinput"))
+
+
+def report_cases(write: Callable[[str], None], config: pytest.Config) -> None:
+    """Each case with its tests if only they ran, else what is not shown; then a line for each specification."""
     ledger = config.stash[LEDGER]
-    below = ledger.below(read_floor()) if asked and not config.option.cases_floor else []
-    if below and session.exitstatus == pytest.ExitCode.OK:
+    for line in ledger.lines() if config.option.cases else [*ledger.not_shown(), *ledger.totals()]:
+        write(line)
+    if config.option.cases_floor:
+        write_floor(ledger.tallies())
+        return
+    for line in ledger.below(read_floor()):
+        write(line)
+    if ledger.above(read_floor()):
+        write("more is shown than before: `make cases-floor`, and commit it")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that shows fewer acceptance cases than the floor."""
+    if not reports_cases(session.config) or session.config.option.cases_floor:
+        return
+    if session.exitstatus == pytest.ExitCode.OK and session.config.stash[LEDGER].below(read_floor()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    yield
-    if asked:
-        print("\n".join([*ledger.lines(), *below]))  # noqa: T201  the report is what was asked for
-        if config.option.cases_floor:
-            write_floor(ledger.tallies())
-        elif ledger.above(read_floor()):
-            print("more is shown than before: `make cases-floor`, and commit it")  # noqa: T201  the same
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from e2e.bench.requests import count_requests
 from e2e.bench.scale import exponent
 from e2e.bench.scenarios import SCENARIOS
 from e2e.bench.targets import BASE, COUNT_PREFIX, DI_SERVER, FLOOR, JOB, OURS, STOCK, TARGETS, judge
+from e2e.bench.why import measure
 
 
 def run(
@@ -227,3 +230,11 @@ def test_every_scenario_and_program_is_part_of_a_session_and_has_columns():
 def test_growth_is_reported_as_an_exponent(power: float):
     sizes = [1000.0, 5000.0, 50000.0]
     assert exponent(sizes, [3 * size**power for size in sizes]) == pytest.approx(power)
+
+
+def test_memory_of_a_command_is_its_own_and_not_that_of_the_benchmark():
+    cost, output = measure([sys.executable, "-S", "-E", "-c", "print('done')"])
+    assert output == "done\n"
+    assert 0 < cost.memory < 25 < getrusage(RUSAGE_SELF).ru_maxrss / 1024
+    assert cost.cpu > 0
+    assert cost.seconds > 0

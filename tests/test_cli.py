@@ -20,9 +20,10 @@ from tests.patience import PATIENCE
 from trainop import __version__
 from trainop.cli import LAZY, cli, run_operator
 from trainop.errors import StartError, UnknownSchemeError
-from trainop.operator import KINDS, build, enabled_schemes, run
+from trainop.programs.operator import build, run
+from trainop.programs.schemes import KINDS, enabled_schemes
+from trainop.programs.settings import Settings
 from trainop.runtime.client.transport import NotConnectedError, Request, Response, Stream
-from trainop.settings import Settings
 
 KUBECONFIG = {
     "apiVersion": "v1",
@@ -40,6 +41,14 @@ def trainop(*args: str, program: str | None = None, **environ: str) -> subproces
     start = [program] if program else [sys.executable, "-m", "trainop"]
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd()), "HOME": "/nonexistent"} | environ
     return subprocess.run([*start, *args], capture_output=True, text=True, env=env, timeout=PATIENCE, check=False)
+
+
+def write_program(path: Path) -> Path:
+    """The script that an installation makes of an entry point, also where the path of Python has a space."""
+    call = "from trainop.cli import main\nmain()\n"
+    path.write_text(f"""#!/bin/sh\n'''exec' "{sys.executable}" "$0" "$@"\n' '''\n{call}""")
+    path.chmod(0o755)
+    return path
 
 
 def kubeconfig(path: Path) -> str:
@@ -76,9 +85,7 @@ def test_help_shows_the_flags_and_exits_with_0(capsys: pytest.CaptureFixture[str
 
 
 def test_a_program_called_manager_is_the_operator(tmp_path: Path) -> None:
-    manager = tmp_path / "manager"
-    manager.write_text(f"#!{sys.executable}\nfrom trainop.cli import main\nmain()\n")
-    manager.chmod(0o755)
+    manager = write_program(tmp_path / "manager")
     done = trainop("--nope", program=str(manager))
     assert (done.returncode, f"Usage of {manager}:" in done.stderr) == (2, True)
     done = trainop("--enable-scheme=dummyjob", program=str(manager))
@@ -108,8 +115,8 @@ def test_a_scheme_that_is_not_enabled_is_not_imported() -> None:
     """In a process of its own, because this one has imported everything."""
     program = """
 import sys
-from trainop import operator
-from trainop.settings import Settings
+from trainop.programs import operator
+from trainop.programs.settings import Settings
 
 def found():
     return [name for name in sys.modules if name.startswith("trainop.kinds.dijob")]
@@ -204,7 +211,7 @@ async def test_an_unreachable_server_is_waited_for() -> None:
 
 
 def test_the_operator_does_not_load_what_it_does_not_need() -> None:
-    code = "import sys, trainop.operator, trainop.cli; print(*sorted(sys.modules))"
+    code = "import sys, trainop.programs.operator, trainop.cli; print(*sorted(sys.modules))"
     loaded = trainop("-c", code, program=sys.executable).stdout.split()
     heavy = {"kubernetes_asyncio", "cryptography", "pyroute2", "trainop.run", "trainop.local", "numpy"}
     assert heavy & set(loaded) == set()

@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
-from tests.kustomize import COMPONENTS, build, combine, fitting
+from tests.kustomize import PAIRS, build, combine, fitting
 from trainop.controllers.counters import JobMetrics
-from trainop.manifests.alerts import ALERTS
+from trainop.manifests.alerts import ALERTS, PROGRAMS
 from trainop.manifests.tree import files
 
 LABELS = {"control-plane": "kubeflow-training-operator"}
@@ -50,7 +51,7 @@ def test_high_availability_is_two_replicas_that_elect_a_leader_on_different_node
     objects = build(kubectl, Path(__file__).parent.parent / "manifests" / "overlays" / "high-availability")
     assert find(objects, "Deployment")["spec"]["replicas"] == 2
     pod = pod_of(objects)
-    assert pod["containers"][0]["command"][:2] == ["/manager", "--leader-elect"]
+    assert "--leader-elect" in pod["containers"][0]["command"]
     assert [(each["topologyKey"], each["labelSelector"]) for each in pod["topologySpreadConstraints"]] == [
         ("kubernetes.io/hostname", {"matchLabels": LABELS}),
         ("topology.kubernetes.io/zone", {"matchLabels": LABELS}),
@@ -84,14 +85,40 @@ def test_the_network_policy_admits_every_port_that_others_call(kubectl: str):
     assert policy["spec"]["podSelector"] == {"matchLabels": LABELS}
     (container,) = pod_of(list(yaml.safe_load_all(files()["base/deployment.yaml"])))["containers"]
     admitted = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
-    assert admitted == {port["containerPort"] for port in container["ports"]}
+    component = yaml.safe_load(files()["components/progress/kustomization.yaml"])
+    (patch,) = (each["patch"] for each in component["patches"] if each.get("target", {}).get("kind") == "Deployment")
+    opened = [each["value"] for each in yaml.safe_load(patch) if each["path"].endswith("/ports/-")]
+    ports = [*container["ports"], *opened]
+    assert admitted == {port["containerPort"] for port in ports}
 
 
 def test_the_service_monitor_selects_the_service_and_its_port():
+    """The endpoint over TLS is of a port that `secure-metrics` names."""
     monitor = find(objects_of("service-monitor"), "ServiceMonitor")["spec"]
     service = find(list(yaml.safe_load_all(files()["base/service.yaml"])), "Service")
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert monitor["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "deployments"),
+    [
+        ("mpi-operator-monitor", "overlays/mpi-operator/deployment.yaml"),
+        ("di-monitor", "overlays/di-system/deployments.yaml"),
+    ],
+)
+def test_the_pod_monitors_select_the_pods_and_ports_of_every_program(name: str, deployments: str):
+    """Their `job` is that of the alerts."""
+    monitors = {each["metadata"]["name"]: each["spec"] for each in objects_of(name)}
+    found = {each["metadata"]["name"]: each for each in yaml.safe_load_all(files()[deployments])}
+    assert monitors.keys() == found.keys()
+    for program, monitor in monitors.items():
+        pod = found[program]["spec"]["template"]
+        (endpoint,) = monitor["podMetricsEndpoints"]
+        assert monitor["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        assert endpoint["port"] in {port["name"] for each in pod["spec"]["containers"] for port in each["ports"]}
+        assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": program}]
+        assert program in PROGRAMS
 
 
 def test_standard_roles_are_aggregated_and_grant_nothing_but_jobs():
@@ -164,4 +191,4 @@ def test_the_dashboard_has_the_parts_that_grafana_needs():
 
 def test_every_component_is_described():
     page = (Path(__file__).parent.parent / "docs" / "install.md").read_text(encoding="utf-8")
-    assert [name for name in COMPONENTS if f"`{name}`" not in page] == []
+    assert [name for name in PAIRS if f"`{name.removeprefix('components/')}`" not in page] == []

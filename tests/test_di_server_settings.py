@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trainop.cli import run_di_server
-from trainop.di_server_settings import DiServerSettings, read_di_server_settings
 from trainop.errors import UsageError
+from trainop.programs.di_server import DiServerSettings, read_di_server_settings
 from trainop.runtime.serving.server import Address
 
 
@@ -27,6 +27,7 @@ def test_flags_of_di_orchestrator_and_ours():
         "--agconfig-namespace=m", "--lease-lock-name=l", "--lease-lock-namespace=k", "--gpu-alloc-policy=simple",
         "-zap-devel=0", "--zap-log-level=error", "--kubeconfig=c", "--caller-check=off", "--ddp-ports=rank",
         "--max-replicas-per-request=5", "--delete-grace-period=7", "--caller-qps=0", "--max-body-bytes=9",
+        "--termination-message-policy=file",
     ]  # fmt: skip
     found, _ = read_di_server_settings(args, {})
     assert found.bind_address == Address("127.0.0.1", 1)
@@ -36,13 +37,14 @@ def test_flags_of_di_orchestrator_and_ours():
     assert (found.caller_check, found.ports_by_rank, found.max_pods) == (False, True, 5)
     assert (found.grace_seconds, found.caller_rate, found.max_body) == (7, 0.0, 9)
     assert (found.logs.devel, found.logs.level) == (False, "error")
+    assert found.termination_message_policy == "File"
 
 
 @pytest.mark.parametrize(
     "flag",
     [
         "--gpu-alloc-policy=best", "--server-bind-address=0", "--server-bind-address=x", "--delete-grace-period=-1",
-        "--caller-check=maybe", "--max-replicas-per-request=0", "--unknown",
+        "--termination-message-policy=Logs", "--caller-check=maybe", "--max-replicas-per-request=0", "--unknown",
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused_at_the_start(flag: str, capsys: pytest.CaptureFixture[str]):

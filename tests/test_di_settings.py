@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from tests.test_cli import trainop
+from tests.test_cli import trainop, write_program
 from trainop.cli import cli
-from trainop.di_settings import read_di_settings
 from trainop.errors import UsageError
-from trainop.settings import Settings, read_settings
+from trainop.programs.di_operator import read_di_settings
+from trainop.programs.settings import Settings, read_settings
 
 
 def read(*args: str, **environ: str) -> Settings:
@@ -39,7 +38,9 @@ def test_the_arguments_of_upstreams_deployment():
 
 
 def test_own_flags():
-    found = read("--graceful-deletion", "--pod-events", "-namespace=team", "--kubeconfig=x")
+    policy = "--termination-message-policy=File"
+    found = read("--graceful-deletion", "--pod-events", "-namespace=team", "--kubeconfig=x", policy)
+    assert found.options.termination_message_policy == "File"
     assert (found.options.di_graceful_deletion, found.pod_events) == (True, True)
     assert (found.namespace, found.kubeconfig) == ("team", "x")
 
@@ -57,8 +58,6 @@ def test_the_generic_operator_has_the_same_options():
 
 def test_the_command_and_the_program_of_that_name(tmp_path: Path):
     assert "--server-address" in CliRunner().invoke(cli, ["di-operator", "--help"]).output
-    program = tmp_path / "di-operator"
-    program.write_text(f"#!{sys.executable}\nfrom trainop.cli import main\nmain()\n")
-    program.chmod(0o755)
+    program = write_program(tmp_path / "di-operator")
     done = trainop("--nope", program=str(program))
     assert (done.returncode, f"Usage of {program}:" in done.stderr) == (2, True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from trainop.cli import run_di_webhook
-from trainop.di_webhook_settings import read_di_webhook_settings
 from trainop.errors import StartError
 from trainop.local.api.serving.server import ApiServer
-from trainop.operator import build
-from trainop.settings import Settings
+from trainop.programs.di_webhook import read_di_webhook_settings
+from trainop.programs.operator import build
+from trainop.programs.settings import Settings
 
 
 def read(*args: str, **environ: str) -> Settings:

@@ -16,13 +16,18 @@ from e2e.docs.__main__ import generated, pages
 from e2e.docs.rules import probe
 from e2e.docs.samples import plain, plain_job
 from e2e.docs.website import ELSEWHERE, place_of, reached_files
-from tests.engine.builders import manifest_of
-from trainop.engine.actions import CreatePod, CreateService
+from tests.engine.builders import manifest_of, pod_created, service_created
+from trainop.engine.addresses import service_name
+from trainop.engine.fields import MAX_LABEL_LENGTH
 from trainop.engine.plan import plan
 from trainop.engine.readings import READINGS, Effect
+from trainop.engine.restart_history import BACKOFF_RESET_AFTER, MAX_BACKOFF
 from trainop.engine.schema.crd import crd
 from trainop.engine.seen import Snapshot
-from trainop.operator import FRAMEWORKS
+from trainop.kinds.tf_config import MAX_CLUSTER_IN_ENVIRONMENT
+from trainop.programs.schemes import FRAMEWORKS
+from trainop.programs.settings import Settings
+from trainop.run.session import exit_code
 from trainop.runtime.objects.metadata import Unstructured
 
 ROOT = Path(__file__).parent.parent
@@ -31,9 +36,10 @@ PYTHON_FILES = sorted(
     for folder in ("trainop", "tests", "e2e", "examples")
     for path in (ROOT / folder).rglob("*.py")
 )
+ALL_PAGES = sorted(path for path in reached_files() if path.suffix == ".md")
 PAGES = pytest.mark.parametrize(
     "page",
-    sorted(path for path in reached_files() if path.suffix == ".md" and path.name != "CHANGELOG.md"),
+    [path for path in ALL_PAGES if path.name != "CHANGELOG.md"],
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 """All pages except the changelog, which may name files and modules that were removed."""
@@ -71,19 +77,19 @@ def test_a_new_kind_needs_only_its_file():
     now = datetime(2025, 6, 1, tzinfo=UTC)
     raw = Unstructured(plain(framework, {"Worker": 2}))
     made = plan(framework, Snapshot(raw, (), (), now)).actions
-    pods = [manifest_of(action) for action in made if isinstance(action, CreatePod)]
+    pods = [manifest_of(action) for action in made if pod_created(action)]
     assert [pod["spec"]["containers"][0]["env"] for pod in pods] == [
         [{"name": "MY_PEERS", "value": "j-worker-0:7777,j-worker-1:7777"}, {"name": "MY_RANK", "value": str(index)}]
         for index in range(2)
     ]
-    assert len([action for action in made if isinstance(action, CreateService)]) == 2
+    assert len([action for action in made if service_created(action)]) == 2
     assert crd(framework)["metadata"]["name"] == "myjobs.kubeflow.org"
 
 
 @PAGES
 def test_files_that_a_page_names_are_there(page: Path):
-    """Names in backticks: paths from the top such as `trainop/operator.py` (`<kind>` stands for any), names of Python
-    files such as `store.py`, and modules such as `trainop.operator`, with or without a name that they define."""
+    """Names in backticks: paths from the top such as `trainop/cli.py` (`<kind>` stands for any), names of Python files
+    such as `store.py`, and modules such as `trainop.cli`, with or without a name that they define."""
     text = page.read_text(encoding="utf-8")
     for name in re.findall(r"`((?:trainop|tests|docs|examples|manifests|e2e)/[\w./<>*-]+)`", text):
         assert list(ROOT.glob(re.sub(r"<\w+>", "*", name).rstrip("/"))), f"{page.name} names {name}"
@@ -105,8 +111,8 @@ def is_there(name: str) -> bool:
 
 
 def test_names_of_modules_that_are_gone_are_found():
-    assert is_there("trainop.operator.build")
-    assert not is_there("trainop.operator.nothing")
+    assert is_there("trainop.programs.operator.build")
+    assert not is_there("trainop.programs.operator.nothing")
     assert not is_there("trainop.nothing.build")
 
 
@@ -118,7 +124,7 @@ def test_targets_that_a_page_names_are_there(page: Path):
     assert set(re.findall(r"\bmake ([a-z][a-z-]*)\b", text)) <= targets
 
 
-@PAGES
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_of_a_page_have_a_target(page: Path):
     """A link leads to a file (the website cannot show a folder), and to a heading by GitHub's rules for anchors."""
     prose = re.sub(r"^ *```.*?^ *```|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
@@ -176,22 +182,52 @@ def test_the_website_loads_nothing_from_elsewhere():
     assert not ELSEWHERE.findall('<link href="assets/x.css"><a href="https://z.example"><img src="e2e/s1.svg">')
 
 
-def test_the_ten_questions_are_answered_by_the_files_they_name():
+def questions() -> dict[str, tuple[str, str, str]]:
+    """Question -> file, names to look for, and answer."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     section = text.split("## Ten questions\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| ([^|]+\?) \| `([^`]+)` \| (.+) \|$", section, re.MULTILINE)
-    assert len(rows) == 10
-    for question, path, names in rows:
+    rows = re.findall(r"^\| ([^|]+\?) \| `([^`]+)` \| ([^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
+    return {question: (path, names, answer) for question, path, names, answer in rows}
+
+
+def test_the_ten_questions_are_answered_by_the_files_they_name():
+    assert len(questions()) == 10
+    for question, (path, names, _) in questions().items():
         source = (ROOT / path).read_text(encoding="utf-8")
+        assert re.findall(r"`(\w+)`", names), question
         for name in re.findall(r"`(\w+)`", names):
             found = re.search(
-                rf"^ *(?:async )?(?:def|class) {name}\b|^{name}\b.* =|[\"']{name}[\"']:", source, re.MULTILINE
+                rf"^ *(?:async )?(?:def|class) {name}\b|^ *{name}\b.* =|[\"']{name}[\"']:", source, re.MULTILINE
             )
             assert found, f"{question} {path} does not define {name}"
 
 
+@pytest.mark.parametrize(
+    ("topic", "values"),
+    [
+        ("subdomain", [service_name("<job>")]),
+        ("names", [str(MAX_LABEL_LENGTH)]),
+        ("back-off", [f"{MAX_BACKOFF:.0f} s", f"{BACKOFF_RESET_AFTER:.0f} s"]),
+        ("exit code", [f"{exit_code([])} all succeeded"]),
+        (
+            "kubectl get",
+            [
+                column["name"]
+                for column in crd(FRAMEWORKS["TFJob"])["spec"]["versions"][0]["additionalPrinterColumns"]
+                if not column.get("priority")
+            ],
+        ),
+        ("lease", [Settings().leader_election_id]),
+        ("TF_CONFIG", [str(MAX_CLUSTER_IN_ENVIRONMENT)]),
+    ],
+)
+def test_the_answer_to_a_question_has_the_values_of_the_program(topic: str, values: list[str]):
+    ((_, _, answer),) = (row for question, row in questions().items() if topic in question)
+    assert all(value in answer for value in values), (answer, values)
+
+
 def test_the_page_of_wrong_fields_has_the_table_that_is_followed():
-    text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8").split("\n## ")[0]
     rows = [
         tuple(cell.strip() for cell in line.split("|")[1:4]) for line in text.splitlines() if line.startswith("| `")
     ]

@@ -15,11 +15,12 @@ import pytest
 import yaml
 
 from trainop.engine.extensions import SERVICE_MODE
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 ROOT = Path(__file__).parent.parent
-OTHERS = {"mpi", "dijob"}
-"""MPIJobs need programs that not every machine has: `make test-mpi` runs theirs. DIJobs: tests/run/test_dijob.py."""
+OTHERS = {"mpi", "dijob", "broken"}
+"""MPIJobs need programs that not every machine has: `make test-mpi` runs theirs. DIJobs: tests/run/test_dijob.py.
+Broken jobs: tests/commands/test_broken.py."""
 WITH_FRAMEWORK = {
     "jax/data_parallel.yaml",
     "mxnet/kvstore.yaml",

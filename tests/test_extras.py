@@ -100,7 +100,7 @@ def test_the_modules_of_an_extra_are_those_that_its_packages_bring() -> None:
     assert named == (declared if sys.platform == "linux" else declared - {"pyroute2"})
 
 
-@pytest.mark.parametrize("name", ["run", "cluster"])
+@pytest.mark.parametrize("name", ["run", "check", "cluster"])
 def test_a_command_without_its_extra_names_it_in_one_line(name: str) -> None:
     done = bare(name, "x.yaml")
     assert (done.returncode, done.stdout) == (1, "")
@@ -181,3 +181,11 @@ async def pods_of(client: Client, operator: asyncio.subprocess.Process, count: i
                 return {item["metadata"]["name"]: item["spec"] for item in items}
             await asyncio.sleep(0.05)
     pytest.fail("the operator has ended")
+
+
+@pytest.mark.parametrize("program", ["operator", "mpi_operator", "di_operator", "di_server", "di_webhook"])
+def test_a_program_does_not_load_what_only_the_embedded_cluster_needs(program: str):
+    """Where the extra is installed, too: structlog would load rich, which takes 3 MiB."""
+    code = f"import sys, trainop.cli, trainop.programs.{program}; print('rich' in sys.modules); import rich.console"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.stdout, done.stderr) == ("False\n", "")

@@ -9,8 +9,9 @@ import pytest
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS, GangScheduler
 from trainop.engine.seen import Options
 from trainop.errors import UsageError
-from trainop.flags import HelpRequested, parse_duration, parse_flags, usage
-from trainop.settings import FLAGS, LogSettings, Settings, read_settings
+from trainop.logs import LogSettings
+from trainop.programs.flags import HelpRequested, parse_duration, parse_flags, usage
+from trainop.programs.settings import FLAGS, Settings, read_settings
 
 VALUES = [
     ("metrics-bind-address", ":9090", "metrics_bind_address", ":9090"),
@@ -39,6 +40,7 @@ OPTIONS = [
     ("pytorch-init-container-image", "busybox", "pytorch_init_image", "busybox"),
     ("pytorch-init-container-max-tries", "7", "pytorch_init_max_tries", 7),
     ("service-mode", "leader", "service_mode", "leader"),
+    ("termination-message-policy", "File", "termination_message_policy", "File"),
     ("gang-scheduler-name", "Volcano", "gang", GangScheduler("volcano", VOLCANO_GROUPS)),
     ("gang-scheduler-name", "Mine", "gang", GangScheduler("Mine", PLUGIN_GROUPS)),
     ("gang-scheduler-name", "None", "gang", None),
@@ -148,6 +150,12 @@ def test_the_environment_stands_in_for_flags():
     assert read("--namespace=mine", KUBEFLOW_NAMESPACE="team").namespace == "mine"
 
 
+def test_several_namespaces_are_separated_by_commas():
+    assert read("--namespace=a, b,,a").namespaces == ("a", "b")
+    assert read(KUBEFLOW_NAMESPACE="a,b").namespaces == ("a", "b")
+    assert read().namespaces == ()
+
+
 @pytest.mark.case("frameworks-v1-28", "ab")
 def test_the_init_container_template_is_read_from_its_file(tmp_path: Path):
     path = tmp_path / "init.yaml"
@@ -220,3 +228,20 @@ def test_durations_are_those_of_go_or_plain_seconds(text: str, seconds: float):
 def test_other_durations_are_refused(text: str):
     with pytest.raises(ValueError, match="parse error"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("args", "environ", "installation"),
+    [
+        ((), {"MY_POD_NAMESPACE": "team"}, ""),
+        (("--namespace=team",), {"MY_POD_NAMESPACE": "team"}, "namespaced"),
+        ((), {"MY_POD_NAMESPACE": "team", "KUBEFLOW_NAMESPACE": "team"}, "namespaced"),
+        (("--namespace=other",), {"MY_POD_NAMESPACE": "team"}, ""),
+        (("--namespace=team",), {}, ""),
+    ],
+)
+def test_an_operator_of_its_own_namespace_is_installed_by_the_overlay_namespaced(
+    args: tuple[str, ...], environ: dict[str, str], installation: str
+):
+    settings, _ = read_settings(args, environ)
+    assert settings.options.installation == installation

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 import pytest
 import structlog
 
-from trainop.logs import TIME_ENCODINGS, configure_logs
-from trainop.settings import LogSettings
+from trainop.logs import TIME_ENCODINGS, LogSettings, configure_logs
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 

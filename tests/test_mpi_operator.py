@@ -11,7 +11,7 @@ import yaml
 
 from tests.kustomize import MANIFESTS, build
 from trainop.manifests.rbac import exec_rules, ssh_rules
-from trainop.mpi_settings import read_mpi_settings
+from trainop.programs.mpi_operator import read_mpi_settings
 
 FOLDER = MANIFESTS / "overlays" / "mpi-operator"
 LABELS = {
@@ -42,14 +42,13 @@ def test_it_has_the_objects_of_mpi_operator_under_their_names(objects: list[Any]
     assert sorted((item["kind"], item["metadata"]["name"]) for item in objects) == [
         ("ClusterRole", "mpi-operator"),
         ("ClusterRoleBinding", "mpi-operator"),
-        ("CustomResourceDefinition", "mpijobs.kubeflow.org"),
         ("Deployment", "mpi-operator"),
         ("Namespace", "mpi-operator"),
         ("Role", "mpi-operator-leader-election"),
         ("RoleBinding", "mpi-operator-leader-election"),
         ("ServiceAccount", "mpi-operator"),
     ]
-    spread = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
+    spread = {"ClusterRole", "ClusterRoleBinding", "Namespace"}
     assert {item["metadata"]["namespace"] for item in objects if item["kind"] not in spread} == {"mpi-operator"}
     subject = {"kind": "ServiceAccount", "name": "mpi-operator", "namespace": "mpi-operator"}
     assert [item["subjects"] for item in objects if "subjects" in item] == [[subject], [subject]]

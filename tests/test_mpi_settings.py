@@ -13,10 +13,10 @@ from tests.runtime.virtual_time import virtual_time
 from trainop.cli import cli
 from trainop.errors import StartError, UsageError
 from trainop.kinds.mpi.crd import mpi_crd
-from trainop.mpi_settings import read_mpi_settings
-from trainop.mpi_versions import MpiVersionWatch, adapt_to_crds
+from trainop.programs.mpi_operator import read_mpi_settings
+from trainop.programs.mpi_versions import MpiVersionWatch, adapt_to_crds
+from trainop.programs.settings import Settings
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
-from trainop.settings import Settings
 
 
 def read(*args: str, **environ: str) -> Settings:
@@ -38,6 +38,8 @@ def test_flags_of_upstream():
     assert found.options.gang.is_volcano
     assert found.options.mpi_cluster_domain == "cluster.local"
     assert found.schemes == ("MPIJob",)
+    assert found.options.termination_message_policy == "FallbackToLogsOnError"
+    assert read("--termination-message-policy=File").options.termination_message_policy == "File"
     assert (found.health_probe_bind_address, found.metrics_bind_address) == (":8080", "0")
     assert read("--monitoring-port", "9090").metrics_bind_address == ":9090"
     assert (read().controller_threads, read("-threadiness=5").controller_threads) == (2, 5)

@@ -17,23 +17,31 @@ import click
 
 from trainop import __version__, extras
 from trainop.errors import TrainopError, UsageError
-from trainop.flags import Flag, HelpRequested, usage
-from trainop.settings import FLAGS, Settings, read_settings
+from trainop.programs.flags import Flag, HelpRequested, usage
+from trainop.programs.settings import FLAGS, Settings, read_settings
 
 if TYPE_CHECKING:
-    from trainop.di_server_settings import DiServerSettings
+    from trainop.programs.di_server import DiServerSettings
 
 S = TypeVar("S")
 ReadSettings = Callable[[Sequence[str], Mapping[str, str]], tuple[Settings, tuple[str, ...]]]
 
 LAZY = {
     "run": ("trainop.run.commands", "run_command", "Run jobs from manifests on an embedded cluster and follow them."),
+    "check": ("trainop.commands.check", "check_command", "Check the jobs in manifests without running them."),
     "cluster": ("trainop.run.commands", "cluster_command", "Start an embedded cluster without jobs."),
+    "plan": ("trainop.commands.plan", "plan_command", "Show what the operator would make of jobs, without a cluster."),
+    "why": ("trainop.commands.why", "why_command", "Explain why a job does not run, or how it ended."),
+    "describe": ("trainop.commands.describe", "describe_command", "Tell the story of a job as a timeline."),
+    "stacks": ("trainop.commands.stacks", "stacks_command", "Show where the Python processes of a job stand."),
+    "ps": ("trainop.commands.ps", "ps_command", "List the jobs of a cluster."),
+    "top": ("trainop.commands.ps", "top_command", "List the jobs of a cluster, again and again."),
+    "logs": ("trainop.commands.logs", "logs_command", "Show the logs of a job's replicas, merged by time."),
     "manifests": ("trainop.manifests.command", "manifests_command", "Write or print CRDs and installation manifests."),
 }
 """Subcommands by name: module, attribute, short help. Imported lazily to keep the operator's memory small."""
 
-NEEDS = {"run": extras.LOCAL, "cluster": extras.LOCAL}
+NEEDS = {"run": extras.LOCAL, "check": extras.LOCAL, "cluster": extras.LOCAL}
 """Commands that need an extra."""
 
 
@@ -91,14 +99,14 @@ def di_operator(args: Sequence[str]) -> None:
 
 def run_di_operator(args: Sequence[str], program: str) -> int:
     """As `run_operator`, with the flags of DI-orchestrator's operator."""
-    from trainop.di_settings import DI_FLAGS, read_di_settings  # noqa: PLC0415  # as LAZY
+    from trainop.programs.di_operator import DI_FLAGS, read_di_settings  # noqa: PLC0415  # as LAZY
 
     return run_operator(args, program, DI_FLAGS, read_di_settings)
 
 
 def run_mpi_operator(args: Sequence[str], program: str) -> int:
     """As `run_operator`, with the flags of mpi-operator."""
-    from trainop.mpi_settings import MPI_FLAGS, VersionRequested, read_mpi_settings  # noqa: PLC0415  # as LAZY
+    from trainop.programs.mpi_operator import MPI_FLAGS, VersionRequested, read_mpi_settings  # noqa: PLC0415  # as LAZY
 
     try:
         return run_operator(args, program, MPI_FLAGS, read_mpi_settings)
@@ -115,7 +123,7 @@ def di_webhook(args: Sequence[str]) -> None:
 
 def run_di_webhook(args: Sequence[str], program: str) -> int:
     """As `run_operator`, without controllers, with the flags of DI-orchestrator's di-webhook."""
-    from trainop.di_webhook_settings import DI_WEBHOOK_FLAGS, read_di_webhook_settings  # noqa: PLC0415  # as LAZY
+    from trainop.programs.di_webhook import DI_WEBHOOK_FLAGS, read_di_webhook_settings  # noqa: PLC0415  # as LAZY
 
     return run_operator(args, program, DI_WEBHOOK_FLAGS, read_di_webhook_settings)
 
@@ -128,7 +136,7 @@ def di_server(args: Sequence[str]) -> None:
 
 def run_di_server(args: Sequence[str], program: str) -> int:
     """Runs di-server with the flags of DI-orchestrator and returns its exit code. Raises `TrainopError`."""
-    from trainop.di_server_settings import DI_SERVER_FLAGS, read_di_server_settings  # noqa: PLC0415  # as LAZY
+    from trainop.programs.di_server import DI_SERVER_FLAGS, read_di_server_settings  # noqa: PLC0415  # as LAZY
 
     def start(settings: DiServerSettings) -> int:
         from trainop.diserver.server import run  # noqa: PLC0415  # not needed by the other commands
@@ -144,7 +152,7 @@ def run_operator(
     """Runs the operator with Go flags and returns its exit code. Raises `TrainopError` if it cannot start."""
 
     def start(settings: Settings) -> int:
-        from trainop.operator import run  # noqa: PLC0415  # not needed by the other commands
+        from trainop.programs.operator import run  # noqa: PLC0415  # not needed by the other commands
 
         return run(settings)
 
@@ -193,6 +201,10 @@ NAMED: Mapping[str, Callable[[Sequence[str], str], int]] = {
 """Name of a program in the images of other operators -> what it runs with its arguments and its path."""
 
 
+PLUGIN = "kubectl-trainop"
+"""The name by which kubectl finds a plugin: `kubectl trainop ps`."""
+
+
 def main() -> None:
     """The entry point of `trainop`. A program that is named `manager` or as in `NAMED` runs that command directly."""
     program = Path(sys.argv[0]).name
@@ -201,6 +213,6 @@ def main() -> None:
     try:
         if program in NAMED:
             sys.exit(NAMED[program](sys.argv[1:], sys.argv[0]))
-        cli.main(prog_name="trainop")
+        cli.main(prog_name="kubectl trainop" if program == PLUGIN else "trainop")
     except TrainopError as error:
         _exit_with("trainop", error)

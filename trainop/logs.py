@@ -1,4 +1,4 @@
-"""Applies the `--zap-*` flags of training-operator to the logging configuration of the runtime.
+"""The settings of the log, which all programs share, and how they are applied to the logging of the runtime.
 
 Entries are constant lower-case phrases with keys. Common keys: `controller`, `job` (`<namespace>.<name>`), `uid`,
 `replica-type`, `pod`, `service`, `error`.
@@ -8,14 +8,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TextIO
 
-from trainop.runtime.clock import Clock
-from trainop.runtime.manager.logs import configure_logging, iso8601
-from trainop.settings import LogSettings
+from trainop.runtime import Clock, configure_logging
+from trainop.runtime.lowlevel import iso8601
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "error": logging.ERROR, "panic": logging.CRITICAL}
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The `--zap-*` flags of controller-runtime, as far as they apply."""
+
+    devel: bool = True
+    encoder: str | None = None
+    """`json` or `console`; None is console if `devel`, else json."""
+    level: str | None = None
+    """`debug`, `info` or `error`; None is debug if `devel`, else info."""
+    stacktrace_level: str = "panic"
+    time_encoding: str = "rfc3339"
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None, clock: Clock | None = None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -13,12 +12,12 @@ from e2e.bench.cluster import ENDPOINT_SLICES, NAMESPACE, open_cluster
 from e2e.bench.kinds import PYTORCH as PYTORCH_JOB
 from e2e.bench.node import SimulatedNode
 from e2e.bench.scenarios import cpu_used
-from trainop.engine.actions import CreatePod, CreateService
+from tests.engine.builders import manifest_of, replica_created
 from trainop.engine.plan import plan
 from trainop.engine.seen import Snapshot
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import PODS, SERVICES, Resource
+from trainop.runtime.objects.resource import Resource
 
 CONCURRENCY = 32
 
@@ -29,8 +28,8 @@ def objects(jobs: int, workers: int) -> Iterator[tuple[Resource, Json]]:
         job = PYTORCH_JOB.make(f"job-{number}", workers, "")
         job["metadata"] |= {"namespace": NAMESPACE, "uid": f"{number:036}"}
         for action in plan(PYTORCH, Snapshot(Unstructured(job), (), (), datetime.now(UTC))).actions:
-            if isinstance(action, CreatePod | CreateService):
-                yield PODS if isinstance(action, CreatePod) else SERVICES, json.loads(action.encode())
+            if replica_created(action):
+                yield action.resource, manifest_of(action)
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:

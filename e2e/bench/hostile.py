@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from e2e.bench.shapes import SHAPES
-from trainop.engine.actions import CreatePod, CreateService
+from tests.engine.builders import replica_created
 from trainop.engine.framework import Framework
 from trainop.engine.plan import plan
 from trainop.engine.seen import Snapshot
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import decode_unstructured
 
 T = TypeVar("T")
@@ -67,8 +67,8 @@ def peak_kib() -> int:
 def measure_once(framework: Framework, raw: bytes) -> dict[str, float]:
     job, decoding = timed(lambda: decode_unstructured(raw))
     planned, planning = timed(lambda: plan(framework, Snapshot(job, (), (), datetime.now(UTC))))
-    actions = [action for action in planned.actions if isinstance(action, CreatePod | CreateService)]
-    bodies = [timed(action.encode) for action in actions[:BODIES]]
+    actions = [action for action in planned.actions if replica_created(action)]
+    bodies = [timed(action.encode) for action in actions[:BODIES] if action.encode]
     return {
         "decode": decoding,
         "plan": planning,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import random
+import secrets
 from collections.abc import Collection
 
 import msgspec
@@ -17,6 +18,7 @@ from trainop.local.api.fields.json_patch import merge_patch
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.builtin_kinds import builtin_kinds
 from trainop.local.api.registry.crds import CrdRegistrar
+from trainop.local.api.registry.jwt import KEY_SIZE, Signer
 from trainop.local.api.registry.kinds import Registry
 from trainop.local.api.request.pod_streams import PodStreams
 from trainop.local.api.request.pod_subresources import PodSubresources
@@ -102,7 +104,9 @@ class PlainServer:
 
     def __init__(self, tables: Collection[str], history: int) -> None:
         """`tables` are stored without checks; `history` is the number of changes that each table keeps for watches."""
-        self._backend = Backend(Store(history), Registry(), SystemClock(), random.Random())
+        self._backend = Backend(
+            Store(history), Registry(), SystemClock(), random.Random(), Signer(secrets.token_bytes(KEY_SIZE))
+        )
         for kind in builtin_kinds(self._backend, "10.96.0.0/16"):
             self._backend.registry.add(kind)
         self._backend.store.listen(CrdRegistrar(self._backend))

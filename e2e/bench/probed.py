@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from trainop import operator
 from trainop.cli import main as run_cli
+from trainop.runtime.builder import operator
 from trainop.runtime.manager.stalls import StallWatch
 
 INTERVAL = 0.002

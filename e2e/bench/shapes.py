@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.nesting import share_of_limits
 
 Json: TypeAlias = dict[str, Any]
@@ -73,16 +74,10 @@ def with_roles(roles: Json) -> Json:
 
 
 def of_kind(kind: str, replicas: dict[str, int], pod: Json | None = None, **spec: Any) -> Json:
-    field, container = {
-        "TFJob": ("tfReplicaSpecs", "tensorflow"),
-        "MXJob": ("mxReplicaSpecs", "mxnet"),
-        "XGBoostJob": ("xgbReplicaSpecs", "xgboost"),
-        "JAXJob": ("jaxReplicaSpecs", "jax"),
-        "PaddleJob": ("paddleReplicaSpecs", "paddle"),
-    }[kind]
-    template = {"spec": pod or {"containers": [{"name": container, "image": "none"}]}}
+    framework = FRAMEWORKS[kind]
+    template = {"spec": pod or {"containers": [{"name": framework.container, "image": "none"}]}}
     roles = {role: {"replicas": count, "template": template} for role, count in replicas.items()}
-    return _job(kind, {field: roles, **spec})
+    return _job(kind, {framework.replica_specs: roles, **spec})
 
 
 def _job(kind: str, spec: Json) -> Json:

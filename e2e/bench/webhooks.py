@@ -41,7 +41,7 @@ from e2e.cluster.places import default_data
 from trainop.controllers.admission import build_handler, webhooks_of
 from trainop.engine.kind import kind_of
 from trainop.manifests.webhook import webhook_configurations
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.client.auth import load_config
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.http import HttpTransport
@@ -289,7 +289,7 @@ async def review_in_steps(body: bytes, kind: str) -> list[float]:
     steps[0] += (time.thread_time() - began) * 1000
     if timed(lambda: becomes_too_deep(request)):
         return steps
-    handler = build_handler(kind_of(FRAMEWORKS[kind]))
+    handler = build_handler(kind_of(FRAMEWORKS[kind]).admit)
     timed(lambda: encode_review(handler(request), request.uid))  # type: ignore[arg-type]  # not awaitable
     return steps
 

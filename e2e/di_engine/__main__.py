@@ -8,18 +8,15 @@ $TRAINOP_DI_ENGINE or ~/.cache/trainop-di-engine.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
-import venv
 from pathlib import Path
 
 import yaml
 
+from e2e.clients import environment, on_an_api_server
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import free_ports, wait_until
-from e2e.cluster.places import ClusterError, default_data
 from tests.patience import PATIENCE
 from tests.server.process import Operator, fetch
 from tests.server.world import Json, World
@@ -30,20 +27,6 @@ NEEDS = ("requests", "URLObject", "flask")
 """What the modules of the client import."""
 API = "/apis/diengine.opendilab.org/v1alpha1/namespaces/{namespace}"
 CORE = "/api/v1/namespaces/{namespace}"
-
-
-def environment() -> Path:
-    """The interpreter of the client's environment, which is created if missing."""
-    folder = Path(os.environ.get("TRAINOP_DI_ENGINE") or Path.home() / ".cache" / "trainop-di-engine") / VERSION
-    done, python = folder / ".done", folder / "bin" / "python"
-    if not done.exists():
-        print(f"installing the client of DI-engine {VERSION} ...", flush=True)
-        venv.create(folder, with_pip=True, clear=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *NEEDS], check=True)
-        subprocess.run([*pip, "--no-deps", f"DI-engine=={VERSION}"], check=True)
-        done.touch()
-    return python
 
 
 def template(**limits: str) -> Json:
@@ -98,17 +81,8 @@ def talk(python: Path, plane: ControlPlane, folder: Path) -> int:
 
 
 def main() -> int:
-    python = environment()
-    plane = ControlPlane(default_data(f"di-engine-{os.getpid()}"), die_with_parent=True)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            plane.up()
-            return talk(python, plane, Path(folder))
-    except ClusterError as error:
-        print(error, file=sys.stderr)
-        return 3
-    finally:
-        plane.down()
+    python = environment("di-engine", VERSION, NEEDS, ["--no-deps", f"DI-engine=={VERSION}"])
+    return on_an_api_server("di-engine", lambda plane, folder: talk(python, plane, folder))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,14 @@ import ast
 import importlib
 import json
 import pkgutil
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import trainop.kinds
 from e2e.docs.rules import refusals, rules
 from e2e.docs.samples import ROOT, example, plain_job, table
-from trainop.engine import extensions
 from trainop.engine.framework import Framework, Replicas
 from trainop.engine.job import Job, Role
 from trainop.engine.manifests import Manifests
@@ -29,15 +29,14 @@ NOT_EXPANDED = {"template", "metadata", "metrics", "status"}
 MAX_VALUE_LENGTH = 100
 """Longer values of variables are shown for one replica only."""
 
-ANNOTATIONS = {
-    extensions.RESTART_SCOPE: "`pod` (default), `role` or `job`: the scope of a restart. With `role` or "
-    "`job`, all pods of the role or job are deleted and recreated once they are gone; this counts as one restart.",
-    extensions.SERVICE_MODE: "`replica`, `leader` or `job`: the services by which replicas find each other. `leader` "
-    "creates services only for the replicas that others connect to, `job` one for the whole job. Default: the "
-    "operator's `--service-mode`.",
-    extensions.INFRA_RESTART_LIMIT: "A number: the limit on restarts after eviction, preemption or node loss. Default: "
-    "no limit. `backoffLimit` counts failures of the program only.",
-}
+COMMON = """# Fields of every kind
+
+These fields are the same in {kinds}.
+What a kind has of its own is on its page. `<kind>ReplicaSpecs` stands for the field of the kind, such as
+`pytorchReplicaSpecs`. [annotations.md](../annotations.md) describes annotations, and
+[validation.md](../validation.md) what happens to a job with invalid fields.
+
+"""
 
 
 def page(framework: Framework) -> str:
@@ -46,12 +45,13 @@ def page(framework: Framework) -> str:
     job = parse(framework, Unstructured(raw))
     module = next(module for module in kinds() if framework in module.__dict__.values())
     summary = ast.get_docstring(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))) or ""
+    sentence, upstream = first_sentence(summary)
+    rows = [*facts(framework), *([("upstream", upstream)] if upstream else [])]
     parts = [
-        f"# {framework.kind}\n\n{summary.splitlines()[0]}\n\n{table(facts(framework))}",
+        f"# {framework.kind}\n\n{sentence}.\n\n{table(rows)}",
         f"## Replica types\n\n{table(replica_types(framework), 'type', 'replicas', 'with label `job-role: master`')}",
         f"## Fields of this kind\n\n{table(own_fields(framework), 'field', 'type', 'meaning')}",
-        f"## Fields of every kind\n\n{table(common_fields(framework), 'field', 'type', 'meaning')}",
-        f"## Annotations of every kind\n\n{table(code(ANNOTATIONS.items()), 'annotation', 'meaning')}",
+        "All kinds have the same [replicas and `runPolicy`](fields.md), and the same [annotations](../annotations.md).",
         f"## Environment\n\n{environment(framework, job)}",
         f"## Running, Succeeded and Failed\n\n{rules(framework)}",
         f"## Validation\n\n{refusals(framework)}",
@@ -60,17 +60,20 @@ def page(framework: Framework) -> str:
     return HEADER + "\n" + "\n".join(part.rstrip() + "\n" for part in parts)
 
 
+def first_sentence(docstring: str) -> tuple[str, str]:
+    """Of a kind's module, without a full stop, and the upstream package that may be in parentheses at its end. It
+    may be broken into lines."""
+    sentence = " ".join(docstring.partition("\n\n")[0].split()).removesuffix(".")
+    found = re.fullmatch(r"(.+) \((.+)\)", sentence)
+    return (found[1], found[2]) if found else (sentence, "")
+
+
 def kinds() -> Iterator[Any]:
     for info in pkgutil.iter_modules(trainop.kinds.__path__):
         yield importlib.import_module(f"trainop.kinds.{info.name}")
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
-
-
-def code(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    for first, second in rows:
-        yield f"`{first}`", second
 
 
 def facts(framework: Framework) -> Iterator[tuple[str, str]]:
@@ -83,6 +86,7 @@ def facts(framework: Framework) -> Iterator[tuple[str, str]]:
     yield "scale subresource", "`kubectl scale` changes `Worker`" if framework.scale else "no"
     yield "event source", f"`{framework.controller}`, also the label `training.kubeflow.org/operator-name`"
     yield "metrics", f'`framework="{framework.name}"`'
+    yield "versions that trained", "[frameworks.md](../frameworks.md)"
 
 
 def replica_types(framework: Framework) -> Iterator[tuple[str, str, str]]:
@@ -134,11 +138,32 @@ def own_fields(framework: Framework) -> Iterator[tuple[str, str, str]]:
             yield path, type_, text + (" Required." if name in required and path == f"`spec.{name}`" else "")
 
 
-def common_fields(framework: Framework) -> Iterator[tuple[str, str, str]]:
+def common_page(frameworks: Collection[Framework]) -> str:
+    """The page of the fields that all these kinds share; of a meaning, the sentences that all have."""
+    found = [dict(common_fields(framework)) for framework in frameworks]
+    assert all(each.keys() == found[0].keys() for each in found)
+    rows = []
+    for path, (type_, text) in found[0].items():
+        assert all(each[path][0] == type_ for each in found)
+        meanings = [sentences(each[path][1]) for each in found]
+        shared = [sentence for sentence in sentences(text) if all(sentence in meaning for meaning in meanings)]
+        differs = len(shared) < len(sentences(text))
+        rows.append((path, type_, " ".join(shared) + " The default is that of the kind." * differs))
+    names = ", ".join(framework.kind for framework in frameworks)
+    return HEADER + "\n" + COMMON.format(kinds=names) + table(rows, "field", "type", "meaning")
+
+
+def sentences(text: str) -> list[str]:
+    return re.split(r"(?<=\.) ", text)
+
+
+def common_fields(framework: Framework) -> Iterator[tuple[str, tuple[str, str]]]:
     properties = spec_schema(framework)["properties"]
     role = properties[framework.replica_specs]["additionalProperties"]
-    yield from described(f"spec.{framework.replica_specs}.<type>", role)
-    yield from described("spec.runPolicy", properties["runPolicy"])
+    for path, type_, text in described("spec.<kind>ReplicaSpecs.<type>", role):
+        yield path, (type_, text)
+    for path, type_, text in described("spec.runPolicy", properties["runPolicy"]):
+        yield path, (type_, text)
 
 
 def described(path: str, schema: Json) -> Iterator[tuple[str, str, str]]:
@@ -210,16 +235,8 @@ With the annotation `service-mode: job`, the addresses contain the service of th
 A job with a single replica gets no TF_CONFIG. With `enableDynamicWorker: true`, TF_CONFIG has the sparse form: each
 worker sees only itself and the parameter servers.
 
-A `cluster` of more than 100 KiB does not fit into an environment variable. It is then in a file that all pods mount
-from one ConfigMap, and `cluster` in `TF_CONFIG` is the path of the file:
-
-```python
-config = json.loads(os.environ["TF_CONFIG"])
-cluster = config["cluster"]
-if isinstance(cluster, str):
-    cluster = json.loads(pathlib.Path(cluster).read_text())
-    os.environ["TF_CONFIG"] = json.dumps({**config, "cluster": cluster})  # TensorFlow reads it in this process
-```
+A `cluster` of more than 100 KiB does not fit into an environment variable. It is then in a file:
+[tf-config.md](../tf-config.md) has the lines that read it.
 """,
     "PyTorchJob": """
 Programs that are started without torchrun read `RANK` and `WORLD_SIZE`. If `nprocPerNode` is a number, `WORLD_SIZE`

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from tests import conftest
+import pytest
 
-pytest_terminal_summary = conftest.pytest_terminal_summary
+from tests.conftest import report_benchmarks
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    report_benchmarks(terminalreporter)

@@ -30,7 +30,8 @@ def node() -> Iterator[Node]:
     one = Node(f"test-{os.getpid()}")
     one.up([archive_path()])
     try:
-        one.run("kubectl", "apply", "-k", "manifests/overlays/standalone")
+        for folder in ("manifests/crds", "manifests/overlays/standalone"):
+            one.run("kubectl", "apply", "-k", folder)
         one.run("kubectl", "rollout", "status", *OPERATOR, f"--timeout={PATIENCE:.0f}s")
         yield one
     finally:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from tests.server.test_installation import apply
 from tests.server.world import World, replicas
 
 NAMESPACE = "kubeflow"
-PROGRAMS = ("manager", "mpi-operator", "di-operator", "di-server", "di-webhook", "trainop")
+PROGRAMS = tuple(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
+"""All commands of the wheel."""
 READ_SCRIPT = re.compile(rb"#!\s*(\S+)")
 
 

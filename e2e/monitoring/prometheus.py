@@ -7,6 +7,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,31 @@ from e2e.monitoring.programs import find
 
 
 class Prometheus:
-    """Scrapes `target` (host:port) every second under the job name `job`, with the rules of a file."""
+    """Scrapes `target` (host:port) every second under the job name `job`, with the rules of a file.
 
-    def __init__(self, folder: Path, job: str, target: str, rules: Path) -> None:
+    `scrape` are further settings of the scrape; `inside` is a command prefix, such as `unshare` with mounts of its own.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        job: str,
+        target: str,
+        rules: Path | None = None,
+        *,
+        scrape: Mapping[str, Any] | None = None,
+        inside: Sequence[str] = (),
+    ) -> None:
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         self.log = folder / "prometheus.log"
         config = folder / "prometheus.yml"
-        scrape = {"job_name": job, "static_configs": [{"targets": [target]}]}
+        scraped = {"job_name": job, "static_configs": [{"targets": [target]}], **(scrape or {})}
         settings = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        text = {"global": settings, "scrape_configs": [scrape], "rule_files": [str(rules)]}
+        text = {"global": settings, "scrape_configs": [scraped], "rule_files": [str(rules)] if rules else []}
         config.write_text(yaml.safe_dump(text), encoding="utf-8")
         self._command = [
+            *inside,
             str(find("prometheus")),
             f"--config.file={config}",
             f"--storage.tsdb.path={folder / 'data'}",
@@ -54,6 +68,10 @@ class Prometheus:
         """The alerts that are pending or firing."""
         found: list[Any] = self._get("alerts").get("alerts", [])
         return found
+
+    def failure(self) -> str:
+        """The error of the last scrape; empty before the first one, and if it succeeded."""
+        return next((str(each["lastError"]) for each in self._get("targets").get("activeTargets", ())), "")
 
     def _get(self, path: str, **parameters: str) -> Any:
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"

@@ -19,6 +19,7 @@ from e2e.cluster.places import ClusterError
 from e2e.image.places import archive_path
 from e2e.realnode.derived import Derived
 from e2e.realnode.images import ROOT, Image
+from trainop.engine.seen import Options
 
 Json = dict[str, Any]
 PREFIX = "e2e-"
@@ -27,7 +28,7 @@ OPERATOR = "deployment/training-operator"
 COMPONENTS = ("mpi-ssh", "mpi-exec", "dijob")
 """Components of the manifests beside the overlay `standalone`."""
 PATIENCE = 300.0
-INIT_IMAGE = "docker.io/library/alpine:3.10"
+INIT_IMAGE = f"docker.io/library/{Options().pytorch_init_image}"
 """The default image of PyTorchJob's init container, for which the image `base` stands in: it has `sh` and `getent`."""
 
 
@@ -99,7 +100,7 @@ class RealCluster:
                 "apiVersion": "kustomize.config.k8s.io/v1beta1",
                 "kind": "Kustomization",
                 "namespace": NAMESPACE,
-                "resources": [f"{manifests}/overlays/standalone"],
+                "resources": [f"{manifests}/crds", f"{manifests}/overlays/standalone"],
                 "components": [f"{manifests}/components/{name}" for name in (*COMPONENTS, *components)],
             }
             Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(own))

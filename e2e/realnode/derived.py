@@ -15,6 +15,7 @@ from typing import IO
 from e2e.cluster.places import binary
 from e2e.realnode.images import ARCHITECTURES, Image, build, recipe
 from e2e.realnode.oci import LayerFile, write_image
+from trainop.engine.seen import Options
 
 USER, UID = "mpiuser", 1000
 """The user of mpi-operator's images."""
@@ -75,7 +76,7 @@ def delivery() -> Derived:
         "/usr/local/bin/kubectl": File(binary("kubectl").read_bytes(), SCRIPT),
         "/usr/local/bin/deliver": File(deliver, SCRIPT),
     }
-    return Derived("docker.io/kubeflow/kubectl-delivery:latest", "base", files, ("/usr/local/bin/deliver",))
+    return Derived(Options().mpi_delivery_image, "base", files, ("/usr/local/bin/deliver",))
 
 
 RESOLVE = b"""#!/bin/sh

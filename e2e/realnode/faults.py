@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -17,17 +17,12 @@ from e2e.cluster.node import configs
 from e2e.realnode.cluster import NAMESPACE, OPERATOR, PATIENCE, RealCluster
 from e2e.realnode.proof import Proof
 from e2e.realnode.small_programs import WAITS
+from trainop.programs.schemes import FRAMEWORKS
 
 Json = dict[str, Any]
 NODE, STANDBY = configs.IDENTITY.name, "standby"
 OPERATOR_PODS = "--selector=control-plane=kubeflow-training-operator"
 HISTORY = "trainop.kubeflow.org/restarts"
-KINDS = {
-    "TFJob": ("tfReplicaSpecs", "tensorflow", "tensorflow"),
-    "PyTorchJob": ("pytorchReplicaSpecs", "pytorch", "pytorch"),
-    "JAXJob": ("jaxReplicaSpecs", "jax", "jax"),
-}
-"""Kind -> its map of replica types, its container, and its label `framework` in metrics."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +54,17 @@ class SmallJob:
 
     def text(self, image: str = "base") -> str:
         """The manifest as YAML."""
-        replica_specs, name, _ = KINDS[self.kind]
-        container = {"name": name, "image": image, "command": ["python", "-c", self.program], **self.container}
+        framework = FRAMEWORKS[self.kind]
+        container = {
+            "name": framework.container,
+            "image": image,
+            "command": ["python", "-c", self.program],
+            **self.container,
+        }
         template = {"spec": {"containers": [container], **self.pod}}
         worker = {"replicas": self.workers, "restartPolicy": self.policy, "template": template}
         metadata = {"name": self.name, "annotations": dict(self.annotations)}
-        spec = {"runPolicy": dict(self.run_policy), replica_specs: {"Worker": worker}}
+        spec = {"runPolicy": dict(self.run_policy), framework.replica_specs: {"Worker": worker}}
         return yaml.safe_dump({"apiVersion": "kubeflow.org/v1", "kind": self.kind, "metadata": metadata, "spec": spec})
 
 
@@ -105,14 +105,57 @@ class Scene:
         name = job.pods[index]
         self.proof.wait_until(lambda: self.uids(job)[index] not in {"", before[index]}, f"{name} is replaced")
 
+    def limit(self, job: SmallJob, name: str, seconds: int, since: str) -> int:
+        """Sets a limit of the run policy so that it is reached in so many seconds, and returns it. `since` is the field
+        of the status with the time that it counts from. A limit that the job has from its creation would be reached
+        before its pods run if the machine is busy."""
+        begin = datetime.fromisoformat(self.status(job)[since])
+        limit = int((datetime.now(UTC) - begin).total_seconds()) + seconds
+        self._set_policy(job, name, limit)
+        return limit
+
     def suspend(self, job: SmallJob, *, on: bool) -> None:
-        patch = {"spec": {"runPolicy": {"suspend": on}}}
+        self._set_policy(job, "suspend", on)
+
+    def _set_policy(self, job: SmallJob, name: str, value: object) -> None:
+        patch = {"spec": {"runPolicy": {name: value}}}
         self.proof.kubectl("patch", job.resource, "--type=merge", f"--patch={json.dumps(patch)}")
 
     def wait_until_all_run(self, job: SmallJob) -> None:
         """Until all pods run, and the job says so."""
         self.proof.wait_until(lambda: self.all_run(job), f"{job.workers} pods of {job.resource} run")
         self.proof.wait_for(job.resource, "Running")
+
+    # Counters and events follow the status, by less than a second on an idle machine.
+
+    def wait_for_counters(self, job: SmallJob, counters: Mapping[str, int]) -> None:
+        self._settle(lambda: self.counters(job), counters, f"counters of {job.resource}")
+
+    def wait_until_placed(self, job: SmallJob, pods: Sequence[int]) -> None:
+        """Until the scheduler has bound so many pods of each name in `job.pods`."""
+        self._settle(lambda: self.placed(job), pods, f"pods of {job.resource} by name, bound to the node")
+
+    def wait_for_events(self, job: SmallJob, reason: str, messages: Sequence[str]) -> None:
+        """Until these are the messages of the job's events with this reason."""
+        self._settle(lambda: self.events(job, reason), messages, f"events {reason} of {job.resource}")
+
+    def wait_for_conditions(self, job: SmallJob, conditions: Sequence[str]) -> None:
+        """Until these are the last conditions of the job."""
+        self._settle(lambda: self.conditions(job)[-len(conditions) :], conditions, f"conditions of {job.resource}")
+
+    def _settle(self, observe: Callable[[], object], wanted: object, what: str) -> None:
+        """Waits until what is observed is `wanted`. A failure shows what was observed last."""
+        seen: object = None
+
+        def is_wanted() -> bool:
+            nonlocal seen
+            seen = observe()
+            return seen == wanted
+
+        try:
+            self.proof.wait_until(is_wanted, f"{what}: {wanted}")
+        except AssertionError as error:
+            raise AssertionError(f"{what} are {seen} instead of {wanted}\n{error}") from None
 
     # What is seen -----------------------------------------------------------------------------------------------------
 
@@ -155,7 +198,7 @@ class Scene:
 
     def counters(self, job: SmallJob) -> dict[str, int]:
         """The operator's counters of jobs of this kind in this namespace, by a short name, without those that are 0."""
-        labels = {"job_namespace": self.proof.namespace, "framework": KINDS[job.kind][2]}
+        labels = {"job_namespace": self.proof.namespace, "framework": FRAMEWORKS[job.kind].name}
         found: dict[str, int] = {}
         for pod in self.operators():
             path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}:8080/proxy/metrics"
@@ -255,6 +298,19 @@ class Scene:
         self.cluster.kubectl(f"--namespace={NAMESPACE}", "scale", OPERATOR, f"--replicas={replicas}")
         self.wait_for_operator()
         self.proof.wait_until(lambda: len(self.operators()) == replicas, f"pods of the operator: {replicas}")
+
+    def set_renew_deadline(self, seconds: int) -> None:
+        """How long the operator may be without the API server before it ends, as another one could lead by then.
+        `cluster.install()` sets the default again."""
+        flags = {"lease-duration": f"{seconds + 60}s", "renew-deadline": f"{seconds}s"}
+        path = "/spec/template/spec/containers/0/command/-"
+        patch = [
+            {"op": "add", "path": path, "value": f"--leader-elect-{name}={value}"} for name, value in flags.items()
+        ]
+        options = ("--type=json", f"--patch={json.dumps(patch)}")
+        self.cluster.kubectl(f"--namespace={NAMESPACE}", "patch", OPERATOR, *options)
+        self.wait_for_operator()
+        self.proof.wait_until(lambda: len(self.operators()) == 1, "the operator before it is gone")
 
     def wait_for_operator(self) -> None:
         """Until the Deployment is as it should be."""

@@ -53,6 +53,9 @@ for step in range(state["step"] + 1, {STEPS} + 1):
         print(f"saved step {{step}}", flush=True)
         sys.exit(143)
     time.sleep(0.1)
+    while step == {STEPS // 2} and not state["step"] and not stopping:
+        time.sleep(0.1)
 """
-"""Gradient descent that saves its state in /checkpoint on SIGTERM, and continues from there. Each step is also recorded
-in /checkpoint/steps, with its loss, so that a lost or repeated step shows."""
+"""Gradient descent that saves its state in /checkpoint on SIGTERM, and continues from there. Half-way its first run
+waits for SIGTERM. Each step is also recorded in /checkpoint/steps, with its loss, so that a lost or repeated step
+shows."""

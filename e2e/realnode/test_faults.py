@@ -9,9 +9,10 @@ import pytest
 
 from e2e.realnode import small_programs
 from e2e.realnode.faults import Restarts, Scene, SmallJob, ended
+from tests.upstream import Upstream
 
 pytestmark = pytest.mark.images("base")
-BACKOFF = "Job job has failed because it has reached the specified backoff limit"
+BACKOFF = Upstream("Job job has failed because it has reached the specified backoff limit")
 
 
 # A process ends -------------------------------------------------------------------------------------------------------
@@ -36,7 +37,7 @@ def test_kill_9_with_policy_on_failure(scene: Scene) -> None:
         "Succeeded=True JAXJobSucceeded",
     ]
     assert scene.restarts(job) == Restarts()
-    assert scene.counters(job) == {"created": 1, "successful": 1}
+    scene.wait_for_counters(job, {"created": 1, "successful": 1})
     scene.proof.expect(
         "The kubelet restarts the container in its pod, and the operator counts nothing.",
         "exit code 137, then the same pod with restartCount 1; the job succeeded",
@@ -51,12 +52,12 @@ def test_kill_9_with_policy_exit_code(scene: Scene) -> None:
     scene.wait_until_replaced(job, 1, before)
     scene.finish(job)
     assert scene.uids(job)[0] == before[0]
-    assert scene.placed(job) == [1, 2]
-    assert scene.events(job, "TFJobRestarting") == ["job job is restarting because Worker replica(s) failed."]
+    scene.wait_until_placed(job, [1, 2])
+    scene.wait_for_events(job, "TFJobRestarting", [Upstream("job job is restarting because Worker replica(s) failed.")])
     exited = f"Pod: {scene.proof.namespace}.job-worker-1 exited with code 137"
-    assert scene.events(job, "ExitedWithCode") == [exited]
+    scene.wait_for_events(job, "ExitedWithCode", [exited])
     assert scene.restarts(job) == Restarts(failures=1)
-    assert scene.counters(job) == {"created": 1, "restarted": 1, "successful": 1}
+    scene.wait_for_counters(job, {"created": 1, "restarted": 1, "successful": 1})
     scene.proof.expect(
         "137 is a retryable exit code: a new pod, one failure of the one that backoffLimit allows.",
         f"{exited}; one restart, the job succeeded",
@@ -70,12 +71,12 @@ def test_kill_9_with_policy_never(scene: Scene) -> None:
     scene.kill(scene.proof.pod("job-worker-1"))
     scene.proof.wait_for(job.resource, "Failed")
     message = scene.message(job, "Failed")
-    assert message == f"TFJob {scene.proof.namespace}/job has failed because 1 Worker replica(s) failed."
+    assert message == Upstream(f"TFJob {scene.proof.namespace}/job has failed because 1 Worker replica(s) failed.")
     status = scene.status(job)
     assert "completionTime" in status
     assert status["replicaStatuses"]["Worker"] == {"active": 1, "failed": 1}
     assert scene.uids(job) == before
-    assert scene.counters(job) == {"created": 1, "failed": 1}
+    scene.wait_for_counters(job, {"created": 1, "failed": 1})
     scene.proof.expect("The job fails at once, and the pod is kept for its log.", message)
 
 
@@ -85,10 +86,10 @@ def test_a_permanent_exit_code(scene: Scene) -> None:
     scene.proof.apply(job.text())
     scene.proof.wait_for(job.resource, "Failed")
     message = scene.message(job, "Failed")
-    assert message == 'job "job" is failing because "Worker" replica(s) failed.'
+    assert message == Upstream('job "job" is failing because "Worker" replica(s) failed.')
     assert ended(scene.proof.pod("job-worker-0"))["exitCode"] == 1
-    assert scene.placed(job) == [1]
-    assert scene.counters(job) == {"created": 1, "failed": 1}
+    scene.wait_until_placed(job, [1])
+    scene.wait_for_counters(job, {"created": 1, "failed": 1})
     scene.proof.expect("Codes below 128 are permanent: no restart, and the job fails.", message)
 
 
@@ -105,9 +106,9 @@ def test_out_of_memory(scene: Scene) -> None:
     end = ended(scene.proof.pod("job-worker-0"))
     assert (end["reason"], end["exitCode"]) == ("OOMKilled", 137)
     assert scene.message(job, "Failed") == BACKOFF
-    assert scene.placed(job) == [2]
+    scene.wait_until_placed(job, [2])
     assert scene.restarts(job) == Restarts(failures=1)
-    assert scene.counters(job) == {"created": 1, "restarted": 1, "failed": 1}
+    scene.wait_for_counters(job, {"created": 1, "restarted": 1, "failed": 1})
     scene.proof.expect(
         "The kernel kills it with 137. A new pod is tried as often as backoffLimit allows: once.",
         f"OOMKilled, exit code 137, two pods one after the other; {BACKOFF}",
@@ -130,10 +131,12 @@ def test_a_full_empty_dir(scene: Scene) -> None:
     status = scene.proof.pod("job-worker-0")["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
     message = scene.message(job, "Failed")
-    assert message == "Job job has failed because it has reached the specified infra restart limit"
-    assert scene.placed(job) == [2]
+    assert message == Upstream("Job job has failed because it has reached the specified infra restart limit")
+    assert "Worker 0 (pod job-worker-0 on node node-0) was evicted from its node (Evicted, exit code 137)" in message
+    assert 'Usage of EmptyDir volume "scratch" exceeds the limit "4Mi"' in message
+    scene.wait_until_placed(job, [2])
     assert scene.restarts(job) == Restarts(disruptions=1)
-    assert scene.counters(job) == {"created": 1, "restarted": 1, "disruptions": 2, "failed": 1}
+    scene.wait_for_counters(job, {"created": 1, "restarted": 1, "disruptions": 2, "failed": 1})
     scene.proof.expect(
         "The kubelet evicts the pod. A new one is made even with backoffLimit 0; the next eviction exceeds the limit.",
         f"evicted twice: {status['message'].strip()} {message}",
@@ -156,7 +159,7 @@ def test_an_image_that_does_not_exist(scene: Scene) -> None:
     scene.delete_pod("job-worker-0")
     scene.finish(job)
     assert scene.restarts(job) == Restarts()
-    assert scene.counters(job) == {"created": 1, "successful": 1}
+    scene.wait_for_counters(job, {"created": 1, "successful": 1})
     scene.proof.expect("The job does not fail, and an event says why it does not run.", reason)
     scene.proof.expect("With the image corrected and the pod deleted it runs; nothing is counted.", "the job succeeded")
 
@@ -181,23 +184,24 @@ def test_backoff_limit(scene: Scene) -> None:
     scene.proof.wait_for(job.resource, "Failed")
     assert scene.message(job, "Failed") == BACKOFF
     scene.proof.wait_until(lambda: not scene.found(job), "the failing pod is stopped")
-    assert scene.placed(job) == [1]
-    assert scene.counters(job) == {"created": 1, "failed": 1}
+    scene.wait_until_placed(job, [1])
+    scene.wait_for_counters(job, {"created": 1, "failed": 1})
     scene.proof.expect("Two restarts by the kubelet exceed the limit, and the pod is stopped.", BACKOFF)
 
 
 def test_active_deadline(scene: Scene) -> None:
-    """activeDeadlineSeconds of 6, and nothing else happens to the job."""
-    job = SmallJob("JAXJob", "OnFailure", workers=2, run_policy={"activeDeadlineSeconds": 6})
+    """activeDeadlineSeconds, six seconds ahead, and nothing else happens to the job."""
+    job = SmallJob("JAXJob", "OnFailure", workers=2)
     scene.start(job)
+    limit = scene.limit(job, "activeDeadlineSeconds", 6, since="startTime")
     status = scene.proof.wait_for(job.resource, "Failed")["status"]
     message = scene.message(job, "Failed")
-    assert message == "Job job has failed because it was active longer than specified deadline"
+    assert message == Upstream("Job job has failed because it was active longer than specified deadline")
     assert scene.conditions(job)[-2:] == ["Running=False JAXJobRunning", "Failed=True JAXJobFailed"]
     scene.proof.wait_until(lambda: not scene.found(job), "its pods are stopped")
     begin, end = (datetime.fromisoformat(status[name]) for name in ("startTime", "completionTime"))
-    assert (end - begin).total_seconds() >= 6
-    assert scene.counters(job) == {"created": 1, "failed": 1}
+    assert (end - begin).total_seconds() >= limit
+    scene.wait_for_counters(job, {"created": 1, "failed": 1})
     scene.proof.expect("It fails then, and its pods are stopped.", f"after {(end - begin).seconds} s: {message}")
 
 
@@ -209,33 +213,36 @@ def test_suspend_and_resume(scene: Scene) -> None:
     scene.suspend(job, on=True)
     scene.proof.wait_until(lambda: scene.is_gone(job), "pods and Services are gone")
     created = "Created=True JAXJobCreated"
-    assert scene.conditions(job) == [created, "Running=False JAXJobSuspended", "Suspended=True JAXJobSuspended"]
-    status = scene.status(job)
-    assert status["startTime"] == start
-    assert not status["replicaStatuses"].get("Worker", {}).get("active")
+    scene.wait_for_conditions(job, [created, "Running=False JAXJobSuspended", "Suspended=True JAXJobSuspended"])
+    scene.proof.wait_until(
+        lambda: not scene.status(job)["replicaStatuses"].get("Worker", {}).get("active"), "no replica is active"
+    )
+    assert scene.status(job)["startTime"] == start
     scene.suspend(job, on=False)
     scene.wait_until_all_run(job)
-    assert scene.conditions(job) == [created, "Suspended=False JAXJobResumed", "Running=True JAXJobRunning"]
+    scene.wait_for_conditions(job, [created, "Suspended=False JAXJobResumed", "Running=True JAXJobRunning"])
     assert not set(scene.uids(job)) & set(before)
     assert scene.status(job)["startTime"] > start
     scene.finish(job)
-    assert (len(scene.events(job, "JAXJobSuspended")), len(scene.events(job, "JAXJobResumed"))) == (1, 1)
+    scene.wait_for_events(job, "JAXJobSuspended", ["JAXJob job is suspended."])
+    scene.wait_for_events(job, "JAXJobResumed", ["JAXJob job is resumed."])
     assert scene.restarts(job) == Restarts()
-    assert scene.counters(job) == {"created": 1, "successful": 1}
+    scene.wait_for_counters(job, {"created": 1, "successful": 1})
     scene.proof.expect("No pods and Services while it is suspended; startTime is kept.", "all gone")
     scene.proof.expect("Resumed it gets new pods and a new startTime; nothing is counted.", "the job succeeded")
 
 
 def test_time_to_live(scene: Scene) -> None:
-    """ttlSecondsAfterFinished of 5."""
-    job = SmallJob("JAXJob", "OnFailure", workers=2, run_policy={"ttlSecondsAfterFinished": 5})
+    """ttlSecondsAfterFinished, five seconds ahead."""
+    job = SmallJob("JAXJob", "OnFailure", workers=2, run_policy={"ttlSecondsAfterFinished": 3600})
     scene.start(job)
     scene.finish(job)
     assert len(scene.found(job)) == 2
+    scene.limit(job, "ttlSecondsAfterFinished", 5, since="completionTime")
     scene.proof.kubectl("wait", "--for=delete", job.resource, "--timeout=300s")
     scene.proof.wait_until(lambda: scene.is_gone(job), "pods and Services are gone")
-    assert scene.events(job, "SuccessfulDeletePod") == ["Deleted job: job"]  # upstream's reason for JAXJob
-    assert scene.counters(job) == {"created": 1, "successful": 1, "deleted": 1}
+    scene.wait_for_events(job, "SuccessfulDeletePod", ["Deleted job: job"])  # upstream's reason for JAXJob
+    scene.wait_for_counters(job, {"created": 1, "successful": 1, "deleted": 1})
     scene.proof.expect(
         "The operator deletes the finished job, and the garbage collector its pods and Services.", "nothing is left"
     )
@@ -267,7 +274,7 @@ def test_sigterm_with_a_checkpoint(scene: Scene) -> None:
     assert all(later < sooner for (_, sooner), (_, later) in pairwise(losses))
     assert int(resumed[1]) >= 10
     assert scene.restarts(job) == Restarts(disruptions=1)
-    assert scene.counters(job) == {"created": 1, "restarted": 1, "disruptions": 1, "successful": 1}
+    scene.wait_for_counters(job, {"created": 1, "restarted": 1, "disruptions": 1, "successful": 1})
     scene.proof.loss(losses)
     scene.proof.expect(
         "It has its grace period to save its state. The new pod continues there; no step is lost or repeated.",

@@ -10,9 +10,9 @@ import pytest
 from e2e.realnode import small_programs
 from e2e.realnode.cluster import PATIENCE
 from e2e.realnode.faults import NODE, Restarts, Scene, SmallJob, disruption, ended
+from tests.upstream import Upstream
 
 pytestmark = pytest.mark.images("base")
-RESTARTING = "job job is restarting because Worker replica(s) failed."
 
 
 def test_a_deleted_pod(scene: Scene) -> None:
@@ -23,10 +23,11 @@ def test_a_deleted_pod(scene: Scene) -> None:
     scene.wait_until_replaced(job, 1, before)
     scene.finish(job)
     assert scene.uids(job)[0] == before[0]
-    assert scene.placed(job) == [1, 2]
-    assert scene.events(job, "JAXJobRestarting") == [RESTARTING]
+    scene.wait_until_placed(job, [1, 2])
+    restarting = Upstream("JAXJob job is restarting because 1 Worker replica(s) failed.")
+    scene.wait_for_events(job, "JAXJobRestarting", [restarting])
     assert scene.restarts(job) == Restarts(disruptions=1)
-    assert scene.counters(job) == {"created": 1, "restarted": 1, "disruptions": 1, "successful": 1}
+    scene.wait_for_counters(job, {"created": 1, "restarted": 1, "disruptions": 1, "successful": 1})
     scene.proof.expect(
         "It is replaced. That is a disruption, and does not count towards backoffLimit.",
         "one new pod, one disruption, no failure; the job succeeded",
@@ -40,10 +41,10 @@ def test_a_deleted_pod_that_may_not_restart(scene: Scene) -> None:
     scene.delete_pod("job-worker-1")
     scene.proof.wait_for(job.resource, "Failed")
     message = scene.message(job, "Failed")
-    assert message == f"TFJob {scene.proof.namespace}/job has failed because 1 Worker replica(s) failed."
+    assert message == Upstream(f"TFJob {scene.proof.namespace}/job has failed because 1 Worker replica(s) failed.")
     scene.proof.wait_until(lambda: scene.uids(job) == [before[0], ""], "job-worker-1 is gone")
-    assert scene.placed(job) == [1, 1]
-    assert scene.counters(job) == {"created": 1, "failed": 1}
+    scene.wait_until_placed(job, [1, 1])
+    scene.wait_for_counters(job, {"created": 1, "failed": 1})
     scene.proof.expect("The job fails, and there is no new pod.", message)
 
 
@@ -65,7 +66,7 @@ def test_an_evicted_pod(scene: Scene) -> None:
     scene.finish(job)
     assert scene.uids(job)[0] == before[0]
     assert scene.restarts(job) == Restarts(disruptions=1)
-    assert scene.counters(job) == {"created": 1, "restarted": 1, "disruptions": 1, "successful": 1}
+    scene.wait_for_counters(job, {"created": 1, "restarted": 1, "disruptions": 1, "successful": 1})
     scene.proof.expect(
         "It is replaced whatever its exit code, since it was told to end; a disruption, not a failure.",
         "exit code 1 with DisruptionTarget EvictionByEvictionAPI; one new pod, the job succeeded",
@@ -81,14 +82,14 @@ def test_a_drained_node(scene: Scene) -> None:
         drained = scene.cluster.kubectl("drain", NODE, selector, f"--timeout={PATIENCE:.0f}s")
         assert len(re.findall("evicted", drained)) == 2
         (why, *_) = scene.proof.wait_until(lambda: scene.events(job, "Unschedulable"), "the job says why it waits")
-        assert scene.conditions(job)[-1] == "Restarting=True JAXJobRestarting"
-        assert not set(scene.uids(job)) & {*before, ""}
+        scene.wait_for_conditions(job, ["Restarting=True JAXJobRestarting"])
+        scene.proof.wait_until(lambda: not set(scene.uids(job)) & {*before, ""}, "both pods are replaced")
     finally:
         scene.cluster.kubectl("uncordon", NODE)
     scene.finish(job)
-    assert scene.placed(job) == [2, 2]
+    scene.wait_until_placed(job, [2, 2])
     assert scene.restarts(job) == Restarts(disruptions=2)
-    assert scene.counters(job) == {"created": 1, "restarted": 2, "disruptions": 2, "successful": 1}
+    scene.wait_for_counters(job, {"created": 1, "restarted": 2, "disruptions": 2, "successful": 1})
     scene.proof.expect("Its pods are replaced, and the job says why the new ones wait.", why)
     scene.proof.expect(
         "Once the node may be used again the job goes on; backoffLimit is not touched.",
@@ -107,16 +108,16 @@ def test_a_preempted_pod(scene: Scene) -> None:
         before = scene.start(low)
         scene.start(high)
         (why, *_) = scene.proof.wait_until(lambda: scene.events(low, "Unschedulable"), "the job says why it waits")
-        assert scene.conditions(low)[-1] == "Restarting=True TFJobRestarting"
+        scene.wait_for_conditions(low, ["Restarting=True TFJobRestarting"])
         scene.finish(high)
         scene.finish(low)
     finally:
         scene.cluster.kubectl("delete", "priorityclass", priority)
     assert scene.uids(low) != before
-    assert scene.placed(low) == [2]
+    scene.wait_until_placed(low, [2])
     assert scene.proof.events("Preempted")
     assert scene.restarts(low) == Restarts(disruptions=1)
-    assert scene.counters(low) == {"created": 1, "restarted": 1, "disruptions": 1, "successful": 1}
+    scene.wait_for_counters(low, {"created": 1, "restarted": 1, "disruptions": 1, "successful": 1})
     scene.proof.expect("The pod is replaced, and the job says why the new one waits.", why)
     scene.proof.expect(
         "It goes on when there is room; the preemption is a disruption, not a failure.",
@@ -165,10 +166,10 @@ def test_a_stopped_kubelet(scene: Scene) -> None:
     scene.finish(job)
     assert not set(scene.uids(job)) & set(before)
     assert scene.restarts(job) == Restarts(disruptions=2)
-    assert scene.counters(job) == {"created": 1, "restarted": 2, "disruptions": 2, "successful": 1}
+    scene.wait_for_counters(job, {"created": 1, "restarted": 2, "disruptions": 2, "successful": 1})
     scene.proof.wait_for(never.resource, "Failed")
-    assert scene.placed(never) == [1]
-    assert scene.counters(never) == {"created": 1, "failed": 1}
+    scene.wait_until_placed(never, [1])
+    scene.wait_for_counters(never, {"created": 1, "failed": 1})
     scene.wait_for_operator()
     scene.proof.expect(
         "Nothing is created twice while the node does not answer; with the node back the pods are replaced.",

@@ -11,7 +11,7 @@ from e2e.schedulers.manifests import Json, create
 from e2e.schedulers.recorder import Recorder
 from tests.server.kinds import KindWorld
 from tests.server.world import CORE, MERGE
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 
 class GangWorld(KindWorld):

@@ -9,7 +9,7 @@ from e2e.cluster.api import Api
 from e2e.schedulers.manifests import Json, create
 from tests.server.kinds import KindWorld
 from tests.server.world import CORE, MERGE
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 KUEUE = "kueue.x-k8s.io/v1beta1"
 QUEUES = f"/apis/{KUEUE}"

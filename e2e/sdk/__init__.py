@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import venv
 from pathlib import Path
+
+from e2e import clients
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {"1.9.4": "35.0.0", "1.8.1": "31.0.0", "1.7.0": "27.2.0"}
@@ -21,16 +20,8 @@ NEWEST = next(iter(VERSIONS))
 
 def environment(version: str = NEWEST) -> Path:
     """The interpreter of an environment with this version of the SDK, which is created if missing."""
-    cache = os.environ.get("TRAINOP_SDK") or Path.home() / ".cache" / "trainop-sdk"
-    folder = Path(cache) / version
-    done, python = folder / ".done", folder / "bin" / "python"
-    if not done.exists():
-        print(f"installing kubeflow-training {version} ...", flush=True)
-        venv.create(folder, with_pip=True, clear=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, f"kubeflow-training=={version}", f"kubernetes=={VERSIONS[version]}"], check=True)
-        done.touch()
-    return python
+    wanted = [f"kubeflow-training=={version}", f"kubernetes=={VERSIONS[version]}"]
+    return clients.environment("sdk", version, wanted)
 
 
 def command(python: Path, kubeconfig: Path, *arguments: str) -> list[str]:

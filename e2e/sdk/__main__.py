@@ -20,7 +20,9 @@ from e2e.cluster.daemons import wait_until
 from e2e.sdk import ROOT, VERSIONS, command, environment
 from tests.patience import PATIENCE
 
-TORCHRUN = f"""#!{sys.executable} -u
+TORCHRUN = f"""#!/bin/sh
+'''exec' "{sys.executable}" -u "$0" "$@"
+' '''
 import os, socket, sys, time
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

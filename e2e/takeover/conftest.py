@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ import pytest
 
 from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
-from e2e.cluster.places import default_data
+from e2e.cluster.places import cache, default_data
 from e2e.peers import MPI_OPERATOR, TRAINING_OPERATORS
 from e2e.takeover.mpi_theatre import MpiTheatre
 from e2e.takeover.observers import AUDIT_POLICY
@@ -64,10 +65,16 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def mpi_theatre(tmp_path: Path) -> Iterator[MpiTheatre]:
-    """A control plane with the Job controller and without a CRD of MPIJob."""
+    """A control plane with the Job controller and without a CRD of MPIJob. There is one at a time on the machine, as
+    the port of mpi-operator's health endpoint is not configurable."""
     need_peer(MPI_OPERATOR)
-    with started_plane(tmp_path, JOB_CONTROLLERS) as plane, contextlib.closing(MpiTheatre(plane, tmp_path)) as theatre:
-        yield theatre
+    with (cache() / "mpi-operator.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with (
+            started_plane(tmp_path, JOB_CONTROLLERS) as plane,
+            contextlib.closing(MpiTheatre(plane, tmp_path)) as theatre,
+        ):
+            yield theatre
 
 
 @pytest.fixture

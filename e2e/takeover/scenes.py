@@ -11,6 +11,7 @@ from typing import TypeAlias
 from e2e.takeover.observers import NODE, STUCK, WAITING
 from tests.server.kinds import ROWS, KindWorld
 from tests.server.world import CORE, MERGE, Json
+from tests.upstream import Upstream
 from trainop.engine.framework import JOB_NAME
 
 HPAS = "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers"
@@ -105,13 +106,15 @@ def succeeds(stage: Stage, name: str) -> None:
 def fails(stage: Stage, name: str) -> None:
     stage.end_pod(f"{name}-{stage.victim}", 3)
     failed = stage.wait_condition("Failed", name)
-    assert failed["message"] == stage.fill(ROWS[stage.framework.kind].failed, name)
+    assert failed["message"] == Upstream(stage.fill(ROWS[stage.framework.kind].failed, name))
 
 
 def fails_by_code(stage: Stage, name: str) -> None:
     stage.end_pod(f"{name}-{stage.victim}", 1)
     message = stage.wait_condition("Failed", name)["message"]
-    assert re.fullmatch(rf'job "{name}" is failing because "\w+" replica\(s\) failed\.', message), message
+    found = re.match(rf'job "{name}" is failing because "\w+" replica\(s\) failed\.', message)
+    assert found, message
+    assert message == Upstream(found[0])
 
 
 def restarts(stage: Stage, name: str) -> None:
@@ -167,13 +170,13 @@ def is_deleted(stage: Stage, name: str) -> None:
 def misses_deadline(stage: Stage, name: str) -> None:
     stage.patch_job({"runPolicy": {"activeDeadlineSeconds": 1}}, name)
     message = stage.wait_condition("Failed", name)["message"]
-    assert message == f"Job {name} has failed because it was active longer than specified deadline"
+    assert message == Upstream(f"Job {name} has failed because it was active longer than specified deadline")
 
 
 def exceeds_backoff(stage: Stage, name: str) -> None:
     stage.run_pod(f"{name}-{stage.victim}", restarts=4)
     message = stage.wait_condition("Failed", name)["message"]
-    assert message == f"Job {name} has failed because it has reached the specified backoff limit"
+    assert message == Upstream(f"Job {name} has failed because it has reached the specified backoff limit")
 
 
 def _scale(stage: Stage, name: str, count: int) -> None:

@@ -8,7 +8,7 @@ from e2e.takeover.operators import NAMESPACE
 from e2e.takeover.scenes import Scene, Stage, runs
 from e2e.takeover.theatre import NEW, OLD, Theatre
 from tests.server.test_election import LEASE
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
 

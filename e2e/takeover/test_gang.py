@@ -18,7 +18,7 @@ from e2e.takeover.test_takeover import broken_laws, differences
 from e2e.takeover.theatre import NEW, OLD, Theatre
 from tests.server.world import MERGE, Json
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.resource import Resource
 
 KINDS = ("PyTorchJob", "TFJob", "XGBoostJob")

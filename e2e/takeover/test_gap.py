@@ -13,7 +13,8 @@ from e2e.takeover.test_takeover import broken_laws
 from e2e.takeover.theatre import NEW, Theatre
 from tests.server.kinds import ROWS
 from tests.server.world import CORE, MERGE, Json
-from trainop.operator import FRAMEWORKS
+from tests.upstream import Upstream
+from trainop.programs.schemes import FRAMEWORKS
 
 Uids = Mapping[str, str]
 """Name -> UID of the pods of a job when training-operator was killed."""
@@ -169,7 +170,7 @@ def has_workers(count: int) -> Check:
 
 def failed_in_time(stage: Stage, name: str, before: Uids) -> None:
     failed_ = stage.wait_condition("Failed", name)
-    assert failed_["message"] == f"Job {name} has failed because it was active longer than specified deadline"
+    assert failed_["message"] == Upstream(f"Job {name} has failed because it was active longer than specified deadline")
     status = stage.status(name)
     assert (time_of(status, "completionTime") - time_of(status, "startTime")).total_seconds() >= DEADLINE
     assert before

@@ -10,7 +10,7 @@ from e2e.takeover.test_takeover import broken_laws
 from e2e.takeover.theatre import Theatre
 from tests.patience import PATIENCE
 from tests.server.process import Operator
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 WORKERS = 50
 COUNTS = {"Master": 1, "Worker": WORKERS}

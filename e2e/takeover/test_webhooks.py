@@ -8,7 +8,7 @@ from e2e.takeover.operators import NAMESPACE, need_mounts, need_peer
 from e2e.takeover.scenes import Stage
 from e2e.takeover.theatre import Theatre
 from tests.server.webhooks import CONFIGURATIONS, NAME, SECRET, SECRETS, Webhooks, try_job
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 PEER = "training-operator"
 """1.7 has no webhooks."""

@@ -21,7 +21,7 @@ from tests.server.kinds import GROUP
 from tests.server.process import Operator, fetch
 from tests.server.world import Json
 from trainop.engine.framework import JOB_NAME
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 APPLY = "application/apply-patch+yaml"

@@ -17,7 +17,7 @@ import yaml
 from e2e.cluster.places import binary
 from tests.run import test_tour
 from trainop import __version__
-from trainop.operator import crds
+from trainop.programs.schemes import crds
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
@@ -28,7 +28,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 UV = shutil.which("uv")  # an environment that uv made has no pip
 
 cluster = test_tour.cluster
-test_every_kubectl_command_of_the_tour_works = test_tour.test_every_kubectl_command_of_the_tour_works
+test_every_command_beside_the_cluster_works = test_tour.test_every_command_beside_the_cluster_works
 test_the_manifests_are_applied_as_the_tour_says = test_tour.test_the_manifests_are_applied_as_the_tour_says
 
 

@@ -58,6 +58,10 @@ class Backend(Protocol):
         """Compact the whole history."""
         ...
 
+    def sign(self, claims: Mapping[str, Any]) -> str:
+        """A token with these claims, signed with the server's key for service accounts."""
+        ...
+
     def kubeconfig(self, folder: Path) -> Path:
         """The path of an administrator's kubeconfig; written into `folder` if none exists yet."""
         ...

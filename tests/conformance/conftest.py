@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
 import json
 import ssl
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from e2e.cluster.controlplane import ControlPlane
 from tests.conformance.client import Backend, Call, Until
@@ -60,6 +63,9 @@ class EmbeddedBackend:
         path.write_text(json.dumps(self._server.kubeconfig("secret")))
         return path
 
+    def sign(self, claims: Mapping[str, Any]) -> str:
+        return self._server._backend.signer.sign(claims)
+
     def compact(self) -> None:
         self._call(self._server.compact)
 
@@ -80,6 +86,13 @@ class RealBackend:
         flag = next(f for f in plane.plan.commands["etcd"] if f.startswith("--listen-client-urls="))
         self._etcd = flag.removeprefix("--listen-client-urls=http://")
         self._kubeconfig = plane.kubeconfig
+        self._key = plane.data / "pki" / "service-accounts.key"
+
+    def sign(self, claims: Mapping[str, Any]) -> str:
+        key = serialization.load_pem_private_key(self._key.read_bytes(), None)
+        assert isinstance(key, rsa.RSAPrivateKey)
+        signed = ".".join(_base64(json.dumps(part).encode()) for part in ({"alg": "RS256"}, claims))
+        return f"{signed}.{_base64(key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
 
     def kubeconfig(self, folder: Path) -> Path:
         """Of the administrator; it lies elsewhere."""
@@ -92,6 +105,10 @@ class RealBackend:
         connection.request("POST", "/v3/kv/compaction", json.dumps({"revision": revision, "physical": True}))
         assert connection.getresponse().read()
         connection.close()
+
+
+def _base64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
 def install(backend: Backend, crds: list[dict[str, Any]]) -> None:

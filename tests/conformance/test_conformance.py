@@ -6,10 +6,28 @@ import itertools
 
 import pytest
 
-from tests.conformance import rows_background, rows_clients, rows_lists, rows_objects, rows_streams, rows_writes
+from tests.conformance import (
+    rows_background,
+    rows_clients,
+    rows_lists,
+    rows_objects,
+    rows_streams,
+    rows_tokens,
+    rows_values,
+    rows_writes,
+)
 from tests.conformance.client import Backend, Call, Row
 
-ROWS = [*rows_objects.ROWS, *rows_lists.ROWS, *rows_writes.ROWS, *rows_clients.ROWS, *rows_streams.ROWS]
+ROWS = [
+    *rows_objects.ROWS,
+    *rows_lists.ROWS,
+    *rows_writes.ROWS,
+    *rows_clients.ROWS,
+    *rows_streams.ROWS,
+    *rows_values.ROWS,
+    *rows_tokens.ROWS,
+]
+BACKGROUND = [*rows_background.ROWS, *rows_tokens.BACKGROUND]
 NAMESPACES = itertools.count(1)
 
 
@@ -34,12 +52,12 @@ def test_real(row: Row, real: Backend):
     check(row, real)
 
 
-@pytest.mark.parametrize("row", rows_background.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", BACKGROUND, ids=lambda row: row.name)
 def test_background_embedded(row: Row, embedded: Backend):
     check(row, embedded)
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("row", rows_background.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", BACKGROUND, ids=lambda row: row.name)
 def test_background_real(row: Row, real_with_controllers: Backend):
     check(row, real_with_controllers)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.engine.builders import NOW, UID, manifest_of
+from tests.engine.builders import NOW, UID, manifest_of, pod_created, service_created
 from tests.engine.world import World
-from trainop.engine.actions import CreatePod, CreateService
 from trainop.engine.framework import Framework
 from trainop.engine.plan import plan
 from trainop.engine.seen import Options, Snapshot
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 SHAPES: dict[str, dict[str, int]] = {
@@ -23,8 +22,6 @@ SHAPES: dict[str, dict[str, int]] = {
     "JAXJob": {"Worker": 3},
 }
 """An ordinary job of each kind, the leading role first."""
-
-assert set(SHAPES) == set(FRAMEWORKS), "a new kind needs a row here: docs/new-kind.md"
 
 KINDS = list(FRAMEWORKS)
 
@@ -98,13 +95,13 @@ def pods_of(job: Json, **options: Any) -> dict[str, Json]:
     """The pods of the first plan, by name."""
     framework: Framework = FRAMEWORKS[job["kind"]]
     made = plan(framework, Snapshot(Unstructured(job), (), (), NOW, Options(**options)))
-    return {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreatePod)}
+    return {a.name: manifest_of(a) for a in made.actions if pod_created(a)}
 
 
 def services_of(job: Json, **options: Any) -> dict[str, Json]:
     framework: Framework = FRAMEWORKS[job["kind"]]
     made = plan(framework, Snapshot(Unstructured(job), (), (), NOW, Options(**options)))
-    return {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreateService)}
+    return {a.name: manifest_of(a) for a in made.actions if service_created(a)}
 
 
 def env(pod: Json, container: int = 0) -> dict[str, Any]:

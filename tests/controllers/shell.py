@@ -127,6 +127,7 @@ class DictClient(Client):
         namespace: str | None = None,
         metadata_only: bool = False,
         own_fields: bool = False,
+        warned: Callable[[str], None] | None = None,
     ) -> Json:
         assert own_fields <= (resource != PODS), "users misspell fields of pods"
         body = json.loads(bytes(body)) if isinstance(body, msgspec.Raw) else body
@@ -164,6 +165,7 @@ class DictClient(Client):
         kind: PatchKind = PatchKind.MERGE,
         subresource: str | None = None,
         force: bool = False,
+        field_manager: str = "",
         metadata_only: bool = False,
     ) -> Json:
         await self._begin(Call(f"patch {subresource or kind.name.lower()}", resource, name, patch))
@@ -247,7 +249,7 @@ class Shell:
             clock=self.clock,
             rng=random.Random(1),
             metrics=self.metrics,
-            options=options or Options(),
+            options=options or Options(waiting_after=0),
             pod_events=pod_events,
         )
         self.controller = build_controller(kind_of(PYTORCH), needs, self.events)

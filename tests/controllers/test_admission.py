@@ -11,6 +11,7 @@ import pytest
 
 from e2e.bench.shapes import SHAPES
 from tests.controllers.kinds import KINDS, make
+from tests.simulation.oracle.kinds import KINDS as ORACLE
 from trainop.controllers.admission import (
     MUTATING,
     VALIDATING,
@@ -21,30 +22,17 @@ from trainop.controllers.admission import (
 )
 from trainop.controllers.counters import JobMetrics
 from trainop.engine.admission import Judgement
-from trainop.engine.kind import admit_all, kind_of
-from trainop.operator import FRAMEWORKS, build
+from trainop.engine.kind import Kind, admit_all, kind_of
+from trainop.programs.operator import build
+from trainop.programs.schemes import FRAMEWORKS, all_kinds
+from trainop.programs.settings import Settings
 from trainop.runtime.objects.field_error import REQUIRED, FieldError
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.webhook.admission import AdmissionRequest, AdmissionResponse
-from trainop.settings import Settings
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
-REPLICAS = {
-    "TFJob": "tfReplicaSpecs",
-    "PyTorchJob": "pytorchReplicaSpecs",
-    "MXJob": "mxReplicaSpecs",
-    "XGBoostJob": "xgbReplicaSpecs",
-    "PaddleJob": "paddleReplicaSpecs",
-    "JAXJob": "jaxReplicaSpecs",
-}
-CONTAINERS = {
-    "TFJob": "tensorflow",
-    "PyTorchJob": "pytorch",
-    "MXJob": "mxnet",
-    "XGBoostJob": "xgboost",
-    "PaddleJob": '"paddle"',
-    "JAXJob": "jax",
-}
+REPLICAS = {kind: rules.field for kind, rules in ORACLE.items()}
+CONTAINERS = {kind: rules.container for kind, rules in ORACLE.items()} | {"PaddleJob": '"paddle"'}
 """The names of the default containers, as messages show them."""
 ROLES = {
     "TFJob": '"Chief", "Master", "Evaluator", "PS", "Worker"',
@@ -60,7 +48,9 @@ TEMPLATE = "spec.{map}[Worker].template.spec.containers"
 
 def review(kind: str, new: Json | None, old: Json | None = None, operation: str = "") -> AdmissionResponse:
     operation = operation or ("CREATE" if old is None else "UPDATE")
-    response = build_handler(kind_of(FRAMEWORKS[kind]))(AdmissionRequest("u", operation, object=new, old_object=old))
+    response = build_handler(kind_of(FRAMEWORKS[kind]).admit)(
+        AdmissionRequest("u", operation, object=new, old_object=old)
+    )
     assert not inspect.isawaitable(response)
     return response
 
@@ -303,3 +293,18 @@ def test_every_kind_is_served_in_a_pod_whatever_kinds_are_enabled(settings: Sett
     }
     assert seen == set(paths)
     assert ("webhooks" in manager.ready._checks) == served
+
+
+@pytest.mark.parametrize("kind", all_kinds(), ids=lambda kind: f"{kind.resource.kind}-{kind.controller}")
+def test_a_misspelt_field_of_a_template_is_a_warning_and_no_error(kind: Kind):
+    template = {"spec": {"containers": [{"name": "c", "image": "i", "resource": {}}]}}
+    roles = {"Worker": {"template": template}}
+    job = {"metadata": {"name": "a"}, "spec": {"coordinator": {"template": template}, "xReplicaSpecs": roles}}
+    for operation, old in (("CREATE", None), ("UPDATE", job)):
+        answer = build_handler(kind.admit)(AdmissionRequest("u", operation, object=job, old_object=old))
+        assert isinstance(answer, AdmissionResponse)
+        assert "resource" not in answer.message
+        assert [text for text in answer.warnings if "unknown field" in text] == [
+            f'spec.{at}.template.spec.containers[0].resource: unknown field, did you mean "resources"?'
+            for at in ("coordinator", "xReplicaSpecs.Worker")
+        ]

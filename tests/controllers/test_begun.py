@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.controllers.kinds import KINDS, SHAPES, make, running
+from tests.engine.builders import manifest_of, replica_created
 from tests.engine.world import World
-from trainop.engine.actions import CreatePod, CreateService, Plan
+from trainop.engine.actions import Plan
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.parse import parse
 from trainop.engine.plan import plan
 from trainop.engine.readings import READINGS, Effect, find_reading
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.field_error import FieldError
 from trainop.runtime.objects.metadata import Json, Unstructured
 
@@ -317,5 +318,5 @@ def test_manifests_are_built_whatever_is_invalid():
             world.services.clear()
             made: Plan = plan(world.framework, world.snapshot())
             for action in made.actions:
-                if isinstance(action, CreatePod | CreateService):
-                    assert action.encode()
+                if replica_created(action):
+                    assert manifest_of(action)

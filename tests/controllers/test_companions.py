@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
+from tests.engine.builders import apply
 from tests.runtime.virtual_time import virtual_time
-from trainop.engine.actions import Apply
+from trainop.controllers.refusals import FIRST_RETRY
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects.metadata import Json, Key, Unstructured
 from trainop.runtime.objects.resource import HORIZONTAL_POD_AUTOSCALERS as HPAS
@@ -136,7 +137,10 @@ async def test_a_refused_autoscaler_does_not_stop_the_job(code: int, reason: str
     shell.client.fail(APPLY, HPAS, refused(code, reason), times=9)
     result = await shell.settle()
     assert shell.pods() == ["j-worker-0", "j-worker-1"]
-    assert result.requeue_after == 300
+    assert result.requeue_after == pytest.approx(FIRST_RETRY, rel=0.2)
+    shell.client.calls.clear()
+    await shell.look()
+    assert shell.client.calls == [], "no event of the job brings the next attempt forward"
     assert shell.events.of("FailedCreateHorizontalPodAutoscaler") == ["Error creating: wrong"]
     assert ("Failed", "True") not in shell.conditions()
 
@@ -169,6 +173,6 @@ async def test_a_refused_essential_companion_fails_the_job() -> None:
     job = Unstructured(shell.job())
     manifest = {"metadata": {"name": "x"}}
     shell.client.fail(APPLY, HPAS, refused(422, "Invalid"))
-    outcome = await shell.reconciler._applier.carry_out(job, [Apply(HPAS, manifest, essential=True)])
+    outcome = await shell.reconciler._applier.carry_out(job, [apply(HPAS, manifest, essential=True)])
     assert outcome.refused == "wrong"
     assert (HPAS, Key("ns", "x")) not in shell.client.objects

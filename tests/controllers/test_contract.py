@@ -22,16 +22,18 @@ from tests.controllers.kinds import (
     services_of,
     world_of,
 )
-from tests.engine.builders import NOW
+from tests.engine.builders import NOW, pod_created, pod_deleted, stamp
 from tests.engine.world import World
-from trainop.engine.actions import CreatePod, DeleteJob, DeletePod
+from tests.upstream import Upstream
+from trainop.engine.actions import DeleteJob, Event
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
 from trainop.engine.framework import JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.parse import parse
 from trainop.engine.plan import ignored, plan
 from trainop.engine.seen import Options, Snapshot
-from trainop.operator import FRAMEWORKS
-from trainop.runtime.objects.metadata import Unstructured
+from trainop.programs.schemes import FRAMEWORKS
+from trainop.runtime.objects.metadata import Json, Unstructured
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 
@@ -166,7 +168,7 @@ def test_policy_exit_code(kind: str, code: int):
     world.settle()
     if code < 128:
         assert world.status["conditions"][-1]["message"] == (
-            f'job "j" is failing because "{last_role(kind)}" replica(s) failed.'
+            Upstream(f'job "j" is failing because "{last_role(kind)}" replica(s) failed.')
         )
         assert world.conditions[-1] == ("Failed", "True", f"{kind}Failed")
         assert world.status["completionTime"]
@@ -185,7 +187,7 @@ def test_an_evicted_pod_is_replaced_and_the_job_goes_on(kind: str, policy: str):
     world = running(kind, policy=policy)
     world.set_pod(last(kind), "Failed", reason="Evicted")
     world.settle()
-    text = f"job j is restarting because {last_role(kind)} replica(s) failed."
+    text = Upstream(f"job j is restarting because {last_role(kind)} replica(s) failed.")
     assert world.event_messages(f"{kind}Restarting") == [text]
     assert world.status["conditions"][-1]["message"] == text
     assert world.counts["restarted"] == 1
@@ -208,6 +210,46 @@ def test_a_drained_pod_fails_the_job_only_under_never(kind: str, policy: str):
     world.settle()
     assert world.is_true("Failed") == (policy == "Never")
     assert (last(kind) in world.living()) == (policy != "Never")
+
+
+RESTARTING = {"MXJob": "mxjob j is restarting because 1 {} replica(s) failed."}
+"""The messages of the status steps of training-operator, as far as they do not begin with the kind."""
+
+
+@pytest.mark.parametrize("policy", ["OnFailure", "Always", "ExitCode"])
+def test_the_restart_of_a_running_pod_that_was_deleted_has_the_message_of_the_kind(kind: str, policy: str):
+    world = running(kind, policy=policy)
+    world.delete(last(kind))
+    world.settle()
+    plain = RESTARTING.get(kind, f"{kind} j is restarting because 1 {{}} replica(s) failed.").format(last_role(kind))
+    text = Upstream(plain)
+    assert world.event_messages(f"{kind}Restarting") == [text]
+    assert world.status["conditions"][-1]["message"] == text
+
+
+@pytest.mark.parametrize("cleaned", ["None", "Running", "All"])
+def test_a_failed_job_counts_only_the_active_pods_that_stay(kind: str, cleaned: str):
+    world = running(kind, policy="Never", run={"cleanPodPolicy": cleaned})
+    world.end(last(kind), 1)
+    world.settle()
+    assert world.is_true("Failed")
+    running_pods = [name for name in world.living() if world.pods[name]["status"]["phase"] == "Running"]
+    counted = sum(entry.get("active", 0) for entry in world.status["replicaStatuses"].values())
+    assert counted == len(running_pods)
+    assert bool(running_pods) == (cleaned == "None")
+
+
+@pytest.mark.parametrize("given", ["restartPolicy", "schedulerName"])
+def test_the_events_about_templates_have_upstreams_reasons(kind: str, given: str):
+    """MXJob has those of training-operator 1.7, the last release that has the kind."""
+    job = make(kind)
+    for role in job["spec"][FRAMEWORKS[kind].replica_specs].values():
+        role["template"]["spec"][given] = "Always"
+    world = World(job, framework=FRAMEWORKS[kind], options=Options(gang=choose_scheduler("other")))
+    world.settle()
+    prefix = "SettedPodTemplate" if kind == "MXJob" else "SetPodTemplate"
+    expected = f"{prefix}{given[0].upper()}{given[1:]}"
+    assert {event.reason for event in world.events if "PodTemplate" in event.reason} == {expected}
 
 
 @pytest.mark.case("job-engine-13", "ab")
@@ -308,7 +350,7 @@ def test_restarts_in_place_reach_the_backoff_limit(kind: str):
         world.set_pod(name, "Running", containerStatuses=[worker])
     world.settle()
     world.reap()
-    text = "Job j has failed because it has reached the specified backoff limit"
+    text = Upstream("Job j has failed because it has reached the specified backoff limit")
     assert world.status["conditions"][-1]["message"] == text
     assert world.event_messages(f"{kind}Failed") == [text]
     assert (world.pods, world.counts) == ({}, {"created": 1, "failed": 1})
@@ -418,7 +460,7 @@ def test_a_restart_of_more_than_the_pod(kind: str, scope: str):
     world.settle()
     assert world.conditions[-1] == ("Restarting", "True", f"{kind}Restarting")
     for name in sorted(scoped):
-        assert not any(isinstance(action, CreatePod) for action in world.step().actions)
+        assert not any(pod_created(action) for action in world.step().actions)
         del world.pods[name]
     world.settle()
     world.run()
@@ -427,7 +469,7 @@ def test_a_restart_of_more_than_the_pod(kind: str, scope: str):
     assert {name for name, pod in world.pods.items() if pod["metadata"]["uid"] != born[name]} == scoped
     assert world.counts["restarted"] == 1
     assert world.event_messages(f"{kind}Restarting") == [
-        f"job j is restarting because {last_role(kind)} replica(s) failed."
+        Upstream(f"job j is restarting because {last_role(kind)} replica(s) failed.")
     ]
     assert json.loads(world.raw["metadata"]["annotations"]["trainop.kubeflow.org/restarts"])["failures"] == 1
 
@@ -475,7 +517,7 @@ def test_restarts_by_disruption_can_be_limited(kind: str):
         world.settle()
         world.run()
         world.settle()
-    assert world.status["conditions"][-1]["message"] == (
+    assert world.status["conditions"][-1]["message"] == Upstream(
         "Job j has failed because it has reached the specified infra restart limit"
     )
     assert world.living() == [last(kind)]
@@ -491,11 +533,91 @@ def test_the_snapshot_is_not_mutated_and_a_steady_job_needs_no_actions(kind: str
 
 def test_the_first_pass_orders_services_before_pods_and_leaders_first(kind: str):
     made = plan(FRAMEWORKS[kind], Snapshot(Unstructured(make(kind)), (), (), NOW, Options()))
-    order = [action.name for action in made.actions if isinstance(action, CreatePod)]
+    order = [action.name for action in made.actions if pod_created(action)]
     assert order[: len(leaders(kind))] == leaders(kind)
-    assert not any(isinstance(action, DeletePod) for action in made.actions)
+    assert not any(pod_deleted(action) for action in made.actions)
 
 
 def test_a_plan_is_json(kind: str):
     for name, pod in pods_of(make(kind)).items():
         assert json.loads(json.dumps(pod)) == pod, name
+
+
+# Root cause -----------------------------------------------------------------------------------------------------------
+
+
+def failed_status(kind: str, code: int, second: int, message: str = "") -> Json:
+    end = {
+        "exitCode": code,
+        "reason": "Error",
+        "message": message,
+        "startedAt": stamp(-60),
+        "finishedAt": stamp(second),
+    }
+    return {"containerStatuses": [{"name": FRAMEWORKS[kind].container, "state": {"terminated": end}}]}
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "ExitCode"])
+def test_the_first_failure_is_named(kind: str, policy: str):
+    """Under every policy that fails or restarts: the earlier failure, although its pod is examined last."""
+    world = running(kind, policy=policy)
+    first = leaders(kind)[0]
+    world.set_pod(first, "Failed", **failed_status(kind, 134, 5))
+    world.set_pod(last(kind), "Failed", **failed_status(kind, 139, 3, "step 1\nthe reason"))
+    world.pass_time(6)
+    made = world.step()
+    found = world.status["lastFailure"]
+    assert (found["pod"], found["exitCode"], found["signal"], found["failedAfter"]) == (last(kind), 139, "SIGSEGV", 1)
+    assert (found["role"], found["log"]) == (last_role(kind), ["step 1", "the reason"])
+    message = world.status["conditions"][-1]["message"]
+    assert f"First failure: {last_role(kind)} " in message
+    assert message.endswith("1 other replica failed after it. Last output: step 1 | the reason")
+    events = [each.message for each in made.transitions if isinstance(each, Event)]
+    assert message in events
+    assert all("First failure: " in each for each in events)
+
+
+def test_the_root_cause_is_kept_when_all_pods_are_deleted(kind: str):
+    world = running(kind, policy="Never", run={"cleanPodPolicy": "All"})
+    world.set_pod(last(kind), "Failed", **failed_status(kind, 3, 0))
+    world.settle()
+    world.reap()
+    world.settle()
+    assert not world.pods
+    assert world.status["lastFailure"]["exitCode"] == 3
+
+
+def test_a_root_cause_that_is_pruned_is_written_once(kind: str):
+    """Under upstream's CRD the API server drops the field."""
+    world = running(kind, policy="OnFailure")
+    world.set_pod(last(kind), "Failed", **failed_status(kind, 3, 0))
+    for _ in range(9):
+        made = world.step()
+        world.status.pop("lastFailure", None)
+    assert made.status is None
+    assert world.counts["restarted"] == 1
+
+
+def test_containers_leave_the_end_of_their_log(kind: str):
+    """All containers and init containers, unless the template says otherwise or a flag turns it off."""
+    own = {"name": "own", "image": "i", "terminationMessagePolicy": "File"}
+    main = {"name": FRAMEWORKS[kind].container, "image": "i"}
+    template = {"containers": [main, own, {"name": "side", "image": "i"}], "initContainers": [{"name": "init"}]}
+    for policy, expected in (("FallbackToLogsOnError", "FallbackToLogsOnError"), ("File", None)):
+        world = world_of(kind, template=template, options=Options(termination_message_policy=policy))
+        assert world.pods
+        for pod in world.pods.values():
+            given = {
+                each["name"]: each.get("terminationMessagePolicy")
+                for each in (*pod["spec"]["containers"], *pod["spec"]["initContainers"])
+            }
+            assert given.pop("own") == "File"
+            assert len(given) >= 3
+            assert set(given.values()) == {expected}
+
+
+def test_a_new_policy_of_termination_messages_changes_no_running_pod(kind: str):
+    world = running(kind)
+    world.options = Options(termination_message_policy="File")
+    made = world.step()
+    assert (made.actions, made.status, made.annotations) == ((), None, {})

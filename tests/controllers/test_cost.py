@@ -14,10 +14,11 @@ import pytest
 
 from e2e.bench.shapes import SHAPES, Shape
 from tests.controllers.test_work import instructions
-from trainop.engine.actions import CreatePod, CreateService, Event, Plan
+from tests.engine.builders import encoded, replica_created
+from trainop.engine.actions import Ensure, Event, Plan
 from trainop.engine.plan import plan
 from trainop.engine.seen import Snapshot
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured, decode_unstructured
 
 NOW = datetime(2025, 6, 1, tzinfo=UTC)
@@ -43,13 +44,13 @@ def look(snapshot: Snapshot) -> Plan:
     return plan(FRAMEWORKS[snapshot.job.raw["kind"]], snapshot)
 
 
-def creations(made: Plan) -> list[CreatePod | CreateService]:
-    return [action for action in made.actions if isinstance(action, CreatePod | CreateService)]
+def creations(made: Plan) -> list[Ensure]:
+    return [action for action in made.actions if replica_created(action)]
 
 
 def make_all(snapshot: Snapshot) -> None:
     for action in creations(look(snapshot)):
-        action.encode()
+        encoded(action)
 
 
 @every_shape
@@ -72,7 +73,7 @@ def test_no_job_takes_much_memory_beside_itself(shape: str):
         made = look(snapshot)
         held, _ = tracemalloc.get_traced_memory()
         for action in creations(made)[:2]:
-            action.encode()
+            encoded(action)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -11,11 +11,13 @@ import pytest
 
 from tests.controllers.kinds import env, make, pods_of
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
+from trainop.engine.progress import AUTHORITY, PROGRESS
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.steps.companions import FINGERPRINT
+from trainop.engine.steps.rights import GRANTED_AT
 from trainop.kinds.dijob.names import JOURNAL, REQUEST, REQUESTED
 from trainop.kinds.mpi.hosts import HOSTS_AT
-from trainop.kinds.mpi.ssh_annotations import CLEAN_LAUNCHER, OPEN_MPI_VERSION, REMOTE_SHELL, REPLACE_FAILED
+from trainop.kinds.mpi.ssh.annotations import CLEAN_LAUNCHER, OPEN_MPI_VERSION, REMOTE_SHELL, REPLACE_FAILED
 from trainop.kinds.mpi.transport import TRANSPORT
 from trainop.kinds.tf_config import CLUSTER_FILE
 
@@ -32,6 +34,8 @@ def test_every_annotation_is_described_with_its_values():
         RESTART_SCOPE,
         SERVICE_MODE,
         INFRA_RESTART_LIMIT,
+        PROGRESS,
+        AUTHORITY,
         RESTARTS,
         FINGERPRINT,
         TRANSPORT,
@@ -40,6 +44,7 @@ def test_every_annotation_is_described_with_its_values():
         REPLACE_FAILED,
         OPEN_MPI_VERSION,
         HOSTS_AT,
+        GRANTED_AT,
         JOURNAL,
         REQUEST,
         REQUESTED,

@@ -15,7 +15,7 @@ from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.schema.crd import crd
 from trainop.kinds import tf_config
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.client.transport import Request
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import (

@@ -11,7 +11,7 @@ import pytest
 from tests.controllers.kinds import make, world_of
 from tests.engine.world import World
 from trainop.engine.manifests import MAX_VARIABLE_SIZE
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json
 
 MOST: dict[str, tuple[dict[str, int], str, dict[str, Any]]] = {

@@ -11,10 +11,13 @@ import pytest
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.controllers.test_shell_operator import stage
 from tests.controllers.test_shell_reconciler import restart_operator
-from tests.runtime.virtual_time import virtual_time
-from trainop.controllers.first_status import MAX_WAIT
+from tests.runtime.virtual_time import VirtualClock, virtual_time
+from trainop.controllers.first_status import MAX_WAIT, FirstStatuses
+from trainop.controllers.job_state import JobStates
+from trainop.engine.actions import Event, Plan
+from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.errors import ApiError
-from trainop.runtime.objects.metadata import Json, Key
+from trainop.runtime.objects.metadata import Json, Key, Unstructured
 from trainop.runtime.objects.resource import PODS, SERVICES
 
 PODS_OF_JOB = ("j-master-0", "j-worker-0", "j-worker-1")
@@ -306,3 +309,112 @@ async def test_pods_are_recognized_while_nothing_is_written() -> None:
         await shell.clock.sleep(MAX_WAIT)
     assert (created(fresh), sorted(PODS_OF_JOB)) == (1, fresh.pods())
     assert Key("ns", "j-worker-0") in {key for resource, key in fresh.client.objects if resource == PODS}
+
+
+# What is held ---------------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_a_spec_that_changes_at_the_last_moment_is_not_answered_with_the_old_status() -> None:
+    """The cache shows the suspension with the pass in which the status is due."""
+    shell = new_job()
+    await shell.look()
+    shell.show()
+    await shell.clock.sleep(MAX_WAIT)
+    job = shell.job()
+    suspended = job["spec"] | {"runPolicy": {"suspend": True}}
+    shell.client.put(JOBS, job | {"spec": suspended, "metadata": job["metadata"] | {"generation": 2}})
+    shell.show()
+    await shell.look()
+    assert [type_ for type_, _ in shell.conditions()] == ["Created", "Suspended"]
+    assert "startTime" not in shell.job()["status"]
+    assert (written(shell), created(shell)) == (1, 1)
+
+
+def condition(type_: str) -> Json:
+    return {"type": type_, "status": "True"}
+
+
+CREATED_ONLY: Json = {"conditions": [condition("Created")]}
+BOTH: Json = {"conditions": [condition("Created"), condition("Running")]}
+
+
+def job_of(version: str = "5", status: Json | None = None, generation: int = 1) -> Unstructured:
+    metadata = {"name": "j", "namespace": "ns", "uid": "u", "resourceVersion": version, "generation": generation}
+    return Unstructured({"metadata": metadata, **({"status": status} if status is not None else {})})
+
+
+def holding(status: Json = CREATED_ONLY, *transitions: Event, version: str = "5") -> tuple[FirstStatuses, VirtualClock]:
+    """A status of `job_of()` is held back."""
+    clock = VirtualClock()
+    first = FirstStatuses(JobStates(Expectations(clock)), clock)
+    plan = Plan(status=status, transitions=transitions)
+    assert first.seconds_to_spare(job_of(), plan, unsettled=True) == MAX_WAIT
+    first.hold(job_of(), plan, version)
+    return first, clock
+
+
+@virtual_time
+async def test_transitions_are_reported_in_the_order_of_their_plans() -> None:
+    one, two = Event("Normal", "One", ""), Event("Normal", "Two", "")
+    first, _ = holding(CREATED_ONLY, one)
+    assert first.complete(first.show(job_of()), Plan(status=BOTH, transitions=(two,))).transitions == (one, two)
+
+
+@virtual_time
+async def test_a_status_that_goes_before_actions_is_never_held() -> None:
+    first, _ = holding()
+    plan = Plan(status=CREATED_ONLY, status_first=True)
+    assert first.seconds_to_spare(first.show(job_of()), plan, unsettled=True) == 0
+
+
+@pytest.mark.parametrize("unsettled", [True, False])
+@virtual_time
+async def test_created_and_running_wait_for_pods_that_start(unsettled: bool) -> None:
+    first, _ = holding()
+    spare = first.seconds_to_spare(first.show(job_of()), Plan(status=BOTH), unsettled=unsettled)
+    assert spare == (MAX_WAIT if unsettled else 0)
+
+
+@pytest.mark.parametrize(("cached", "held", "sent"), [("3", "5", "5"), ("5", "5", "5"), ("7", "5", "7")])
+@virtual_time
+async def test_it_is_written_at_the_newest_version_that_is_known(cached: str, held: str, sent: str) -> None:
+    first, clock = holding(version=held)
+    assert first.due_status(job_of(cached)) is None
+    await clock.sleep(MAX_WAIT)
+    found = first.due_status(job_of(cached))
+    assert found is not None
+    assert (found.version, found.status) == (sent, CREATED_ONLY)
+
+
+@virtual_time
+async def test_a_job_whose_status_is_held_again_has_still_none() -> None:
+    first, _ = holding()
+    first.hold(first.show(job_of()), Plan(status=BOTH), "6")
+    shown = first.show(job_of())
+    assert (shown.raw["status"], first.is_pending(shown)) == (BOTH, True)
+    assert first.stored(shown).raw["status"] == {}
+
+
+@virtual_time
+async def test_after_the_write_nothing_is_held() -> None:
+    first, clock = holding()
+    first.written(job_of())
+    assert first.seconds_to_due(job_of()) is None
+    await clock.sleep(MAX_WAIT)
+    assert first.due_status(job_of()) is None
+
+
+@pytest.mark.parametrize("changed", [job_of(generation=2), job_of(status={"extra": 1})], ids=["spec", "status"])
+@virtual_time
+async def test_what_was_made_from_another_job_is_dropped(changed: Unstructured) -> None:
+    first, clock = holding()
+    assert first.show(changed) is changed
+    assert first.due_status(changed) is None
+    assert first.show(job_of()).raw["status"] == CREATED_ONLY, "a question must not change what is held"
+    first.forget_outdated(job_of())
+    assert first.show(job_of()).raw["status"] == CREATED_ONLY
+    first.forget_outdated(changed)
+    assert first.show(job_of()).raw.get("status") is None
+    await clock.sleep(MAX_WAIT)
+    assert first.due_status(changed) is None

@@ -11,11 +11,14 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from tests.controllers.kinds import KINDS, make
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
+from tests.engine.world import World
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.gang import PRIORITY_CLASSES, CrdCheck
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS, choose_scheduler
 from trainop.engine.seen import Options
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.cache.scope import Scope
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.controller.reconcile import Result
@@ -163,7 +166,7 @@ async def test_no_pod_without_its_group(error: Exception) -> None:
         await asyncio.sleep(100)
         await settle(shell)
     assert shell.pods() == WORKERS
-    assert shell.conditions() == [("Created", "True")]
+    assert shell.conditions() == [("Waiting", "True"), ("Created", "True")], "its pods are pending"
 
 
 @virtual_time
@@ -177,7 +180,13 @@ async def test_the_group_that_a_former_process_has_made_is_ours() -> None:
     assert shell.counted("created_pod_groups_total") == 0
 
 
-@pytest.mark.parametrize("change", [{"ownerReferences": []}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}])
+OF_ANOTHER = OWNER | {"uid": "other", "name": "o"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"ownerReferences": []}, {"ownerReferences": [OF_ANOTHER]}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}],
+)
 @virtual_time
 async def test_a_group_that_is_not_ours_holds_up_the_pods(change: Json) -> None:
     shell = gang_shell()
@@ -185,7 +194,7 @@ async def test_a_group_that_is_not_ours_holds_up_the_pods(change: Json) -> None:
     theirs = shell.client.put(PLUGIN_GROUPS, {"metadata": metadata})
     shell.show(JOBS)
     result = await shell.look()
-    assert (shell.pods(), result.requeue_after) == ([], 10)
+    assert (shell.pods(), result.requeue_after) == ([], 30)
     for _ in range(3):
         await settle(shell)
     assert group(shell) == theirs
@@ -738,3 +747,18 @@ async def test_a_missing_kind_is_reported_at_the_start() -> None:
     assert line["event"] == "crd might be missing, please install crd"
     assert (line["apiVersion"], line["kind"]) == ("scheduling.volcano.sh/v1beta1", "PodGroup")
     assert list(await log_of_check(gang_shell(VOLCANO), served=True)) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [VOLCANO, PLUGINS], ids=["volcano", "scheduler-plugins"])
+def test_no_job_of_a_gang_that_is_never_complete_counts_as_running(kind: str, options: Options) -> None:
+    job = make(kind, run={"schedulingPolicy": {"minAvailable": 10}})
+    world = World(job, framework=FRAMEWORKS[kind], options=options)
+    world.step()
+    assert world.group is not None
+    assert world.group["spec"]["minMember"] == 10
+    world.group["status"] = {"phase": "Inqueue"}
+    world.settle()
+    assert {pod["status"]["phase"] for pod in world.pods.values()} == {"Pending"}
+    found = {each["type"]: each["status"] for each in world.status["conditions"]}
+    assert found == {"GangReady": "False", "Created": "True"}

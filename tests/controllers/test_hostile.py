@@ -13,17 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.controllers.kinds import KINDS, SHAPES, make
-from tests.engine.builders import NOW, manifest_of
+from tests.engine.builders import NOW, manifest_of, pod_created
 from tests.engine.test_laws import anything, check_form, places
 from tests.engine.world import World
-from trainop.engine.actions import CreatePod, Event, Plan
+from trainop.engine.actions import Event, Plan
 from trainop.engine.children import decode_pod, decode_service
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from trainop.engine.plan import plan
 from trainop.engine.schema.crd import crd
 from trainop.engine.seen import Pod, Service, Snapshot
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.errors import DecodeError
 from trainop.runtime.objects.metadata import Json, Unstructured, decode_unstructured
@@ -107,7 +107,7 @@ def test_any_one_place_may_hold_anything(kind: str):
         for value in STRANGE:
             made = look(spoil(good, path, value))
             check_form(made)
-            if any(isinstance(action, CreatePod) for action in made.actions):
+            if any(pod_created(action) for action in made.actions):
                 assert "Failed" not in json.dumps((made.status or {}).get("conditions"))
 
 
@@ -207,7 +207,7 @@ def test_ten_thousand_variables_are_kept(kind: str):
     env = [{"name": f"V{i}", "value": "x"} for i in range(10_000)]
     job = make(kind, template={"containers": [{"name": FRAMEWORKS[kind].container, "image": "i", "env": env}]})
     made = look(job)
-    for pod in (manifest_of(action) for action in made.actions if isinstance(action, CreatePod)):
+    for pod in (manifest_of(action) for action in made.actions if pod_created(action)):
         assert pod["spec"]["containers"][0]["env"][:10_000] == env
 
 
@@ -216,7 +216,7 @@ def test_texts_of_any_kind_come_through(kind: str):
     """Fields that the operator does not validate reach the API server unchanged."""
     strange = {"name": FRAMEWORKS[kind].container, "image": "ü🚀", "command": ["\x07", "{kind}", "%s"]}
     for action in look(make(kind, template={"containers": [strange], "nodeSelector": {"ключ": "значение"}})).actions:
-        if isinstance(action, CreatePod):
+        if pod_created(action):
             spec = manifest_of(action)["spec"]
             assert spec["nodeSelector"] == {"ключ": "значение"}
             assert spec["containers"][0] | strange == spec["containers"][0]

@@ -12,9 +12,9 @@ from tests.runtime.virtual_time import virtual_time
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, choose_scheduler
 from trainop.engine.seen import Options
-from trainop.kinds.mpi.ssh_annotations import REPLACE_FAILED
-from trainop.kinds.mpi.ssh_finish import FINISH
-from trainop.kinds.mpi.ssh_keys import are_usable
+from trainop.kinds.mpi.ssh.annotations import REPLACE_FAILED
+from trainop.kinds.mpi.ssh.finish import FINISH
+from trainop.kinds.mpi.ssh.keys import are_usable
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V2, TRANSPORT
 from trainop.runtime import PODS, Json
 from trainop.runtime.errors import NotFoundError
@@ -231,18 +231,14 @@ async def test_a_resume_that_fails_is_retried() -> None:
 
 
 @virtual_time
-async def test_the_key_does_not_change_under_running_workers() -> None:
+async def test_a_deleted_key_is_made_anew_for_the_next_worker() -> None:
     async with operated() as here:
         await here.submit(mpi_job(2))
         await here.run("foo-worker-0", "foo-worker-1")
         await here.client.delete(SECRETS, "foo-ssh", "ns")
-        await here.client.delete(PODS, "foo-worker-1", "ns", grace_seconds=0)
         await here.settle(40)
-        assert not await exists(here, SECRETS, "foo-ssh")
-        assert await here.names(PODS) == ["foo-worker-0"]
-        text = "Secret foo-ssh does not exist, but workers are running with the key of the job"
-        assert await here.events("SecretUnusable") == [text]
-        await here.client.delete(PODS, "foo-worker-0", "ns", grace_seconds=0)
+        assert not await exists(here, SECRETS, "foo-ssh")  # nobody needs it
+        await here.client.delete(PODS, "foo-worker-1", "ns", grace_seconds=0)
         await here.settle(40)
         assert await here.names(PODS) == ["foo-worker-0", "foo-worker-1"]
         assert are_usable(await here.get(SECRETS, "foo-ssh"))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.controllers.kinds import KINDS, SHAPES, line, make, pods_of, running, services_of
+from tests.engine.builders import replica_created, service_deleted
 from tests.engine.world import World
-from trainop.engine.actions import CreatePod, CreateService, DeleteService
 from trainop.engine.admission import judge
 from trainop.engine.extensions import SERVICE_MODE
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME
@@ -20,7 +20,7 @@ from trainop.engine.parse import parse
 from trainop.engine.plan import plan
 from trainop.engine.seen import Options
 from trainop.engine.service_modes import find_obstacle
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 JOB = {SERVICE_MODE: "job"}
@@ -302,7 +302,7 @@ def test_an_obsolete_service_that_terminates_is_not_deleted_again():
     world.reap()
     world.services["j-pods"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     made = plan(world.framework, world.snapshot()).actions
-    assert [each for each in made if isinstance(each, DeleteService)] == []
+    assert [each for each in made if service_deleted(each)] == []
 
 
 def test_services_of_replicas_stay_while_a_pod_depends_on_them():
@@ -393,7 +393,7 @@ def test_a_service_without_owner_is_adopted_under_the_rules_for_replicas(change:
 
 def test_the_service_is_the_first_object_of_the_job():
     made = World(make("PyTorchJob", annotations=JOB)).step()
-    assert [action.name for action in made.actions if isinstance(action, CreatePod | CreateService)] == [
+    assert [action.name for action in made.actions if replica_created(action)] == [
         "j-pods",
         "j-master-0",
         "j-worker-0",

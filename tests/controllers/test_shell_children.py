@@ -13,7 +13,7 @@ from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.api_errors import CreateFailure, classify
 from trainop.controllers.reconciler import CACHE_DELAY
-from trainop.engine.actions import CreatePod, DeletePod
+from trainop.engine.actions import Ensure, Remove
 from trainop.engine.children import decode_pod, decode_service
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.errors import ApiError, DecodeError, ReconcileError
@@ -715,7 +715,7 @@ async def test_a_cancelled_pass_leaves_no_expectation() -> None:
         raise TimeoutError
 
     shell.client.create = hang  # type: ignore[method-assign]  # no answer
-    outcome = await applier.carry_out(job, [CreatePod("x", lambda: b'{"metadata":{"name":"x"}}')])
+    outcome = await applier.carry_out(job, [Ensure(PODS, "x", lambda: b'{"metadata":{"name":"x"}}')])
     assert [type(error) for error in outcome.errors] == [TimeoutError]
     assert shell.reconciler._expectations.satisfied(job.metadata.uid, shell.view.look)
 
@@ -763,7 +763,7 @@ async def test_a_pod_is_deleted_by_force_only_if_the_plan_says_so() -> None:
     job = Unstructured(shell.job())
     for force, grace in ((False, None), (True, 0)):
         shell.client.put(PODS, pod())
-        await shell.reconciler._applier.carry_out(job, [DeletePod("j-worker-0", "p1", force)])
+        await shell.reconciler._applier.carry_out(job, [Remove(PODS, "j-worker-0", "p1", force)])
         assert shell.client.calls[-1].body == {"uid": "p1", "grace": grace}
 
 

@@ -15,11 +15,13 @@ import pytest
 
 from tests.controllers.shell import JOBS, pytorch_job
 from tests.runtime.virtual_time import VirtualClock, virtual_time
+from tests.upstream import Upstream
 from trainop.controllers.counters import JobMetrics
 from trainop.engine.schema.crd import crd
 from trainop.kinds.pytorch import PYTORCH
 from trainop.local.api.serving.server import ApiServer
-from trainop.operator import build
+from trainop.programs.operator import build
+from trainop.programs.settings import Settings
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
 from trainop.runtime.manager.leader import LeaderElector
@@ -34,7 +36,6 @@ from trainop.runtime.objects.resource import (
     SERVICES,
     Resource,
 )
-from trainop.settings import Settings
 
 QUIET = Settings(metrics_bind_address="0", health_probe_bind_address="0")
 
@@ -216,7 +217,7 @@ async def test_a_created_job_is_counted_once_also_by_the_next_operator() -> None
             await asyncio.sleep(5)
         async with running(here.operator(metrics=second)):
             await asyncio.sleep(5)
-        assert (created(first), created(second)) == (1.0, None)
+        assert (created(first), created(second)) == (1.0, 0.0)
 
 
 @pytest.mark.case("job-engine-16", "ab")
@@ -267,7 +268,7 @@ async def test_a_deadline_ends_a_job_without_any_event() -> None:
         await asyncio.sleep(5)
         conditions = await here.conditions()
         assert [each[:2] for each in conditions[-2:]] == [("Running", "False"), ("Failed", "True")]
-        assert conditions[-1][3] == "Job j has failed because it was active longer than specified deadline"
+        assert conditions[-1][3] == Upstream("Job j has failed because it was active longer than specified deadline")
         assert await here.names(PODS) == []
 
 
@@ -317,7 +318,7 @@ async def test_restarts_are_counted_over_the_life_of_operators() -> None:
         assert len(set(uids)) == 3
         conditions = await here.conditions()
         assert conditions[-1][:2] == ("Failed", "True")
-        assert conditions[-1][3] == "Job j has failed because it has reached the specified backoff limit"
+        assert conditions[-1][3] == Upstream("Job j has failed because it has reached the specified backoff limit")
 
 
 @pytest.mark.case("runtime-18", "ab")

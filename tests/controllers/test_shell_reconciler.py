@@ -16,7 +16,7 @@ from trainop.controllers.job_state import MAX_OBSERVED
 from trainop.controllers.reconciler import STALE_CACHE_RETRY
 from trainop.controllers.report import MAX_NOTICES
 from trainop.engine import plan as engine
-from trainop.engine.actions import Count, CreatePod, DeletePod, Event, Notice, Plan
+from trainop.engine.actions import Count, Ensure, Event, Notice, Plan, Remove
 from trainop.engine.seen import Options, Snapshot
 from trainop.runtime.clock import timestamp
 from trainop.runtime.controller.reconcile import DONE, Result
@@ -73,7 +73,7 @@ async def test_a_missing_job_needs_no_actions() -> None:
 def test_annotations_come_first_and_the_status_where_the_plan_says(
     monkeypatch: pytest.MonkeyPatch, status_first: bool, order: list[str]
 ) -> None:
-    actions = (CreatePod("x", lambda: b'{"metadata":{"name":"x"}}'),)
+    actions = (Ensure(PODS, "x", lambda: b'{"metadata":{"name":"x"}}'),)
     follow(monkeypatch, Plan({"a": "1"}, {"conditions": [CREATED]}, status_first=status_first, actions=actions))
 
     @virtual_time
@@ -141,7 +141,7 @@ def test_a_conflict_causes_a_silent_requeue(monkeypatch: pytest.MonkeyPatch, ver
 
 
 def test_a_conflict_of_the_first_status_keeps_clean_up_from_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    follow(monkeypatch, Plan(status={"conditions": []}, status_first=True, actions=(DeletePod("x", "u"),)))
+    follow(monkeypatch, Plan(status={"conditions": []}, status_first=True, actions=(Remove(PODS, "x", "u"),)))
 
     @virtual_time
     async def run() -> None:

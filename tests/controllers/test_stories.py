@@ -15,7 +15,7 @@ import yaml
 
 from tests.controllers.kinds import KINDS, last, leaders, running, world_of
 from tests.engine.world import World
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 GOLDEN = Path(__file__).with_name("golden")
 UPSTREAM = {

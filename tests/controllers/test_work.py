@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.controllers.kinds import KINDS, SHAPES, last_role, make, world_of
+from tests.engine.builders import pod_created
 from tests.engine.world import World
-from trainop.engine.actions import CreatePod
 from trainop.engine.plan import plan
 from trainop.engine.seen import Snapshot
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 SIZES = (50, 100, 200)
 """Of the last role; one plan creates no more than 500 pods."""
@@ -56,7 +56,7 @@ def test_the_first_plan_of_a_job(kind: str):
     worlds = [World(make(kind, sized(kind, size)), framework=FRAMEWORKS[kind]) for size in SIZES]
     assert growth(kind, [world.snapshot() for world in worlds]) < 2.1
     made = plan(FRAMEWORKS[kind], worlds[-1].snapshot())
-    assert sum(isinstance(action, CreatePod) for action in made.actions) >= SIZES[-1]
+    assert sum(pod_created(action) for action in made.actions) >= SIZES[-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

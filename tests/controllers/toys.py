@@ -6,13 +6,14 @@ from functools import partial
 
 import msgspec
 
-from trainop.engine.actions import Apply, CreatePod, Plan
+from tests.engine.builders import apply
+from trainop.engine.actions import Ensure, Plan
 from trainop.engine.framework import CompanionKind, selector
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Snapshot
 from trainop.engine.status import FAILED, RUNNING, SUCCEEDED, Status
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.resource import PODS, Resource
 
 # Two pods with names of their own --------------------------------------------------------------------------------
 
@@ -28,7 +29,7 @@ def plan_pair(seen: Snapshot) -> Plan:
     if all(phases.get(name) == "Succeeded" for name in names):
         status.set(SUCCEEDED, "PairSucceeded", "both pods succeeded")
         status.complete()
-    missing = tuple(CreatePod(name, partial(encode_pod, job, name)) for name in names if name not in phases)
+    missing = tuple(Ensure(PODS, name, partial(encode_pod, job, name)) for name in names if name not in phases)
     return Plan(actions=missing, status=status.changed())
 
 
@@ -73,7 +74,7 @@ def plan_batch(seen: Snapshot) -> Plan:
     if not found:
         template = {"metadata": {"labels": selector(BATCH, job.metadata.name)}, "spec": job.raw["spec"]["template"]}
         kind = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata_of(BATCH, job, job.metadata.name)}
-        return Plan(actions=(Apply(BATCH_JOBS.resource, {**kind, "spec": {"template": template}}),))
+        return Plan(actions=(apply(BATCH_JOBS.resource, {**kind, "spec": {"template": template}}),))
     if (found[0].raw.get("status") or {}).get("succeeded"):
         status.set(SUCCEEDED, "BatchSucceeded", "the batch Job succeeded")
         status.complete()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ from hypothesis import strategies as st
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.diserver.bodies import read_demand, read_failed
-from trainop.diserver.journal import Past, Record, _fit
+from trainop.diserver.journal import HeldLease, Times
 from trainop.diserver.limits import MAX_CALLERS, CallerLimiter
 from trainop.diserver.query import Query, read_query
+from trainop.diserver.records import Record, UnsentAnswer, fit, undelivered
 from trainop.diserver.replies import BAD_QUANTITY, Refusal, Replicas, fail, plain, succeed
+from trainop.local.api.serving.server import ApiServer
+from trainop.runtime.client.client import Client
+from trainop.runtime.clock import micro_timestamp
 
 
 def demand(collectors: Any) -> Any:
@@ -147,8 +152,28 @@ async def test_a_caller_is_limited_and_others_are_not():
     assert len(limiter._buckets) <= MAX_CALLERS
 
 
-def test_a_record_has_as_many_earlier_answers_as_fit():
-    past = [Past(str(number), "", 200, "x" * 90_000) for number in range(4)]
+def test_a_record_has_as_many_earlier_answers_asfit():
+    past = [UnsentAnswer(str(number), "", 200, "x" * 90_000) for number in range(4)]
     record = Record("r", "n", "j", "u", earlier=past)
-    assert [each.digest for each in _fit(record).earlier] == ["0", "1"]
-    assert _fit(Record("r", "n", "j", "u", body="x" * 300_000)).body
+    assert [each.digest for each in fit(record).earlier] == ["0", "1"]
+    assert fit(Record("r", "n", "j", "u", body="x" * 300_000)).body
+
+
+async def test_nothing_is_written_once_a_lease_may_belong_to_another_server():
+    clock = VirtualClock()
+    now = 100.0
+    clock.monotonic = lambda: now  # type: ignore[method-assign]  # moved by the test
+    held = HeldLease(Client(ApiServer().transport()), clock, Times(lease=10.0), {}, Record("r", "ns", "a", "u"))
+    now += 7.9
+    held.check()
+    now += 0.2
+    with pytest.raises(Refusal, match="the lease of the job was lost"):
+        held.check()
+
+
+@pytest.mark.parametrize(("age", "kept"), [(9, True), (10, False), (3600, False)])
+def test_an_answer_is_remembered_for_its_time(age: int, kept: bool):
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    record = Record("r", "ns", "a", "u", digest="d", state="unsent", status=200, body="b")
+    lease = {"spec": {"renewTime": micro_timestamp(at)}}
+    assert bool(undelivered(record, lease, at + timedelta(seconds=age), 10.0)) == kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from tests.diserver.world import FAST, Running, World, request, world
 from tests.patience import PATIENCE
 from trainop.diserver import application, retries
-from trainop.diserver.journal import Times
+from trainop.diserver.journal import Journal, Times
+from trainop.diserver.records import JobKey
+from trainop.kinds.dijob.names import REQUEST
 from trainop.runtime.client.transport import Request, Response
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.resource import LEASES, PODS
 
 NEVER = Times(lease=1.0, renew=0.3, wait=20.0, sweep=3600.0)
 """Without a search for dead servers."""
@@ -206,8 +209,8 @@ async def test_the_repetition_after_a_kill_gets_its_pods_once():
             await here.until_released()
 
 
-async def killed_before_the_answer(here: World, server: Running, body: Any) -> None:
-    """Kills the server when everything is done but the answer."""
+async def killed_before_the_answer(here: World, server: Running, body: Any, method: str = "POST") -> None:
+    """Kills the server when the outcome is recorded: the answer is not sent, and nothing is deleted."""
     decided = asyncio.Event()
 
     async def wait(sent: Request) -> None:
@@ -216,7 +219,7 @@ async def killed_before_the_answer(here: World, server: Running, body: Any) -> N
             await asyncio.Event().wait()
 
     server.transport.after = wait
-    posting = asyncio.create_task(server.post(body))
+    posting = asyncio.create_task(server.call(method, body=body))
     await decided.wait()
     await server.kill()
     posting.cancel()
@@ -237,6 +240,26 @@ async def test_the_repetition_of_a_decided_request_gets_the_same_answer():
             again = await other.post(request(3))
             assert again.data != answer.data
             assert len(await here.names()) == 7
+
+
+async def test_a_pod_that_has_the_name_of_a_deleted_one_outlives_the_end_of_a_dead_servers_request():
+    """The record names pods by their UIDs: a pod that somebody has made anew in the meantime is another."""
+    times = FAST._replace(lease=1.0)
+    async with world() as here:
+        await here.job()
+        async with here.di_server(times=times) as server:
+            await server.post(request(2))
+            await here.until_released()
+            await killed_before_the_answer(here, server, request(2), "DELETE")
+        victim, other = await here.pods("collector")
+        await here.client.delete(PODS, victim["metadata"]["name"], "default", grace_seconds=0)
+        kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
+        metadata = {name: victim["metadata"][name] for name in kept if name in victim["metadata"]}
+        again = await here.client.create(PODS, {**victim, "metadata": metadata})
+        async with here.di_server(seed=2, times=times):
+            await here.until_released()
+        assert [pod["metadata"]["uid"] for pod in await here.pods("collector")] == [again["metadata"]["uid"]]
+        assert again["metadata"]["uid"] != victim["metadata"]["uid"] != other["metadata"]["uid"]
 
 
 async def test_another_request_after_a_decided_one_is_carried_out():
@@ -357,6 +380,43 @@ async def test_concurrent_requests_for_one_job_act_one_after_the_other(servers: 
         gone = set(removed.data["collectors"])
         assert len(await here.names("collector")) == 2 + 2 - len(gone)
         await here.until_released()
+
+
+async def test_requests_wait_in_their_server_in_order_of_arrival(monkeypatch: pytest.MonkeyPatch):
+    """Not by asking for the lease again and again, which would also let them in by chance."""
+    hold, arrived = Journal.hold, list[JobKey]()
+
+    def noted(self: Journal, job: JobKey, digest: str) -> Any:
+        arrived.append(job)
+        return hold(self, job, digest)
+
+    monkeypatch.setattr(Journal, "hold", noted)
+    async with world() as here, here.di_server() as server:
+        await here.job()
+        reached, released = asyncio.Event(), asyncio.Event()
+        leases: list[str] = []
+        order: list[str] = []
+
+        async def wait(sent: Request) -> None:
+            if sent.path.startswith(LEASES.path("default")):
+                leases.append(sent.method)
+            if is_create(sent):
+                order.append(json.loads(sent.body)["metadata"]["annotations"][REQUEST])
+                reached.set()
+                await released.wait()
+
+        server.transport.before = wait
+        posting = [asyncio.create_task(server.post(request(1)))]
+        await reached.wait()
+        for count in range(2, 6):
+            posting.append(asyncio.create_task(server.post(request(count))))
+            await here.until(lambda: len(arrived) == len(posting))
+        renewals = leases.count("PUT")
+        await here.until(lambda: leases.count("PUT") >= renewals + 2)
+        assert leases.count("POST") == 1
+        released.set()
+        assert [(await each).status for each in posting] == [200] * 5
+        assert [len(list(group)) for _, group in itertools.groupby(order)] == [1, 2, 3, 4, 5]
 
 
 async def test_requests_for_different_jobs_do_not_wait_for_each_other():

@@ -1,4 +1,4 @@
-"""The examples of docs/di-server.md, and its flags."""
+"""The examples of docs/di-server.md."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 
 from tests.diserver.world import world
-from trainop.di_server_settings import DI_SERVER_FLAGS
-from trainop.settings import ZAP_FLAGS
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "di-server.md").read_text(encoding="utf-8")
 EXAMPLES = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
@@ -30,8 +28,3 @@ async def test_the_examples_are_requests_and_answers():
 def shape(url: str) -> str:
     """The address without the random part of the name."""
     return re.sub(r"-[a-z0-9]{5}\.", "-*.", url)
-
-
-def test_the_page_has_every_flag():
-    names = {flag.name for flag in DI_SERVER_FLAGS} - {flag.name for flag in ZAP_FLAGS}
-    assert [name for name in sorted(names) if f"`--{name}`" not in PAGE] == []

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from tests.diserver.world import SETTINGS, Running, World, request, world
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.resource import EVENTS, PODS
 
 GPUS = (8, 8, 0, 4)
 
@@ -455,3 +455,64 @@ async def test_other_paths_and_methods():
         page = await server.call("GET", "/")
         assert "openapi.json" in page.body
         assert "src=" not in page.body
+
+
+# Misspelt fields ------------------------------------------------------------------------------------------------------
+
+DROPPED = "Pods run without fields that the API server does not know: "
+MISSPELT = {"spec": {"containers": [{"name": "di-container", "image": "none", "envs": [], "resource": {}}]}}
+MEANT = [
+    '{}.template.spec.containers[0].envs: unknown field, did you mean "env"?',
+    '{}.template.spec.containers[0].resource: unknown field, did you mean "resources"?',
+]
+
+
+async def told_about(here: World, job: Any) -> dict[str, tuple[str, int]]:
+    """Message -> type and count of each event of a job about dropped fields."""
+    return {
+        each["message"]: (each["type"], each.get("count") or 1)
+        for each in (await here.client.list(EVENTS, "default")).items
+        if (each["reason"], each["involvedObject"]["uid"]) == ("UnknownFields", job["metadata"]["uid"])
+    }
+
+
+async def until_told(here: World, job: Any, wanted: dict[str, tuple[str, int]]) -> None:
+    async def told() -> bool:
+        return await told_about(here, job) == wanted
+
+    await here.until(told)
+
+
+async def test_fields_that_pods_lack_are_an_event_of_the_job():
+    """Of every template that di-server makes pods of: one event for a request, and a higher count for the next one."""
+    async with world() as here, here.di_server() as server:
+        await here.nodes(*GPUS)
+        await here.aggregator_config(envs=[])
+        job = await here.job(collector={"template": MISSPELT}, learner={"template": MISSPELT})
+        wanted = {}
+        for body, fields in (
+            (request(3), [each.format("spec.collector") for each in MEANT]),
+            (request(None, {"replicas": 2}), [each.format("spec.learner") for each in MEANT]),
+            (
+                request(None, {"replicas": 1, "gpus": "2"}),
+                [
+                    "AggregatorConfig di-system/aggregator-config: " + MEANT[0].format("spec.aggregator"),
+                    *(each.format("spec.learner") for each in MEANT),
+                ],
+            ),
+        ):
+            message = DROPPED + "; ".join(fields)
+            for count in (1, 2):
+                answer = await server.post(body)
+                assert answer.status == 200, answer
+                wanted[message] = ("Warning", count)
+                await until_told(here, job, wanted)
+                await here.until_released()
+
+
+async def test_pods_of_correct_templates_are_no_event():
+    async with world() as here, here.di_server() as server:
+        job = await here.job()
+        assert (await server.post(request(2, 1))).status == 200
+        await here.until_released()
+        assert await told_about(here, job) == {}

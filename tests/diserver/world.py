@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, TypeAlias
 import aiohttp
 
 from tests.patience import PATIENCE
-from trainop.di_server_settings import DiServerSettings
 from trainop.diserver.journal import Times
 from trainop.diserver.metrics import DiServerMetrics
-from trainop.diserver.server import DiServer
+from trainop.diserver.server import DiServer, declare
 from trainop.kinds.dijob.crd import aggregator_config_crd, dijob_crd
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, LEASES_OF_REQUESTS, OUR_PODS, Role
 from trainop.kinds.dijob.pods import PodOptions, build_pod, read_job, template_of
 from trainop.local.api.serving.server import ApiServer
+from trainop.programs.di_server import DiServerSettings
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
 from trainop.runtime.errors import AlreadyExistsError
@@ -172,8 +172,8 @@ class World:
             await self.client.create(NODES, body)
             await self.client.patch(NODES, f"n{index}", None, {"status": status}, subresource="status")
 
-    async def aggregator_config(self, name: str = "aggregator-config", image: str = "agg") -> None:
-        template = {"spec": {"containers": [{"name": "di-container", "image": image}]}}
+    async def aggregator_config(self, name: str = "aggregator-config", image: str = "agg", **container: object) -> None:
+        template = {"spec": {"containers": [{"name": "di-container", "image": image, **container}]}}
         spec = {"aggregator": {"template": template}}
         metadata = {"name": name, "namespace": "di-system"}
         body = {"apiVersion": AGGREGATOR_CONFIGS.api_version, "kind": "AggregatorConfig", "metadata": metadata}
@@ -235,7 +235,10 @@ class World:
         self, settings: DiServerSettings = SETTINGS, *, times: Times = FAST, seed: int = 1, synced: bool = True
     ) -> AsyncIterator[Running]:
         transport, metrics = Faulty(self.connect()), DiServerMetrics()
-        made = DiServer(settings, transport, rng=random.Random(seed), metrics=metrics, times=times, signals=False)
+        opened, operator = list[DiServer](), declare(settings)
+        operator.setup(lambda parts: opened.append(DiServer(settings, metrics, parts, times)))
+        operator.build(transport, rng=random.Random(seed), metrics=metrics, signals=False)
+        made = opened[0]
         running = Running(made, transport, metrics)
         try:
             await self.until(lambda: made.http.port is not None)

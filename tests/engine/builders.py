@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
-from trainop.engine.actions import Action, Apply, CreateOnce, CreatePod, CreateService, DeleteJob, Plan
+from trainop.engine.actions import Action, Content, DeleteJob, Ensure, How, Need, Patch, Plan, Remove
 from trainop.engine.plan import plan
 from trainop.engine.seen import Options, Pod, Service, Snapshot
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
+from trainop.runtime.objects.resource import PODS, SERVICES, Resource
 
 NOW = datetime(2025, 6, 1, 12, 0, 0, tzinfo=UTC)
 UID = "uid-j"
@@ -182,24 +183,73 @@ def conditions_of(status: Json | None) -> list[tuple[str, str, str]]:
     return [(entry["type"], entry["status"], entry["reason"]) for entry in status["conditions"]]
 
 
-def names(plan_: Plan, kind: type[Action]) -> list[str]:
-    """Names of the objects of all actions of this kind, in order."""
-    return [_name(action) for action in plan_.actions if isinstance(action, kind)]
+# Actions of a plan, by what they do --------------------------------------------------------------------------------
 
 
-def _name(action: Action) -> str:
-    match action:
-        case Apply(manifest=manifest) | CreateOnce(manifest=manifest):
-            return str(manifest["metadata"]["name"])
-        case DeleteJob():
-            return ""
-        case _:
-            return action.name
+def pod_created(action: Action) -> TypeGuard[Ensure]:
+    return isinstance(action, Ensure) and action.resource == PODS
 
 
-def manifest_of(action: CreatePod | CreateService) -> Json:
+def service_created(action: Action) -> TypeGuard[Ensure]:
+    return isinstance(action, Ensure) and action.resource == SERVICES and action.how is How.POST
+
+
+def replica_created(action: Action) -> TypeGuard[Ensure]:
+    return pod_created(action) or service_created(action)
+
+
+def applied(action: Action) -> TypeGuard[Ensure]:
+    return isinstance(action, Ensure) and action.how is How.APPLY
+
+
+def group_created(action: Action) -> TypeGuard[Ensure]:
+    return isinstance(action, Ensure) and action.need is Need.PODS
+
+
+def group_updated(action: Action) -> TypeGuard[Patch]:
+    return isinstance(action, Patch) and action.need is Need.PODS
+
+
+def group_deleted(action: Action) -> TypeGuard[Remove]:
+    return isinstance(action, Remove) and action.resource.kind == "PodGroup"
+
+
+def pod_deleted(action: Action) -> TypeGuard[Remove]:
+    return isinstance(action, Remove) and action.resource == PODS
+
+
+def service_deleted(action: Action) -> TypeGuard[Remove]:
+    return isinstance(action, Remove) and action.resource == SERVICES
+
+
+def names(plan_: Plan, what: Callable[[Action], bool]) -> list[str]:
+    """Names of the objects of all these actions, in order."""
+    return [action.name for action in plan_.actions if what(action) and not isinstance(action, DeleteJob)]
+
+
+def apply(resource: Resource, manifest: Json, uid: str = "", *, essential: bool = True, posted: bool = False) -> Ensure:
+    """The action that applies a companion."""
+    need, name = Need.JOB if essential else Need.NONE, manifest["metadata"]["name"]
+    return Ensure(resource, name, manifest=manifest, how=How.APPLY, need=need, uid=uid, posted=posted)
+
+
+def create_once(
+    resource: Resource, manifest: Json, content: Content | None = None, *, posted: bool = False, template: str = ""
+) -> Ensure:
+    """The action that creates a companion which is never rewritten."""
+    name = manifest["metadata"]["name"]
+    return Ensure(resource, name, manifest=manifest, how=How.FILL, content=content, posted=posted, template=template)
+
+
+def encoded(action: Ensure) -> bytes:
+    """The manifest of a pod or service, as it is sent."""
+    assert action.encode is not None
+    return action.encode()
+
+
+def manifest_of(action: Ensure) -> Json:
     """The manifest as the API server decodes it."""
-    manifest: Json = json.loads(action.encode())
+    manifest: Json = json.loads(action.encode()) if action.encode else action.manifest
     assert manifest["metadata"]["name"] == action.name
     return manifest
 

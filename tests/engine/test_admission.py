@@ -13,7 +13,7 @@ from trainop.engine.framework import THIS_OPERATOR, Framework
 from trainop.engine.parse import MULTIKUEUE
 from trainop.kinds.pytorch import PYTORCH
 from trainop.kinds.xgboost import XGBOOST
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 

@@ -13,17 +13,22 @@ from tests.engine.builders import (
     make_service,
     names,
     plan_for,
+    pod_created,
+    pod_deleted,
     see,
+    service_created,
+    service_deleted,
     stamp,
     status_of,
     written,
 )
-from trainop.engine.actions import Adopt, CreatePod, CreateService, DeletePod, DeleteService, Event, Release
+from trainop.engine.actions import Adopt, Event, Release, Remove
 from trainop.engine.claim import Claimed, claim
 from trainop.engine.parse import parse
 from trainop.engine.seen import Pod
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import PODS, SERVICES
 
 OTHER_LABELS = labels("worker", 0) | {"training.kubeflow.org/job-name": "other"}
 STRANGER = [{"apiVersion": "v1", "kind": "Set", "name": "s", "uid": "s", "controller": True}]
@@ -53,7 +58,7 @@ def test_the_labels_of_the_selector_are_all_that_it_takes():
 def test_own_with_changed_labels_is_released_and_its_name_not_used_in_this_pass():
     pod = make_pod(labels=OTHER_LABELS)
     made = plan_for(make_job(None, 1, status=status_of(CREATED)), [pod], [make_service()])
-    assert made.actions == (Release("Pod", "j-worker-0", "uid-j-worker-0"),)
+    assert made.actions == (Release(PODS, "j-worker-0", "uid-j-worker-0"),)
 
 
 @pytest.mark.case("job-engine-35", "ce")
@@ -82,8 +87,8 @@ def test_an_orphan_is_adopted_and_counts_once_it_is_ours(phase: str):
     fields: Json = {"phase": phase, "exit_code": int(phase == "Failed")}
     made = plan_for(job, [make_pod(owner=None, **fields)], [make_service(owner=None)])
     assert made.actions == (
-        Adopt("Pod", "j-worker-0", "uid-j-worker-0"),
-        Adopt("Service", "j-worker-0", "uid-j-worker-0"),
+        Adopt(PODS, "j-worker-0", "uid-j-worker-0"),
+        Adopt(SERVICES, "j-worker-0", "uid-j-worker-0"),
     )
     assert [type_ for type_, _, _ in conditions_of(made.status)] == ["Created"]
     assert written(made)["replicaStatuses"]["Worker"].keys() == {"selector"}
@@ -96,14 +101,14 @@ def test_an_orphan_is_adopted_and_counts_once_it_is_ours(phase: str):
 def test_a_resumed_job_waits_for_an_orphan_to_be_adopted_and_gone():
     job = make_job(None, 1, status=status_of(CREATED, condition("Suspended")))
     made = plan_for(job, [make_pod(owner=None, phase="Failed")], [])
-    assert made.actions == (Adopt("Pod", "j-worker-0", "uid-j-worker-0"),)
+    assert made.actions == (Adopt(PODS, "j-worker-0", "uid-j-worker-0"),)
     assert made.status is None
 
 
 def test_of_a_finished_job_an_orphan_is_adopted_before_its_service_goes():
     job = make_job(None, 1, status=status_of(CREATED, condition("Succeeded")), run={"cleanPodPolicy": "All"})
     made = plan_for(job, [make_pod(owner=None)], [make_service()])
-    assert made.actions == (Adopt("Pod", "j-worker-0", "uid-j-worker-0"),)
+    assert made.actions == (Adopt(PODS, "j-worker-0", "uid-j-worker-0"),)
 
 
 def test_a_restart_that_is_counted_stays_counted_while_its_pod_is_an_orphan():
@@ -125,14 +130,14 @@ def test_the_name_of_an_own_child_with_other_labels_is_free_only_once_it_has_gon
     job = make_job(None, 2, status=status_of(CREATED))
     pods, services = [make_pod(labels=moved), make_pod(index=1)], [make_service(labels=moved), make_service(index=1)]
     made = plan_for(job, pods, services)
-    assert names(made, CreatePod) == names(made, CreateService) == []
-    assert names(made, DeletePod) == names(made, DeleteService) == ["j-worker-0"] * deleted
+    assert names(made, pod_created) == names(made, service_created) == []
+    assert names(made, pod_deleted) == names(made, service_deleted) == ["j-worker-0"] * deleted
     assert made.requeue_after == 30
     made = plan_for(job, [make_pod(labels=moved, dying=True), make_pod(index=1)], services[1:])
-    assert names(made, CreatePod) == []
-    assert names(made, CreateService) == ["j-worker-0"]
+    assert names(made, pod_created) == []
+    assert names(made, service_created) == ["j-worker-0"]
     made = plan_for(job, pods[1:], services[1:])
-    assert names(made, CreatePod) == ["j-worker-0"]
+    assert names(made, pod_created) == ["j-worker-0"]
 
 
 def test_the_warning_says_that_a_pod_whose_labels_name_no_replica_is_not_replaced():
@@ -178,7 +183,7 @@ def test_only_pods_that_the_job_may_have_created_are_adopted(phase: str, fields:
     made = plan_for(job, [pod], [service])
     assert [type(action) for action in made.actions if isinstance(action, Adopt)] == [Adopt] * 2 * adopted
     assert written(made)["replicaStatuses"]["Worker"].keys() == {"selector"}
-    assert names(made, DeletePod) == []
+    assert names(made, pod_deleted) == []
     unexpected = [notice.event for notice in made.notices if notice.event.reason.startswith("Unexpected")]
     assert len(unexpected) == 2 * (not adopted)
     assert all(pod.metadata.name in event.message for event in unexpected)
@@ -196,7 +201,7 @@ def test_a_pod_that_waited_for_the_job_ends_nothing(name: str):
     planted = make_pod("master", phase="Succeeded", exit_code=0, owner=None, name=name, creationTimestamp=stamp(-90))
     made = plan_for(job, [planted], [])
     assert [type_ for type_, _, _ in conditions_of(made.status)] == ["Created"]
-    assert names(made, CreatePod) == ([] if name == "j-master-0" else ["j-master-0"])
+    assert names(made, pod_created) == ([] if name == "j-master-0" else ["j-master-0"])
 
 
 def test_a_pod_with_the_jobs_owner_reference_and_another_name_counts_for_nothing():
@@ -204,8 +209,8 @@ def test_a_pod_with_the_jobs_owner_reference_and_another_name_counts_for_nothing
     planted = make_pod("master", phase="Succeeded", exit_code=0, name="planted", creationTimestamp=stamp(-1))
     made = plan_for(make_job(1, None), [planted], [])
     assert [type_ for type_, _, _ in conditions_of(made.status)] == ["Created"]
-    assert names(made, DeletePod) == ["planted"]
-    assert names(made, CreatePod) == ["j-master-0"]
+    assert names(made, pod_deleted) == ["planted"]
+    assert names(made, pod_created) == ["j-master-0"]
 
 
 def test_one_warning_names_ten_strangers_and_stays_the_same_while_more_come():
@@ -228,9 +233,9 @@ def test_one_warning_names_ten_strangers_and_stays_the_same_while_more_come():
 def test_an_orphan_is_adopted_before_it_is_deleted():
     orphan = make_pod(index=7, owner=None)
     made = plan_for(make_job(None, 1, status=status_of(CREATED)), [make_pod(), orphan], [make_service()])
-    assert made.actions == (Adopt("Pod", "j-worker-7", "uid-j-worker-7"),)
+    assert made.actions == (Adopt(PODS, "j-worker-7", "uid-j-worker-7"),)
     made = plan_for(make_job(None, 1, status=status_of(CREATED)), [make_pod(), make_pod(index=7)])
-    assert [type(action).__name__ for action in made.actions] == ["DeletePod", "DeleteService"]
+    assert [pod_deleted(action) or service_deleted(action) for action in made.actions] == [True, True]
 
 
 @pytest.mark.case("job-engine-35", "f")
@@ -243,4 +248,4 @@ def test_while_the_job_is_being_deleted_nothing_is_adopted_or_released():
 
 def test_deletions_carry_the_uid():
     made = plan_for(make_job(None, 1, status=status_of(CREATED)), [make_pod(), make_pod(index=1)])
-    assert DeletePod("j-worker-1", "uid-j-worker-1") in made.actions
+    assert Remove(PODS, "j-worker-1", "uid-j-worker-1") in made.actions

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.engine.builders import UID, make_job, make_pod, see
+from tests.engine.builders import UID, applied, apply, make_job, make_pod, see
 from tests.engine.world import World
-from trainop.engine.actions import Apply, Delete, Plan
+from trainop.engine.actions import Ensure, Need, Plan, Remove
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Companion, CompanionKind
 from trainop.engine.plan import plan
 from trainop.engine.steps.companions import FINGERPRINT
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
-from trainop.runtime.objects.resource import CONFIG_MAPS, HORIZONTAL_POD_AUTOSCALERS, Resource
+from trainop.runtime.objects.resource import CONFIG_MAPS, HORIZONTAL_POD_AUTOSCALERS, PODS, SERVICES, Resource
 
 METRICS = [
     {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
@@ -141,7 +141,7 @@ def look(raw: Json, job: Json | None = None) -> Plan:
 def test_a_foreign_object_is_reported_and_left_alone(owners: list[Json]):
     metadata: Json = {"name": "j", "namespace": "ns", "uid": "theirs", "ownerReferences": owners}
     made = look({"metadata": metadata})
-    assert not any(isinstance(action, Apply | Delete) for action in made.actions)
+    assert not any(isinstance(action, Ensure | Remove) for action in made.actions)
     assert [notice.event.message for notice in made.notices] == [
         "Error creating: HorizontalPodAutoscaler j already exists and does not belong to PyTorchJob j"
     ]
@@ -175,7 +175,7 @@ def keeping(data: str) -> Any:
 def test_a_lasting_one_stays_when_it_is_not_asked_for_any_more():
     world = World(make_job(None, 1), framework=keeping("one"))
     world.settle()
-    (action,) = [Apply(CONFIG_MAPS, made) for made in world.companions[CONFIG_MAPS].values()]
+    (action,) = [apply(CONFIG_MAPS, made) for made in world.companions[CONFIG_MAPS].values()]
     assert action.manifest["data"] == {"x": "one"}
     world.framework = keeping("two")
     world.settle()
@@ -193,11 +193,10 @@ def test_a_lasting_one_stays_when_it_is_not_asked_for_any_more():
 
 def test_what_pods_need_is_essential_and_comes_before_them():
     made = plan(keeping("one"), see(make_job(None, 1)))
-    kinds = [type(action).__name__ for action in made.actions]
-    assert kinds == ["Apply", "CreateService", "CreatePod"]
-    assert isinstance(made.actions[0], Apply)
-    assert made.actions[0].essential
-    assert not next(a for a in plan(PYTORCH, see(elastic())).actions if isinstance(a, Apply)).essential
+    assert [action.resource for action in made.actions if isinstance(action, Ensure)] == [CONFIG_MAPS, SERVICES, PODS]
+    assert applied(made.actions[0])
+    assert made.actions[0].need is Need.JOB
+    assert next(a for a in plan(PYTORCH, see(elastic())).actions if applied(a)).need is Need.NONE
 
 
 def test_facts_of_any_text_have_a_fingerprint():
@@ -210,6 +209,6 @@ def test_facts_of_any_text_have_a_fingerprint():
 
 def test_a_kind_that_has_none_asks_for_none():
     bare = dataclasses.replace(PYTORCH, companion_kinds=())
-    assert not any(isinstance(action, Apply) for action in plan(bare, see(elastic())).actions)
+    assert not any(applied(action) for action in plan(bare, see(elastic())).actions)
     resources: tuple[Resource, ...] = tuple(kind.resource for kind in PYTORCH.companion_kinds)
     assert resources == (HORIZONTAL_POD_AUTOSCALERS,)

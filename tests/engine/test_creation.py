@@ -18,15 +18,19 @@ from tests.engine.builders import (
     manifest_of,
     names,
     plan_for,
+    pod_created,
+    pod_deleted,
     replica,
     see,
+    service_created,
+    service_deleted,
     stamp,
     status_of,
     template,
     written,
 )
 from tests.engine.world import World
-from trainop.engine.actions import Count, CreatePod, CreateService, DeletePod, DeleteService, Event, Plan
+from trainop.engine.actions import Count, Event, Plan
 from trainop.engine.job import Port, Role
 from trainop.engine.manifests import child_name, service_ports
 from trainop.engine.plan import plan
@@ -45,11 +49,11 @@ OWNER = {
 
 
 def pods_of(made: Plan):
-    return {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreatePod)}
+    return {a.name: manifest_of(a) for a in made.actions if pod_created(a)}
 
 
 def services_of(made: Plan):
-    return {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreateService)}
+    return {a.name: manifest_of(a) for a in made.actions if service_created(a)}
 
 
 @pytest.mark.case("job-engine-1", "abcd")
@@ -208,19 +212,19 @@ def test_service_mode_leader_makes_only_the_services_of_rendezvous(spec: Json, e
 def test_scaling_down_deletes_the_highest_and_scaling_up_creates_the_missing():
     pods = [make_pod(index=index) for index in range(3)]
     down = plan_for(make_job(None, 2, status=status_of(CREATED, RUNNING)), pods)
-    assert names(down, DeletePod) == names(down, DeleteService) == ["j-worker-2"]
-    assert names(down, CreatePod) == []
+    assert names(down, pod_deleted) == names(down, service_deleted) == ["j-worker-2"]
+    assert names(down, pod_created) == []
     up = plan_for(make_job(None, 3, status=status_of(CREATED, RUNNING)), pods[:1])
-    assert names(up, CreatePod) == names(up, CreateService) == ["j-worker-1", "j-worker-2"]
-    assert names(up, DeletePod) == []
+    assert names(up, pod_created) == names(up, service_created) == ["j-worker-1", "j-worker-2"]
+    assert names(up, pod_deleted) == []
 
 
 @pytest.mark.case("job-engine-12", "ab")
 def test_gaps_above_the_wanted_number_are_not_filled():
     pods = [make_pod(index=index) for index in (0, 1, 2, 4)]
     made = plan_for(make_job(None, 3, status=status_of(CREATED)), pods)
-    assert names(made, DeletePod) == ["j-worker-4"]
-    assert names(made, CreatePod) == []
+    assert names(made, pod_deleted) == ["j-worker-4"]
+    assert names(made, pod_created) == []
     # no action while it terminates
     pods = [*pods[:3], make_pod(index=4, dying=True)]
     made = plan_for(
@@ -249,8 +253,8 @@ def test_roles_removed_from_the_spec_leave_nothing_behind():
     pods = [make_pod("master"), make_pod(), make_pod(index=1, dying=True)]
     status = status_of(CREATED, replicaStatuses={"Worker": {"active": 1}, "Master": {"active": 1}})
     made = plan_for(make_job(1, None, status=status), pods)
-    assert names(made, DeletePod) == ["j-worker-0"]
-    assert names(made, DeleteService) == ["j-worker-0", "j-worker-1"]
+    assert names(made, pod_deleted) == ["j-worker-0"]
+    assert names(made, service_deleted) == ["j-worker-0", "j-worker-1"]
     assert list(written(made)["replicaStatuses"]) == ["Master"]
 
 
@@ -262,12 +266,12 @@ def test_of_the_pods_for_one_index_only_that_of_its_name_counts():
     renamed = make_service(name="other")
     services = [make_service(), renamed]
     made = plan_for(make_job(None, 1, policy="Never", status=status_of(CREATED)), [right, older, gone], services)
-    assert [action.uid for action in made.actions if isinstance(action, DeletePod)] == ["a"]
-    assert names(made, DeleteService) == ["other"]
+    assert [action.uid for action in made.actions if pod_deleted(action)] == ["a"]
+    assert names(made, service_deleted) == ["other"]
     assert written(made)["replicaStatuses"]["Worker"]["active"] == 1
     made = plan_for(make_job(None, 1, status=status_of(CREATED)), [older], [renamed])
     assert conditions_of(made.status)[-1][0] == "Created"
-    assert names(made, CreatePod) == names(made, CreateService) == ["j-worker-0"]
+    assert names(made, pod_created) == names(made, service_created) == ["j-worker-0"]
 
 
 @pytest.mark.parametrize(("index", "beyond"), [(2, True), (3, True), (1, False)])
@@ -275,13 +279,13 @@ def test_a_terminating_pod_beyond_the_replicas_means_nothing(index: int, beyond:
     pods = [make_pod(), make_pod(index=index, dying=True)]
     services = [make_service(), make_service(index=1)]
     made = plan_for(make_job(None, 2, status=status_of(CREATED, RUNNING)), pods, services)
-    assert (names(made, CreatePod) == ["j-worker-1"]) is beyond
+    assert (names(made, pod_created) == ["j-worker-1"]) is beyond
     assert (written(made)["conditions"][-1]["type"] == "Running") is beyond
 
 
 def test_an_index_of_many_digits_is_an_index():
     made = plan_for(make_job(None, 1, status=status_of(CREATED)), [make_pod(), make_pod(index="9" * 10)])
-    assert names(made, DeletePod) == ["j-worker-9999999999"]
+    assert names(made, pod_deleted) == ["j-worker-9999999999"]
 
 
 @pytest.mark.parametrize("index", ["-1", "x", "", "²", "1" * 11])
@@ -298,9 +302,9 @@ def test_a_pod_or_service_without_replica_type_is_ignored():
     bare = {key: value for key, value in labels("worker", 0).items() if not key.endswith("replica-type")}
     nameless = make_service(index=7, labels=labels("worker", "x"))
     made = plan_for(make_job(None, 1, status=status_of(CREATED)), [make_pod(labels=bare)], [make_service(), nameless])
-    assert names(made, CreatePod) == []  # it has the name
+    assert names(made, pod_created) == []  # it has the name
     assert [notice.event.reason for notice in made.notices] == ["InvalidReplicaLabels"]
-    assert names(made, DeleteService) == []
+    assert names(made, service_deleted) == []
 
 
 def test_a_service_of_our_own_that_terminates_is_waited_for():
@@ -312,16 +316,16 @@ def test_a_service_of_our_own_that_terminates_is_waited_for():
 def test_one_plan_creates_no_more_than_a_bounded_number():
     made = plan_for(make_job(None, 10_000))
     assert len(pods_of(made)) == len(services_of(made)) == 500
-    assert names(made, CreatePod)[:2] == ["j-worker-0", "j-worker-1"]
+    assert names(made, pod_created)[:2] == ["j-worker-0", "j-worker-1"]
 
 
 def test_one_plan_takes_no_more_pods_away_than_the_ledger_has_room_for():
     pods = [make_pod(index=index) for index in range(2_000)]
     made = plan_for(make_job(None, 1, status=status_of(CREATED, RUNNING)), pods)
-    assert names(made, DeletePod) == [f"j-worker-{index}" for index in range(1, 501)]
+    assert names(made, pod_deleted) == [f"j-worker-{index}" for index in range(1, 501)]
     rest = [*pods[:1], *pods[501:]]
     again = plan_for(make_job(None, 1, status=status_of(CREATED, RUNNING)), rest)
-    assert names(again, DeletePod)[0] == "j-worker-501"
+    assert names(again, pod_deleted)[0] == "j-worker-501"
 
 
 def test_a_steady_job_needs_nothing():
@@ -366,10 +370,10 @@ def test_what_was_scaled_away_goes_also_if_the_same_pass_sees_the_end(policy: st
     assert conditions_of(made.status)[-1][0] == "Succeeded"
     assert made.status_first
     kept = {"j-worker-0"} if policy != "Running" else set()
-    assert set(names(made, DeletePod)) == {"j-worker-0", "j-worker-1", "j-worker-2"} - kept
-    assert set(names(made, DeleteService)) == {"j-worker-0", "j-worker-1", "j-worker-2"} - kept
+    assert set(names(made, pod_deleted)) == {"j-worker-0", "j-worker-1", "j-worker-2"} - kept
+    assert set(names(made, service_deleted)) == {"j-worker-0", "j-worker-1", "j-worker-2"} - kept
     again = plan_for(make_job(1, 1, run={"cleanPodPolicy": policy}, status=made.status), [*pods, ended])
-    assert names(again, DeletePod) == names(made, DeletePod), "even if the operator stopped in between"
+    assert names(again, pod_deleted) == names(made, pod_deleted), "even if the operator stopped in between"
 
 
 def test_a_finished_job_whose_spec_cannot_be_read_any_more_keeps_its_pods():
@@ -437,5 +441,5 @@ def test_of_many_names_that_unreadable_objects_hold_twenty_are_named_and_none_is
     reported = [notice.event for notice in made.notices if notice.event.reason == "UnreadablePod"]
     assert len(reported) == 20
     assert reported[0].message == "Pod j-worker-0 cannot be read: metadata: Expected `object`, got `array`"
-    assert [action.name for action in made.actions if isinstance(action, CreatePod)] == ["j-worker-30", "j-worker-31"]
+    assert [action.name for action in made.actions if pod_created(action)] == ["j-worker-30", "j-worker-31"]
     assert made.requeue_after == 30

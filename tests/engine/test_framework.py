@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.engine.builders import UID, conditions_of, make_pod, manifest_of, replica, see, stamp, written
+from tests.engine.builders import UID, conditions_of, make_pod, manifest_of, pod_created, replica, see, stamp, written
 from tests.engine.world import World
-from trainop.engine.actions import CreatePod
+from tests.upstream import KEEPS_LOG, Upstream
 from trainop.engine.framework import JOB_ROLE, Framework, PodAdditions, Progress, Replicas, Tally, Texts, selector
 from trainop.engine.job import Job, Role
 from trainop.engine.parse import parse
@@ -42,7 +42,7 @@ TOY = Framework(
     needs_service=lambda _job, _role, _index: False,
     additions=lambda _job, _options: PodAdditions(name_replica, in_all_containers=False),
     progress=follow_server,
-    tolerates=lambda _job, role: role.type == "Worker",
+    tolerates=lambda _job, role, _tally: role.type == "Worker",
     texts=lambda _job: Texts(running="{kind} {namespace}/{name} runs.", failed="{count} of {role} failed"),
 )
 
@@ -71,7 +71,7 @@ def toy_pod(*args: Any, **fields: Any) -> Any:
 
 def test_children_come_in_the_order_of_the_kinds_roles_and_bear_its_name():
     made = plan(TOY, see(toy()))
-    pods = [manifest_of(action) for action in made.actions if isinstance(action, CreatePod)]
+    pods = [manifest_of(action) for action in made.actions if pod_created(action)]
     assert [pod["metadata"]["name"] for pod in pods] == ["j-server-0", "j-worker-0"]
     assert [pod["metadata"]["labels"].get(JOB_ROLE) for pod in pods] == ["master", None]
     assert pods[0]["metadata"]["ownerReferences"][0]["apiVersion"] == "example.com/v1"
@@ -81,8 +81,8 @@ def test_children_come_in_the_order_of_the_kinds_roles_and_bear_its_name():
 
 def test_variables_may_be_for_the_frameworks_container_alone():
     made = plan(TOY, see(toy()))
-    side, main = next(manifest_of(a) for a in made.actions if isinstance(a, CreatePod))["spec"]["containers"]
-    assert side == {"name": "side", "image": "i"}
+    side, main = next(manifest_of(a) for a in made.actions if pod_created(a))["spec"]["containers"]
+    assert side == {"name": "side", "image": "i", **KEEPS_LOG}
     assert main["env"] == [{"name": "ME", "value": "server-0"}]
     assert main["ports"] == [{"name": "toy-port", "containerPort": 1000}]
 
@@ -90,7 +90,7 @@ def test_variables_may_be_for_the_frameworks_container_alone():
 def test_a_kind_without_variables_leaves_env_alone():
     bare = dataclasses.replace(TOY, additions=lambda _job, _options: PodAdditions())
     made = plan(bare, see(toy()))
-    _, main = next(manifest_of(a) for a in made.actions if isinstance(a, CreatePod))["spec"]["containers"]
+    _, main = next(manifest_of(a) for a in made.actions if pod_created(a))["spec"]["containers"]
     assert "env" not in main
 
 
@@ -128,7 +128,7 @@ def test_failures_may_be_tolerated():
     assert world.is_true("Running")
     world.end("j-server-0", 1)
     world.settle()
-    assert world.status["conditions"][-1]["message"] == "1 of Server failed"
+    assert world.status["conditions"][-1]["message"] == Upstream("1 of Server failed")
 
 
 def test_service_mode_leader_with_a_kind_whose_rendezvous_needs_none():
@@ -153,15 +153,14 @@ def test_an_exit_code_is_that_of_the_frameworks_container():
 
 def test_first_completed_is_of_index_zero_whether_it_stays_or_goes():
     def first(*pods: Any) -> bool:
-        seen = Tally()
+        seen: list[Tally] = []
 
         def watch(_job: Job, tallies: Mapping[str, Tally]) -> Progress:
-            nonlocal seen
-            seen = tallies["Worker"]
+            seen.append(tallies["Worker"])
             return Progress(running=False, succeeded=False)
 
         plan(dataclasses.replace(TOY, progress=watch), see(toy(0, 2), pods))
-        return seen.first_completed
+        return seen[0].first_completed  # later calls ask about pods that do not exist
 
     def ended(code: int, name: str = "toy") -> Json:
         return {"containerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code}}}]}

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.engine.builders import UID, make_job, manifest_of, names, replica, stamp, template, written
+from tests.engine.builders import (
+    UID,
+    group_created,
+    group_deleted,
+    group_updated,
+    make_job,
+    manifest_of,
+    names,
+    pod_created,
+    pod_deleted,
+    replica,
+    service_created,
+    stamp,
+    template,
+    written,
+)
 from tests.engine.world import World
-from trainop.engine.actions import CreateGroup, CreatePod, CreateService, DeleteGroup, DeletePod, Plan, UpdateGroup
+from trainop.engine.actions import Action, Plan
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS, choose_scheduler
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Options, PodGroup, SeenGang
@@ -61,7 +77,12 @@ def running(options: Options = VOLCANO, **job: Any) -> World:
 
 
 def group_actions(made: Plan) -> list[str]:
-    return [type(a).__name__ for a in made.actions if isinstance(a, CreateGroup | UpdateGroup | DeleteGroup)]
+    words: dict[Callable[[Action], bool], str] = {
+        group_created: "created",
+        group_updated: "updated",
+        group_deleted: "deleted",
+    }
+    return [word for action in made.actions for does, word in words.items() if does(action)]
 
 
 def refuse(world: World, message: str = "no groups today", retry_in: float = 60.0) -> None:
@@ -110,7 +131,7 @@ def test_the_group_of_volcano():
     assert group["spec"] == {"minMember": 2, "queue": "default", "minResources": {"cpu": "2"}}
     assert group["metadata"]["ownerReferences"] == [owner_reference("kubeflow.org/v1", "PyTorchJob", "j", UID)]
     assert group["metadata"]["annotations"] == {"a": "1"}
-    assert group_actions(made) == ["CreateGroup"]
+    assert group_actions(made) == ["created"]
 
 
 @pytest.mark.case("job-engine-27", "c")
@@ -155,9 +176,8 @@ def test_scheduler_plugins():
     group = group_of(world)
     assert group["apiVersion"] == "scheduling.x-k8s.io/v1alpha1"
     assert group["spec"] == {"minMember": 1, "scheduleTimeoutSeconds": 30, "minResources": {"cpu": "1"}}
-    kinds = [type(action) for action in made.actions]
-    assert kinds[0] is CreateGroup
-    assert kinds.count(CreatePod) == 2
+    assert group_created(made.actions[0])
+    assert len(names(made, pod_created)) == 2
     pod = world.pods["j-worker-0"]
     assert pod["spec"]["schedulerName"] == "my-sched"
     assert pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "j"
@@ -191,9 +211,9 @@ def test_the_fields_of_the_policy():
         (VOLCANO, 2, {}, 2),
         (VOLCANO, 2, {"minAvailable": 0}, 0),
         (VOLCANO, 2, {"minAvailable": 2}, 2),
-        (VOLCANO, 2, {"minAvailable": 5}, 2),
+        (VOLCANO, 2, {"minAvailable": 5}, 5),
         (PLUGINS, 2, {"minAvailable": 0}, 1),
-        (PLUGINS, 2, {"minAvailable": 5}, 2),
+        (PLUGINS, 2, {"minAvailable": 5}, 5),
     ],
 )
 def test_the_number_of_members(options: Options, count: int, policy: Json, least: int):
@@ -203,12 +223,12 @@ def test_the_number_of_members(options: Options, count: int, policy: Json, least
 
 
 def test_what_the_policy_asks_for_in_vain_is_one_warning():
-    wrong = {"minAvailable": 5, "queue": 7, "minResources": {"cpu": "many", "memory": "1Gi"}}
+    wrong = {"minAvailable": "5", "queue": 7, "minResources": {"cpu": "many", "memory": "1Gi"}}
     world = gang_world(policy=wrong)
     world.settle()
     assert spec_of(world)["minResources"] == {"memory": "1Gi"}
     (message,) = world.event_messages("InvalidSchedulingPolicy")
-    assert "minAvailable: Invalid value: 5: must be no more than the 2 replicas, so 2 is used" in message
+    assert 'minAvailable: Invalid value: "5"' in message
     assert "queue: Invalid value: 7" in message
     assert 'minResources[cpu]: Invalid value: "many": must be a quantity' in message
 
@@ -326,8 +346,8 @@ def test_only_what_differs_is_patched():
     spec_of(world)["minTaskMember"] = {"worker": 1}
     world.spec["runPolicy"]["schedulingPolicy"] = {"minResources": {"cpu": "2"}, "minAvailable": 1}
     made = world.step()
-    (update,) = [action for action in made.actions if isinstance(action, UpdateGroup)]
-    assert update.changes == {
+    (update,) = [action for action in made.actions if group_updated(action)]
+    assert update.body["spec"] == {
         "minMember": 1,
         "priorityClassName": None,
         "minResources": {"cpu": "2", "memory": None},
@@ -370,7 +390,7 @@ def test_a_running_job_whose_group_falls_back_keeps_its_status_and_replaces_no_p
     assert world.step().requeue_after is None, "nothing waits"
     world.end("j-worker-1", 1)
     made = world.step()
-    assert names(made, DeletePod) == ["j-worker-1"]
+    assert names(made, pod_deleted) == ["j-worker-1"]
     world.reap()
     world.settle()
     assert world.is_true("Restarting")
@@ -403,7 +423,7 @@ def test_a_deleted_group_is_made_again(options: Options):
     world = running(options)
     world.group = None
     made = world.step()
-    assert group_actions(made) == ["CreateGroup"]
+    assert group_actions(made) == ["created"]
     assert spec_of(world)["minMember"] == 2
     assert world.is_true("Running")
 
@@ -416,7 +436,7 @@ def test_a_group_that_terminates_is_waited_for(options: Options):
     admit(world, "Running")
     group_of(world)["metadata"]["deletionTimestamp"] = stamp()
     made = world.step()
-    assert (group_actions(made), names(made, CreatePod), made.requeue_after) == ([], [], 10)
+    assert (group_actions(made), names(made, pod_created), made.requeue_after) == ([], [], 10)
     assert made.notices == ()
 
 
@@ -432,13 +452,62 @@ def gang_ready(world: World) -> Json | None:
 
 
 @BOTH
+@pytest.mark.parametrize(("count", "pods"), [(1, "1 pod is"), (2, "2 pods are")])
+def test_a_gang_that_can_never_be_complete_says_so(options: Options, count: int, pods: str):
+    world = gang_world(options, {"minAvailable": 10}, worker=count)
+    world.step()
+    admit(world)
+    world.settle()
+    assert spec_of(world)["minMember"] == 10
+    assert len(world.pods) == count
+    text = (
+        f"spec.runPolicy.schedulingPolicy.minAvailable is 10, and only {pods} scheduled together: pods that are not "
+        f"running yet never start. Set it to {count} or less, or remove it"
+    )
+    found = gang_ready(world)
+    assert found is not None
+    assert (found["status"], found["reason"], found["message"]) == ("False", "MinAvailableUnsatisfiable", text)
+    assert world.event_messages("MinAvailableUnsatisfiable") == [text]
+    assert world.step().actions == ()
+    assert not world.is_true("Running")
+
+    world.spec["runPolicy"]["schedulingPolicy"] = {"minAvailable": count}
+    world.settle()
+    assert spec_of(world)["minMember"] == count
+    assert gang_ready(world) is None
+    world.run()
+    world.settle()
+    assert world.is_true("Running")
+
+
+@BOTH
+def test_a_gang_whose_pods_run_has_no_such_condition(options: Options):
+    """Its pods were started when the gang was smaller, or by a scheduler that does not count them."""
+    world = running(options)
+    world.spec["runPolicy"]["schedulingPolicy"] = {"minAvailable": 10}
+    world.settle()
+    assert spec_of(world)["minMember"] == 10
+    assert gang_ready(world) is None
+    world.pods["j-worker-0"]["status"]["phase"] = "Pending"
+    world.settle()
+    assert gang_ready(world) is not None
+
+
+@BOTH
+def test_a_job_without_replicas_has_no_such_condition(options: Options):
+    world = gang_world(options, {"minAvailable": 10}, worker=0)
+    world.settle()
+    assert gang_ready(world) is None
+
+
+@BOTH
 def test_without_the_kind_jobs_wait_and_say_so(options: Options):
     world = gang_world(options)
     assert options.gang is not None
     text = f"the CustomResourceDefinition {options.gang.groups} is not installed"
     world.gang = SeenGang(unavailable=text)
     made = world.step()
-    assert names(made, CreatePod) == []
+    assert names(made, pod_created) == []
     assert made.requeue_after == 10
     condition = gang_ready(world)
     assert condition is not None
@@ -503,7 +572,7 @@ def test_a_foreign_group_is_never_touched(options: Options, owners: list[Json]):
     world.group = copy.deepcopy(theirs)
     for _ in range(3):
         made = world.step()
-        assert (group_actions(made), names(made, CreatePod)) == ([], [])
+        assert (group_actions(made), names(made, pod_created)) == ([], [])
     assert made.requeue_after == 30
     text = "PodGroup j already exists and does not belong to PyTorchJob j"
     assert world.event_messages("FailedCreatePodGroup") == [f"Error creating: {text}"]
@@ -528,7 +597,7 @@ def test_a_group_that_is_about_to_go_is_waited_for(going: Json):
     world = gang_world()
     world.group = {"metadata": {"name": "j", "uid": "x", **going}}
     made = world.step()
-    assert (group_actions(made), names(made, CreatePod), made.notices) == ([], [], ())
+    assert (group_actions(made), names(made, pod_created), made.notices) == ([], [], ())
     assert made.requeue_after == 10
     assert gang_ready(world) is None
 
@@ -537,7 +606,7 @@ def test_a_group_that_cannot_be_read_holds_up_the_pods():
     world = gang_world()
     world.gang = SeenGang(fault="spec: wrong")
     made = world.step()
-    assert (group_actions(made), names(made, CreatePod), made.requeue_after) == ([], [], 30)
+    assert (group_actions(made), names(made, pod_created), made.requeue_after) == ([], [], 30)
     assert world.event_messages("UnreadablePodGroup") == ["PodGroup j cannot be read: spec: wrong"]
     condition = gang_ready(world)
     assert condition is not None
@@ -563,7 +632,7 @@ def test_a_group_with_readable_metadata_has_an_owner(group: Json, reason: str):
     assert condition["reason"] == reason
     world.spec["runPolicy"]["suspend"] = True
     made = world.step()
-    assert group_actions(made) == (["DeleteGroup"] if group.get("ownerReferences") else [])
+    assert group_actions(made) == (["deleted"] if group.get("ownerReferences") else [])
 
 
 @BOTH
@@ -571,7 +640,7 @@ def test_a_refused_group_is_retried_later(options: Options):
     world = gang_world(options)
     refuse(world)
     made = world.step()
-    assert (group_actions(made), names(made, CreatePod)) == ([], [])
+    assert (group_actions(made), names(made, pod_created)) == ([], [])
     assert made.requeue_after == 60
     condition = gang_ready(world)
     assert condition is not None
@@ -579,7 +648,7 @@ def test_a_refused_group_is_retried_later(options: Options):
     assert condition["message"] == "The API server refuses the PodGroup: no groups today"
     refuse(world, retry_in=0)
     made = world.step()
-    assert group_actions(made) == ["CreateGroup"]
+    assert group_actions(made) == ["created"]
     assert made.status is None or gang_ready(world) is not None, "it is shown until the PodGroup exists"
     world.gang = SeenGang()
     world.settle()
@@ -606,11 +675,11 @@ def test_a_refused_update_holds_up_nothing(options: Options):
     refuse(world, retry_in=60)
     made = world.step()
     assert group_actions(made) == []
-    assert names(made, CreatePod) == ["j-worker-2"]
+    assert names(made, pod_created) == ["j-worker-2"]
     assert made.requeue_after == 60
     assert gang_ready(world) is not None
     refuse(world, retry_in=0)
-    assert group_actions(world.step()) == ["UpdateGroup"]
+    assert group_actions(world.step()) == ["updated"]
     assert world.step().status is not None
     assert gang_ready(world) is None
 
@@ -626,7 +695,7 @@ def test_a_job_that_succeeds_loses_its_group_after_the_status(options: Options):
     world.end("j-worker-1", 0)
     made = world.step()
     assert made.status_first
-    assert group_actions(made) == ["DeleteGroup"]
+    assert group_actions(made) == ["deleted"]
     assert world.is_true("Succeeded")
     assert world.step().actions == ()
 
@@ -638,7 +707,7 @@ def test_a_later_pass_deletes_what_was_left():
     world.end("j-worker-1", 0)
     world.step()
     world.group = left
-    assert group_actions(world.step()) == ["DeleteGroup"]
+    assert group_actions(world.step()) == ["deleted"]
     world.group = copy.deepcopy(left)
     group_of(world)["metadata"]["deletionTimestamp"] = stamp()
     assert world.step().actions == ()
@@ -744,8 +813,8 @@ def test_metadata_of_the_template_is_kept_and_ours_prevails():
 
 def test_services_do_not_wait():
     made = gang_world().step()
-    assert names(made, CreateService) == ["j-worker-0", "j-worker-1"]
-    assert names(made, CreatePod) == []
+    assert names(made, service_created) == ["j-worker-0", "j-worker-1"]
+    assert names(made, pod_created) == []
 
 
 def test_every_kind_has_a_group():
@@ -757,7 +826,7 @@ def test_every_kind_has_a_group():
     made = world.step()
     assert spec_of(world) == {"minMember": 4}
     assert written(made)["conditions"][0]["type"] == "Created"
-    pods = [manifest_of(action) for action in made.actions if isinstance(action, CreatePod)]
+    pods = [manifest_of(action) for action in made.actions if pod_created(action)]
     assert {pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] for pod in pods} == {"j"}
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.engine.builders import manifest_of, see
-from trainop.engine.actions import CreatePod, CreateService
+from tests.engine.builders import manifest_of, replica_created, see
 from trainop.engine.framework import Framework
 from trainop.engine.plan import plan
 from trainop.engine.seen import Options
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -28,7 +27,7 @@ FILES = {"replica": "children", "job": "service-mode-job"}
 def children(framework: Framework, mode: str) -> list[Json]:
     job = yaml.safe_load((GOLDEN / f"{framework.kind.lower()}-job.yaml").read_text())
     made = plan(framework, see(job, options=Options(service_mode=mode)))
-    return [manifest_of(a) for a in made.actions if isinstance(a, CreatePod | CreateService)]
+    return [manifest_of(a) for a in made.actions if replica_created(a)]
 
 
 @pytest.mark.parametrize("kind", FRAMEWORKS)

@@ -8,8 +8,19 @@ from typing import Any
 
 import pytest
 
-from tests.engine.builders import UID, make_job, make_pod, manifest_of, names, see
-from trainop.engine.actions import Adopt, Apply, CreatePod, CreateService, Plan
+from tests.engine.builders import (
+    UID,
+    applied,
+    make_job,
+    make_pod,
+    manifest_of,
+    names,
+    pod_created,
+    see,
+    service_created,
+)
+from tests.upstream import KEEPS_LOG
+from trainop.engine.actions import Adopt, Plan
 from trainop.engine.framework import (
     Companion,
     CompanionKind,
@@ -25,7 +36,7 @@ from trainop.engine.plan import plan
 from trainop.engine.steps.companions import FINGERPRINT
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
-from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS, Resource
+from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SECRETS, Resource
 
 Found = Mapping[Resource, Sequence[Unstructured]]
 OWNER = owner_reference("kubeflow.org/v1", "PyTorchJob", "j", UID)
@@ -36,11 +47,7 @@ def with_master(**fields: Any) -> Framework:
 
 
 def pods_of(framework: Framework, job: Json | None = None) -> list[Json]:
-    return [
-        manifest_of(action)
-        for action in plan(framework, see(job or make_job())).actions
-        if isinstance(action, CreatePod)
-    ]
+    return [manifest_of(action) for action in plan(framework, see(job or make_job())).actions if pod_created(action)]
 
 
 # Roles ----------------------------------------------------------------------------------------------------------------
@@ -49,17 +56,17 @@ def pods_of(framework: Framework, job: Json | None = None) -> list[Json]:
 def test_a_role_without_index_in_its_names():
     framework = with_master(indexed=False)
     made = plan(framework, see(make_job()))
-    assert names(made, CreatePod) == ["j-master", "j-worker-0", "j-worker-1"]
-    assert names(made, CreateService) == ["j-master", "j-worker-0", "j-worker-1"]
+    assert names(made, pod_created) == ["j-master", "j-worker-0", "j-worker-1"]
+    assert names(made, service_created) == ["j-master", "j-worker-0", "j-worker-1"]
     pod = make_pod("master", name="j-master")
-    assert "j-master" not in names(plan(framework, see(make_job(), [pod])), CreatePod)
+    assert "j-master" not in names(plan(framework, see(make_job(), [pod])), pod_created)
 
 
 @pytest.mark.parametrize(("name", "adopted"), [("j-master", True), ("j-master-0", False)])
 def test_an_orphan_of_a_role_without_index_is_adopted_by_its_name(name: str, adopted: bool):
     orphan = make_pod("master", name=name, owner=None)
     made = plan(with_master(indexed=False), see(make_job(), [orphan]))
-    assert [action.name for action in made.actions if isinstance(action, Adopt) and action.kind == "Pod"] == [
+    assert [action.name for action in made.actions if isinstance(action, Adopt) and action.resource == PODS] == [
         name
     ] * adopted
 
@@ -70,14 +77,14 @@ def test_an_orphan_of_a_role_without_index_is_adopted_by_its_name(name: str, ado
 )
 def test_which_replicas_have_services(services: Services, expected: list[str]):
     framework = dataclasses.replace(PYTORCH, roles={**PYTORCH.roles, "Worker": Replicas(1, services=services)})
-    assert names(plan(framework, see(make_job())), CreateService) == ["j-master-0", *expected]
+    assert names(plan(framework, see(make_job())), service_created) == ["j-master-0", *expected]
 
 
 def test_the_default_count_of_a_role():
     framework = with_master(default=0)
     job = make_job()
     del job["spec"]["pytorchReplicaSpecs"]["Master"]["replicas"]
-    assert names(plan(framework, see(job)), CreatePod) == ["j-worker-0", "j-worker-1"]
+    assert names(plan(framework, see(job)), pod_created) == ["j-worker-0", "j-worker-1"]
 
 
 def test_the_restart_policies_of_a_role():
@@ -97,7 +104,7 @@ def test_the_restart_policies_of_a_role():
 def test_the_manager_that_means_this_operator(manager: str, is_ours: bool):
     framework = dataclasses.replace(PYTORCH, managers=("kubeflow.org/mpi-operator",))
     made = plan(framework, see(make_job(run={"managedBy": manager})))
-    assert bool(names(made, CreatePod)) is is_ours
+    assert bool(names(made, pod_created)) is is_ours
 
 
 # Pods -----------------------------------------------------------------------------------------------------------------
@@ -120,7 +127,7 @@ def test_one_hook_dresses_a_pod():
     assert "env" not in container
     assert worker["serviceAccountName"] == "j-launcher"
     assert worker["volumes"] == [{"name": "keys", "secret": {"secretName": "j-ssh"}}]
-    assert worker["initContainers"] == [{"name": "wait", "image": "i"}]
+    assert worker["initContainers"] == [{"name": "wait", "image": "i", **KEEPS_LOG}]
 
 
 def test_the_users_command_is_kept():
@@ -157,13 +164,13 @@ def seen_with(framework: Framework, *found: Json) -> Plan:
 
 def stored(made: Plan) -> Json:
     """The companion that the plan applies, as the API server then has it."""
-    (action,) = (action for action in made.actions if isinstance(action, Apply))
+    (action,) = (action for action in made.actions if applied(action))
     metadata = {**action.manifest["metadata"], "uid": "uid-c", "resourceVersion": "1"}
     return {**action.manifest, "metadata": metadata}
 
 
-def applied(made: Plan) -> list[Json]:
-    return [action.manifest for action in made.actions if isinstance(action, Apply)]
+def written_manifests(made: Plan) -> list[Json]:
+    return [action.manifest for action in made.actions if applied(action)]
 
 
 def test_a_companion_that_is_written_once_is_never_rewritten():
@@ -173,7 +180,7 @@ def test_a_companion_that_is_written_once_is_never_rewritten():
     )
     found = stored(seen_with(framework))
     assert found["data"] == {"key": "a"}
-    assert applied(seen_with(framework, found)) == []
+    assert written_manifests(seen_with(framework, found)) == []
 
 
 def test_a_companion_may_depend_on_what_exists():
@@ -187,7 +194,7 @@ def test_a_companion_may_depend_on_what_exists():
     found = stored(seen_with(framework))
     assert found["data"] == {"queue": "default"}
     found["data"] = {"queue": "fast"}
-    assert [manifest["data"] for manifest in applied(seen_with(framework, found))] == [{"queue": "fast"}]
+    assert [manifest["data"] for manifest in written_manifests(seen_with(framework, found))] == [{"queue": "fast"}]
 
 
 def test_pods_wait_for_a_companion_that_is_not_ready():
@@ -197,12 +204,12 @@ def test_pods_wait_for_a_companion_that_is_not_ready():
         ]
     )
     first = seen_with(framework)
-    assert names(first, CreatePod) == []
-    assert names(first, CreateService) == ["j-master-0", "j-worker-0", "j-worker-1"]
+    assert names(first, pod_created) == []
+    assert names(first, service_created) == ["j-master-0", "j-worker-0", "j-worker-1"]
     found = stored(first)
-    assert names(seen_with(framework, found), CreatePod) == []
+    assert names(seen_with(framework, found), pod_created) == []
     found["data"] = {"phase": "Inqueue"}
-    assert names(seen_with(framework, found), CreatePod) == ["j-master-0", "j-worker-0", "j-worker-1"]
+    assert names(seen_with(framework, found), pod_created) == ["j-master-0", "j-worker-0", "j-worker-1"]
 
 
 @pytest.mark.parametrize("field", ["data", "roleRef"])
@@ -210,8 +217,8 @@ def test_a_change_of_any_field_that_we_write_is_taken_back(field: str):
     framework = having(lambda _: [Companion(SETTINGS, "j", "x", lambda: {field: {"a": "b"}})])
     found = stored(seen_with(framework))
     assert found["metadata"]["annotations"].keys() == {FINGERPRINT}
-    assert applied(seen_with(framework, found)) == []
+    assert written_manifests(seen_with(framework, found)) == []
     found[field] = {"a": "changed", "theirs": "kept"}
-    assert [manifest[field] for manifest in applied(seen_with(framework, found))] == [{"a": "b"}]
+    assert [manifest[field] for manifest in written_manifests(seen_with(framework, found))] == [{"a": "b"}]
     del found[field]
-    assert len(applied(seen_with(framework, found))) == 1
+    assert len(written_manifests(seen_with(framework, found))) == 1

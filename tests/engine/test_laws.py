@@ -10,9 +10,18 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.builders import make_job, make_pod, make_service, manifest_of, see
+from tests.engine.builders import (
+    make_job,
+    make_pod,
+    make_service,
+    manifest_of,
+    pod_created,
+    replica_created,
+    see,
+    service_created,
+)
 from tests.engine.world import World
-from trainop.engine.actions import CreatePod, CreateService, Plan
+from trainop.engine.actions import Plan
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
 from trainop.engine.plan import ignored, plan, reject
 from trainop.engine.restart_history import MAX_BACKOFF, RESTARTS
@@ -117,7 +126,7 @@ def check_form(made: Plan) -> None:
     """Check that the plan can be applied: all manifests are JSON, and every child has its namespace and owner."""
     json.dumps(made.status)
     for action in made.actions:
-        if isinstance(action, CreatePod | CreateService):
+        if replica_created(action):
             metadata = manifest_of(action)["metadata"]
             assert metadata["namespace"] == "ns"
             assert metadata["ownerReferences"][0]["uid"] == "uid-j"
@@ -375,7 +384,7 @@ def test_what_is_deleted_is_seen_and_what_is_created_is_not(seen_pods: list[Any]
     uids = {child.metadata.uid for child in (*seen_pods, *services)}
     taken = {pod.metadata.name for pod in seen_pods}
     for action in made.actions:
-        if isinstance(action, CreatePod):
+        if pod_created(action):
             assert action.name not in taken
-        elif not isinstance(action, CreateService):
+        elif not service_created(action):
             assert getattr(action, "uid", None) in uids

@@ -1,6 +1,7 @@
 """Back-off limit, deadline, time to live, and clean-up at the end."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -17,19 +18,23 @@ from tests.engine.builders import (
     make_service,
     names,
     plan_for,
+    pod_created,
+    pod_deleted,
+    service_deleted,
     stamp,
     status_of,
     written,
 )
 from tests.engine.world import World
-from trainop.engine.actions import Count, CreatePod, DeleteJob, DeletePod, DeleteService, Event, Plan
+from tests.upstream import Upstream
+from trainop.engine.actions import Count, DeleteJob, Event, Plan
 from trainop.engine.limits import is_under_way, seconds_to_due
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Pod
 from trainop.runtime.objects.metadata import Json, Unstructured
 
-BACKOFF = "Job j has failed because it has reached the specified backoff limit"
-DEADLINE = "Job j has failed because it was active longer than specified deadline"
+BACKOFF = Upstream("Job j has failed because it has reached the specified backoff limit")
+DEADLINE = Upstream("Job j has failed because it was active longer than specified deadline")
 SUCCEEDED = condition("Succeeded")
 FAILED = condition("Failed")
 
@@ -72,8 +77,8 @@ def test_at_the_backoff_limit_all_running_pods_go_and_the_job_is_over():
     job = make_job(1, 2, run={"backoffLimit": 4}, status=status_of(CREATED, RUNNING))
     made = plan_for(job, pods)
     assert made.status_first
-    assert names(made, DeletePod) == ["j-master-0", "j-worker-0"]
-    assert names(made, DeleteService) == ["j-master-0", "j-worker-0"]
+    assert names(made, pod_deleted) == ["j-master-0", "j-worker-0"]
+    assert names(made, service_deleted) == ["j-master-0", "j-worker-0"]
     assert conditions_of(made.status)[1:] == [
         ("Running", "False", "PyTorchJobRunning"),
         ("Failed", "True", "PyTorchJobFailed"),
@@ -104,7 +109,7 @@ def test_the_deadline_comes_without_any_event():
 
 def test_a_deadline_of_zero_trips_at_once():
     made = plan_for(make_job(run={"activeDeadlineSeconds": 0}))
-    assert names(made, CreatePod) == []
+    assert names(made, pod_created) == []
     assert conditions_of(made.status)[-1][0] == "Failed"
 
 
@@ -223,21 +228,23 @@ SIX_ENDED = [
 )
 def test_clean_up(policy: str | None, pods: list[Pod], left: int):
     made = plan_for(make_job(1, 5, run={"cleanPodPolicy": policy}, status=status_of(CREATED, SUCCEEDED)), pods)
-    assert len(names(made, DeletePod)) == len(names(made, DeleteService)) == len(pods) - left
+    assert len(names(made, pod_deleted)) == len(names(made, service_deleted)) == len(pods) - left
 
 
 def test_services_of_vanished_pods_are_cleaned_up_too():
     services = [make_service(), make_service(index=1), make_service(index=2, deletionTimestamp=stamp())]
     pods = [make_pod(phase="Succeeded")]
     job = make_job(1, 5, run={"cleanPodPolicy": "Running"}, status=status_of(SUCCEEDED))
-    assert names(plan_for(job, pods, services), DeleteService) == ["j-worker-1"]
+    assert names(plan_for(job, pods, services), service_deleted) == ["j-worker-1"]
     job = make_job(1, 5, run={"cleanPodPolicy": "All"}, status=status_of(SUCCEEDED))
-    assert names(plan_for(job, [], services), DeleteService) == ["j-worker-0", "j-worker-1"]
+    assert names(plan_for(job, [], services), service_deleted) == ["j-worker-0", "j-worker-1"]
 
 
 def test_terminating_pods_are_not_deleted_again():
     job = make_job(1, 5, run={"cleanPodPolicy": "All"}, status=status_of(SUCCEEDED))
-    assert plan_for(job, [make_pod(dying=True)], []) == Plan()
+    made = plan_for(job, [make_pod(dying=True)], [])
+    assert replace(made, requeue_after=None) == Plan()
+    assert made.requeue_after is not None, "until the pod counts as stuck"
 
 
 @pytest.mark.parametrize(
@@ -250,8 +257,8 @@ def test_a_job_cut_short_never_keeps_running_pods(stopped: str, reason: str | No
     annotations = {RESTARTS: json.dumps({"job": UID, "stopped": stopped})}
     pods = [make_pod(), make_pod(index=1, phase="Succeeded")]
     made = plan_for(make_job(run={"cleanPodPolicy": policy}, status=status, annotations=annotations), pods)
-    assert len(names(made, DeletePod)) == len(names(made, DeleteService)) == gone
-    assert names(made, DeletePod)[0] == "j-worker-0"
+    assert len(names(made, pod_deleted)) == len(names(made, service_deleted)) == gone
+    assert names(made, pod_deleted)[0] == "j-worker-0"
 
 
 @pytest.mark.parametrize("run", [{"backoffLimit": 4}, {"activeDeadlineSeconds": 1}])
@@ -264,7 +271,7 @@ def test_the_limit_that_ended_a_job_is_noted_for_later_passes(run: Json):
     status["conditions"][-1]["message"] = "reworded"
     noted = {name: value for name, value in made.annotations.items() if value is not None}
     later = plan_for(make_job(run=run, status=status, annotations=noted), [make_pod()])
-    assert names(later, DeletePod) == ["j-worker-0"]
+    assert names(later, pod_deleted) == ["j-worker-0"]
 
 
 def test_a_limit_that_was_noted_without_ending_the_job_does_not_count():

@@ -12,20 +12,25 @@ from tests.engine.builders import (
     make_service,
     names,
     plan_for,
+    pod_created,
+    pod_deleted,
     replica,
     see,
+    service_deleted,
     stamp,
     status_of,
     template,
     written,
 )
 from tests.engine.world import World
-from trainop.engine.actions import Count, CreatePod, DeletePod, DeleteService, Event, Plan
+from tests.upstream import Upstream
+from trainop.engine.actions import Count, Event, Plan, Remove
 from trainop.engine.plan import ignored, plan, reject
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Options, Pod
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime.objects.resource import PODS
 
 SUSPENDED_EVENT = Event("Normal", "PyTorchJobSuspended", "PyTorchJob j is suspended.")
 RESUMED_EVENT = Event("Normal", "PyTorchJobResumed", "PyTorchJob j is resumed.")
@@ -52,7 +57,7 @@ def test_suspending_deletes_all_children_and_reports_it_once():
     status = status_of(CREATED, RUNNING, start=-60, replicaStatuses={"Worker": {"active": 1, "succeeded": 1}})
     pods = [make_pod("master"), make_pod(), make_pod(index=1, phase="Succeeded")]
     made = plan_for(make_job(run={"suspend": True}, status=status), pods)
-    assert len(names(made, DeletePod)) == len(names(made, DeleteService)) == 3
+    assert len(names(made, pod_deleted)) == len(names(made, service_deleted)) == 3
     assert conditions_of(made.status) == [
         ("Created", "True", "PyTorchJobCreated"),
         ("Running", "False", "PyTorchJobSuspended"),
@@ -132,15 +137,15 @@ def test_suspend_and_resume_within_the_grace_period_is_no_failure(policy: str):
 def test_pods_that_outlived_the_suspension_are_removed_before_the_job_resumes():
     status = status_of(CREATED, condition("Suspended"))
     made = plan_for(make_job(status=status), [make_pod()])
-    assert names(made, DeletePod) == ["j-worker-0"]
-    assert names(made, CreatePod) == []
+    assert names(made, pod_deleted) == ["j-worker-0"]
+    assert names(made, pod_created) == []
     assert made.status is None
 
 
 def test_that_a_job_is_resumed_is_written_before_its_pods_are_made():
     """Otherwise, after a crash in between, the new pods would be taken for old ones and deleted."""
     made = plan_for(make_job(None, 1, status=status_of(CREATED, condition("Suspended"))))
-    assert names(made, CreatePod) == ["j-worker-0"]
+    assert names(made, pod_created) == ["j-worker-0"]
     assert made.status is not None
     assert made.status_first
 
@@ -251,7 +256,9 @@ def test_the_deadline_holds_for_a_job_whose_spec_went_wrong():
     world.pass_time(40)
     world.settle()
     assert world.conditions[-1] == ("Failed", "True", "PyTorchJobFailed")
-    assert world.status["conditions"][-1]["message"].endswith("active longer than specified deadline")
+    assert world.status["conditions"][-1]["message"] == Upstream(
+        "Job j has failed because it was active longer than specified deadline"
+    )
     assert world.living() == []
 
 
@@ -280,7 +287,7 @@ def test_a_job_scaled_until_its_names_are_too_long_goes_on():
 
 def test_a_bad_job_can_be_suspended():
     made = plan_for(make_job(spec=BAD, run={"suspend": True}, status=status_of(CREATED, RUNNING)), [make_pod()])
-    assert names(made, DeletePod) == ["j-worker-0"]
+    assert names(made, pod_deleted) == ["j-worker-0"]
 
 
 def test_a_refused_template_fails_the_job_with_the_servers_message():
@@ -291,8 +298,8 @@ def test_a_refused_template_fails_the_job_with_the_servers_message():
     text = 'PyTorchJob failed validation because Pod "j-worker-1" is invalid: spec.x: Required value'
     assert written(made)["conditions"][-1]["message"] == text
     assert made.transitions == (Event("Warning", "PyTorchJobFailedValidation", text), Count("failed"))
-    assert names(made, DeletePod) == ["j-master-0"]
-    assert names(made, DeleteService) == ["j-master-0"]
+    assert names(made, pod_deleted) == ["j-master-0"]
+    assert names(made, service_deleted) == ["j-master-0"]
 
 
 def test_after_a_refusal_no_replica_is_active():
@@ -337,7 +344,7 @@ def test_a_stuck_pod_is_removed_by_force_if_asked_for(late: float, deleted: bool
     dying = make_pod(deletionTimestamp=stamp(-late))
     job = make_job(run={"suspend": True}, status=status_of(CREATED, condition("Suspended")))
     made = plan_for(job, [dying], [], options=Options(force_delete_after=60))
-    assert made.actions == ((DeletePod("j-worker-0", dying.metadata.uid, force=True),) if deleted else ())
+    assert made.actions == ((Remove(PODS, "j-worker-0", dying.metadata.uid, force=True),) if deleted else ())
     assert made.requeue_after == again
 
 
@@ -363,4 +370,4 @@ def test_templates_are_not_touched():
 
 def test_services_without_pods_are_deleted_on_suspension():
     made = plan_for(make_job(run={"suspend": True}), [], [make_service()])
-    assert names(made, DeleteService) == ["j-worker-0"]
+    assert names(made, service_deleted) == ["j-worker-0"]

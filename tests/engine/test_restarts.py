@@ -17,12 +17,16 @@ from tests.engine.builders import (
     make_service,
     names,
     plan_for,
+    pod_created,
+    pod_deleted,
+    service_created,
     stamp,
     status_of,
     written,
 )
 from tests.engine.world import World
-from trainop.engine.actions import Count, CreatePod, CreateService, DeletePod, Event
+from tests.upstream import Upstream
+from trainop.engine.actions import Count, Event
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.failures import disrupted, may_restart
 from trainop.engine.job import Role
@@ -30,8 +34,8 @@ from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.seen import Pod
 from trainop.runtime.objects.metadata import Json
 
-RESTARTING_TEXT = "job j is restarting because Worker replica(s) failed."
-EXIT_TEXT = 'job "j" is failing because "Worker" replica(s) failed.'
+RESTARTING_TEXT = Upstream("job j is restarting because Worker replica(s) failed.")
+EXIT_TEXT = Upstream('job "j" is failing because "Worker" replica(s) failed.')
 
 
 def started(policy: str = "OnFailure", run: Json | None = None, worker: int = 1) -> World:
@@ -47,7 +51,7 @@ def started(policy: str = "OnFailure", run: Json | None = None, worker: int = 1)
 def test_a_retryable_exit_code_restarts_the_pod():
     pods = [make_pod("master"), make_pod(phase="Failed", exit_code=130)]
     made = plan_for(make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING)), pods)
-    assert names(made, DeletePod) == ["j-worker-0"]
+    assert names(made, pod_deleted) == ["j-worker-0"]
     assert not made.status_first
     assert conditions_of(made.status) == [
         ("Created", "True", "PyTorchJobCreated"),
@@ -118,7 +122,7 @@ def test_without_an_exit_code_the_pod_was_not_at_fault():
         make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING)),
         [make_pod("master"), make_pod(phase="Failed", reason="Evicted")],
     )
-    assert names(made, DeletePod) == ["j-worker-0"]
+    assert names(made, pod_deleted) == ["j-worker-0"]
     assert conditions_of(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
     noted = json.loads(made.annotations[RESTARTS] or "")
     assert (noted["job"], noted["disruptions"]) == (UID, 1)
@@ -131,7 +135,7 @@ def test_an_evicted_pod_is_restarted():
         make_job(1, 1, policy="OnFailure", status=status_of(CREATED, RUNNING)),
         [make_pod("master"), make_pod(phase="Failed", reason="Evicted")],
     )
-    assert names(made, DeletePod) == ["j-worker-0"]
+    assert names(made, pod_deleted) == ["j-worker-0"]
     assert conditions_of(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
 
 
@@ -160,7 +164,7 @@ def test_under_policy_exit_code_a_disrupted_pod_restarts_whatever_its_code(
     lost = make_pod(phase="Failed", exit_code=code, reason=reason, status={"conditions": conditions})
     job = make_job(1, 1, policy="ExitCode", run={"backoffLimit": 0}, status=status_of(CREATED, RUNNING))
     made = plan_for(job, [make_pod("master"), lost])
-    assert names(made, DeletePod) == ["j-worker-0"]
+    assert names(made, pod_deleted) == ["j-worker-0"]
     assert conditions_of(made.status)[-1] == ("Restarting", "True", "PyTorchJobRestarting")
     history = RestartHistory(UID, {RESTARTS: made.annotations[RESTARTS] or ""})
     assert (history.failures, history.disruptions) == (0, 1)
@@ -201,7 +205,7 @@ def test_under_policy_never_a_failed_worker_fails_the_job():
     world = started("Never", worker=2)
     world.end("j-worker-1", 1)
     world.settle()
-    text = "PyTorchJob j is failed because 1 Worker replica(s) failed."
+    text = Upstream("PyTorchJob j is failed because 1 Worker replica(s) failed.")
     assert world.conditions[1:] == [("Running", "False", "PyTorchJobRunning"), ("Failed", "True", "PyTorchJobFailed")]
     assert world.status["conditions"][-1]["message"] == text
     assert Event("Normal", "PyTorchJobFailed", text) in world.events
@@ -224,7 +228,9 @@ def test_the_leaders_failure_is_reported_first():
     world.end("j-worker-0", 1)
     world.end("j-master-0", 1)
     world.settle()
-    assert world.status["conditions"][-1]["message"] == "PyTorchJob j is failed because 1 Master replica(s) failed."
+    assert world.status["conditions"][-1]["message"] == Upstream(
+        "PyTorchJob j is failed because 1 Master replica(s) failed."
+    )
     assert world.counts["failed_pods"] == 2
 
 
@@ -311,7 +317,9 @@ def test_under_policy_never_a_deleted_pod_fails_the_job_once_it_has_gone():
     world.settle()
     assert world.conditions[-1] == ("Failed", "True", "PyTorchJobFailed")
     assert world.living() == ["j-master-0"]
-    assert world.status["conditions"][-1]["message"] == "PyTorchJob j is failed because 1 Worker replica(s) failed."
+    assert world.status["conditions"][-1]["message"] == Upstream(
+        "PyTorchJob j is failed because 1 Worker replica(s) failed."
+    )
 
 
 def test_under_policy_never_a_deleted_pod_fails_the_job_when_it_fails():
@@ -321,7 +329,9 @@ def test_under_policy_never_a_deleted_pod_fails_the_job_when_it_fails():
     world.end("j-worker-0", 143)
     world.settle()
     assert world.conditions[-1] == ("Failed", "True", "PyTorchJobFailed")
-    assert world.status["conditions"][-1]["message"] == "PyTorchJob j is failed because 1 Worker replica(s) failed."
+    assert world.status["conditions"][-1]["message"] == Upstream(
+        "PyTorchJob j is failed because 1 Worker replica(s) failed."
+    )
 
 
 def test_under_policy_never_a_deleted_pod_may_still_succeed():
@@ -349,25 +359,25 @@ def test_a_pod_that_succeeds_while_terminating_without_having_been_missed_counts
 def test_the_pod_of_an_earlier_job_is_waited_for():
     leaving = make_pod(owner="older", dying=True)
     made = plan_for(make_job(1, 1), [leaving], [])
-    assert names(made, CreatePod) == ["j-master-0"]
-    assert names(made, CreateService) == ["j-master-0", "j-worker-0"]
+    assert names(made, pod_created) == ["j-master-0"]
+    assert names(made, service_created) == ["j-master-0", "j-worker-0"]
     assert made.notices == ()
     assert made.requeue_after == 30
     made = plan_for(make_job(1, 1, status=status_of(CREATED)), [make_pod("master")], [make_service("master")])
-    assert names(made, CreatePod) == ["j-worker-0"]
+    assert names(made, pod_created) == ["j-worker-0"]
 
 
 def test_the_living_pod_of_an_earlier_job_is_waited_for_too():
     made = plan_for(make_job(1, 1), [make_pod(owner="older")])
-    assert names(made, CreatePod) == ["j-master-0"]
-    assert names(made, CreateService) == ["j-master-0"]
+    assert names(made, pod_created) == ["j-master-0"]
+    assert names(made, service_created) == ["j-master-0"]
     assert made.notices == ()
 
 
 def test_a_foreign_object_of_our_name_is_reported():
     foreign = [{"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "x", "controller": True}]
     made = plan_for(make_job(1, 1), [make_pod(ownerReferences=foreign)])
-    assert names(made, CreatePod) == ["j-master-0"]
+    assert names(made, pod_created) == ["j-master-0"]
     told_of = [notice.event.reason for notice in made.notices]
     assert told_of == ["UnexpectedPods", "UnexpectedServices", "FailedCreateService", "FailedCreatePod"]
     assert made.notices[3].event.message == (
@@ -396,7 +406,7 @@ def test_exit_codes_reach_the_backoff_limit(limit: int):
     world.settle()
     assert world.conditions[-1] == ("Failed", "True", "PyTorchJobFailed")
     assert world.status["conditions"][-1]["message"] == (
-        "Job j has failed because it has reached the specified backoff limit"
+        Upstream("Job j has failed because it has reached the specified backoff limit")
     )
     assert world.created_pods == 2 + limit
     assert world.counts.get("restarted", 0) == limit
@@ -467,7 +477,7 @@ def test_restarts_in_a_row_slow_down():
         world.reap()
         made = world.step()
         waits.append(made.requeue_after or 0.0)
-        assert names(made, CreatePod) == ([] if made.requeue_after else ["j-worker-0"])
+        assert names(made, pod_created) == ([] if made.requeue_after else ["j-worker-0"])
         assert world.conditions[-1][0] == "Restarting"
         world.pass_time(waits[-1])
         world.settle()
@@ -479,7 +489,7 @@ def test_restarts_in_a_row_slow_down():
     world.end("j-worker-0", 137)
     world.settle()
     world.reap()
-    assert names(world.step(), CreatePod) == ["j-worker-0"]
+    assert names(world.step(), pod_created) == ["j-worker-0"]
 
 
 def test_pods_that_fail_one_after_another_are_one_round_and_other_roles_do_not_wait():
@@ -489,7 +499,7 @@ def test_pods_that_fail_one_after_another_are_one_round_and_other_roles_do_not_w
         world.end(f"j-worker-{index}", 137)
         world.settle()
     world.reap()
-    assert len(names(world.step(), CreatePod)) == 20
+    assert len(names(world.step(), pod_created)) == 20
     world.run()
     world.settle()
     world.end("j-worker-0", 137)
@@ -497,7 +507,7 @@ def test_pods_that_fail_one_after_another_are_one_round_and_other_roles_do_not_w
     world.settle()
     world.reap()
     made = world.step()
-    assert (names(made, CreatePod), made.requeue_after) == (["j-master-0"], 1)
+    assert (names(made, pod_created), made.requeue_after) == (["j-master-0"], 1)
 
 
 def test_a_role_that_waits_but_has_all_its_pods_has_nothing_to_look_at():
@@ -517,7 +527,7 @@ def test_no_pause_for_a_restart_in_the_future_after_the_clock_was_set_back():
         history.begin_round("Worker", when, when)
     job = make_job(None, 1, status=status_of(CREATED, RUNNING), annotations={RESTARTS: history.text([])})
     made = plan_for(job, [])
-    assert (names(made, CreatePod), made.requeue_after) == (["j-worker-0"], None)
+    assert (names(made, pod_created), made.requeue_after) == (["j-worker-0"], None)
 
 
 def test_pods_that_fail_together_are_one_round_also_if_the_servers_clock_is_ahead():
@@ -544,7 +554,7 @@ def test_a_restart_is_counted_once_however_often_its_pass_is_repeated():
     # the operator stopped between the count and the deletion: the pod is still there
     world.pods["j-worker-0"]["metadata"].pop("deletionTimestamp")
     again = world.step()
-    assert names(again, DeletePod) == ["j-worker-0"]
+    assert names(again, pod_deleted) == ["j-worker-0"]
     assert again.annotations == {}
     assert again.transitions == ()
     assert first.annotations
@@ -586,7 +596,7 @@ def test_an_annotation_that_is_not_ours_counts_as_none(text: str):
     history = RestartHistory(UID, {RESTARTS: text})
     assert (history.failures, history.disruptions) == (0, 0)
     assert not history.is_counted("x")
-    assert history.lost("Worker", []) == 0
+    assert len(history.lost("Worker", [])) == 0
     assert [history.wait(role, NOW) for role in "ABCD"] == [0, 0, 0, 0]
     assert not history.changed
 
@@ -612,7 +622,7 @@ def test_a_forged_ledger_blocks_nothing(entries: str):
     annotations = {RESTARTS: f'{{"job":"{UID}",{entries}}}'}
     job = make_job(1, 1, policy="ExitCode", status=status_of(CREATED, RUNNING), annotations=annotations)
     made = plan_for(job, [make_pod("master"), make_pod(phase="Failed", exit_code=137)])
-    assert names(made, DeletePod) == ["j-worker-0"]
+    assert names(made, pod_deleted) == ["j-worker-0"]
     text = made.annotations[RESTARTS] or ""
     assert len(text) < 2000
     again = RestartHistory(UID, {RESTARTS: text})
@@ -629,8 +639,8 @@ def test_entries_of_pods_that_have_gone_are_dropped():
     again = RestartHistory(UID, {RESTARTS: history.text(["b"])})
     assert again.failures == 2
     assert [again.is_counted(uid) for uid in ("a", "b")] == [False, True]
-    assert again.lost("Worker", ["b"]) == 0
-    assert again.lost("Worker", []) == 1
+    assert len(again.lost("Worker", ["b"])) == 0
+    assert len(again.lost("Worker", [])) == 1
     again.record_lost("Worker", 70_000, "b")
     again.mark_counted("b")
     again.clear_lost("Worker", 7)
@@ -644,7 +654,7 @@ def test_losses_count_only_in_slots_that_are_left():
     again = RestartHistory(UID, {RESTARTS: history.text(["b"])})
     again.clear_lost_beyond({"Worker": 70_000})
     assert again.changed
-    assert again.lost("Worker", []) == 0
+    assert len(again.lost("Worker", [])) == 0
 
 
 MOST_OF_ALL_ANNOTATIONS = 256 * 1024
@@ -663,13 +673,13 @@ def test_thirty_thousand_entries_fit_an_annotation():
     again = RestartHistory(UID, {RESTARTS: text})
     assert all(again.is_counted(uid) for uid in uids[:20_000])
     assert not any(again.is_counted(uid) for uid in uids[20_000:])
-    assert again.lost("Worker", []) == 10_000
+    assert len(again.lost("Worker", [])) == 10_000
 
 
 def test_restarting_gives_way_to_running_only_when_every_replica_has_a_pod():
     status = status_of(CREATED, condition("Restarting", message=RESTARTING_TEXT))
     vacant = plan_for(make_job(1, 1, status=status), [make_pod("master")])
-    assert names(vacant, CreatePod) == ["j-worker-0"]
+    assert names(vacant, pod_created) == ["j-worker-0"]
     assert conditions_of(vacant.status)[-1][0] == "Restarting"
     full = plan_for(make_job(1, 1, status=status), [make_pod("master"), make_pod(phase="Pending")])
     assert conditions_of(full.status)[-1][0] == "Running"
@@ -701,7 +711,7 @@ def test_pods_that_fail_together_are_as_many_restarts_as_the_scope_says(
     world.settle()
     assert world.counts["restarted"] == restarted
     assert world.counts["failed_pods"] == 3
-    texts = [f"job j is restarting because {role} replica(s) failed." for role in reported]
+    texts = [Upstream(f"job j is restarting because {role} replica(s) failed.") for role in reported]
     assert world.event_messages("PyTorchJobRestarting") == texts
     assert json.loads(world.raw["metadata"]["annotations"][RESTARTS])["failures"] == failures
     assert world.living() == (["j-worker-1"] if scope == "pod" else [])
@@ -753,8 +763,8 @@ def test_a_whole_restart_that_was_cut_off_is_carried_on():
         pod["metadata"].pop("deletionTimestamp")
     del world.pods["j-worker-0"]
     again = world.step()
-    assert sorted(names(again, DeletePod)) == ["j-master-0", "j-worker-1"]
-    assert names(again, CreatePod) == []
+    assert sorted(names(again, pod_deleted)) == ["j-master-0", "j-worker-1"]
+    assert names(again, pod_created) == []
     assert (again.annotations, again.transitions) == ({}, ())
 
 
@@ -767,7 +777,7 @@ def test_pods_that_are_still_to_be_made_are_waited_with_too():
     world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 4
     world.end("j-worker-0", 1)
     made = world.step()
-    assert names(made, CreatePod) == []
+    assert names(made, pod_created) == []
     world.settle()
     world.reap()
     world.settle()

@@ -10,25 +10,18 @@ from typing import Any
 
 import msgspec
 
-from tests.engine.builders import NOW, manifest_of
+from tests.engine.builders import NOW, group_created, group_deleted, group_updated, manifest_of, service_created
 from trainop.engine.actions import (
     Action,
     Adopt,
-    Apply,
     Count,
-    CreateGroup,
-    CreatePod,
-    CreateService,
-    Delete,
-    DeleteGroup,
     DeleteJob,
-    DeletePod,
-    DeleteService,
+    Ensure,
     Event,
-    GroupAction,
+    Patch,
     Plan,
     Release,
-    UpdateGroup,
+    Remove,
 )
 from trainop.engine.framework import Framework
 from trainop.engine.plan import plan
@@ -36,7 +29,9 @@ from trainop.engine.seen import Options, Pod, PodGroup, SeenGang, Service, Snaps
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.resource import PODS, SERVICES, Resource
+
+OF_GROUPS = (group_created, group_updated, group_deleted)
 
 
 class World:
@@ -54,6 +49,8 @@ class World:
         """The PodGroup with the name of the job."""
         self.gang = SeenGang()
         """What else gang scheduling depends on."""
+        self.taken: frozenset[tuple[str, str]] = frozenset()
+        """Kinds and names that objects of others have, as creates have shown."""
         self.events: list[Event] = []
         self.counts: dict[str, int] = {}
         self.created_pods = 0
@@ -72,6 +69,7 @@ class World:
             self.options,
             {resource: [Unstructured(raw) for raw in held.values()] for resource, held in self.companions.items()},
             gang=replace(self.gang, group=msgspec.convert(self.group, PodGroup) if self.group else None),
+            taken=self.taken,
         )
 
     @property
@@ -148,39 +146,39 @@ class World:
 
     def _act(self, action: Action) -> None:
         match action:
-            case CreatePod():
+            case Ensure(resource=resource) if resource == PODS:
                 self._create(self.pods, manifest_of(action), {"status": {"phase": "Pending"}})
                 self.created_pods += 1
-            case CreateService():
+            case Ensure(resource=resource) if service_created(action):
                 self._create(self.services, manifest_of(action), {})
-            case DeletePod():
+            case Remove(resource=resource) if resource == PODS:
                 self._delete_pod(action)
-            case DeleteService(name, uid):
-                assert self.services.pop(name)["metadata"]["uid"] == uid
-            case Adopt(kind, name, uid):
-                child = (self.pods if kind == "Pod" else self.services)[name]
+            case Remove(resource=resource) if resource == SERVICES:
+                assert self.services.pop(action.name)["metadata"]["uid"] == action.uid
+            case Adopt(resource, name, uid):
+                child = (self.pods if resource == PODS else self.services)[name]
                 assert child["metadata"]["uid"] == uid
                 child["metadata"]["ownerReferences"] = [self.owner()]
-            case Release(kind, name, _):
-                (self.pods if kind == "Pod" else self.services).pop(name)
-            case Apply() | Delete():
-                self._write_companion(action)
-            case CreateGroup() | UpdateGroup() | DeleteGroup():
+            case Release(resource, name, _):
+                (self.pods if resource == PODS else self.services).pop(name)
+            case Ensure() | Patch() | Remove() if any(is_it(action) for is_it in OF_GROUPS):
                 self._write_group(action)
+            case Ensure() | Remove():
+                self._write_companion(action)
             case DeleteJob():
                 self.job = None
 
-    def _write_companion(self, action: Apply | Delete) -> None:
+    def _write_companion(self, action: Ensure | Remove) -> None:
         held = self.companions[action.resource]
-        if isinstance(action, Delete):
+        if isinstance(action, Remove):
             assert held.pop(action.name)["metadata"]["uid"] == action.uid
             return
-        found = held.pop(action.manifest["metadata"]["name"], None)
+        found = held.pop(action.name, None)
         assert action.uid == (found["metadata"]["uid"] if found else "")
         self._create(held, action.manifest, {})
 
-    def _write_group(self, action: GroupAction) -> None:
-        if isinstance(action, CreateGroup):
+    def _write_group(self, action: Ensure | Patch | Remove) -> None:
+        if isinstance(action, Ensure):
             assert self.group is None
             groups: dict[str, Json] = {}
             self._create(groups, action.manifest, {})
@@ -188,13 +186,13 @@ class World:
             return
         assert self.group is not None
         assert self.group["metadata"]["name"] == action.name
-        if isinstance(action, UpdateGroup):
-            self.group["spec"] = merge_patch(self.group.get("spec", {}), action.changes)
+        if isinstance(action, Patch):
+            self.group["spec"] = merge_patch(self.group.get("spec", {}), action.body["spec"])
         else:
             assert self.group["metadata"]["uid"] == action.uid
             self.group = None
 
-    def _delete_pod(self, action: DeletePod) -> None:
+    def _delete_pod(self, action: Remove) -> None:
         assert self.pods[action.name]["metadata"]["uid"] == action.uid
         self.delete(action.name)
         if action.force:
@@ -227,11 +225,15 @@ class World:
 
     def end(self, name: str, code: int, **status: Any) -> None:
         """Terminate the pod's container with `code`."""
-        state = {"name": self.framework.container, "state": {"terminated": {"exitCode": code}}}
+        how = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": format_time(self.now)}
+        state = {"name": self.framework.container, "state": {"terminated": how}}
         self.set_pod(name, "Failed" if code else "Succeeded", containerStatuses=[state], **status)
 
     def delete(self, name: str) -> None:
-        self.pods[name]["metadata"].setdefault("deletionTimestamp", format_time(self.now + timedelta(seconds=30)))
+        metadata = self.pods[name]["metadata"]
+        if "deletionTimestamp" not in metadata:
+            metadata["deletionTimestamp"] = format_time(self.now + timedelta(seconds=30))
+            metadata["deletionGracePeriodSeconds"] = 30
 
     def reap(self) -> None:
         """Remove terminating pods."""

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from tests.controllers.shell import merge
-from tests.engine.builders import UID
+from tests.engine.builders import UID, group_updated, pod_created
 from tests.engine.world import World
-from trainop.engine.actions import Action, Apply, CreateOnce, CreatePod, Patch, Plan
+from trainop.engine.actions import Action, Ensure, How, Patch, Plan
 from trainop.engine.seen import Options, Snapshot
+from trainop.kinds.mpi.exec.kind import MPI_EXEC
 from trainop.kinds.mpi.kinds import mpi_kinds
-from trainop.kinds.mpi.ssh_world import MPI_SSH
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1, MPI_V2, TRANSPORT
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS, SERVICES
@@ -68,13 +68,11 @@ class MpiWorld(World):
     def __init__(self, job: Json, *, options: Options | None = None, ssh: bool = True) -> None:
         exec_, ssh_ = mpi_kinds(options or Options())
         self.kind = ssh_ if ssh else exec_
-        super().__init__(job, framework=replace(MPI_SSH, resource=self.kind.resource, container=MAIN), options=options)
+        super().__init__(job, framework=replace(MPI_EXEC, resource=self.kind.resource, container=MAIN), options=options)
         self.companions = {each.resource: {} for each in self.kind.companion_kinds}
         self.secret: Json = {}
         self.made: list[str] = []
         """Kinds and names of created children, in order."""
-        self.halted: list[str] = []
-        """Why the Secret was not made anew, once per plan."""
         self.patches: list[Json] = []
         """Bodies of the patches of the launcher's Job, in order."""
 
@@ -89,36 +87,37 @@ class MpiWorld(World):
 
     def _act(self, action: Action) -> None:
         match action:
-            case CreateOnce(resource, manifest, fill):
-                store = self.companions.get(resource, {})
-                name = manifest["metadata"]["name"]
-                if resource == SECRETS:
-                    usable = bool(self.secret) and (action.is_valid is None or action.is_valid(self.secret))
-                    if not usable and action.in_use:
-                        self.halted.append(action.in_use)
-                    elif not usable:
-                        self.made.append(f"Secret {name}")
-                        self.secret = {**manifest, **(fill() if fill else {})}
-                elif name not in store:
-                    self.made.append(f"{resource.kind} {name}")
-                    self._create(store, manifest, {})
-            case Apply(resource, manifest, uid):
-                services = self.services if resource == SERVICES else self.companions[resource]
-                if uid:
-                    del services[manifest["metadata"]["name"]]
+            case Ensure(how=How.FILL):
+                self._fill(action)
+            case Ensure(how=How.APPLY):
+                store = self.services if action.resource == SERVICES else self.companions[action.resource]
+                if action.uid:
+                    del store[action.name]
                 else:
-                    self.made.append(f"{resource.kind} {manifest['metadata']['name']}")
-                self._create(services, manifest, {})
-            case Patch(resource, name, uid, body, subresource):
+                    self.made.append(f"{action.resource.kind} {action.name}")
+                self._create(store, action.manifest, {})
+            case Patch(resource, name, uid, body, subresource) if not group_updated(action):
                 found = self.companions[resource][name]
                 assert found["metadata"]["uid"] == uid
                 assert (subresource == "status") == ("status" in body)
                 self.patches.append(body)
                 self.companions[resource][name] = merge(found, body)
             case _:
-                if isinstance(action, CreatePod):
+                if pod_created(action):
                     self.made.append(f"Pod {action.name}")
                 super()._act(action)
+
+    def _fill(self, action: Ensure) -> None:
+        store, content = self.companions.get(action.resource, {}), action.content
+        if action.resource == SECRETS:
+            assert content is not None
+            assert content.is_valid is not None
+            if not (self.secret and content.is_trusted and content.is_valid(self.secret)):
+                self.made.append(f"Secret {action.name}")
+                self.secret = {**action.manifest, **content.fill()}
+        elif action.name not in store:
+            self.made.append(f"{action.resource.kind} {action.name}")
+            self._create(store, action.manifest, {})
 
     # The objects ------------------------------------------------------------------------------------------------------
 

@@ -10,14 +10,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.engine.builders import UID
+from tests.engine.builders import (
+    UID,
+    manifest_of,
+    pod_created,
+    pod_deleted,
+    replica_created,
+    service_created,
+    service_deleted,
+    stamp,
+)
 from tests.kinds.dijob_world import LABELS, MAIN, RUNS, DiWorld, dijob, ended, running, settled, template
-from trainop.engine.actions import CreatePod, CreateService, DeletePod, DeleteService, Plan
+from tests.upstream import Upstream
+from trainop.engine.actions import Plan, Remove
 from trainop.engine.seen import Options
 from trainop.kinds.dijob.names import Role
 from trainop.kinds.dijob.plan import plan_dijob
 from trainop.kinds.dijob.seen import decode_di_pod
 from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.resource import SERVICES
 
 OWNER = {"apiVersion": "diengine.opendilab.org/v1alpha1", "kind": "DIJob", "name": "a", "uid": UID, "controller": True}
 
@@ -124,7 +135,7 @@ def test_a_coordinator_that_fails_at_once():
     world.settle()
     assert (world.phase, world.states()) == ("Failed", [("Created", "True"), ("Failed", "True")])
     assert world.told()[1:] == [("Warning", "DIJobFailed")]
-    assert world.event_messages("DIJobFailed") == ["DIJob a failed because coordinator failed"]
+    assert world.event_messages("DIJobFailed") == [Upstream("DIJob a failed because coordinator failed")]
     assert world.counters == {"Coordinator": {"failed": 1}}
 
 
@@ -233,8 +244,8 @@ def test_services_follow_their_pods():
     assert world.services[name]["spec"] == before
     del world.pods[name]
     made = world.step()
-    assert [action for action in made.actions if isinstance(action, DeleteService)] == [
-        DeleteService(name, made.actions[0].uid, unless_pod=True)  # type: ignore[union-attr]  # checked by the comparison
+    assert [action for action in made.actions if service_deleted(action)] == [
+        Remove(SERVICES, name, made.actions[0].uid, unless_pod=True)  # type: ignore[union-attr]  # checked by the comparison
     ]
     assert ([*world.pods], [*world.services]) == (["a-coordinator"], ["a-coordinator"])
     world.settle()
@@ -262,7 +273,7 @@ def test_children_of_a_former_job_of_the_name_are_not_adopted():
     made = world.snapshot()
     assert {pod.metadata.controller.uid for pod in made.pods if pod.metadata.controller} == {UID}
     world.pods["a-coordinator"]["status"] = {"phase": "Failed"}
-    creates = [action.name for action in plan_dijob(world.snapshot()).actions if isinstance(action, CreatePod)]
+    creates = [action.name for action in plan_dijob(world.snapshot()).actions if pod_created(action)]
     assert creates == ["a-coordinator"], "the create fails until the name is free, and is repeated"
     world.pods.clear()
     world.services.clear()
@@ -374,7 +385,7 @@ def test_pods_are_deleted_without_grace_unless_an_option_says_otherwise(graceful
     world = running(replicas=True, options=Options(di_graceful_deletion=graceful))
     world.add(Role.COLLECTOR, "aaaaa")
     world.set_pod("a-coordinator", "Succeeded")
-    (deleted,) = (action for action in world.step().actions if isinstance(action, DeletePod))
+    (deleted,) = (action for action in world.step().actions if pod_deleted(action))
     assert deleted.force is not graceful
 
 
@@ -527,8 +538,8 @@ def test_any_one_place_of_a_job_may_hold_anything():
                 place[path[-1]] = value
                 made = plan_dijob(world.snapshot())
                 for action in made.actions:
-                    if isinstance(action, CreatePod | CreateService):
-                        json.loads(action.encode())
+                    if replica_created(action):
+                        manifest_of(action)
                 assert len(json.dumps(made.status)) < 5000 + len(json.dumps(value)), path
                 assert all(len(each.event.message) <= 1024 for each in made.notices)
 
@@ -563,6 +574,43 @@ def test_a_large_group_is_served_in_several_passes():
     for number in range(600):
         world.add(Role.COLLECTOR, f"{number:05}")
     made = world.step()
-    assert len([action for action in made.actions if isinstance(action, CreateService)]) == 500
+    assert len([action for action in made.actions if service_created(action)]) == 500
     world.settle()
     assert len(world.services) == 601
+
+
+# Root cause -----------------------------------------------------------------------------------------------------------
+
+
+def failed_status(code: int, second: int, message: str = "") -> Json:
+    end = {"exitCode": code, "reason": "Error", "message": message, "finishedAt": stamp(second), "startedAt": stamp(-9)}
+    return {"containerStatuses": [{"name": MAIN, "state": {"terminated": end}}]}
+
+
+def test_the_coordinator_is_the_root_cause():
+    world = running()
+    world.set_pod("a-coordinator", "Failed", **failed_status(3, 5, "Traceback\nValueError: bad"))
+    world.settle()
+    found = world.status["lastFailure"]
+    assert (found["role"], found["pod"], found["exitCode"]) == ("coordinator", "a-coordinator", 3)
+    assert found["log"] == ["Traceback", "ValueError: bad"]
+    (text,) = world.event_messages("DIJobFailed")
+    assert text == Upstream("DIJob a failed because coordinator failed")
+    assert text.endswith("exited with code 3 at 2025-06-01T12:00:05Z. Last output: Traceback | ValueError: bad")
+
+
+def test_a_replica_that_failed_before_the_coordinator_is_the_root_cause():
+    world = running(replicas=True)
+    learner = world.add(Role.LEARNER, "x1")
+    collectors = [world.add(Role.COLLECTOR, suffix) for suffix in ("y1", "y2")]
+    for name, code, second in ((learner, 137, 1), (collectors[0], 1, 4), ("a-coordinator", 1, 5)):
+        world.set_pod(name, "Failed", **failed_status(code, second))
+    world.settle()
+    found = world.status["lastFailure"]
+    assert (found["role"], found["pod"], found["signal"], found["failedAfter"]) == ("learner", learner, "SIGKILL", 2)
+
+
+def test_a_refused_dijob_has_a_root_cause():
+    world = settled(cleanPodPolicy="Sometimes")
+    assert world.phase == "Failed"
+    assert world.status["lastFailure"]["reason"] == "FailedValidation"

@@ -185,7 +185,9 @@ def test_the_names_of_the_crds():
         assert found["subresources"] == {"status": {}}
         assert len(json.dumps(definition)) < 64 * 1024, "the annotation of kubectl apply has room for 256 KiB"
     columns = [(each["name"], each["jsonPath"]) for each in version(dijob_crd())["additionalPrinterColumns"]]
-    assert columns == [("Phase", ".status.phase"), ("Age", ".metadata.creationTimestamp")]
+    assert columns[:2] == [("Phase", ".status.phase"), ("Age", ".metadata.creationTimestamp")]
+    more = version(dijob_crd())["additionalPrinterColumns"][2:]
+    assert [(each["name"], each["priority"]) for each in more] == [("Progress %", 1), ("ETA", 1)]
     columns = [
         (each["name"], each["jsonPath"]) for each in version(aggregator_config_crd())["additionalPrinterColumns"]
     ]

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.upstream import KEEPS_LOG
 from trainop.kinds.dijob.gpus import NodeGpus, counted_gpus, gpu_count, majority, pod_count, split
 from trainop.kinds.dijob.names import LABELS, Role
 from trainop.kinds.dijob.plan import encode_service
@@ -114,7 +115,7 @@ def test_without_the_main_container():
     assert "ports" not in one
     assert "ports" not in two
     assert env(one) == env(two) != []
-    assert pod["spec"]["initContainers"] == [{"name": "three"}]
+    assert pod["spec"]["initContainers"] == [{"name": "three", **KEEPS_LOG}]
     assert service_of(pod)["spec"]["ports"] == [{"name": "di-port", "port": 22273}]
 
 
@@ -326,3 +327,37 @@ def test_a_malformed_template_raises_nothing(wrong: Any):
 def test_an_absurd_number_of_gpus_costs_no_memory():
     assert len(ports(group([10**15])[0])) < 2000
     assert pod_count(10**15, 8) == 125 * 10**12
+
+
+@pytest.mark.parametrize("policy", ["FallbackToLogsOnError", "File"])
+def test_containers_leave_the_end_of_their_log(policy: str):
+    containers = [{"name": "di-container"}, {"name": "own", "terminationMessagePolicy": "File"}, 7]
+    given = {"spec": {"containers": containers, "initContainers": [{"name": "init"}]}}
+    for role in Role:
+        options = OPTIONS._replace(termination_message_policy=policy)
+        spec = build_pod(JOB, role, given, options, suffix="x")["spec"]
+        expected = None if policy == "File" else policy
+        assert [each.get("terminationMessagePolicy") for each in spec["containers"][:2]] == [expected, "File"]
+        assert spec["containers"][2] == 7
+        assert spec["initContainers"][0].get("terminationMessagePolicy") == expected
+
+
+METADATA = (
+    *("name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation", "creationTimestamp"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations", "ownerReferences", "finalizers"),
+    *("managedFields", "clusterName"),
+)
+"""The fields of ObjectMeta, of all releases (k8s.io/apimachinery `pkg/apis/meta/v1/types.go`)."""
+
+
+@pytest.mark.parametrize("role", Role)
+def test_of_the_metadata_of_a_template_only_labels_and_annotations_reach_a_pod(role: Role):
+    """A finalizer would keep the deleted pods of the job for ever."""
+    kept = {"labels": {"mine": "x"}, "annotations": {"a": "b"}}
+    given = {**template(), "metadata": {**{field: ["example.com/x"] for field in METADATA}, **kept}}
+    place = ddp_place([1], 0, AGGREGATOR) if role is Role.DDP_LEARNER else None
+    metadata = build(role, given, place=place)["metadata"]
+    assert set(metadata) == {"name", "namespace", "ownerReferences", *kept}
+    assert metadata["annotations"] == kept["annotations"]
+    assert metadata["labels"]["mine"] == "x"
+    assert ["example.com/x"] not in metadata.values()

@@ -13,7 +13,7 @@ from trainop.controllers.admission import webhooks_of
 from trainop.engine.seen import Options
 from trainop.kinds.mpi.kinds import mpi_kinds
 from trainop.kinds.mpi.transport import TRANSPORT
-from trainop.operator import all_kinds
+from trainop.programs.schemes import all_kinds
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.webhook.admission import AdmissionRequest, AdmissionResponse
 

@@ -10,12 +10,14 @@ import pytest
 
 from tests.controllers.kinds import env
 from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
-from trainop.engine.actions import Adopt
+from tests.upstream import Upstream
+from trainop.engine.actions import Adopt, Release, Remove
 from trainop.engine.framework import JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.parse import parse
 from trainop.engine.seen import Options
-from trainop.kinds.mpi.exec import ACCOUNT, BINDING, MPI_EXEC, ROLE
+from trainop.engine.steps.rights import BINDING, ROLE
+from trainop.kinds.mpi.exec.kind import ACCOUNT, MPI_EXEC
 from trainop.kinds.mpi.hosts import HOSTS_AT
 from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.objects.resource import CONFIG_MAPS
@@ -49,11 +51,11 @@ def test_objects_of_a_job():
     assert world.made == [
         "ServiceAccount m-launcher",
         "ConfigMap m-config",
-        "Role m-launcher",
-        "RoleBinding m-launcher",
         "Pod m-launcher",
         "Pod m-worker-0",
         "Pod m-worker-1",
+        "Role m-launcher",
+        "RoleBinding m-launcher",
     ]
     assert world.config["hostfile"] == "m-worker-0 slots=4\nm-worker-1 slots=4\n"
     script = '/opt/kube/kubectl exec ${POD_NAME} --container mpi -- /bin/sh -c "$*"'
@@ -89,7 +91,7 @@ def test_only_another_scheduler_than_the_gang_scheduler_is_a_warning(named: str 
     world = MpiWorld(job, options=Options(gang=choose_scheduler("gang")), ssh=False)
     world.settle()
     assert {pod["spec"]["schedulerName"] for pod in world.pods.values()} == {named or "gang"}
-    assert len(world.event_messages("SetPodTemplateSchedulerName")) == warnings
+    assert len(world.event_messages("SettedPodTemplateSchedulerName")) == warnings
 
 
 def test_a_command_of_the_user_stays():
@@ -98,18 +100,19 @@ def test_a_command_of_the_user_stays():
     assert (container["command"], container["args"]) == (["mine"], ["a"])
 
 
-def test_the_launcher_reads_pods_and_executes_in_its_own_workers_only():
+def rules_for(*workers: str) -> list[Json]:
+    """What `kubectl exec` needs, in these pods only."""
+    verbs = {"pods": "get", "pods/exec": "create"}
+    return [
+        {"apiGroups": [""], "resources": [resource], "verbs": [verb], "resourceNames": [*workers]}
+        for resource, verb in verbs.items()
+    ]
+
+
+def test_the_launcher_reads_and_executes_in_its_own_workers_only():
     world = world_of()
     rules = world.companions[ROLE.resource]["m-launcher"]["rules"]
-    assert rules == [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-        {
-            "apiGroups": [""],
-            "resources": ["pods/exec"],
-            "verbs": ["create"],
-            "resourceNames": ["m-worker-0", "m-worker-1"],
-        },
-    ]
+    assert rules == rules_for("m-worker-0", "m-worker-1")
     world.spec["mpiReplicaSpecs"]["Worker"]["replicas"] = 3
     world.settle()
     assert world.companions[ROLE.resource]["m-launcher"]["rules"][1]["resourceNames"][2] == "m-worker-2"
@@ -118,7 +121,8 @@ def test_the_launcher_reads_pods_and_executes_in_its_own_workers_only():
 @pytest.mark.case("frameworks-v1-40", "ce")
 def test_without_workers_nothing_may_be_executed():
     world = world_of(worker=replicas(0))
-    assert len(world.companions[ROLE.resource]["m-launcher"]["rules"]) == 1
+    assert not world.companions[ROLE.resource]
+    assert not world.companions[BINDING.resource]
     assert world.living() == ["m-launcher"]
     assert [each["name"] for each in world.pods["m-launcher"]["spec"]["initContainers"]] == ["kubectl-delivery"]
     world.settle()
@@ -165,8 +169,6 @@ def test_the_launcher_waits_for_the_workers_before_its_program_starts():
     assert "command" not in delivery
     assert waiting["image"] == "mine"
     assert waiting["command"][:2] == ["/bin/sh", "-c"]
-    assert "status.phase=Running" in waiting["command"][2]
-    assert "training.kubeflow.org/job-name=m," in waiting["command"][2]
     assert spec["serviceAccountName"] == "m-launcher"
     assert [volume["name"] for volume in spec["volumes"]] == ["mpi-job-kubectl", "mpi-job-config"]
 
@@ -286,8 +288,48 @@ def test_an_evicted_worker_fails_the_job_with_that_reason():
     world.set_pod("m-worker-3", "Failed", reason="Evicted")
     world.settle()
     assert world.conditions[-1] == ("Failed", "True", "MPIJobEvicted")
-    assert world.status["conditions"][-1]["message"] == "1/8 workers are evicted"
+    assert world.status["conditions"][-1]["message"] == Upstream("1/8 workers are evicted")
     assert world.status["completionTime"]
+
+
+def test_an_evicted_launcher_fails_the_job_with_that_reason_and_upstreams_message():
+    world = world_of(2, run={"cleanPodPolicy": "Running"})
+    world.run()
+    world.set_pod("m-launcher", "Failed", reason="Evicted", message="low on memory")
+    world.settle()
+    assert world.conditions[-1] == ("Failed", "True", "MPIJobEvicted")
+    assert world.status["conditions"][-1]["message"] == Upstream("MPIJob bar/m has failed")
+    assert world.event_messages("MPIJobEvicted") == [Upstream("MPIJob bar/m has failed")]
+    assert world.status["replicaStatuses"] == {"Launcher": {"failed": 1}, "Worker": {}}
+
+
+def test_a_running_launcher_is_not_counted_any_more_once_it_is_deleted():
+    world = world_of(2, run={"cleanPodPolicy": "Running"})
+    world.run()
+    world.settle()
+    assert world.status["replicaStatuses"]["Launcher"] == {"active": 1}
+    world.set_pod("m-worker-0", "Failed")
+    world.settle()
+    assert world.is_true("Failed")
+    assert world.status["replicaStatuses"]["Launcher"] == {}
+
+
+def test_a_job_that_runs_has_upstreams_event():
+    world = world_of(2)
+    world.run("m-launcher")
+    world.settle()
+    assert world.event_messages("MPIJobRunning") == []
+    world.run()
+    world.settle()
+    world.settle()
+    assert world.event_messages("MPIJobRunning") == ["MPIJob bar/m is running"]
+    assert world.status["conditions"][-1]["message"] == "MPIJob m is running."
+
+
+def test_the_event_about_a_restart_policy_in_a_template_has_upstreams_reason():
+    world = world_of(1, launcher=replicas(1, template={"restartPolicy": "Always"}))
+    assert len(world.event_messages("SettedPodTemplateRestartPolicy")) == 1
+    assert world.event_messages("SetPodTemplateRestartPolicy") == []
 
 
 def test_a_worker_that_is_taken_over_needs_no_label_with_an_index():
@@ -299,13 +341,27 @@ def test_a_worker_that_is_taken_over_needs_no_label_with_an_index():
     assert world.event_messages("InvalidReplicaLabels") == []
 
 
-def test_a_launcher_that_lost_its_owner_is_adopted_by_its_name():
-    world = world_of(0)
-    world.pods["m-launcher"]["metadata"]["ownerReferences"] = []
+OTHER = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "m", "uid": "other", "controller": True}
+
+
+@pytest.mark.parametrize("name", ["m-launcher", "m-worker-0"])
+@pytest.mark.parametrize("owners", [[], [OTHER]], ids=["of nobody", "of another"])
+@pytest.mark.parametrize("ready", [True, False], ids=["companions exist", "no companions yet"])
+def test_a_pod_of_that_name_that_is_not_the_jobs(name: str, owners: list[Json], ready: bool):
+    """Never taken over, as by training-operator's MPIJob controller, also with all labels."""
+    world = world_of(1)
+    world.pods[name]["metadata"] |= {"ownerReferences": owners, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    world.raw["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    if not ready:
+        for found in world.companions.values():
+            found.clear()
     made = world.step()
-    assert [action.name for action in made.actions if isinstance(action, Adopt)] == ["m-launcher"]
+    text = f'Resource "{name}" of MPIJobKind "Pod" already exists and is not managed by MPIJob'
+    assert text in [notice.event.message for notice in made.notices if notice.event.reason == "ErrResourceExists"]
+    assert not [action for action in made.actions if isinstance(action, Adopt | Remove | Release)]
     world.settle()
-    assert world.created_pods == 1
+    assert world.pods[name]["metadata"]["ownerReferences"] == owners
+    assert not world.is_true("Running")
 
 
 # The hosts ------------------------------------------------------------------------------------------------------------

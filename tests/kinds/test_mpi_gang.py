@@ -9,7 +9,7 @@ import pytest
 from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
 from trainop.engine.gang_scheduler import GROUP_NAME, POD_GROUP_LABEL, GangScheduler, choose_scheduler
 from trainop.engine.seen import Options, SeenGang
-from trainop.kinds.mpi.ssh_gang import QUEUE
+from trainop.kinds.mpi.ssh.gang import QUEUE
 from trainop.runtime.objects.metadata import Json
 
 
@@ -148,6 +148,66 @@ def test_the_group_comes_before_the_pods_and_does_not_delay_them():
 def test_a_launcher_that_waits_is_no_member_of_the_gang():
     """Otherwise the workers would wait for its pod (kubeflow/mpi-operator 608)."""
     assert group_of(world_of(launcherCreationPolicy="WaitForWorkersReady"))["minMember"] == 2
+
+
+def with_policy(world: MpiWorld, **policy: Any) -> Json:
+    world.spec["runPolicy"] = {"schedulingPolicy": policy}
+    world.settle()
+    return group_of(world)
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "fields"),
+    [
+        ("volcano", {"queue": "q2"}, {"queue": "q2"}),
+        ("volcano", {"minAvailable": 2, "queue": "q2"}, {"queue": "q2", "minMember": 2}),
+        ("volcano", {"priorityClass": "high"}, {"priorityClassName": "high"}),
+        ("volcano", {"minResources": {"cpu": "7"}}, {"minResources": {"cpu": "7"}}),
+        ("my-sched", {"minAvailable": 2}, {"minMember": 2}),
+        ("my-sched", {"minResources": {"cpu": "7"}}, {"minResources": {"cpu": "7"}}),
+        ("my-sched", {"scheduleTimeoutSeconds": 7}, {"scheduleTimeoutSeconds": 7}),
+    ],
+)
+def test_a_changed_policy_reaches_the_group(name: str, policy: Json, fields: Json):
+    """As with mpi-operator, whose PodGroup has the fields of the present policy."""
+    world = world_of(name, run={"schedulingPolicy": {"minAvailable": 3, "queue": "q1"}})
+    expected = {**group_of(world), "minMember": 3, **fields}
+    assert with_policy(world, **{"minAvailable": 3, "queue": "q1", **policy}) == expected
+
+
+def test_the_queue_of_a_group_stays_while_the_policy_names_none():
+    """Volcano's admission webhook, or a user, may have chosen it."""
+    world = world_of("volcano")
+    assert world.group is not None
+    world.group["spec"]["queue"] = "chosen"
+    assert with_policy(world, minAvailable=2)["queue"] == "chosen"
+
+
+def test_with_transport_exec_the_group_keeps_its_queue():
+    """As with training-operator, whose CRD refuses another queue."""
+    job = mpi_job(transport="exec", run={"schedulingPolicy": {"queue": "q1"}})
+    world = MpiWorld(job, options=Options(gang=scheduler("volcano")), ssh=False)
+    world.step()
+    assert group_of(world)["queue"] == "q1"
+    world.spec["runPolicy"] = {"schedulingPolicy": {"queue": "q2"}}
+    world.step()
+    assert group_of(world)["queue"] == "q1"
+
+
+def test_a_gang_that_can_never_be_complete_says_so():
+    world = world_of(run={"schedulingPolicy": {"minAvailable": 10}})
+    assert group_of(world)["minMember"] == 10
+    first = world.status["conditions"][0]
+    assert (first["type"], first["status"], first["reason"]) == ("GangReady", "False", "MinAvailableUnsatisfiable")
+    assert "only 3 pods are scheduled together" in first["message"]
+    assert (world.living(), world.has_launcher()) == (["foo-worker-0", "foo-worker-1"], True)
+
+
+def test_all_pods_of_a_gang_whose_launcher_waits_are_the_workers():
+    policy = {"schedulingPolicy": {"minAvailable": 3}}
+    world = world_of(launcherCreationPolicy="WaitForWorkersReady", run=policy)
+    assert group_of(world)["minMember"] == 2
+    assert [each["type"] for each in world.status["conditions"]] == ["Created"]
 
 
 def test_without_its_group_a_job_gets_no_pods():

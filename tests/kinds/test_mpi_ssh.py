@@ -10,13 +10,15 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.engine.builders import UID
-from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas, running, world_of
-from trainop.engine.actions import Apply, CreateOnce, CreatePod, Delete, DeletePod, Patch
-from trainop.engine.seen import MAX_STATUS_MESSAGE_LENGTH, Options, Pod, PodStatus
-from trainop.kinds.mpi.ssh_annotations import CLEAN_LAUNCHER, REMOTE_SHELL
-from trainop.kinds.mpi.ssh_job import parse_ssh
-from trainop.kinds.mpi.ssh_keys import make_keys
+from tests.engine.builders import UID, applied, pod_created, pod_deleted, stamp
+from tests.kinds.mpi_world import MAIN, MpiWorld, mpi_job, replicas, running, world_of
+from tests.upstream import KEEPS_LOG, Upstream
+from trainop.engine.actions import Ensure, How, Patch, Remove
+from trainop.engine.pod_status import MAX_STATUS_MESSAGE_LENGTH, PodStatus
+from trainop.engine.seen import Options, Pod
+from trainop.kinds.mpi.ssh.annotations import CLEAN_LAUNCHER, REMOTE_SHELL
+from trainop.kinds.mpi.ssh.job import parse_ssh
+from trainop.kinds.mpi.ssh.keys import make_keys
 from trainop.runtime.objects.metadata import Json, Unstructured
 from trainop.runtime.objects.resource import CONFIG_MAPS
 
@@ -247,7 +249,7 @@ def test_everything_overridden():
         ]
         assert "defaultMode" not in spec["volumes"][1]["secret"]
         assert spec["dnsPolicy"] == "ClusterFirstWithHostNet"
-        assert spec["containers"][1] == second
+        assert spec["containers"][1] == {**second, **KEEPS_LOG}
     assert worker["dnsConfig"]["searches"] == ["mine", "bar.foo.svc.cluster.local"]
     assert (launcher["restartPolicy"], worker["restartPolicy"]) == ("Never", "OnFailure")
     assert world.pods["bar-worker-12"]["metadata"]["labels"][f"{L}replica-index"] == "12"
@@ -547,9 +549,34 @@ def test_failed_at_the_back_off_limit():
     world.end_launcher("Failed", reason="BackoffLimitExceeded", message=text, status={"failed": 2})
     world.settle()
     assert world.conditions[-1] == ("Failed", "True", "BackoffLimitExceeded/FailedReason2")
-    assert world.condition("Failed")["message"] == f"{text}: second message"
+    assert world.condition("Failed")["message"] == Upstream(f"{text}: second message")
     assert world.status["replicaStatuses"]["Launcher"] == {"failed": 2}
     assert world.status["completionTime"]
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Running"])
+def test_failed_at_the_back_off_limit_by_an_exit_code(phase: str):
+    """The kubelet sets reason and message of a pod that it evicts, and not of one whose program fails."""
+    world = world_of(1)
+    end = {"exitCode": 3, "reason": "Error", "message": "no hosts"}
+    state = {"name": MAIN, "restartCount": 2, "state": {"terminated": end}}
+    world.launch("foo-launcher-1", phase, containerStatuses=[state])
+    text = "Job has reached the specified backoff limit"
+    world.end_launcher("Failed", reason="BackoffLimitExceeded", message=text, status={"failed": 1})
+    world.settle()
+    assert world.conditions[-1] == ("Failed", "True", "BackoffLimitExceeded/Error")
+    said = Upstream(f"{text}: container {MAIN} of foo-launcher-1 exited with code 3")
+    assert world.condition("Failed")["message"] == said
+    assert "Last output: no hosts" in world.condition("Failed")["message"]
+    assert world.event_messages("BackoffLimitExceeded/Error") == [said]
+
+
+def test_failed_at_the_back_off_limit_without_any_pod():
+    world = world_of(1)
+    world.end_launcher("Failed", reason="BackoffLimitExceeded", message="limit", status={"failed": 1})
+    world.settle()
+    assert world.conditions[-1] == ("Failed", "True", "BackoffLimitExceeded")
+    assert world.condition("Failed")["message"] == Upstream("limit")
 
 
 def test_the_message_of_a_pod_is_bounded():
@@ -563,7 +590,7 @@ def test_failed_without_a_reason():
     world.end_launcher("Failed")
     made = world.step()
     assert world.conditions[-1] == ("Failed", "True", "MPIJobFailed")
-    assert world.condition("Failed")["message"] == "MPIJob bar/foo has failed"
+    assert world.condition("Failed")["message"] == Upstream("MPIJob bar/foo has failed")
     (event,) = (each for each in world.events if each.reason == "MPIJobFailed")
     assert event.type == "Warning"
     assert made.status_first
@@ -712,7 +739,7 @@ def test_other_changes_of_the_template_need_a_new_launcher():
     world.spec["mpiReplicaSpecs"]["Launcher"] = replicas(1, image="other")
     world.spec["runPolicy"]["suspend"] = False
     made = world.step()
-    assert [action.name for action in made.actions if isinstance(action, Delete)] == ["foo-launcher"]
+    assert [action.name for action in made.actions if isinstance(action, Remove)] == ["foo-launcher"]
     world.settle()
     assert world.launcher["spec"]["template"]["spec"]["containers"][0]["image"] == "other"
     world.launcher["status"] = {"startTime": "2025-06-01T12:00:00Z"}
@@ -740,7 +767,7 @@ def test_the_launcher_waits_for_ready_workers():
     made = world.step()
     assert world.has_launcher()
     assert world.config["discover_hosts.sh"].count("echo") == 2
-    assert [type(action) for action in made.actions] == [CreateOnce, CreateOnce]
+    assert [action.how for action in made.actions if isinstance(action, Ensure)] == [How.FILL, How.FILL]
     resumed = world_of(2, run={"suspend": True}, **policy)
     resumed.spec["runPolicy"]["suspend"] = False
     resumed.settle()
@@ -765,8 +792,8 @@ def test_scaling():
     assert world.config["discover_hosts.sh"].count("echo") == 4
     world.spec["mpiReplicaSpecs"]["Worker"]["replicas"] = 2
     made = world.step()
-    assert [a.name for a in made.actions if isinstance(a, DeletePod)] == ["foo-worker-2", "foo-worker-3"]
-    assert isinstance(made.actions[0], Apply)
+    assert [a.name for a in made.actions if pod_deleted(a)] == ["foo-worker-2", "foo-worker-3"]
+    assert applied(made.actions[0])
     assert world.config["hostfile"].count("\n") == 2
     assert world.config["discover_hosts.sh"].count("echo") == 2
 
@@ -777,7 +804,7 @@ def test_scaling_down_with_the_launcher_as_worker():
     world = running(4, runLauncherAsWorker=True)
     world.spec["mpiReplicaSpecs"]["Worker"]["replicas"] = 3
     made = world.step()
-    assert [a.name for a in made.actions if isinstance(a, DeletePod)] == ["foo-worker-3"]
+    assert [a.name for a in made.actions if pod_deleted(a)] == ["foo-worker-3"]
 
 
 @pytest.mark.case("mpi-v2beta1-32", "a")
@@ -798,11 +825,12 @@ def test_an_evicted_worker():
     world.set_pod("foo-worker-3", "Failed", reason="Evicted")
     world.settle()
     assert world.conditions[-1] == ("Failed", "True", "MPIJobEvicted")
-    assert world.condition("Failed")["message"] == "1/8 workers are evicted"
+    assert world.condition("Failed")["message"] == Upstream("1/8 workers are evicted")
     assert not world.is_true("Running")
     assert world.status["completionTime"]
     assert world.living() == ["foo-launcher-x"]
     assert world.launcher["spec"]["suspend"] is True
+    assert world.status["replicaStatuses"]["Launcher"] == {}
     world.end_launcher()
     world.settle()
     assert world.conditions[-1] == ("Failed", "True", "MPIJobEvicted")
@@ -891,7 +919,7 @@ def test_a_thousand_workers():
     world = MpiWorld(mpi_job(1000))
     snapshot = world.snapshot()
     made = world.kind.plan(snapshot)
-    assert sum(isinstance(action, CreatePod) for action in made.actions) == 500
+    assert sum(pod_created(action) for action in made.actions) == 500
     world.settle()
     assert world.made.count("ConfigMap foo-config") == 1
     assert world.made[-1] == "Job foo-launcher"
@@ -901,6 +929,113 @@ def test_a_thousand_workers():
         world.run(f"foo-worker-{index}")
         if index % 100 == 99:
             made = world.step()
-            writes += sum(isinstance(action, Apply | Patch) for action in made.actions)
+            writes += sum(applied(action) or isinstance(action, Patch) for action in made.actions)
     assert writes == 1
     assert world.is_true("Running")
+
+
+# Root cause -----------------------------------------------------------------------------------------------------------
+
+
+def failed_status(code: int, second: int, message: str = "") -> Json:
+    end = {"exitCode": code, "reason": "Error", "message": message, "finishedAt": stamp(second), "startedAt": stamp(-9)}
+    return {"containerStatuses": [{"name": MAIN, "state": {"terminated": end}}]}
+
+
+def test_a_worker_that_failed_before_the_launcher_is_the_root_cause():
+    world = running(2)
+    world.set_pod("foo-worker-1", "Failed", **failed_status(137, 1))
+    world.set_pod("foo-launcher-x", "Failed", **failed_status(1, 3, "mpirun: lost connection"))
+    world.end_launcher("Failed", reason="BackoffLimitExceeded", message="limit", status={"failed": 1})
+    world.settle()
+    found = world.status["lastFailure"]
+    assert (found["role"], found["index"], found["signal"], found["failedAfter"]) == ("Worker", 1, "SIGKILL", 1)
+    assert "First failure: Worker 1 (pod foo-worker-1) was ended by SIGKILL" in world.condition("Failed")["message"]
+    (event,) = (each for each in world.events if each.type == "Warning")
+    assert event.message == world.condition("Failed")["message"]
+
+
+def test_the_latest_attempt_of_the_launcher_is_the_root_cause():
+    world = running(1)
+    world.set_pod("foo-launcher-x", "Failed", **failed_status(1, 1))
+    world.pass_time(10)
+    world.launch("foo-launcher-y", "Failed", **failed_status(7, 12, "no hosts"))
+    world.end_launcher("Failed", reason="BackoffLimitExceeded", message="limit", status={"failed": 2})
+    world.settle()
+    found = world.status["lastFailure"]
+    assert (found["role"], found["pod"], found["exitCode"], found["attempt"]) == ("Launcher", "foo-launcher-y", 7, 2)
+    assert found["log"] == ["no hosts"]
+
+
+def test_the_root_cause_outlives_the_pods_of_a_launcher_that_is_restarted_in_place():
+    world = running(1)
+    status = failed_status(7, 1, "no hosts")["containerStatuses"][0]
+    looping = {"name": MAIN, "restartCount": 1, "state": {"waiting": {}}, "lastState": status["state"]}
+    world.set_pod("foo-launcher-x", "Running", containerStatuses=[looping])
+    before = world.status
+    world.settle()
+    assert world.status == before, "a restart in place alone is not written"
+    stopped = {**looping, "state": {"terminated": {"exitCode": 143, "finishedAt": stamp(9)}}}
+    world.delete("foo-launcher-x")
+    world.set_pod("foo-launcher-x", "Failed", containerStatuses=[stopped])
+    world.settle()
+    world.reap()
+    world.end_launcher("Failed", reason="BackoffLimitExceeded", message="limit")
+    world.settle()
+    found = world.status["lastFailure"]
+    assert (found["exitCode"], found["log"], found["attempt"]) == (7, ["no hosts"], 1)
+
+
+def test_a_launcher_at_its_deadline_has_not_failed():
+    world = running(2)
+    world.delete("foo-launcher-x")
+    world.set_pod("foo-launcher-x", "Failed", **failed_status(143, 40))
+    world.end_launcher("Failed", reason="DeadlineExceeded", message="Job was active longer than specified deadline")
+    world.settle()
+    assert world.status["lastFailure"] == {"reason": "DeadlineExceeded", "message": "2 of 2 workers were running"}
+
+
+def test_the_first_evicted_worker_is_the_root_cause():
+    world = running(3)
+    for index, second in ((2, 5), (1, 3)):
+        at = {"type": "DisruptionTarget", "status": "True", "reason": "x", "lastTransitionTime": stamp(second)}
+        world.set_pod(f"foo-worker-{index}", "Failed", reason="Evicted", message="low on memory", conditions=[at])
+    world.settle()
+    found = world.status["lastFailure"]
+    assert (found["index"], found["reason"], found["message"], found["failedAfter"]) == (
+        1,
+        "Evicted",
+        "low on memory",
+        1,
+    )
+
+
+KEPT = KEEPS_LOG["terminationMessagePolicy"]
+
+
+def policies_of(spec: Json) -> set[str | None]:
+    return {each.get("terminationMessagePolicy") for each in (*spec["containers"], *spec.get("initContainers", ()))}
+
+
+@pytest.mark.parametrize("policy", ["FallbackToLogsOnError", "File"])
+def test_containers_leave_the_end_of_their_log(policy: str):
+    world = world_of(1, worker=replicas(1, template={"initContainers": [{"name": "init"}]}),
+                     options=Options(termination_message_policy=policy))  # fmt: skip
+    expected = {None if policy == "File" else policy}
+    assert policies_of(world.pods["foo-worker-0"]["spec"]) == expected
+    assert policies_of(world.launcher["spec"]["template"]["spec"]) == expected
+
+
+@pytest.mark.parametrize(("before", "after"), [("File", KEPT), (KEPT, KEPT), (KEPT, "File")])
+def test_a_suspended_launcher_of_another_policy_is_not_made_anew(before: str, after: str):
+    """That of an older operator lacks the policy, which the API server has set to File."""
+    world = world_of(1, run={"suspend": True}, options=Options(termination_message_policy=before))
+    uid = world.launcher["metadata"]["uid"]
+    world.options = Options(termination_message_policy=after)
+    world.spec["runPolicy"]["suspend"] = False
+    world.settle()
+    world.run_workers()
+    world.settle()
+    assert world.launcher["metadata"]["uid"] == uid
+    assert world.launcher["spec"]["suspend"] is False
+    assert world.event_messages("LauncherTemplateChanged") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,13 +11,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas, running, world_of
-from trainop.engine.actions import Delete, DeleteJob, Patch
+from trainop.engine.actions import DeleteJob, Patch, Remove
 from trainop.engine.seen import Options
 from trainop.kinds.mpi.kinds import launcher_of
-from trainop.kinds.mpi.ssh_annotations import OPEN_MPI_VERSION, REPLACE_FAILED
-from trainop.kinds.mpi.ssh_finish import FINISH, release
-from trainop.kinds.mpi.ssh_job import parse_ssh
-from trainop.kinds.mpi.ssh_keys import are_usable, make_keys
+from trainop.kinds.mpi.ssh.annotations import OPEN_MPI_VERSION, REPLACE_FAILED
+from trainop.kinds.mpi.ssh.finish import FINISH, release
+from trainop.kinds.mpi.ssh.job import parse_ssh
+from trainop.kinds.mpi.ssh.keys import are_usable, make_keys
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.runtime.objects.metadata import Json, Unstructured
 
@@ -151,7 +152,7 @@ def test_a_launcher_that_is_replaced_is_released_first():
     world.spec["mpiReplicaSpecs"]["Launcher"] = replicas(1, image="other")
     world.spec["runPolicy"]["suspend"] = False
     made = world.step()
-    assert [type(action) for action in made.actions if isinstance(action, Patch | Delete)] == [Patch, Delete]
+    assert [type(action) for action in made.actions if isinstance(action, Patch | Remove)] == [Patch, Remove]
 
 
 def test_a_finished_job_is_deleted_only_on_request():
@@ -252,18 +253,53 @@ def test_a_gang_has_a_member(least: object):
 # Keys -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_key_is_not_replaced_under_running_workers():
+def test_a_lost_key_is_replaced_when_a_worker_is_created_beside_running_ones():
     world = running(2)
     world.secret = {}
     world.delete("foo-worker-1")
     world.reap()
     world.step()
-    assert world.secret == {}
-    assert world.halted == ["workers are running with the key of the job"]
-    world.set_pod("foo-worker-0", "Failed")
-    world.pods.pop("foo-worker-1", None)
+    assert are_usable(world.secret)
+    assert world.living() == ["foo-launcher-x", "foo-worker-0", "foo-worker-1"]
+
+
+def test_a_lost_key_is_replaced_while_one_worker_runs_and_another_cannot_start():
+    world = world_of(2)
+    world.set_pod("foo-worker-0", "Running")
+    world.secret = {}
     world.step()
-    assert world.secret
+    assert world.secret == {}
+    world.pass_time(30)
+    world.step()
+    assert are_usable(world.secret)
+
+
+def test_a_lost_key_is_replaced_for_a_launcher_that_cannot_start():
+    world = world_of(1)
+    world.run_workers()
+    world.launch(phase="Pending")
+    world.secret = {}
+    world.pass_time(30)
+    world.step()
+    assert are_usable(world.secret)
+
+
+def test_a_pod_without_a_node_does_not_need_the_key_yet():
+    world = world_of(1)
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+    world.set_pod("foo-worker-0", "Pending", conditions=[unscheduled])
+    world.secret = {}
+    world.pass_time(3600)
+    world.step()
+    assert world.secret == {}
+
+
+def test_a_lost_key_stays_away_while_all_pods_run():
+    world = running(2)
+    world.secret = {}
+    world.pass_time(3600)
+    world.settle()
+    assert world.secret == {}
 
 
 def test_pending_workers_get_a_new_key():
@@ -358,3 +394,56 @@ def test_launchers_for_metrics():
     assert launcher_of(Unstructured(world.raw)) == "foo-launcher"
     for raw in (mpi_job(1), mpi_job(1, transport="exec"), {**mpi_job(1), "status": {"replicaStatuses": []}}):
         assert launcher_of(Unstructured(raw)) == ""
+
+
+# A lost node ----------------------------------------------------------------------------------------------------------
+
+
+def dying(seconds: float = 0.0, phase: str = "Running", **fields: Any) -> MpiWorld:
+    """The launcher's pod is being deleted, and its grace period has ended so many seconds ago."""
+    world = running(1, **fields)
+    ends = (world.now - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    world.pods["foo-launcher-x"]["metadata"]["deletionTimestamp"] = ends
+    world.set_pod("foo-launcher-x", phase)
+    return world
+
+
+def policy_of(world: MpiWorld) -> str:
+    policy: str = world.launcher["spec"]["podReplacementPolicy"]
+    return policy
+
+
+def test_a_launcher_that_never_ends_is_replaced():
+    """Its node is gone: no kubelet reports the end of the pod."""
+    world = dying()
+    made = world.step()
+    assert policy_of(world) == "Failed"
+    assert made.requeue_after == pytest.approx(30)
+    world.pass_time(29)
+    world.settle()
+    assert policy_of(world) == "Failed"
+    world.pass_time(1)
+    world.settle()
+    assert policy_of(world) == "TerminatingOrFailed"
+    assert world.step().actions == ()
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_launcher_that_has_ended_is_not_lost(phase: str):
+    world = dying(100, phase)
+    world.settle()
+    assert policy_of(world) == "Failed"
+
+
+def test_a_suspended_launcher_is_not_replaced():
+    world = dying(100)
+    world.spec["runPolicy"] = {"suspend": True}
+    world.settle()
+    assert policy_of(world) == "Failed"
+
+
+def test_a_job_of_mpi_operator_is_left_as_it_is():
+    world = dying(100)
+    del world.launcher["spec"]["podReplacementPolicy"]
+    world.settle()
+    assert "podReplacementPolicy" not in world.launcher["spec"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.controllers.test_work import instructions
+from tests.engine.builders import applied, manifest_of, pod_created
 from tests.kinds.mpi_world import MpiWorld, mpi_job
-from trainop.engine.actions import Apply, CreatePod
 
 SIZES = (50, 100, 200)
 
@@ -24,8 +24,8 @@ def growth(worlds: list[MpiWorld]) -> float:
 
         def work(world: MpiWorld = world, seen: object = seen) -> None:
             for action in world.plan(seen).actions:  # type: ignore[arg-type]  # of a default
-                if isinstance(action, CreatePod):
-                    action.encode()
+                if pod_created(action):
+                    manifest_of(action)
 
         costs.append(instructions(work))
     small, middle, large = costs
@@ -62,6 +62,6 @@ def test_the_files_are_not_written_per_pod(transport: str):
         if index % 20 == 19:
             world.pass_time(1.2)
             made = world.step()
-            writes += sum(isinstance(action, Apply) for action in made.actions)
+            writes += sum(applied(action) for action in made.actions)
     assert writes <= 6
     assert world.config["discover_hosts.sh"].count("echo") == 1000

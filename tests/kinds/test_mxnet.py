@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.controllers.kinds import env, line, make, pods_of, running, world_of
+from tests.upstream import Upstream
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.parse import parse
 from trainop.kinds.mxnet import MXNET
@@ -134,7 +135,9 @@ def test_the_failed_text_is_upstreams():
     world = running("MXJob", TRAINING, name="mx")
     world.end("mx-server-0", 1)
     world.settle()
-    assert world.status["conditions"][-1]["message"] == "mxjob mx is failed because 1 Server replica(s) failed."
+    assert world.status["conditions"][-1]["message"] == Upstream(
+        "mxjob mx is failed because 1 Server replica(s) failed."
+    )
 
 
 def test_the_mode_is_a_text():

@@ -13,13 +13,15 @@ from tests.engine.builders import (
     make_pod,
     manifest_of,
     plan_for,
+    pod_created,
     see,
+    service_created,
     status_of,
     template,
     written,
 )
 from tests.engine.world import World
-from trainop.engine.actions import CreatePod, CreateService
+from tests.upstream import KEEPS_LOG
 from trainop.engine.fields import Fields
 from trainop.engine.framework import JOB_ROLE, Progress
 from trainop.engine.job import Job
@@ -28,13 +30,13 @@ from trainop.engine.plan import plan
 from trainop.engine.seen import Options
 from trainop.kinds.elastic import read_elastic
 from trainop.kinds.init_container import TemplateError, render
-from trainop.kinds.pytorch import PYTORCH
+from trainop.kinds.pytorch import PYTORCH, init_containers
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 
 def pods(job: Json, **options: Any) -> dict[str, Json]:
     made = plan(PYTORCH, see(job, options=Options(**options)))
-    return {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreatePod)}
+    return {a.name: manifest_of(a) for a in made.actions if pod_created(a)}
 
 
 def env(pod: Json, container: int = 0) -> dict[str, str]:
@@ -57,8 +59,8 @@ def test_environment_of_a_job_with_a_master():
         ]
     )
     made = plan_for(pt(1, 2, tmpl=tmpl))
-    found = {a.name: manifest_of(a) for a in made.actions if isinstance(a, CreatePod)}
-    services = [manifest_of(a)["spec"]["ports"] for a in made.actions if isinstance(a, CreateService)]
+    found = {a.name: manifest_of(a) for a in made.actions if pod_created(a)}
+    services = [manifest_of(a)["spec"]["ports"] for a in made.actions if service_created(a)]
     assert list(found) == ["pt-master-0", "pt-worker-0", "pt-worker-1"]
     assert services == [[{"name": "pytorchjob-port", "port": 8080}]] * 3
     shared = "MASTER_PORT=8080 PET_MASTER_PORT=8080 MASTER_ADDR=pt-master-0 PET_MASTER_ADDR=pt-master-0 WORLD_SIZE=3"
@@ -210,8 +212,8 @@ def test_a_template_of_ones_own():
         "pt-worker-0"
     ]
     assert found["spec"]["initContainers"] == [
-        {"name": "first", "image": "busybox:1", "command": ["wait", "pt-master-0", "7"]},
-        {"name": "second", "image": "other"},
+        {"name": "first", "image": "busybox:1", "command": ["wait", "pt-master-0", "7"], **KEEPS_LOG},
+        {"name": "second", "image": "other", **KEEPS_LOG},
     ]
 
 
@@ -323,3 +325,35 @@ def test_the_deprecated_number_of_processes_is_one_at_least():
     policy = {"elasticPolicy": {"nProcPerNode": 0}}
     (error,) = parse(PYTORCH, Unstructured(pt(None, 1, spec=policy))).errors
     assert str(error) == "spec.elasticPolicy.nProcPerNode: Invalid value: 0: must be greater than or equal to 1"
+
+
+# The user of the init container ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pod", "main", "image", "user"),
+    [
+        ({}, {}, "alpine:3.10", {}),
+        ({"runAsUser": 1000}, {}, "alpine:3.10", {}),
+        ({"runAsNonRoot": True, "runAsUser": 1000}, {}, "alpine:3.10", {}),
+        ({}, {"runAsUser": 5, "runAsGroup": 6}, "alpine:3.10", {"runAsUser": 5, "runAsGroup": 6}),
+        ({"runAsUser": 1}, {"runAsUser": 5}, "alpine:3.10", {"runAsUser": 5}),
+        ({"runAsNonRoot": True}, {}, "alpine:3.10", {"runAsUser": 65532}),
+        ({}, {"runAsNonRoot": True}, "alpine:3.10", {"runAsNonRoot": True, "runAsUser": 65532}),
+        ({"runAsNonRoot": True}, {"runAsNonRoot": False}, "alpine:3.10", {"runAsNonRoot": False}),
+        ({"runAsNonRoot": True}, {}, "of-a-user:1", {}),
+        (7, "x", "alpine:3.10", {}),
+    ],
+)
+def test_the_init_container_runs_as_the_job_does(pod: Any, main: Any, image: str, user: Json) -> None:
+    """A namespace may enforce a range of users, and refuses any other; so none is chosen without need."""
+    container = {"name": "pytorch", "image": "i", "securityContext": main}
+    specs = {
+        role: {"replicas": 1, "template": {"spec": {"securityContext": pod, "containers": [container]}}}
+        for role in ("Master", "Worker")
+    }
+    job = parse(PYTORCH, Unstructured({"metadata": {"name": "j"}, "spec": {"pytorchReplicaSpecs": specs}}))
+    (found,) = init_containers(job, job.roles[1], Options(pytorch_init_image=image))
+    context = found["securityContext"]
+    assert {name: each for name, each in context.items() if name.startswith("runAs")} == user
+    assert (context["allowPrivilegeEscalation"], context["capabilities"]) == (False, {"drop": ["ALL"]})

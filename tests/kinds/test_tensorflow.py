@@ -9,6 +9,7 @@ import pytest
 
 from tests.controllers.kinds import env, make, pods_of, running, services_of, world_of
 from tests.engine.world import World
+from tests.upstream import Upstream
 from trainop.engine.actions import Event
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.parse import parse
@@ -275,7 +276,9 @@ def test_a_failed_server_fails_the_job():
     world.end("a-ps-1", 1)
     world.settle()
     assert world.conditions[-2:] == [("Running", "False", "TFJobRunning"), ("Failed", "True", "TFJobFailed")]
-    assert world.status["conditions"][-1]["message"] == "TFJob ns/a has failed because 1 PS replica(s) failed."
+    assert world.status["conditions"][-1]["message"] == Upstream(
+        "TFJob ns/a has failed because 1 PS replica(s) failed."
+    )
     assert world.status["completionTime"]
 
 
@@ -319,7 +322,9 @@ def test_restarting_of_one_type_does_not_hide_the_failure_of_another():
     assert world.is_true("Restarting")
     world.end("a-ps-0", 1)
     world.settle()
-    assert world.status["conditions"][-1]["message"] == "TFJob ns/a has failed because 1 PS replica(s) failed."
+    assert world.status["conditions"][-1]["message"] == Upstream(
+        "TFJob ns/a has failed because 1 PS replica(s) failed."
+    )
 
 
 @pytest.mark.parametrize(("restarts", "fails"), [("PS", "Worker"), ("Worker", "PS")])
@@ -333,7 +338,9 @@ def test_neither_does_it_if_both_fail_at_once(restarts: str, fails: str):
     for role in (restarts, fails):
         world.end(f"a-{role.lower()}-0", 1)
     world.settle()
-    assert world.status["conditions"][-1]["message"] == f"TFJob ns/a has failed because 1 {fails} replica(s) failed."
+    assert world.status["conditions"][-1]["message"] == Upstream(
+        f"TFJob ns/a has failed because 1 {fails} replica(s) failed."
+    )
     assert world.event_messages("TFJobRestarting") == []
 
 
@@ -368,7 +375,7 @@ def test_restarts_in_place_over_the_backoff_limit_end_the_job():
     assert world.is_true("Running")
     restarted("j-worker-3")
     world.settle()
-    text = "Job j has failed because it has reached the specified backoff limit"
+    text = Upstream("Job j has failed because it has reached the specified backoff limit")
     assert world.conditions[-2:] == [("Running", "False", "TFJobRunning"), ("Failed", "True", "TFJobFailed")]
     assert world.status["conditions"][-1]["message"] == text
     assert world.status["completionTime"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +27,78 @@ def said(tmp_path: Path, *objects: dict[str, Any]) -> list[str]:
     path.write_text(yaml.safe_dump_all(objects), encoding="utf-8")
     with pytest.raises(BadInputError) as refused:
         find_jobs(read([path]))
-    return str(refused.value).replace(f"{path}:", "").splitlines()
+    return [re.sub(r"^\d+:\d+: ", "", line) for line in str(refused.value).replace(f"{path}:", "").splitlines()]
 
 
 def test_a_misspelt_field_is_named_with_what_was_meant(tmp_path: Path):
     assert said(tmp_path, job(pytorchReplicaSpec={"Master": master()})) == [
-        "1: PyTorchJob train: spec.pytorchReplicaSpec: unknown field; did you mean pytorchReplicaSpecs?",
-        "1: PyTorchJob train: spec.pytorchReplicaSpecs: Required value: must be required",
+        'error: spec.pytorchReplicaSpec: unknown field, did you mean "pytorchReplicaSpecs"?',
+        "error: spec.pytorchReplicaSpecs: Required value: must be required",
     ]
     assert said(tmp_path, job(pytorchReplicaSpecs={"Master": master(replica=1, xyz=1)})) == [
-        "1: PyTorchJob train: spec.pytorchReplicaSpecs.Master.replica: unknown field; did you mean replicas?",
-        "1: PyTorchJob train: spec.pytorchReplicaSpecs.Master.xyz: unknown field",
+        'error: spec.pytorchReplicaSpecs.Master.replica: unknown field, did you mean "replicas"?',
+        "error: spec.pytorchReplicaSpecs.Master.xyz: unknown field",
     ]
+
+
+def test_a_misspelt_field_of_a_template_is_refused(tmp_path: Path):
+    entry = master()
+    entry["template"]["spec"]["containers"][0]["resource"] = {"limits": {"nvidia.com/gpu": 1}}
+    at = "error: spec.pytorchReplicaSpecs.Master.template.spec.containers[0].resource"
+    assert said(tmp_path, job(pytorchReplicaSpecs={"Master": entry})) == [
+        f'{at}: unknown field, did you mean "resources"?'
+    ]
+
+
+def test_an_object_beside_the_job_is_checked_too(tmp_path: Path):
+    spec = {"aggregator": {"template": {"spec": {"containers": [{"name": "c", "envs": []}]}}}}
+    config = {"apiVersion": "diengine.opendilab.org/v1alpha1", "kind": "AggregatorConfig", "metadata": {"name": "a"}}
+    at = "spec.aggregator.template.spec.containers[0].envs"
+    lines = said(tmp_path, job(pytorchReplicaSpecs={"Master": master()}), {**config, "spec": spec})
+    assert [line.partition(": ")[2] for line in lines] == [f'{at}: unknown field, did you mean "env"?']
+
+
+@pytest.mark.parametrize(
+    ("container", "line"),
+    [
+        ({"command": "python x.py"}, "command: must be a list, found a string"),
+        (
+            {"env": [{"name": "A", "value": 1}]},
+            "env[0].value: must be a string, found a whole number; put it in quotes",
+        ),
+        (
+            {"resources": {"limits": {"cpu": "lots"}}},
+            'resources.limits.cpu: must be a quantity such as 2, 500m or 4Gi, found "lots"',
+        ),
+    ],
+)
+def test_wrong_types_below_a_template_are_said_before_anything_starts(
+    tmp_path: Path, container: dict[str, Any], line: str
+):
+    entry = master()
+    entry["template"]["spec"]["containers"][0] |= container
+    at = "error: spec.pytorchReplicaSpecs.Master.template.spec.containers[0]"
+    assert said(tmp_path, job(pytorchReplicaSpecs={"Master": entry})) == [f"{at}.{line}"]
+
+
+def test_one_mistake_is_said_once(tmp_path: Path):
+    entry = master(replicas="two")
+    entry["template"]["spec"]["containers"][0]["env"] = [{"a": "b"}]
+    lines = said(tmp_path, job(pytorchReplicaSpecs={"Master": entry}))
+    assert len([line for line in lines if ".replicas: " in line]) == 1
+    assert len(lines) == len(set(lines))
+
+
+def test_metadata_of_wrong_types_is_an_error(tmp_path: Path):
+    wrong = {**job(pytorchReplicaSpecs={"Master": master()}), "metadata": {"name": "train", "labels": {"a": 1}}}
+    assert said(tmp_path, wrong) == ["error: metadata.labels: must be a string, found a number; put it in quotes"]
 
 
 def test_all_errors_are_reported_at_once(tmp_path: Path):
     first = job(pytorchReplicaSpecs={"Master": master(replicas=2)})
     second = {**job(pytorchReplicaSpecs={"Worker": master(restartPolicy="Sometimes")}), "metadata": {"name": "other"}}
     lines = said(tmp_path, first, second)
-    assert [line.split(": ")[1] for line in lines] == ["PyTorchJob train", "PyTorchJob other"]
+    assert [line.split(": ")[1].rpartition(".")[2] for line in lines] == ["replicas", "restartPolicy"]
     assert "replicas: Forbidden: must be 1" in lines[0]
     assert 'restartPolicy: Unsupported value: "Sometimes"' in lines[1]
 
@@ -79,7 +133,7 @@ def test_mpijobs_are_checked_as_their_version_demands(tmp_path: Path, version: s
         "spec": {"mpiReplicaSpecs": {**roles, "Launcher": {"replicas": 2, "template": template}}, "slotsPerWorkers": 1},
     }
     lines = said(tmp_path, bad)
-    assert lines[0] == "1: MPIJob pi: spec.slotsPerWorkers: unknown field; did you mean slotsPerWorker?"
+    assert lines[0] == 'error: spec.slotsPerWorkers: unknown field, did you mean "slotsPerWorker"?'
     assert "Launcher" in lines[1]
 
 

@@ -51,21 +51,21 @@ def test_dates_stay_text(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "reported"),
     [
-        ("a: [", "{path}:1:5: not valid YAML: expected the node content, but found '<stream end>'"),
-        ("a: 1\na: 2", "{path}:2:1: not valid YAML: duplicate key 'a'"),
-        ("\tx", "{path}:1:1: not valid YAML: found character '\\t' that cannot start any token"),
+        ("a: [", "{path}:1:5: error: not valid YAML: expected the node content, but found '<stream end>'"),
+        ("a: 1\na: 2", "{path}:2:1: error: not valid YAML: duplicate key 'a'"),
+        ("\tx", "{path}:1:1: error: not valid YAML: found character '\\t' that cannot start any token"),
         (b"\xff\xfe\x00", "{path}: not valid YAML"),
         (b"a: \xe9", "{path}: not UTF-8 text (byte 3)"),
         ("", "{path}: empty; expected objects with apiVersion, kind, metadata and spec"),
         ("# nothing", "{path}: empty; expected objects with apiVersion, kind, metadata and spec"),
-        ("just text", "{path}:1: expected an object with apiVersion and kind, found a str"),
-        ("kind: X", "{path}:1: apiVersion is missing; expected for example kubeflow.org/v1"),
-        ("apiVersion: v1", "{path}:1: kind is missing; expected for example PyTorchJob"),
+        ("just text", "{path}:1:1: error: expected an object with apiVersion and kind, found a str"),
+        ("kind: X", "{path}:1:1: error: apiVersion is missing; expected for example kubeflow.org/v1"),
+        ("apiVersion: v1", "{path}:1:1: error: kind is missing; expected for example PyTorchJob"),
         (
             "apiVersion: v1\nkind: Pod",
-            "{path}:1: metadata.name is missing or not a string; expected a name such as pod",
+            "{path}:1:1: error: metadata.name is missing or not a string; expected a name such as pod",
         ),
-        (JOB.replace("name: a", "name: 7"), "{path}:1: metadata.name is missing or not a string"),
+        (JOB.replace("name: a", "name: 7"), "{path}:3:12: error: metadata.name is missing or not a string"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, text: str | bytes, reported: str):

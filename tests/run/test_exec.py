@@ -16,6 +16,8 @@ from tests.patience import PATIENCE
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.runtime.objects.resource import PODS
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
@@ -86,3 +88,33 @@ async def test_a_session_ends_with_its_pod(cluster: LocalCluster, tmp_path: Path
     await shell("kubectl delete pod p --grace-period=0 --force")
     code, _, errors = await running
     assert (code, json.dumps(errors)) == (137, json.dumps("command terminated with exit code 137\n"))
+
+
+@pytest.mark.parametrize("kubectl", KUBECTLS)
+async def test_kubectl_debug_works_by_a_copy_and_says_what_to_do_instead_of_the_rest(
+    kubectl: str, cluster: LocalCluster, tmp_path: Path
+):
+    shell = Shell(cluster, need_program(kubectl), tmp_path)
+    code, _, errors = await shell("kubectl debug p --image=none -- true")
+    assert code == 1
+    assert "adds no containers to a running pod" in errors
+    assert '"kubectl exec -it p -- sh" has the programs, files, environment and network' in errors
+    reason = "because its containers are processes of this machine and images are not used"
+    assert reason in errors
+    page = (ROOT / "docs/local-pods.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| `kubectl debug`"))
+    assert reason in row
+
+    code, _, errors = await shell("kubectl debug p --copy-to=q --container=debugger --image=none -- sh -c 'echo hello'")
+    assert code == 0, errors
+    await _wait_log(shell, "kubectl logs q -c debugger", b"hello")
+    code, _, errors = await shell("kubectl debug node/local --image=none -- sh -c 'echo from the node'")
+    assert code == 0, errors
+    await _wait_log(shell, "kubectl logs -l app.kubernetes.io/managed-by=kubectl-debug", b"from the node")
+
+
+async def _wait_log(shell: Shell, command: str, line: bytes) -> None:
+    """Asks until the log has the line; each command takes a moment itself."""
+    async with asyncio.timeout(PATIENCE):
+        while line not in (await shell(command))[1]:
+            pass

@@ -145,3 +145,14 @@ async def test_a_slow_reader_delays_the_log_and_not_the_event_loop():
         async with asyncio.timeout(PATIENCE):
             await running
     assert out.getvalue().count("\n") == 1000
+
+
+@pytest.mark.parametrize("size", [3, 4096])
+async def test_a_progress_bar_is_the_last_line_of_its_replica(size: int):
+    """Also before its line ends, and without what has been overwritten."""
+    _, replica = await view(pieces(b"begin\n10%\r20%\r30%", size), terminal=True)
+    assert replica.last_line == "30%"
+    _, replica = await view(pieces(b"10%\r20%\r", size), terminal=True)
+    assert replica.last_line == "20%"
+    _, replica = await view(pieces(b"10%\r100%\r\ndone\n", size), terminal=True)
+    assert replica.last_line == "done"

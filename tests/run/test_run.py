@@ -19,8 +19,8 @@ from rich.console import Console
 
 from tests.patience import PATIENCE
 from trainop.local.cluster import ClusterOptions
-from trainop.run.documents import BadInputError
-from trainop.run.session import run_files
+from trainop.run.documents import BadInputError, read
+from trainop.run.session import run_documents
 
 
 def job(name: str, script: str, *, workers: int = 0, policy: str = "Never", **spec: object) -> dict[str, Any]:
@@ -48,7 +48,7 @@ async def run(path: Path, *, data: Path | None = None, start_timeout: float = 0)
     console = Console(file=out, width=200, highlight=False)
     async with asyncio.timeout(PATIENCE):
         options = ClusterOptions(network="addresses", directory=data)
-        code = await run_files([path], options, console, start_timeout=start_timeout)
+        code = await run_documents(read([path]), options, console, start_timeout=start_timeout)
     return code, out.getvalue()
 
 
@@ -68,7 +68,44 @@ async def test_a_failure_reports_the_replica_its_exit_code_and_its_last_lines(tm
     )
     assert code == 1
     assert "a Failed PyTorchJob a is failed because 1 Worker replica(s) failed." in shown
-    assert shown.endswith("worker-0 exited with code 3 (Error); last log lines:\n  so far\n  trouble\n")
+    assert "Root cause: Worker 0 (rank 1, pod a-worker-0 on node local) exited with code 3 at " in shown
+    assert shown.endswith("; last log lines:\n  so far\n  trouble\n")
+    assert shown.index("worker-0   trouble") < shown.index("a Failed"), "a line is printed after what happened before"
+
+
+async def test_replicas_that_the_operator_stops_are_not_blamed(tmp_path: Path):
+    """The failed worker restarts the whole job: the other two end with 143, and so does its own successor."""
+    script = 'trap "exit 143" TERM; if test $RANK = 2; then echo boom; exit 9; fi; sleep 60 & wait'
+    spec = {"runPolicy": {"backoffLimit": 1, "cleanPodPolicy": "All"}}
+    made = job("a", script, workers=2, policy="ExitCode", **spec)
+    made["metadata"]["annotations"] = {"trainop.kubeflow.org/restart-scope": "job"}
+    text = script.replace("exit 9", "exit 139")
+    for role in made["spec"]["pytorchReplicaSpecs"].values():
+        role["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", text]
+    code, shown = await run(write(tmp_path, made))
+    assert code == 1
+    report = shown[shown.index("Root cause: ") :]
+    assert "Worker 1 (rank 2, pod a-worker-1 on node local) was ended by SIGSEGV (exit code 139)" in report
+    assert "143" not in report
+    assert "boom" in report
+    assert re.search(r"^a Restarting .*Worker 1 .* \(it goes on at once\)$", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["no-such-program", "python /no/such/file.py"])
+async def test_a_job_that_cannot_start_here_ends_after_the_second_failure(tmp_path: Path, command: str):
+    code, shown = await run(write(tmp_path, job("a", command, policy="OnFailure")))
+    assert code == 1
+    assert "PyTorchJob a cannot succeed here: master-0 has failed twice in the same way" in shown
+    assert "Root cause: Master 0 " in shown
+    assert shown.rstrip().endswith("or change the command.")
+
+
+async def test_a_job_that_has_only_an_image_ends_at_once(tmp_path: Path):
+    made = job("a", "", policy="OnFailure")
+    del made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]["command"]
+    code, shown = await run(write(tmp_path, made))
+    assert code == 1
+    assert "master-0: container pytorch cannot start: CreateContainerError: no command specified" in shown
 
 
 async def test_every_line_is_printed_and_the_error_after_them(tmp_path: Path):
@@ -118,7 +155,7 @@ async def test_several_jobs_share_the_cluster_and_one_failure_is_1(tmp_path: Pat
     code, shown = await run(write(tmp_path, job("a", "echo from a"), job("b", "exit 4")))
     assert code == 1
     assert re.search(r"^a/master-0 +from a$", shown, re.MULTILINE)
-    assert "b/master-0 exited with code 4" in shown
+    assert re.search(r"Root cause: Master 0 .*pod b-master-0.* exited with code 4", shown)
 
 
 async def test_other_objects_are_there_before_the_job(tmp_path: Path):
@@ -149,7 +186,7 @@ async def test_an_error_is_reported_before_anything_starts(tmp_path: Path, chang
     with pytest.raises(BadInputError) as caught:
         await run(write(tmp_path, job("a", "true") | change))
     assert reported in str(caught.value)
-    assert str(caught.value).startswith(str(tmp_path / "job.yaml:1: "))
+    assert str(caught.value).startswith(str(tmp_path / "job.yaml:"))
 
 
 @pytest.mark.parametrize(
@@ -181,12 +218,12 @@ async def test_a_mistake_in_a_replica_names_its_field(
 
 async def test_an_object_of_an_unknown_kind_is_reported(tmp_path: Path):
     odd = {"apiVersion": "example.org/v1", "kind": "Gadget", "metadata": {"name": "g"}}
-    with pytest.raises(BadInputError, match=r"unknown kind Gadget in example.org/v1"):
+    with pytest.raises(BadInputError, match=r"job.yaml:2:1: error: kind: Gadget is unknown in example.org/v1"):
         await run(write(tmp_path, odd, job("a", "true")))
 
 
 async def test_a_duplicate_object_is_reported(tmp_path: Path):
-    with pytest.raises(BadInputError, match=r"job.yaml:\d+: PyTorchJob a is already defined at .*job.yaml:1"):
+    with pytest.raises(BadInputError, match=r"job.yaml:\d+:1: error: PyTorchJob a is already defined at .*job.yaml:1"):
         await run(write(tmp_path, job("a", "true"), job("a", "false")))
 
 
@@ -240,7 +277,7 @@ def test_bad_input_ends_with_2_and_no_traceback(tmp_path: Path):
     process = start("run", write(tmp_path, {"apiVersion": "v1"}))
     shown, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
-    assert shown == f"trainop: {tmp_path / 'job.yaml'}:1: kind is missing; expected for example PyTorchJob\n"
+    assert shown == f"{tmp_path / 'job.yaml'}:1:1: error: kind is missing; expected for example PyTorchJob\n"
 
 
 def test_a_cluster_continues_where_it_was(tmp_path: Path):

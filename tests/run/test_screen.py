@@ -32,3 +32,13 @@ async def test_a_pod_in_the_place_of_another_is_a_restart_of_the_replica():
         ["worker-0", "Pending", "4"],
     ]
     assert Replica("worker-1").restarts == 0
+
+
+async def test_the_table_shows_the_last_line_of_each_replica_and_what_it_waits_for():
+    job = JobView("train", "PyTorchJob")
+    job.replica("master-0").last_line = "\x1b]0;owned\x07epoch 3 \x1b[31m[####  ] 71%\x1b[0m"
+    job.replica("worker-0").last_line = "old"
+    job.replica("worker-0").detail = "CrashLoopBackOff: back-off 10s"
+    lines = await shown(job)
+    assert lines[2].split(maxsplit=3) == ["master-0", "Pending", "0", "epoch 3 [####  ] 71%"]
+    assert lines[3].endswith("CrashLoopBackOff: back-off 10s")

@@ -4,32 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import pytest
 
+from tests.run.leaping import Leaping
 from trainop.run.screen import JobView
 from trainop.run.starting import StartWatch, describe_waiting
-
-
-class Leaping:
-    """A clock whose sleeps return at once, and which cancels the task that would sleep past `end`."""
-
-    def __init__(self, end: float) -> None:
-        self.at = 0.0
-        self._end = end
-
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(self.at, UTC)
-
-    def monotonic(self) -> float:
-        return self.at
-
-    async def sleep(self, seconds: float) -> None:
-        self.at += seconds
-        await asyncio.sleep(0)
-        if self.at > self._end:
-            raise asyncio.CancelledError
 
 
 def waiting(name: str = "a", *, detail: str = "CreateContainerError: no command", count: int = 1) -> JobView:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 def tour() -> list[list[str]]:
     """The commands of each block of the tour, without their comments."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = text.split("## Quick start\n")[1].split("\n## ")[0]
+    section = text.split("## A tour in 60 seconds\n")[1].split("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return [[line.split("  #")[0].strip() for line in block.splitlines()] for block in blocks]
 
@@ -72,12 +72,13 @@ ENDS = [
     (r"apply -f examples/pytorch/train.yaml", r"^pytorchjob.kubeflow.org/train created$"),
     (r"get pytorchjobs,pods", r"^pytorchjob.kubeflow.org/train +"),
     (r"logs -f train-master-0", r"^done: weights \w+$"),
+    (r"trainop why train", r"^PyTorchJob train in namespace default: Succeeded"),
     (r"describe pytorchjob train", r"PyTorchJobSucceeded"),
 ]
 GOES_ON = (r"get pytorchjobs -w", r"train +Succeeded")
 
 
-def test_every_kubectl_command_of_the_tour_works(cluster: dict[str, str]):
+def test_every_command_beside_the_cluster_works(cluster: dict[str, str]):
     wanted = dict([*ENDS, GOES_ON])
     lines = tour()[1]
     assert {line.removeprefix("kubectl ") for line in lines} == set(wanted)
@@ -103,11 +104,22 @@ def test_the_commands_without_kubectl_are_there():
     assert lines[1:] == ["trainop run examples/pytorch/train.yaml", "trainop cluster"]
 
 
+def test_the_namespace_of_training_operator_is_there(cluster: dict[str, str]):
+    command = "kubectl apply -n kubeflow -f examples/pytorch/train.yaml"
+    done = subprocess.run(command.split(), cwd=ROOT, env=cluster, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "pytorchjob.kubeflow.org/train created\n"), done.stderr
+
+
 def test_the_manifests_are_applied_as_the_tour_says(cluster: dict[str, str]):
-    command = tour()[2][0]
-    assert command == "kubectl apply --server-side -k manifests/overlays/standalone"
-    done = subprocess.run(
-        command.split(), cwd=ROOT, env=cluster, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "deployment.apps/training-operator serverside-applied" in done.stdout
+    first, second = tour()[2]
+    assert first == "kubectl apply --server-side -k manifests/crds"
+    assert second == "kubectl apply --server-side -k manifests/overlays/standalone"
+    for command, said in (
+        (first, "customresourcedefinition.apiextensions.k8s.io/pytorchjobs.kubeflow.org serverside-applied"),
+        (second, "deployment.apps/training-operator serverside-applied"),
+    ):
+        done = subprocess.run(
+            command.split(), cwd=ROOT, env=cluster, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout

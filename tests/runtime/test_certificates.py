@@ -213,3 +213,25 @@ def test_a_change_of_names_is_served_at_once():
     following, why = advance(RING, Subject(("new.example",)), NOW, published=False)
     assert why == "certificate: its names do not include new.example"
     assert following.authority == AUTHORITY
+
+
+def test_clients_that_know_only_the_previous_authority_accept_the_next_certificate():
+    """A training may read the CA certificate once, and run for weeks."""
+    begun, _ = advance(replace(RING, authority=AUTHORITY), SUBJECT, NOW, published=False)
+    assert begun == RING
+    successor = make_authority("ca", "test", NOW)
+    ring, why = advance(replace(RING, successor=successor), SUBJECT, NOW, published=True)
+    assert why == "next CA: it becomes current"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_pair(context, ring.server.certificate, ring.server.key)
+    for known in (AUTHORITY.certificate, successor.certificate, ring.bundle):
+        assert shake_hands(context, known, NAME)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(context, make_authority("ca", "test", NOW).certificate, NAME)
+
+
+def test_an_authority_without_its_key_vouches_for_nobody():
+    successor = make_authority("ca", "test", NOW)
+    lost = replace(RING, authority=replace(AUTHORITY, key=b""), successor=successor)
+    ring, _ = advance(lost, SUBJECT, NOW, published=True)
+    assert ring.server.certificate.count(b"BEGIN") == 1

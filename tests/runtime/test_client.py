@@ -596,6 +596,17 @@ async def test_warnings_of_the_server_are_repeated_once(capsys: pytest.CaptureFi
 
 
 @virtual_time
+async def test_the_warnings_of_a_create_reach_its_caller():
+    warning = '299 - "unknown field \\"spec.containers[0].resource\\"", 299 kube "a \\\\ b"'
+    answer = Response(201, {"warning": warning}, b'{"metadata": {"uid": "u", "resourceVersion": "1"}}')
+    client, _ = client_of(answer, answer)
+    for _ in range(2):  # also those that have been logged
+        heard: list[str] = []
+        await client.create(PODS, {"metadata": {"name": "p"}}, namespace="ns", warned=heard.append)
+        assert heard == ['unknown field "spec.containers[0].resource"', "a \\ b"]
+
+
+@virtual_time
 async def test_the_memory_of_warnings_is_bounded(capsys: pytest.CaptureFixture[str]):
     answers = [Response(200, {"warning": f'299 - "number {number}"'}, b"{}") for number in range(1100)]
     client, _ = client_of(*answers)

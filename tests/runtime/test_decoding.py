@@ -152,7 +152,7 @@ def test_an_object_that_is_too_deep_is_named_and_the_rest_of_it_read(levels: int
     assert error.remains.raw["spec"]["runPolicy"] == {"suspend": True}
     assert error.remains.raw["status"] == {"conditions": []}
     assert "managedFields" not in error.remains.raw["metadata"]
-    assert error.remains.fault is error
+    assert error.remains.fault == (error.path, error.detail)
 
 
 @pytest.mark.parametrize("levels", DEEP)
@@ -345,6 +345,12 @@ def job_scene(*steps: Any, rest: tuple[Any, ...] = ()) -> Scene:
     return scene
 
 
+def job_page(*items: bytes) -> Response:
+    """A list of jobs."""
+    body = b'{"apiVersion":"v1","items":[%b],"kind":"PyTorchJobList","metadata":{"resourceVersion":"10"}}'
+    return Response(200, {}, body % b",".join(items))
+
+
 @pytest.mark.parametrize("levels", DEEP)
 @virtual_time
 async def test_a_deep_object_in_a_watch_does_not_affect_others(levels: int):
@@ -365,9 +371,7 @@ async def test_a_deep_object_in_a_watch_does_not_affect_others(levels: int):
 @pytest.mark.parametrize("levels", DEEP)
 @virtual_time
 async def test_a_deep_object_in_a_page_does_not_affect_others(levels: int):
-    items = [msgspec.json.encode(pod("a", 3)), deep_job(levels), msgspec.json.encode(pod("b", 5))]
-    body = b'{"apiVersion":"v1","items":[%b],"kind":"PyTorchJobList","metadata":{"resourceVersion":"10"}}'
-    deep_page = Response(200, {}, body % b",".join(items))
+    deep_page = job_page(msgspec.json.encode(pod("a", 3)), deep_job(levels), msgspec.json.encode(pod("b", 5)))
     scene = job_scene(ERROR_410, rest=(deep_page, watch(ERROR_410), deep_page))
     await scene.play()
     assert scene.handler.calls == ["+good@3!", "+a@3", "-deep??", "+b@5", "-good?"], (
@@ -402,6 +406,30 @@ async def test_an_unreadable_update_removes_the_previous_version():
     assert scene.handler.calls == ["+good@3!", *calls]
     assert scene.metrics.drops.count("stale") == 1
     assert dict(scene.informer.store.unreadable) == {}
+
+
+@virtual_time
+async def test_an_unreadable_object_is_not_sent_again_with_each_watch():
+    """The next watch begins after it, also if no other event has followed."""
+    scene = job_scene(line("ADDED", deep_job(980, version=17)), rest=(watch(HANG),))
+    async with scene.running():
+        await scene.until(lambda: len(scene.transport.verbs()) == 4)
+    assert scene.transport.verbs() == ["stream", "list", "watch@10", "watch@17"]
+    assert scene.metrics.drops == ["undecodable"]
+
+
+@virtual_time
+async def test_the_same_fault_of_an_object_is_logged_and_published_once(capsys: pytest.CaptureFixture[str]):
+    """Each relist sends it again, and each status write of others a new version."""
+    one, other = deep_job(980, version=7), deep_job(980, version=8)
+    again = job_page(one)
+    scene = job_scene(
+        line("ADDED", one), ERROR_410, rest=(again, watch(ERROR_410), again, watch(line("MODIFIED", other), HANG))
+    )
+    async with scene.running():
+        await scene.until(lambda: len(scene.metrics.drops) == 4)
+    assert [call for call in scene.handler.calls if "deep" in call] == ["-deep??"] * 2, "one for each version"
+    assert capsys.readouterr().out.count("object cannot be decoded") == 1
 
 
 @virtual_time
@@ -599,7 +627,9 @@ def test_any_bytes_are_an_object_or_a_decode_error(raw: bytes):
         error, obj = attempt(decode, raw)
         if error is not None:
             assert len(str(error)) < 4_000
-            assert error.remains is None or (error.remains.metadata.uid and error.remains.fault is error)
+            assert error.remains is None or (
+                error.remains.metadata.uid and error.remains.fault == (error.path, error.detail)
+            )
             obj = error.remains
         if isinstance(obj, Unstructured):
             assert msgspec.json.decode(msgspec.json.encode(obj.raw)) == obj.raw

@@ -13,7 +13,9 @@ import re
 import socket
 import ssl
 import struct
+import sys
 import threading
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -777,3 +779,46 @@ def test_a_socket_that_nobody_closed_is_closed_with_a_warning():
         del made
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
+
+
+ANY_ADDRESS = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ())
+
+
+def test_a_socket_never_closes_a_descriptor_that_is_something_elses_by_now():
+    """As after uvloop has closed it behind the socket's back."""
+    made = keepalive_socket(ANY_ADDRESS)
+    descriptor = made.fileno()
+    with Path(os.devnull).open("rb") as other:
+        os.dup2(other.fileno(), descriptor)
+        try:
+            del made
+            assert os.path.sameopenfile(descriptor, other.fileno())
+        finally:
+            os.close(descriptor)
+
+
+def test_a_socket_is_closed_even_where_its_warning_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    raised: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: raised.append(unraisable.exc_type))
+    made = keepalive_socket(ANY_ADDRESS)
+    descriptor = made.fileno()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del made
+    assert raised == [ResourceWarning]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_a_dead_peer_is_noticed_within_half_a_minute():
+    """By the kernel, whether data is on its way to the peer or not."""
+    with keepalive_socket(ANY_ADDRESS) as made:
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle, interval, count = (
+            made.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+            for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+            if hasattr(socket, name)
+        )
+        assert 0 < idle + interval * count <= 30
+        if sys.platform == "linux":
+            assert 0 < made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000

@@ -16,7 +16,8 @@ from tests.patience import PATIENCE
 from tests.runtime.scripted import Streamed, json_response, refusal
 from tests.runtime.test_http import serving, transport_of
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.operator import build
+from trainop.programs.operator import build
+from trainop.programs.settings import Settings
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.cluster import AuthHeaders
 from trainop.runtime.client.http import WRITE_CHUNK, HttpTransport
@@ -26,7 +27,6 @@ from trainop.runtime.errors import NotLeaderError
 from trainop.runtime.manager.leader import LeaderElector, Timing
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import PODS
-from trainop.settings import Settings
 
 POD: Json = {"metadata": {"name": "p", "namespace": "ns"}}
 CROWD = MAX_REQUESTS + 8
@@ -98,6 +98,29 @@ async def test_a_lease_is_renewed_while_every_other_request_hangs():
         assert elector.leading
         leading.cancel()
         await asyncio.wait((leading,))
+
+
+async def test_watches_leave_room_for_each_other_and_for_requests():
+    """There is one per kind and namespace, and each stays open."""
+    opened, release = 0, asyncio.Event()
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal opened
+        if request.path != "/watch":
+            return web.json_response({})
+        opened += 1
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await release.wait()
+        return response
+
+    async with serving(answer) as url, transport_of(url) as transport, asyncio.timeout(PATIENCE):
+        streams = [await transport.open(Request("GET", "/watch")) for _ in range(CROWD)]
+        assert opened == CROWD
+        assert (await transport.send(Request("GET", "/x"))).status == 200
+        release.set()
+        for stream in streams:
+            await stream.close()
 
 
 async def test_a_write_waiting_for_a_connection_is_not_sent_once_another_may_lead():

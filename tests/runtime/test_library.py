@@ -34,26 +34,84 @@ EXAMPLE = ROOT / "examples" / "runtime"
 GREETINGS = Resource("example.com", "v1", "greetings", "Greeting")
 
 
-def test_all_public_names_can_be_imported():
-    source = ast.parse(Path(trainop.runtime.__file__ or "").read_text(encoding="utf-8"))
-    imported = {
-        (alias.name, node.module)
-        for node in ast.walk(source)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trainop.")
-        for alias in node.names
-    }
-    modules = {(name, f"trainop.runtime.{module}") for name, module in trainop.runtime._MODULES.items()}
-    assert imported == modules
-    assert {name for name, _ in modules} == set(trainop.runtime.__all__)
-    for name, module in modules:
-        assert getattr(trainop.runtime, name) is getattr(importlib.import_module(module), name)
+NAMES: dict[str, str] = vars(trainop.runtime)["_MODULES"]
+LOW: dict[str, str] = vars(lowlevel)["_MODULES"]
+PUBLIC = NAMES | LOW
+
+
+@pytest.mark.parametrize("package", ["trainop.runtime", "trainop.runtime.lowlevel"])
+def test_all_public_names_can_be_imported(package: str):
+    module = importlib.import_module(package)
+    modules: dict[str, str] = vars(module)["_MODULES"]
+    assert len(modules) > 50
+    assert vars(module)["__all__"] == sorted(modules)
+    for name, home in modules.items():
+        assert getattr(module, name) is getattr(importlib.import_module(home), name)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        _ = trainop.runtime.Nothing
+        _ = getattr(module, "Nothing")  # noqa: B009  # type checkers see that it is missing
+
+
+def test_each_public_name_stands_in_one_list():
+    stubs = [ROOT / "trainop" / "runtime" / name for name in ("__init__.pyi", "lowlevel.pyi")]
+    statements = [node for stub in stubs for node in ast.parse(stub.read_text(encoding="utf-8")).body]
+    listed = [alias.asname for node in statements if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert len(listed) == len(statements), "a list has nothing but names, one in each line"
+    assert sorted(listed, key=str) == sorted(PUBLIC), "each name is exported once, as what it is"
+
+
+def _imported(*folders: str) -> dict[str, set[tuple[str, str]]]:
+    """File -> what it imports of the runtime, as module and name; also what is imported only for type checkers."""
+    found = {}
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    for path in (path for path in files if ROOT / "trainop" / "runtime" not in path.parents):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = {(node.module or "", a.name) for node in nodes if isinstance(node, ast.ImportFrom) for a in node.names}
+        names |= {(alias.name, "") for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        if used := {(module, name) for module, name in names if f"{module}.".startswith("trainop.runtime.")}:
+            found[path.relative_to(ROOT).as_posix()] = used
+    return found
+
+
+def test_the_rest_of_the_product_imports_public_names_only():
+    used = _imported("trainop", "examples")
+    public = {"trainop.runtime": NAMES, "trainop.runtime.lowlevel": LOW}
+    private = {
+        f"{path}: {module} {name}"
+        for path, all_ in used.items()
+        for module, name in all_
+        if name not in public.get(module, ())
+    }
+    assert len(used) > 200
+    assert private == set()
+
+
+def test_what_is_pure_imports_the_words_for_objects_and_nothing_that_runs():
+    words = ("objects.", "clock", "errors", "texts")
+    used = _imported("trainop/engine", "trainop/kinds", "trainop/explain")
+    homes = {PUBLIC[name] for names in used.values() for _, name in names}
+    assert {"trainop.runtime.texts", "trainop.runtime.objects.metadata"} <= homes
+    assert sorted(home for home in homes if not home.removeprefix("trainop.runtime.").startswith(words)) == []
+
+
+def test_every_program_is_built_with_the_library():
+    """What `Operator` connects is connected nowhere else. The node agent and the commands are no programs."""
+    parts = {"Cache", "Client", "HttpTransport", "LeaderElector", "Manager", "Recorder"}
+    folders = ("controllers", "diserver", "programs")
+    nodes = [
+        (path.name, node)
+        for folder in folders
+        for path in (ROOT / "trainop" / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    called = [(file, node.func.id) for file, node in nodes if isinstance(node.func, ast.Name)]
+    assert [file for file, name in called if name == "Operator"] == ["server.py", "operator.py"]
+    assert [(file, name) for file, name in called if name in parts] == []
 
 
 def test_exactly_the_public_names_are_documented():
     text = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8")
-    assert [name for name in trainop.runtime.__all__ if not re.search(rf"\b{name}\b", text)] == []
+    assert [name for name in PUBLIC if not re.search(rf"\b{name}\b", text)] == []
     used, made = set[str](), {"BUCKETS", "GREETINGS", "JOBS", "TestCluster"}
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         for node in ast.walk(compile(code, "docs", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)):
@@ -61,18 +119,14 @@ def test_exactly_the_public_names_are_documented():
                 made.add(node.name)
             elif isinstance(node, ast.Name) and node.id[0].isupper():
                 (used if isinstance(node.ctx, ast.Load) else made).add(node.id)
-    assert {"Cache", "Manager", "WebhookServer"} <= used
-    assert used - made <= set(trainop.runtime.__all__)
+    assert {"Cache", "Controller", "RotationOptions"} <= used
+    assert used - made <= PUBLIC.keys()
 
 
-def test_low_level_names_are_public_and_no_example_needs_them():
-    low, public = lowlevel.__all__, trainop.runtime.__all__
-    assert len(low) == len(set(low))
-    assert set(low) < set(public)
-    assert all(getattr(lowlevel, name) is getattr(trainop.runtime, name) for name in low)
-    for example in EXAMPLE.glob("*.py"):
-        names = {node.id for node in ast.walk(ast.parse(example.read_text())) if isinstance(node, ast.Name)}
-        assert sorted(names & set(low)) == [], example.name
+def test_no_example_needs_low_level_names():
+    used = _imported("examples")
+    assert "examples/runtime/greetings.py" in used
+    assert {module for names in used.values() for module, _ in names} == {"trainop.runtime"}
 
 
 def _named_types(public: object) -> Iterator[type]:
@@ -90,11 +144,11 @@ def _named_types(public: object) -> Iterator[type]:
 
 
 def test_every_type_of_a_public_signature_is_public():
-    public = [getattr(trainop.runtime, name) for name in trainop.runtime.__all__]
+    public = [getattr(importlib.import_module(home), name) for name, home in PUBLIC.items()]
     ours = [each for each in public if getattr(each, "__module__", "").startswith("trainop.")]
     named = {found.__name__ for each in ours for found in _named_types(each)}
     assert {"HasMetadata", "AuthHeaders", "Runnable", "Metrics"} <= named, "the search finds the classes in signatures"
-    assert sorted(named - set(trainop.runtime.__all__)) == []
+    assert sorted(named - PUBLIC.keys()) == []
 
 
 def test_every_error_that_the_page_names_is_public():
@@ -102,7 +156,7 @@ def test_every_error_that_the_page_names_is_public():
     named = {name for name in re.findall(r"`(\w+Error)`", text) if not hasattr(builtins, name)}
     ours = {name for name in named if name not in ("TemporaryError", "PermanentError")}  # names of kopf
     assert {"UnhealthyError", "NotLeaderError", "DecodeError"} <= ours
-    assert sorted(ours - set(trainop.runtime.__all__)) == []
+    assert sorted(ours - PUBLIC.keys()) == []
 
 
 def test_the_package_is_typed():
@@ -149,8 +203,9 @@ def test_the_types_reach_the_project_of_a_user(tmp_path: Path):
     ("statement", "absent"),
     [
         ("import trainop.runtime", ["aiohttp", "msgspec", "prometheus_client", "cryptography"]),
+        ("import trainop.runtime.lowlevel", ["aiohttp", "msgspec", "prometheus_client", "cryptography"]),
         ("from trainop.runtime import Client, Cache, Controller", ["aiohttp", "cryptography", "kubernetes_asyncio"]),
-        ("from trainop.runtime import Manager, WebhookServer, CertificateRotation", ["cryptography"]),
+        ("from trainop.runtime import Operator, serve_webhooks", ["cryptography", "kubernetes_asyncio"]),
         ("from trainop.runtime import HttpTransport, load_config", ["cryptography", "kubernetes_asyncio", "yaml"]),
     ],
 )

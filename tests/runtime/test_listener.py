@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import aiohttp
 import pytest
@@ -76,6 +77,136 @@ async def test_connections_in_use_are_not_closed_and_a_new_one_is_refused():
             await fetch(url)
         go_on.set()
         assert [status for status, _, _ in await asyncio.gather(*asking)] == [200] * 4
+
+
+async def test_a_new_connection_waits_a_moment_for_one_in_use():
+    busy, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def wait(_: web.Request) -> web.Response:
+        busy.release()
+        await go_on.wait()
+        return web.Response(text="done")
+
+    application = web.Application()
+    application.router.add_get("/", wait)
+    server = HttpServer("slow", SERVER, application, connections=4)
+    async with serving(server) as url:
+        asking = [asyncio.create_task(fetch(url)) for _ in range(4)]
+        for _ in asking:
+            await busy.acquire()
+        looked, has_place = asyncio.Event(), listener.Listener._has_place
+
+        async def look(self: listener.Listener, newcomer: str) -> bool:
+            looked.set()
+            return await has_place(self, newcomer)
+
+        with patch.object(listener.Listener, "_has_place", look):
+            assert server.port
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)  # aiohttp would try again
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            await looked.wait()
+            go_on.set()
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+            writer.close()
+        await asyncio.gather(*asking)
+
+
+async def test_a_client_that_floods_a_server_closes_its_own_connections():
+    server = HttpServer("metrics", SERVER, metrics_application(Metrics().registry), connections=5)
+    async with serving(server) as url:
+        assert server.port
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+        opened = [await idle_connection(server.port) for _ in range(40)]
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert (await fetch(url + "/metrics"))[0] == 200
+        for _, each in (*opened, (reader, writer)):
+            each.close()
+
+
+async def test_a_connection_whose_body_arrives_may_be_closed_and_one_whose_handler_runs_may_not():
+    arrived, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def wait(request: web.Request) -> web.Response:
+        arrived.release()
+        body = await request.read()
+        arrived.release()
+        await go_on.wait()
+        return web.Response(body=body)
+
+    application = web.Application()
+    application.router.add_post("/", wait)
+    server = HttpServer("bodies", SERVER, application, connections=4)
+    async with serving(server):
+        assert server.port
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+        whole, half = [await idle_connection(server.port) for _ in range(2)]
+        for (_, writer), body in ((whole, b"ab"), (half, b"a")):
+            writer.write(head + body)
+        for _ in range(3):
+            await arrived.acquire()
+        more = [await idle_connection(server.port) for _ in range(8)]
+        assert await half[0].read() == b"", "closed for another"
+        go_on.set()
+        assert (await whole[0].readuntil(b"ab")).startswith(b"HTTP/1.1 200")
+        for _, writer in (whole, half, *more):
+            writer.close()
+
+
+@pytest.mark.parametrize("size", [listener.MAX_HEAD - 10_000, listener.MAX_HEAD + 10_000])
+async def test_a_head_that_does_not_end_is_limited_as_a_whole(size: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listener, "HEADER_TIMEOUT", 3600.0)  # it is not the time that ends it
+    server, _, _ = make_health()
+    async with serving(server):
+        assert server.port
+        reader, writer = await idle_connection(server.port)
+        line = b"X-Long: " + b"x" * 4_000 + b"\r\n"
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + line * (size // len(line)))
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+            if size < listener.MAX_HEAD:
+                writer.write(b"\r\n")
+            async with asyncio.timeout(30):
+                answer = await reader.readline()
+        assert bool(answer) == (size < listener.MAX_HEAD)
+        writer.close()
+
+
+async def test_the_longest_head_is_closed_when_those_of_all_are_too_much(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listener, "MAX_HEADS", 20_000)
+    server, _, _ = make_health()
+    async with serving(server) as url:
+        assert server.port
+        assert server._listener is not None
+        opened = []
+        for size in (4_000, 9_000, 6_000):
+            before = sum(server._listener.heads.values())
+            opened.append(await idle_connection(server.port))
+            opened[-1][1].write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * size)
+            while sum(server._listener.heads.values()) < before + size:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0.01)
+        opened[0][1].write(b"x" * 3_000)
+        with contextlib.suppress(ConnectionError):
+            assert await opened[1][0].read() == b""
+        for reader, writer in (opened[0], opened[2]):
+            writer.write(b"\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        for _, writer in opened:
+            writer.close()
+        assert (await fetch(url + "/healthz"))[0] == 200
+        assert not server._listener.heads
+
+
+async def test_what_is_no_http_gets_one_answer_and_no_traceback(caplog: pytest.LogCaptureFixture):
+    server, _, _ = make_health()
+    async with serving(server):
+        assert server.port
+        reader, writer = await idle_connection(server.port)
+        writer.write(b"\x16\x03\x01" * 1000)
+        assert (await reader.read()).count(b" 400 Bad Request") == 1
+        writer.close()
+    assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "], ids=["nothing", "half"])

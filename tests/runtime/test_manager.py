@@ -166,6 +166,34 @@ async def test_what_is_added_while_the_manager_runs_is_started_and_stopped_in_or
 
 
 @virtual_time
+async def test_controllers_wait_for_what_must_come_before_them():
+    world = World()
+    world.manager.before_controllers(lambda: asyncio.sleep(7))
+    run = world.start()
+    late = Calls(world.nothing)
+    controller = Controller("late", late, clock=world.clock)
+    world.manager.add_controller(controller)
+    controller.queue.add(A)
+    await asyncio.sleep(6)
+    assert late.starts == []
+    await asyncio.sleep(2)
+    assert len(late.starts) == 1
+    world.manager.stop()
+    assert await run == 0
+
+
+@virtual_time
+async def test_a_stop_does_not_wait_for_what_must_come_before_controllers():
+    world = World()
+    world.manager.before_controllers(lambda: asyncio.sleep(1000))
+    run = world.start()
+    await asyncio.sleep(1)
+    world.manager.stop()
+    assert await run == 0
+    assert asyncio.get_running_loop().time() < 60
+
+
+@virtual_time
 async def test_a_controller_that_is_added_to_a_standby_waits_for_the_lease():
     world = World(elect=True)
     world.server.store("lease", {"holderIdentity": "other", "leaseDurationSeconds": 15})

@@ -14,7 +14,7 @@ from trainop.runtime.process import loop_factory
 
 FREE_BETWEEN_BLOCKS = """
 import sys
-from trainop.runtime import return_freed_memory
+from trainop.runtime.process import return_freed_memory
 
 def resident():  # MiB
     pages = int(open("/proc/self/statm").read().split()[1])

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from trainop.runtime.objects.quantity import LARGEST, Quantity, canonical, exact_amount, parse
+from trainop.runtime.objects.quantity import LARGEST, Quantity, canonical_quantity, exact_amount, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -25,25 +25,25 @@ from trainop.runtime.objects.quantity import LARGEST, Quantity, canonical, exact
     ],
 )
 def test_amounts_are_exact(text: str, amount: Fraction) -> None:
-    assert parse(text).amount == amount
+    assert parse_quantity(text).amount == amount
 
 
 def test_tiny_amounts_round_up_to_the_smallest_unit() -> None:
-    assert canonical("1e-400000000") == "1e-9"
-    assert canonical("-1e-12") == "-1e-9"
-    assert canonical("1e-3") == "1e-3"
+    assert canonical_quantity("1e-400000000") == "1e-9"
+    assert canonical_quantity("-1e-12") == "-1e-9"
+    assert canonical_quantity("1e-3") == "1e-3"
 
 
 def test_sums_keep_their_format() -> None:
-    assert str(Quantity(parse("512Mi").amount * 3, "binary")) == "1536Mi"
-    assert str(Quantity(parse("0.1").amount * 30, "decimal")) == "3"
+    assert str(Quantity(parse_quantity("512Mi").amount * 3, "binary")) == "1536Mi"
+    assert str(Quantity(parse_quantity("0.1").amount * 30, "decimal")) == "3"
     assert str(Quantity(Fraction(1, 3), "decimal")) == "333333334n"
 
 
 @pytest.mark.parametrize("text", ["", "1" * 101, "1Ei0", "\u0661"])
 def test_other_texts_are_no_quantities(text: str) -> None:
     with pytest.raises(ValueError, match="must match"):
-        parse(text)
+        parse_quantity(text)
 
 
 @pytest.mark.parametrize("value", [None, True, [], {"a": 1}, float("nan")])

@@ -26,14 +26,16 @@ from trainop.runtime.metrics.metrics import Metrics
 from trainop.runtime.objects.metadata import Json, Key
 from trainop.runtime.objects.resource import NAMESPACES, SECRETS
 from trainop.runtime.serving.certificate_folder import ServingCertificate
-from trainop.runtime.webhook.certificates import Pair
+from trainop.runtime.webhook import keyring
+from trainop.runtime.webhook.certificates import Pair, make_authority
+from trainop.runtime.webhook.contest import CALM, Contest, other_writer
 from trainop.runtime.webhook.injection import (
     MUTATING_WEBHOOK_CONFIGURATIONS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Configuration,
     injection,
 )
-from trainop.runtime.webhook.rotation import CertificateRotation, RotationOptions
+from trainop.runtime.webhook.rotation import SETTLE_TIME, CertificateRotation, RotationOptions
 
 HOUR, MINUTE = 3600.0, 60.0
 SECRET = Key("kubeflow", "training-operator-webhook-cert")
@@ -92,13 +94,19 @@ class Wire:
 
 
 class Replica:
-    def __init__(self, lab: Lab, options: RotationOptions) -> None:
+    def __init__(self, lab: Lab, options: RotationOptions, announce: Callable[[str], None] | None = None) -> None:
         self.wire = Wire(lab.api.transport())
         self.metrics = Metrics()
         self.certificate = ServingCertificate(server_name=NAME)
         client = Client(self.wire, clock=lab.clock, rng=random.Random(1))
         self.rotation = CertificateRotation(
-            client, options, self.certificate, clock=lab.clock, rng=random.Random(2), metrics=self.metrics
+            client,
+            options,
+            self.certificate,
+            clock=lab.clock,
+            rng=random.Random(2),
+            metrics=self.metrics,
+            announce=announce,
         )
         self.task: asyncio.Task[None] | None = None
 
@@ -120,8 +128,8 @@ class Lab:
         self.replicas: list[Replica] = []
         self.handshakes = 0
 
-    def replica(self, options: RotationOptions = OPTIONS) -> Replica:
-        self.replicas.append(Replica(self, options))
+    def replica(self, options: RotationOptions = OPTIONS, *, announce: Callable[[str], None] | None = None) -> Replica:
+        self.replicas.append(Replica(self, options, announce))
         return self.replicas[-1]
 
     def start(self) -> None:
@@ -257,7 +265,8 @@ async def test_no_handshake_fails_during_a_change_of_the_authority():
             new + authority.certificate,
             new,
         }
-        assert served(quick, new) == served(late, new) == base64.b64decode(after["data"]["tls.crt"])
+        assert served(quick, new) == served(late, new)
+        assert base64.b64decode(after["data"]["tls.crt"]).startswith(served(quick, new))
         assert here.handshakes > 300
 
 
@@ -491,3 +500,275 @@ def test_webhooks_of_another_service_keep_their_ca():
     seen["webhooks"][2]["clientConfig"] = {"url": "https://outside.example.com"}
     changed = {each["path"] for each in injection(seen, b"pem", (NAME,)) if each["op"] == "add"}
     assert changed == {"/webhooks/0/clientConfig/caBundle", "/webhooks/2/clientConfig/caBundle"}
+
+
+async def reset(here: Lab, which: Configuration, manager: str) -> None:
+    """As a tool that applies its own copy of the configuration."""
+    client = Client(here.api.transport(), clock=here.clock, field_manager=manager)
+    seen = await client.get(which.resource, which.name)
+    operations = [
+        {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": ""}
+        for index, webhook in enumerate(seen["webhooks"])
+        if webhook["clientConfig"].get("caBundle")
+    ]
+    if operations:
+        await client.patch(which.resource, which.name, None, operations, kind=PatchKind.JSON)
+
+
+def writes(replica: Replica, which: Configuration) -> int:
+    return sum(sent[:2] == ("PATCH", which.name) for sent in replica.wire.sent)
+
+
+@virtual_time
+async def test_a_tool_that_resets_the_bundle_is_fought_ever_more_slowly_and_named(capsys: pytest.CaptureFixture[str]):
+    said: list[str] = []
+    async with lab() as here:
+        replica = here.replica(announce=said.append)
+
+        async def fight() -> None:
+            while True:
+                await asyncio.sleep(0.5)
+                await reset(here, VALIDATING, "some-tool")
+
+        here.start()
+        await asyncio.sleep(MINUTE)
+        fighting = asyncio.create_task(fight())
+        await asyncio.sleep(HOUR)
+        # at once, then after 5, 10, 20, 40, 80, 160 and each further 300 s
+        assert 15 <= writes(replica, VALIDATING) <= 25
+        assert writes(replica, MUTATING) == 1, "each configuration has its own pause"
+        assert len(said) == 1
+        assert said[0].startswith(f"some-tool has reset caBundle of {VALIDATING} 3 times")
+        assert capsys.readouterr().out.count("CA bundle is reset again and again") == 1
+        labels = {"configuration": VALIDATING.name}
+        counted = replica.metrics.registry.get_sample_value("runtime_webhook_bundle_resets_total", labels)
+        assert counted is not None
+        assert abs(counted - writes(replica, VALIDATING)) <= 1
+        fighting.cancel()
+        await asyncio.sleep(6 * MINUTE)
+        assert set(await here.bundles()) == {(await here.bundles())[0]} != {b""}, "it is written when the tool gives up"
+        await asyncio.sleep(HOUR)
+        before = writes(replica, VALIDATING)
+        for _ in range(2):
+            await reset(here, VALIDATING, "an-administrator")
+            await asyncio.sleep(1)
+            assert b"" not in await here.bundles(), "restored at once"
+            await asyncio.sleep(HOUR)
+        assert writes(replica, VALIDATING) == before + 2
+
+
+@virtual_time
+async def test_resets_are_counted_from_zero():
+    """Else the first after a failover would be invisible to the alert."""
+    async with lab() as here:
+        replica = here.replica()
+        for which in (VALIDATING, MUTATING):
+            labels = {"configuration": which.name}
+            assert replica.metrics.registry.get_sample_value("runtime_webhook_bundle_resets_total", labels) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("entries", "wanted"),
+    [
+        ([], "an unknown writer"),
+        ([("trainop", "3", True)], "an unknown writer"),
+        ([("trainop", "3", True), ("kubectl", "1", False), ("argocd", "2", False)], "argocd"),
+        ([("trainop", "3", True), ("helm", "1", True), ("label-tool", "2", False)], "helm"),
+    ],
+)
+def test_the_other_writer_is_the_last_one_of_the_bundle(entries: list[tuple[str, str, bool]], wanted: str):
+    managed = [
+        {
+            "manager": manager,
+            "time": f"2026-01-0{time}T00:00:00Z",
+            "fieldsV1": {"f:webhooks": {'k:{"name":"a"}': {"f:clientConfig": {"f:caBundle": {}} if owns else {}}}},
+        }
+        for manager, time, owns in entries
+    ]
+    assert other_writer({"metadata": {"managedFields": managed}}, "trainop") == wanted
+
+
+def test_a_contest_answers_the_first_reset_at_once_and_forgets_after_a_calm():
+    contest, now, pauses = Contest(), 0.0, []
+    for _ in range(4):
+        contest.is_reset(b"ca", present=True, now=now)
+        contest.note_write(now)
+        now += 1.0
+        assert contest.is_reset(b"ca", present=False, now=now)
+        pauses.append(contest.pause(now))
+        now += pauses[-1]
+    assert pauses == [0.0, 4.0, 9.0, 19.0], "counted from the write before"
+    contest.note_write(now)
+    now += CALM + 1.0
+    assert contest.is_reset(b"ca", present=False, now=now)
+    assert (contest.resets, contest.pause(now)) == (1, 0.0)
+    contest.note_write(now)
+    assert not contest.is_reset(b"new", present=False, now=now), "a new CA is nobody's reset"
+
+
+@virtual_time
+async def test_webhooks_of_other_services_keep_their_bundle():
+    async with lab() as here:
+        other = {"op": "replace", "path": "/webhooks/1/clientConfig/service/name", "value": "another"}
+        await here.client.patch(VALIDATING.resource, VALIDATING.name, None, [other], kind=PatchKind.JSON)
+        replica = here.replica(replace(OPTIONS, names=("training-operator.kubeflow.svc",)))
+        here.start()
+        await asyncio.sleep(MINUTE)
+        assert [bool(bundle) for bundle in await here.bundles()] == [True, False, True, True]
+        assert writes(replica, VALIDATING) == 1
+
+
+@pytest.mark.parametrize("resets", [(9.0,), (2.0, 3.0)], ids=["once", "twice"])
+@virtual_time
+async def test_an_authority_changes_only_after_its_bundle_has_stood_without_a_gap(resets: tuple[float, ...]):
+    """Each API server may use the copy without the next CA for `SETTLE_TIME` after it was restored. The answer to the
+    second reset waits, and another replica restores the bundle meanwhile."""
+    authority, server = cert_controller_pairs(authority_left=60)
+    async with lab() as here:
+        await here.put_secret(secret_data(authority, server))
+        await here.publish(authority.certificate)
+        replica = here.replica()
+        here.start()
+        await here.until(lambda: writes(replica, MUTATING) == 1)
+        both, began, complete_since = (await here.bundles())[0], here.clock.monotonic(), 0.0
+        assert both.count(b"BEGIN CERTIFICATE") == 2
+        steps = [(began + at, reset(here, VALIDATING, "some-tool")) for at in resets]
+        if len(resets) > 1:
+            steps.append((began + resets[-1] + 1.0, here.publish(both)))
+        while "previous-ca.crt" not in (await here.secret())["data"]:
+            now = here.clock.monotonic()
+            if steps and now >= steps[0][0]:
+                await steps.pop(0)[1]
+                complete_since = now
+            await touch(here)
+            await asyncio.sleep(0.25)
+        assert steps == []
+        assert SETTLE_TIME <= here.clock.monotonic() - complete_since < SETTLE_TIME + 1.0
+
+
+async def started_to_change(here: Lab, replica: Replica) -> bytes:
+    """The CA expires, so that the replica publishes the next one beside it. Returns the bundle with both."""
+    authority, server = cert_controller_pairs(authority_left=60)
+    await here.put_secret(secret_data(authority, server))
+    await here.publish(authority.certificate)
+    here.start()
+    await here.until(lambda: writes(replica, MUTATING) == 1)
+    return (await here.bundles())[0]
+
+
+async def begin_change(here: Lab) -> bytes:
+    """As another replica does. Returns the bundle with both CAs."""
+    secret = await here.secret()
+    ring = keyring.Keyring.parse(secret["data"])
+    ring = replace(ring, successor=make_authority("webhook-ca", "webhook", here.clock.now()))
+    await here.client.replace(SECRETS, {**secret, "data": ring.data()})
+    await here.publish(ring.bundle)
+    return ring.bundle
+
+
+async def has_changed(here: Lab) -> bool:
+    return "previous-ca.crt" in (await here.secret())["data"]
+
+
+async def touch(here: Lab) -> None:
+    """An edit of no meaning, which triggers a reconcile."""
+    annotations = {"touched": str(here.clock.monotonic())}
+    await here.client.patch(MUTATING.resource, MUTATING.name, None, {"metadata": {"annotations": annotations}})
+
+
+async def until_changed(here: Lab) -> None:
+    while not await has_changed(here):
+        await touch(here)
+        await asyncio.sleep(0.25)
+
+
+@virtual_time
+async def test_what_happened_while_a_configuration_could_not_be_read_is_not_taken_for_granted():
+    async with lab() as here:
+        replica = here.replica()
+        both = await started_to_change(here, replica)
+        away = True
+
+        async def refuse(request: Request) -> None:
+            if away and request.method == "GET" and request.path.endswith(MUTATING.name):
+                raise ConnectionError("no way")
+
+        await asyncio.sleep(2)
+        replica.wire.before = refuse
+        await reset(here, MUTATING, "some-tool")
+        await asyncio.sleep(3)
+        await here.publish(both)
+        away = False
+        complete_since = here.clock.monotonic()
+        await until_changed(here)
+        assert here.clock.monotonic() - complete_since >= SETTLE_TIME
+
+
+@virtual_time
+async def test_the_pass_in_which_a_change_is_due_reads_all_configurations():
+    async with lab() as here:
+        replica = here.replica()
+        await started_to_change(here, replica)
+        away = True
+
+        async def refuse(request: Request) -> None:
+            if away and request.method == "GET" and request.path.endswith(MUTATING.name):
+                raise ConnectionError("no way")
+
+        await asyncio.sleep(SETTLE_TIME - 1)
+        replica.wire.before = refuse
+        await asyncio.sleep(MINUTE)
+        assert not await has_changed(here)
+        away = False
+        await asyncio.sleep(2 * HOUR)
+        assert await has_changed(here)
+
+
+@virtual_time
+async def test_the_time_of_another_bundle_does_not_count():
+    """Another replica has begun a change while this one did not look."""
+    authority, server = cert_controller_pairs()
+    async with lab() as here:
+        await here.put_secret(secret_data(authority, server))
+        replica = here.replica()
+        here.start()
+        await asyncio.sleep(HOUR)
+        looking = asyncio.Event()
+
+        async def hold_up(_: Request) -> None:
+            await looking.wait()
+
+        replica.wire.before = hold_up
+        await begin_change(here)
+        published = here.clock.monotonic()
+        await asyncio.sleep(1)
+        looking.set()
+        await until_changed(here)
+        assert here.clock.monotonic() - published >= SETTLE_TIME
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@virtual_time
+async def test_a_replica_that_lags_never_reverts_a_bundle(number: int):
+    """Whichever of its reads the change of another replica precedes."""
+    authority, server = cert_controller_pairs()
+    async with lab() as here:
+        await here.put_secret(secret_data(authority, server))
+        replica = here.replica()
+        here.start()
+        await asyncio.sleep(HOUR)
+        reads, both = 0, b""
+
+        async def interfere(request: Request) -> None:
+            nonlocal reads, both
+            reads += request.method == "GET" and request.path.endswith((SECRET.name, VALIDATING.name, MUTATING.name))
+            if reads == number and not both:
+                both = await begin_change(here)
+
+        async def look() -> None:
+            assert not both or set(await here.bundles()) == {both}
+
+        replica.wire.before, replica.wire.after = interfere, look
+        await touch(here)
+        await asyncio.sleep(1)
+        assert set(await here.bundles()) == {both} != {b""}

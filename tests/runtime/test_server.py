@@ -199,3 +199,15 @@ async def test_metrics_over_tls(tmp_path: Path):
         url = f"https://127.0.0.1:{server.port}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url, ssl=trust) as response:
             assert response.status == 200
+
+
+async def test_every_scrape_shows_the_metrics_of_a_moment_after_it():
+    metrics = Metrics()
+    server = HttpServer("metrics", Address("127.0.0.1", 0), metrics_application(metrics.registry))
+    async with serving(server) as url:
+        for count in range(1, 4):
+            metrics.certificate_reads.inc()
+            for query in ("", "?name[]=certwatcher_read_certificate_total"):
+                assert f"certwatcher_read_certificate_total {count}.0" in (await fetch(f"{url}/metrics{query}"))[1]
+        found = await asyncio.gather(*(fetch(f"{url}/metrics") for _ in range(20)))
+        assert {status for status, _, _ in found} == {200}

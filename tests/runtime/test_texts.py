@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainop.runtime.controller.controller import describe
-from trainop.runtime.errors import api_error
-from trainop.runtime.texts import LONGEST, cut, join_some
+from trainop.runtime.errors import api_error, describe
+from trainop.runtime.texts import LONGEST_TEXT, cut, join_some
 
 
 @given(st.text(max_size=300) | st.text("aé€🚀", max_size=300), st.integers(100, 400), st.sampled_from([0, 20, 50]))
@@ -51,7 +50,7 @@ def test_a_long_list_is_evaluated_only_as_far_as_shown():
             yield f"error {number:05}"
 
     joined = join_some(texts(), 20_000)
-    assert len(joined) <= LONGEST
+    assert len(joined) <= LONGEST_TEXT
     assert len(made) < 100
     shown = joined.count("error")
     assert joined.endswith(f" ... (and {20_000 - shown:,} more)")
@@ -60,7 +59,7 @@ def test_a_long_list_is_evaluated_only_as_far_as_shown():
 def test_one_long_text_leaves_room_for_others():
     joined = join_some(["x" * 700_000, "short"], 2)
     assert joined.endswith("characters left out), short")
-    assert len(joined) <= LONGEST
+    assert len(joined) <= LONGEST_TEXT
 
 
 def test_a_long_text_is_not_copied():
@@ -74,7 +73,7 @@ def test_a_long_text_is_not_copied():
 
 def test_a_server_error_is_shortened_but_evaluated_in_full():
     error = api_error(422, b'{"kind":"Status","reason":"Invalid","message":"%s the end"}' % (b"x" * 3_000_000))
-    assert len(str(error)) <= LONGEST
+    assert len(str(error)) <= LONGEST_TEXT
     assert error.message.endswith("the end")
-    assert len(describe(ExceptionGroup("all", [error] * 500))) <= 2 * LONGEST
+    assert len(describe(ExceptionGroup("all", [error] * 500))) <= 2 * LONGEST_TEXT
     assert describe(ExceptionGroup("all", [error] * 500)).endswith(" more)")

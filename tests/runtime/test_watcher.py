@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainop.runtime.cache.watcher import (
-    MANY,
+    BUSY,
     MAX_BACKOFF,
     Action,
     Cause,
@@ -44,9 +44,9 @@ def follow(state: State, outcome: Paged | Listed | Ended, now: float = 0.0) -> t
     [
         (WATCHING, Cause.CLOSED, Verb.WATCH, AT_ONCE),
         (WATCHING, Cause.SILENT, Verb.WATCH, AT_ONCE),
-        (WATCHING, Cause.SHORT, Verb.WATCH, BACKS_OFF),
+        (WATCHING, Cause.EARLY_WITHOUT_EVENTS, Verb.WATCH, BACKS_OFF),
         (WATCHING, Cause.MUTE, Verb.WATCH, AT_ONCE),
-        (WATCHING, Cause.BRIEF, Verb.WATCH, AT_ONCE),
+        (WATCHING, Cause.EARLY, Verb.WATCH, AT_ONCE),
         (WATCHING, Cause.DISCONNECTED, Verb.WATCH, BACKS_OFF),
         (WATCHING, Cause.THROTTLED, Verb.WATCH, BACKS_OFF),
         (WATCHING, Cause.UNAVAILABLE, Verb.WATCH, BACKS_OFF),
@@ -60,7 +60,7 @@ def follow(state: State, outcome: Paged | Listed | Ended, now: float = 0.0) -> t
         (WATCHING, Cause.UNREADABLE, Verb.PAGE, BACKS_OFF),
         (WATCHING, Cause.REWOUND, Verb.PAGE, BACKS_OFF),
         (STREAMING, Cause.CLOSED, Verb.STREAM, BACKS_OFF),
-        (STREAMING, Cause.SHORT, Verb.STREAM, BACKS_OFF),
+        (STREAMING, Cause.EARLY_WITHOUT_EVENTS, Verb.STREAM, BACKS_OFF),
         (STREAMING, Cause.SILENT, Verb.PAGE, BACKS_OFF),
         (STREAMING, Cause.DISCONNECTED, Verb.STREAM, BACKS_OFF),
         (STREAMING, Cause.THROTTLED, Verb.STREAM, BACKS_OFF),
@@ -107,22 +107,22 @@ def test_retry_after_is_the_minimum_delay():
 def test_an_event_restores_the_trust_in_a_watch():
     state = WATCHING
     for _ in range(2):
-        state, _ = follow(state, Ended(Cause.SHORT, "10"))
+        state, _ = follow(state, Ended(Cause.EARLY_WITHOUT_EVENTS, "10"))
     state, action = follow(state, Ended(Cause.CLOSED, "12", made_progress=True))
     assert (action.verb, action.version) == (Verb.WATCH, "12")
-    _, action = follow(state, Ended(Cause.SHORT, "12"))
+    _, action = follow(state, Ended(Cause.EARLY_WITHOUT_EVENTS, "12"))
     assert action.verb is Verb.WATCH
 
 
 def test_an_event_restores_the_trust_also_if_the_watch_breaks_off_then():
     state = WATCHING
     for _ in range(2):
-        state, _ = follow(state, Ended(Cause.SHORT, "10"))
+        state, _ = follow(state, Ended(Cause.EARLY_WITHOUT_EVENTS, "10"))
     state, _ = follow(state, Ended(Cause.DISCONNECTED, "12", made_progress=True))
     for _ in range(2):
-        state, action = follow(state, Ended(Cause.SHORT, "12"))
+        state, action = follow(state, Ended(Cause.EARLY_WITHOUT_EVENTS, "12"))
         assert (action.verb, action.version) == (Verb.WATCH, "12")
-    _, action = follow(state, Ended(Cause.SHORT, "12"))
+    _, action = follow(state, Ended(Cause.EARLY_WITHOUT_EVENTS, "12"))
     assert action.verb is Verb.PAGE
 
 
@@ -157,26 +157,26 @@ def test_watches_that_end_at_once_back_off_until_one_lasts():
     """A busy API server ends several watches in a row: until the sixth, events are late by less than a second."""
     state, delays = WATCHING, []
     for version in range(11, 18):
-        state, action = follow(state, Ended(Cause.BRIEF, str(version), made_progress=True))
+        state, action = follow(state, Ended(Cause.EARLY, str(version), made_progress=True))
         assert (action.verb, action.version) == (Verb.WATCH, str(version))
         delays.append(action.delay)
     assert delays[0] == 0, "a server may end one watch early"
     for delay, least in zip(delays[1:], (0.05, 0.1, 0.2, 0.4, 0.8, 1.6), strict=True):
         assert least <= delay <= 2 * least
     state, _ = follow(state, Ended(Cause.CLOSED, "30", made_progress=True))
-    assert follow(state, Ended(Cause.BRIEF, "31", made_progress=True))[1].delay == 0
+    assert follow(state, Ended(Cause.EARLY, "31", made_progress=True))[1].delay == 0
 
 
 def test_watches_that_end_at_once_after_many_events_are_opened_again_without_delay():
     """A busy API server ends watches whose events are not read fast enough."""
     state = WATCHING
     for version in range(11, 31):
-        state, action = follow(state, Ended(Cause.BRIEF, str(version), made_progress=True, events=MANY))
+        state, action = follow(state, Ended(Cause.EARLY, str(version), made_progress=True, events=BUSY))
         assert (action.verb, action.version, action.delay) == (Verb.WATCH, str(version), 0)
-    for events in (MANY - 1, MANY):
+    for events in (BUSY - 1, BUSY):
         again = state
         for delayed in (False, True):
-            again, action = follow(again, Ended(Cause.BRIEF, "30", made_progress=True, events=events))
+            again, action = follow(again, Ended(Cause.EARLY, "30", made_progress=True, events=events))
             assert (action.delay > 0) == delayed, "not in a hot loop if these are the same events again"
 
 
@@ -272,11 +272,11 @@ def test_causes_of_broken_connections(error: Exception):
 @pytest.mark.parametrize(
     ("made_progress", "seconds", "cause"),
     [
-        (True, 0.1, Cause.BRIEF),
-        (True, 4.9, Cause.BRIEF),
+        (True, 0.1, Cause.EARLY),
+        (True, 4.9, Cause.EARLY),
         (True, 5.0, Cause.CLOSED),
-        (False, 0.9, Cause.SHORT),
-        (False, 4.9, Cause.SHORT),
+        (False, 0.9, Cause.EARLY_WITHOUT_EVENTS),
+        (False, 4.9, Cause.EARLY_WITHOUT_EVENTS),
         (False, 5.0, Cause.CLOSED),
         (False, 90.0, Cause.MUTE),
         (True, 600.0, Cause.CLOSED),

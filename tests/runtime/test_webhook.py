@@ -22,17 +22,19 @@ from aiohttp.test_utils import make_mocked_request
 from cryptography import x509
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
+from trainop.runtime.clock import Clock
 from trainop.runtime.errors import InvalidError, UnhealthyError
 from trainop.runtime.manager.manager import Manager
 from trainop.runtime.metrics.metrics import Metrics
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import PODS, Resource
+from trainop.runtime.serving.bodies import Bodies
 from trainop.runtime.serving.certificate_folder import CertificateError, CertificateFolder, ServingCertificate
 from trainop.runtime.serving.server import Address
 from trainop.runtime.webhook.admission import (
+    AdmissionHandler,
     AdmissionRequest,
     AdmissionResponse,
-    Handler,
     allow,
     amend,
     decode_review,
@@ -43,7 +45,14 @@ from trainop.runtime.webhook.admission import (
     validating_path,
 )
 from trainop.runtime.webhook.certificates import issue, make_authority
-from trainop.runtime.webhook.server import BODY_TIMEOUT, LARGE_REVIEWS, WebhookServer, _Endpoint, handler_timeout
+from trainop.runtime.webhook.server import (
+    LARGE_REVIEWS,
+    MAX_BODY,
+    WebhookServer,
+    _Endpoint,
+    _Rooms,
+    handler_timeout,
+)
 
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 PATH = "/validate-kubeflow-org-v1-pytorchjob"
@@ -92,7 +101,7 @@ class Caller:
 
 @contextlib.asynccontextmanager
 async def serving(
-    handlers: dict[str, Handler], metrics: Metrics | None = None
+    handlers: dict[str, AdmissionHandler], metrics: Metrics | None = None
 ) -> AsyncIterator[tuple[WebhookServer, Caller]]:
     certificate = ServingCertificate(server_name="localhost")
     certificate.load(SERVER.certificate, SERVER.key)
@@ -212,7 +221,7 @@ async def test_a_slow_handler_is_answered_before_the_api_server_times_out():
         payload.feed_data(json.dumps(review()).encode())
         payload.feed_eof()
         request = make_mocked_request("POST", PATH + query, {"content-type": "application/json"}, payload=payload)
-        answer = await _Endpoint(PATH, handler, Metrics(), VirtualClock()).answer(request)
+        answer = await endpoint(handler).answer(request)
         assert loop.time() == answered_at
         assert isinstance(answer.body, bytes)
         assert json.loads(answer.body)["response"]["status"] == {"metadata": {}, "code": 500, "message": "timeout"}
@@ -221,7 +230,17 @@ async def test_a_slow_handler_is_answered_before_the_api_server_times_out():
 
 @pytest.mark.parametrize(
     ("timeout", "seconds"),
-    [("10s", 9.5), ("2s", 1.5), ("1m0.5s", 60.0), ("1500ms", 1.0), ("", 9.5), ("x", 9.5), ("10", 9.5), ("100ms", 0.1)],
+    [
+        ("10s", 9.5),
+        ("2s", 1.5),
+        ("20.5s", 20.0),
+        ("1500ms", 1.0),
+        ("", 9.5),
+        ("x", 9.5),
+        ("10", 9.5),
+        ("100ms", 0.1),
+        ("9h", 29.5),
+    ],
 )
 def test_the_deadline_leaves_time_for_the_answer(timeout: str, seconds: float):
     assert handler_timeout(timeout) == pytest.approx(seconds)
@@ -355,8 +374,7 @@ async def test_a_slow_handler_is_logged(capsys: pytest.CaptureFixture[str]):
         return allow()
 
     clock.monotonic = lambda: now  # type: ignore[method-assign]  # stands still but for the handler
-    endpoint = _Endpoint(PATH, judge, Metrics(), clock)
-    await endpoint._call((await decode_review(json.dumps(review()).encode()))[1])
+    await endpoint(judge, clock)._call((await decode_review(json.dumps(review()).encode()))[1])
     assert "slow webhook handler" in capsys.readouterr().out
 
 
@@ -397,6 +415,10 @@ async def test_a_folder_is_read_periodically(tmp_path: Path, capsys: pytest.Capt
     assert value("certwatcher_read_certificate_total") == 1
     expiry = x509.load_pem_x509_certificate(SERVER.certificate).not_valid_after_utc.timestamp()
     assert value("runtime_certificate_expiry_timestamp_seconds", {"source": str(tmp_path)}) == expiry
+    before = certificate.mounted_authority
+    (tmp_path / "ca.crt").write_bytes(AUTHORITY.certificate)
+    await folder.reload()
+    assert (before, certificate.mounted_authority) == (None, AUTHORITY.certificate)
     (tmp_path / "tls.key").write_bytes(AUTHORITY.key)
     await folder.reload()
     assert value("certwatcher_read_certificate_errors_total") == 2
@@ -514,10 +536,18 @@ async def test_large_reviews_are_received_a_few_at_a_time():
 
 @virtual_time
 async def test_a_large_review_that_finds_no_room_is_refused():
-    room = asyncio.Semaphore(0)
-    request = make_mocked_request("POST", PATH, {"content-type": "application/json"})
-    answer = await _Endpoint(PATH, lambda _: allow(), Metrics(), VirtualClock(), room).answer(request)
-    assert asyncio.get_running_loop().time() == BODY_TIMEOUT
+    payload = StreamReader(mock.create_autospec(BaseProtocol, instance=True), 2**16, loop=asyncio.get_running_loop())
+    payload.feed_data(json.dumps(review("CREATE", {"spec": "x" * 300_000})).encode())
+    payload.feed_eof()
+    headers = {"content-type": "application/json"}
+    asked = make_mocked_request("POST", f"{PATH}?timeout=3s", headers, payload=payload)
+    answer = await endpoint(lambda _: allow(), large=0).answer(asked)
+    assert asyncio.get_running_loop().time() == 2.5, "the API server gets an answer while it waits"
     assert isinstance(answer.body, bytes)
     status = json.loads(answer.body)["response"]["status"]
     assert status == {"metadata": {}, "code": 429, "message": "too many large requests are being served"}
+
+
+def endpoint(handler: AdmissionHandler, clock: Clock | None = None, *, large: int = LARGE_REVIEWS) -> _Endpoint:
+    rooms = _Rooms(Bodies(MAX_BODY), asyncio.Semaphore(large))
+    return _Endpoint(PATH, handler, Metrics(), clock or VirtualClock(), rooms)

@@ -8,12 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import free_ports, wait_until
 from tests.patience import PATIENCE
-from tests.server.pod import AS_IN_A_POD, UNSHARE, write_service_account
+from tests.server.pod import AS_IN_A_POD, UNSHARE, deployment_of, flags_of, write_service_account
 from tests.server.process import ROOT, Operator, fetch
 from tests.server.world import Json
 
@@ -55,8 +53,9 @@ class DiOperator(Operator):
 class Pods:
     """Stands in for the pods of one installation in `namespace`."""
 
-    def __init__(self, plane: ControlPlane, namespace: str, folder: Path) -> None:
-        self._plane, self._namespace, self._folder = plane, namespace, folder
+    def __init__(self, plane: ControlPlane, namespace: str, folder: Path, objects: Sequence[Json]) -> None:
+        """`objects` are those of the installation."""
+        self._plane, self._namespace, self._folder, self._objects = plane, namespace, folder, objects
         self.environment = {
             "KUBERNETES_SERVICE_HOST": "127.0.0.1",
             "KUBERNETES_SERVICE_PORT": str(plane.plan.port),
@@ -72,18 +71,4 @@ class Pods:
 
     def arguments(self, program: str) -> list[str]:
         """The arguments of the Deployment, but the addresses that it listens on."""
-        text = (ROOT / "manifests" / "overlays" / "di-system" / "deployments.yaml").read_text(encoding="utf-8")
-        (deployment,) = (each for each in yaml.safe_load_all(text) if each["metadata"]["name"] == program)
-        given: list[str] = deployment["spec"]["template"]["spec"]["containers"][0].get("args", [])
-        return [each.replace("$(MY_POD_NAMESPACE)", self._namespace) for each in given if "bind-address" not in each]
-
-
-def overlay_roles(account: str, namespace: str) -> list[Json]:
-    """The service account of the overlay di-system, its roles and their bindings, in `namespace`."""
-    text = (ROOT / "manifests" / "overlays" / "di-system" / "rbac.yaml").read_text(encoding="utf-8")
-    documents: list[Json] = list(yaml.safe_load_all(text))
-    bound = [each for each in documents if any(one["name"] == account for one in each.get("subjects", ()))]
-    wanted = {each["roleRef"]["name"] for each in bound} | {account}
-    for each in bound:
-        each["subjects"][0]["namespace"] = namespace  # as kustomize does
-    return [*bound, *(each for each in documents if each["metadata"]["name"] in wanted and each not in bound)]
+        return flags_of(deployment_of(self._objects, program))

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from tests.server.applied import live_as_applied
 from tests.server.world import CORE, MERGE, Json, World
 
-ROOT = Path(__file__).parent.parent.parent
 MPI = "/apis/kubeflow.org/v1/namespaces/{namespace}/mpijobs"
 MPI_V2 = "/apis/kubeflow.org/v2beta1/namespaces/{namespace}/mpijobs"
 TRANSPORT = "trainop.kubeflow.org/mpi-transport"
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
 BATCH = "/apis/batch/v1/namespaces/{namespace}/jobs"
-
-
-def transport_rights(namespace: str) -> list[Json]:
-    """The roles of both components, for the operator in `namespace`."""
-    found: list[Json] = []
-    for name in ("mpi-exec", "mpi-ssh"):
-        file = ROOT / "manifests" / "components" / name / f"{name}.yaml"
-        found += yaml.safe_load_all(file.read_text(encoding="utf-8"))
-    for document in found:
-        for subject in document.get("subjects", ()):
-            subject["namespace"] = namespace
-    return found
-
-
-def limit_to_namespace(documents: list[Json]) -> list[Json]:
-    """The same rights by Roles instead of ClusterRoles."""
-    text = yaml.safe_dump_all(documents).replace("ClusterRole", "Role")
-    return [document for document in yaml.safe_load_all(text) if document]
 
 
 def _template(image: str = "none") -> Json:
@@ -63,10 +41,11 @@ def live_as_mpi(world: World) -> None:
 def live_by_exec(world: World) -> None:
     _create(world, MPI, "e", ttlSecondsAfterFinished=0)
     world.wait(lambda: {"e-launcher", "e-worker-0"} <= world.pods().keys(), "the pods of e")
+    _wait_bound(world, "e-launcher")
     world.run_pod("e-launcher", "e-worker-0")
-    orphan = f"{CORE}/pods/e-worker-0"
-    world.ask("PATCH", orphan, {"metadata": {"ownerReferences": None}}, MERGE)
-    world.wait(lambda: world.ask("GET", orphan)["metadata"].get("ownerReferences"), "an owner of the worker")
+    stranger = f"{CORE}/pods/e-worker-0"
+    world.ask("PATCH", stranger, {"metadata": {"labels": {"training.kubeflow.org/job-name": "another"}}}, MERGE)
+    world.wait(lambda: not world.ask("GET", stranger)["metadata"].get("ownerReferences"), "the release of the worker")
     world.end_pod("e-launcher")
     world.wait(lambda: world.try_to("GET", f"{MPI}/e").status == 404, "the deletion of e")
 
@@ -84,8 +63,19 @@ def continue_by_exec(world: World) -> None:
     world.ask("POST", f"{RBAC}/rolebindings", {"metadata": metadata, "roleRef": role})
     world.ask("PATCH", f"{MPI}/c", {"spec": {"runPolicy": {"suspend": False}}}, MERGE)
     world.wait(lambda: {"c-launcher", "c-worker-0"} <= world.pods().keys(), "the pods of c")
-    assert world.ask("GET", f"{RBAC}/roles/c-launcher")["rules"]
+    world.wait(lambda: world.ask("GET", f"{RBAC}/roles/c-launcher")["rules"], "the rights of the launcher of c")
+    _wait_bound(world, "c-launcher")
     world.ask("DELETE", f"{MPI}/c")
+
+
+def _wait_bound(world: World, name: str) -> None:
+    """Waits until the account has its rights: the operator writes the binding once it has seen its Role."""
+
+    def is_bound() -> bool:
+        answer = world.try_to("GET", f"{RBAC}/rolebindings/{name}")
+        return answer.status == 200 and bool(answer.body.get("subjects"))
+
+    world.wait(is_bound, f"the binding of {name}")
 
 
 def find_the_launcher_taken(world: World) -> None:

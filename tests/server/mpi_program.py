@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from trainop.cli import run_operator
-from trainop.mpi_settings import MPI_FLAGS, read_mpi_settings
-from trainop.settings import Settings
+from trainop.programs.mpi_operator import MPI_FLAGS, read_mpi_settings
+from trainop.programs.settings import Settings
 
 COMMAND = (sys.executable, "-m", "tests.server.mpi_program")
 

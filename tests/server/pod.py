@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from e2e.cluster.api import Api
@@ -23,10 +23,17 @@ UNSHARE = ["unshare", "--user", "--map-root-user", "--mount"]
 
 
 def flags_of(deployment: Json) -> list[str]:
-    """The arguments of the Deployment, without the listen addresses, which the test chooses."""
+    """The arguments of the Deployment, as the kubelet expands them, without the listen addresses, which the test
+    chooses."""
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     given = [*container.get("command", [])[1:], *container.get("args", [])]
-    return [flag for flag in given if "bind-address" not in flag]
+    namespace = deployment["metadata"]["namespace"]
+    return [flag.replace("$(MY_POD_NAMESPACE)", namespace) for flag in given if "bind-address" not in flag]
+
+
+def deployment_of(objects: Iterable[Json], name: str = NAME) -> Json:
+    (found,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == ("Deployment", name))
+    return found
 
 
 def write_service_account(api: Api, namespace: str, folder: Path, authority: Path, account: str = NAME) -> None:
@@ -63,12 +70,13 @@ class PodStandIn:
         self._account = account
         self._program: dict[str, Sequence[str]] = {"program": program} if program else {}
 
-    def start(self, namespace: str, *flags: str) -> Operator:
-        """Starts the operator with the rights of the service account in `namespace`."""
+    def start(self, namespace: str, *flags: str, **variables: str) -> Operator:
+        """Starts the operator with the rights of the service account in `namespace`, and more environment variables."""
         authority = self._control_plane.data / "pki" / "ca.crt"
         write_service_account(self._control_plane.api, namespace, self._folder, authority, self._account)
         inside = [*UNSHARE, "sh", "-c", AS_IN_A_POD, "sh", str(self._folder)]
         place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self._control_plane.plan.port)}
+        place |= variables
         operator = self._make_operator(None, *flags, inside=inside, environment=place, **self._program)
         operator.start()
         return operator

@@ -10,7 +10,7 @@ from e2e.cluster.controlplane import ControlPlane
 from tests.server.kinds import KindWorld
 from tests.server.process import Operator
 from tests.server.world import CORE, MERGE, Json
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 HPAS = "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers"
 METRICS: list[Json] = [

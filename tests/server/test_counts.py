@@ -20,11 +20,16 @@ MOST_RECONCILES = 12
 
 
 @pytest.fixture
-def counting(alone: None, make_operator: Callable[..., Operator], control_plane: Any) -> Callable[..., Operator]:
-    """Starts an operator for this test alone, so that its counters are exact."""
+def counting(
+    alone: None, make_operator: Callable[..., Operator], control_plane: Any, quiet_world: World
+) -> Callable[..., Operator]:
+    """
+    Starts an operator for this test's namespace alone, so that its counters are exact: jobs that other tests left
+    unfinished get statuses and events of their own, such as the condition Waiting after ten minutes.
+    """
 
     def start(*flags: str) -> Operator:
-        operator = make_operator(control_plane.kubeconfig, *flags)
+        operator = make_operator(control_plane.kubeconfig, f"--namespace={quiet_world.namespace}", *flags)
         operator.start()
         return operator
 

@@ -9,16 +9,17 @@ import pytest
 
 from e2e.cluster.controlplane import ControlPlane
 from tests.audit import Right, granted, requested
+from tests.kustomize import RBAC_KINDS, combine, rights_of
 from tests.server.applied import live_as_applied
 from tests.server.conftest import NUMBERS
-from tests.server.di_programs import PYTHON, DiOperator, DiServer, Pods, overlay_roles
+from tests.server.di_programs import PYTHON, DiOperator, DiServer, Pods
 from tests.server.di_world import AGGREGATORS, TEMPLATE, DiWorld, request
+from tests.server.pod import deployment_of
 from tests.server.test_installation import apply
 from tests.server.webhooks import DIJOBS, dijob
-from tests.server.world import CORE, MERGE, World
+from tests.server.world import CORE, MERGE, Json, World
 
 GROUP = "diengine.opendilab.org"
-NAMESPACED = {"ServiceAccount", "Role", "RoleBinding"}
 UNSEEN = {
     Right(GROUP, "dijobs/finalizers", "update"),  # an admission plugin checks it
     # tests/diserver shows these requests: the cache does not have a job yet, and another server has the Lease
@@ -29,13 +30,18 @@ UNSEEN = {
 
 
 @pytest.fixture
-def home(control_plane: ControlPlane) -> str:
+def objects(kubectl: str, tmp_path: Path) -> list[Json]:
+    """Those of the overlay, in a namespace of their own."""
+    return combine(kubectl, tmp_path / "overlay", "di-system", namespace=f"di-system-{next(NUMBERS)}")
+
+
+@pytest.fixture
+def home(control_plane: ControlPlane, objects: list[Json]) -> str:
     """The namespace of the installation, with its roles and an AggregatorConfig."""
-    system = World(control_plane.api, f"di-system-{next(NUMBERS)}")
-    for account in ("di-operator", "di-server"):
-        for document in overlay_roles(account, system.namespace):
-            place = system.namespace if document["kind"] in NAMESPACED else None
-            apply(control_plane.api, document, place)
+    system = World(control_plane.api, deployment_of(objects, "di-operator")["metadata"]["namespace"])
+    for document in objects:
+        if document["kind"] in RBAC_KINDS:
+            apply(control_plane.api, document)
     shared = {
         "apiVersion": f"{GROUP}/v1alpha1",
         "kind": "AggregatorConfig",
@@ -48,9 +54,9 @@ def home(control_plane: ControlPlane) -> str:
 
 @pytest.fixture
 def programs(
-    control_plane: ControlPlane, home: str, alone: None, tmp_path: Path
+    control_plane: ControlPlane, home: str, objects: list[Json], alone: None, tmp_path: Path
 ) -> Iterator[tuple[DiOperator, DiServer]]:
-    pods = Pods(control_plane, home, tmp_path)
+    pods = Pods(control_plane, home, tmp_path, objects)
     operator = DiOperator(
         tmp_path / "operator.log",
         *pods.arguments("di-operator"),
@@ -67,7 +73,7 @@ def programs(
 
 
 def test_with_exactly_the_rights_of_the_overlay(
-    control_plane: ControlPlane, home: str, programs: tuple[DiOperator, DiServer]
+    control_plane: ControlPlane, home: str, objects: list[Json], programs: tuple[DiOperator, DiServer]
 ):
     operator, server = programs
     world = DiWorld(control_plane.api, f"rl{next(NUMBERS)}")
@@ -76,7 +82,7 @@ def test_with_exactly_the_rights_of_the_overlay(
         used = requested(control_plane, home, account)
         # this API server streams the initial state; one without watch-list is asked for lists
         used |= {right._replace(verb="list") for right in used if right.verb == "watch"}
-        unused = granted(overlay_roles(account, home)) - UNSEEN - used
+        unused = granted(rights_of(objects, account)) - UNSEEN - used
         assert not unused, f"{account}: granted and never used: {sorted(unused)}"
         assert requested(control_plane, home, account, "forbid") == set(), account
         assert "permission denied" not in log
@@ -91,7 +97,9 @@ def live(world: DiWorld, server: DiServer) -> None:
     world.create_dijob("taken")
     world.wait(lambda: world.told_of("FailedCreate"), "the event about a Service of others")
     live_as_applied(world, DIJOBS, dijob("Running"))
-    world.create_dijob("a", "Running", "collector", "learner")
+    # a field that the API server drops is an event of di-server, and again in the next request
+    misspelt = {"template": {"spec": {"containers": [{"name": "di-container", "image": "none", "envs": []}]}}}
+    world.ask("POST", DIJOBS, dijob("Running", "a", collector=misspelt, learner=TEMPLATE))
     first = world.wait(lambda: world.pods().get("a-coordinator"), "the coordinator")["metadata"]["uid"]
     world.ask("DELETE", f"{CORE}/pods/a-coordinator?gracePeriodSeconds=0")
     again = ("SuccessfulCreate", "Create pod: a-coordinator", 2)
@@ -107,6 +115,8 @@ def live(world: DiWorld, server: DiServer) -> None:
     world.wait_phase("a", "Running")
     two = {"collectors": {"replicas": 2}, "learners": {"replicas": 1, "gpus": 2}}
     for method, path, body in (
+        ("POST", "", {**own, "collectors": {"replicas": 1}}),
+        ("DELETE", "", {**own, "collectors": {"replicas": 1}}),
         ("POST", "", {**own, **two}),
         ("GET", f"?namespace={world.namespace}&coordinator=a-coordinator", None),
         ("GET", "", None),
@@ -117,6 +127,11 @@ def live(world: DiWorld, server: DiServer) -> None:
     (failed,) = world.pods_of("a", "collector")
     code, answer = request(server.port, "POST", "/v1alpha1/replicas/failed", {**own, "collectors": [failed]})
     assert (code, len(answer["data"]["collectors"])) == (200, 1), answer
+
+    def repeated() -> bool:
+        return any(reason == "UnknownFields" and count > 1 for reason, _, count in world.told())
+
+    world.wait(repeated, "the repeated event about dropped fields")
     world.wait_all_services("a")
     world.set_pods("Running", *world.pods_of("a"))
     world.set_pods("Succeeded", "a-coordinator")

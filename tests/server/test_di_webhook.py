@@ -9,26 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from e2e.cluster.certificates import Authority
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
 from tests.audit import granted, requested
+from tests.kustomize import RBAC_KINDS, combine, rights_of
 from tests.patience import PATIENCE
 from tests.server.conftest import NUMBERS
-from tests.server.di_programs import overlay_roles
-from tests.server.pod import PodStandIn
+from tests.server.pod import PodStandIn, deployment_of, flags_of
 from tests.server.process import Operator
 from tests.server.test_installation import apply
 from tests.server.webhooks import DIJOBS, JSON_PATCH, DiWebhooks, WebhooksBeside, dijob, served_certificate
 from tests.server.world import MERGE, Json, World
-from trainop.manifests.tree import stream
 
 MakeOperator = Callable[..., Operator]
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "trainop", "di-webhook")
 DENIED = 'admission webhook "vdijob.kb.io" denied the request: '
+TEMPLATES = [
+    *(("dijobs", "DIJob", section) for section in ("coordinator", "collector", "learner")),
+    ("aggregatorconfigs", "AggregatorConfig", "aggregator"),
+]
+"""The pod templates of DI-orchestrator's resources: resource, kind and section of the spec."""
 POLICIES = "expected in [None, Running, All]"
 
 
@@ -103,6 +106,26 @@ def test_nothing_but_the_policy_is_changed(hooks: DiWebhooks):
     }
 
 
+@pytest.mark.parametrize(("plural", "kind", "section"), TEMPLATES)
+def test_a_misspelt_field_of_a_template_is_a_warning(hooks: DiWebhooks, plural: str, kind: str, section: str):
+    container = {"name": "di-container", "image": "none", "envs": []}
+    good = {"template": {"spec": {"containers": [{"name": "di-container", "image": "none"}]}}}
+    others = {"cleanPodPolicy": "All", "coordinator": good} if kind == "DIJob" else {}
+    body: Json = {
+        "apiVersion": "diengine.opendilab.org/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": "misspelt"},
+        "spec": {**others, section: {"template": {"spec": {"containers": [container]}}}},
+    }
+    path = DIJOBS.replace("dijobs", plural)
+    answer = hooks.send("POST", f"{path}?dryRun=All", body)
+    field = f"spec.{section}.template.spec.containers[0].envs"
+    assert (answer.status, answer.warnings) == (201, [f'{field}: unknown field, did you mean "env"?'])
+    del container["envs"]
+    answer = hooks.send("POST", f"{path}?dryRun=All", body)
+    assert (answer.status, answer.warnings) == (201, [])
+
+
 def test_what_can_never_work_is_refused(hooks: DiWebhooks):
     volume = {"name": "v", "emptyDir": {}}
     own = {"spec": {"containers": [{"name": "di-container", "image": "none"}], "volumes": [volume]}}
@@ -163,14 +186,12 @@ def test_a_mounted_certificate_is_served_and_read_again(
 
 
 def test_with_exactly_the_rights_of_the_overlay(
-    control_plane: ControlPlane, quiet_world: World, make_operator: MakeOperator, tmp_path: Path
+    control_plane: ControlPlane, quiet_world: World, make_operator: MakeOperator, tmp_path: Path, kubectl: str
 ):
     home = quiet_world.namespace
-    roles = overlay_roles("di-webhook", home)
+    roles = rights_of(combine(kubectl, tmp_path / "overlay", "di-system", namespace=home), "di-webhook")
     for document in roles:
-        apply(
-            control_plane.api, document, home if document["kind"] in {"ServiceAccount", "Role", "RoleBinding"} else None
-        )
+        apply(control_plane.api, document)
     pod = PodStandIn(control_plane, tmp_path / "serviceaccount", make_operator, account="di-webhook", program=PROGRAM)
     installed = DiWebhooks(quiet_world)
     process = pod.start(home, unmounted(tmp_path))
@@ -191,18 +212,21 @@ def test_with_exactly_the_rights_of_the_overlay(
 
 
 def test_training_operator_serves_them_with_the_rights_of_the_component(
-    control_plane: ControlPlane, quiet_world: World, alone: None, make_operator: MakeOperator, tmp_path: Path
+    control_plane: ControlPlane,
+    quiet_world: World,
+    alone: None,
+    make_operator: MakeOperator,
+    tmp_path: Path,
+    kubectl: str,
 ):
     home = quiet_world.namespace
-    component = ROOT / "manifests" / "components" / "dijob" / "dijob.yaml"
-    documents = [*stream(home, "none"), *yaml.safe_load_all(component.read_text(encoding="utf-8"))]
+    documents = combine(kubectl, tmp_path / "overlay", "standalone", ["dijob"], namespace=home)
     for document in documents:
-        if document["kind"] in {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}:
-            for subject in document.get("subjects", ()):
-                subject["namespace"] = home
-            apply(control_plane.api, document, None if document["kind"].startswith("Cluster") else home)
+        if document["kind"] in RBAC_KINDS:
+            apply(control_plane.api, document)
     beside = WebhooksBeside(quiet_world)
-    operator = PodStandIn(control_plane, tmp_path / "serviceaccount", make_operator).start(home, "--di-webhooks")
+    pod = PodStandIn(control_plane, tmp_path / "serviceaccount", make_operator)
+    operator = pod.start(home, *flags_of(deployment_of(documents)))
     beside.install(operator.webhook_port)
     beside.wait_injected()
     beside.wait_called()

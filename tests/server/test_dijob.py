@@ -16,6 +16,7 @@ from e2e.cluster.controlplane import ControlPlane
 from tests.kinds.dijob_world import MAIN, RUNS, ddp_pods, dijob, ended, template
 from tests.server.process import Operator
 from tests.server.world import CORE, MERGE, Json, World
+from tests.upstream import Upstream
 from trainop.kinds.dijob.names import Role
 from trainop.kinds.dijob.pods import PodOptions, aggregator_owner, build_pod, read_job
 
@@ -189,7 +190,7 @@ def test_a_coordinator_that_fails_at_once(world: DiWorld):
     world.wait_pod("a-coordinator")
     world.finish("Failed")
     assert world.states() == [("Created", "True"), ("Failed", "True")]
-    world.wait_told("Warning", "DIJobFailed", "DIJob a failed because coordinator failed")
+    world.wait_told("Warning", "DIJobFailed", Upstream("DIJob a failed because coordinator failed"))
 
 
 @pytest.mark.case("di-orchestrator-7", "a")

@@ -23,6 +23,7 @@ from tests.diserver.test_faults import (
     test_the_repetition_after_a_kill_gets_its_pods_once,
 )
 from tests.diserver.test_replicas import *  # noqa: F403  # each of them
+from tests.diserver.test_replicas import DROPPED, until_told
 from tests.diserver.world import BACKEND, World, request
 from tests.patience import PATIENCE
 from tests.server.process import Operator, fetch
@@ -127,3 +128,13 @@ async def test_the_program_serves_and_stops(control_plane: ControlPlane, tmp_pat
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_a_refused_pod_may_lack_a_misspelt_field():
+    """Its warnings come with the refusal, which the embedded API server answers without them."""
+    async with worlds.world() as here, here.di_server() as server:
+        template = {"spec": {"containers": [{"name": "di-container", "images": "none", "imagePullPolicy": "never"}]}}
+        job = await here.job(collector={"template": template})
+        assert (await server.post(request(1))).status != 200
+        field = 'spec.collector.template.spec.containers[0].images: unknown field, did you mean "image"?'
+        await until_told(here, job, {f"{DROPPED}{field}": ("Warning", 1)})

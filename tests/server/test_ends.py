@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.server.process import Operator
-from tests.server.world import CORE, JOBS, MERGE, World, replicas
+from tests.server.world import CORE, JOBS, MERGE, World, container, replicas
+from tests.upstream import Upstream
 
 
 def parse(text: str) -> datetime:
@@ -28,7 +29,7 @@ def test_exit_code_restart(world: World, operator: Operator):
     world.wait_successor("j-worker-0", uid)
     restarting = world.wait_condition("Restarting")
     assert restarting["reason"] == "PyTorchJobRestarting"
-    assert restarting["message"] == "job j is restarting because Worker replica(s) failed."
+    assert restarting["message"] == Upstream("job j is restarting because Worker replica(s) failed.")
     event = world.wait(lambda: world.events("PyTorchJobRestarting"), "the event")[0]
     assert (event["type"], event["message"]) == ("Warning", restarting["message"])
     exited = world.wait(lambda: world.events("ExitedWithCode"), "the event")[0]
@@ -49,7 +50,7 @@ def test_permanent_exit_code(world: World):
     world.end_pod("j-worker-0", 1)
     failed = world.wait_condition("Failed")
     assert failed["reason"] == "PyTorchJobFailed"
-    assert failed["message"] == 'job "j" is failing because "Worker" replica(s) failed.'
+    assert failed["message"] == Upstream('job "j" is failing because "Worker" replica(s) failed.')
     assert world.status()["completionTime"]
     world.settle()
     assert world.pods()["j-worker-0"]["status"]["phase"] == "Failed"
@@ -62,7 +63,9 @@ def test_evicted_without_container_statuses(world: World):
     uid = world.wait_pods("j-worker-0")["j-worker-0"]["metadata"]["uid"]
     world.evict_pod("j-worker-0")
     world.wait_successor("j-worker-0", uid)
-    assert world.wait_condition("Restarting")["message"] == "job j is restarting because Worker replica(s) failed."
+    assert world.wait_condition("Restarting")["message"] == Upstream(
+        "job j is restarting because Worker replica(s) failed."
+    )
 
 
 @pytest.mark.case("job-engine-9", "ab")
@@ -86,7 +89,7 @@ def test_a_worker_fails_while_the_master_runs(world: World):
     world.run_pod("j-worker-0")
     world.wait_condition("Running")
     assert world.condition("Restarting") == {}
-    restarting = ("Restarting", "True", "job j is restarting because Worker replica(s) failed.")
+    restarting = ("Restarting", "True", Upstream("job j is restarting because Worker replica(s) failed."))
     assert any(restarting in conditions for conditions in world.history(job))
     world.create_job("pt", {"Master": replicas(1), "Worker": replicas(1, "Never")})
     world.wait(lambda: {"pt-master-0", "pt-worker-0"} <= set(world.pods()), "the second job's pods")
@@ -94,7 +97,44 @@ def test_a_worker_fails_while_the_master_runs(world: World):
     world.wait_condition("Running", "pt")
     world.end_pod("pt-worker-0", 1)
     failed = world.wait_condition("Failed", "pt")
-    assert failed["message"] == "PyTorchJob pt is failed because 1 Worker replica(s) failed."
+    assert failed["message"] == Upstream("PyTorchJob pt is failed because 1 Worker replica(s) failed.")
+
+
+def test_the_root_cause_survives_the_pods(world: World):
+    """The API server stores every field of `lastFailure`, and no write follows the status that has it."""
+    names = ("j-master-0", "j-worker-0", "j-worker-1")
+    job = world.create_job("j", {"Master": replicas(1, "Never"), "Worker": replicas(2, "Never")}, cleanPodPolicy="All")
+    world.wait_pods(*names)
+    world.run_pod(*names)
+    world.wait_condition("Running")
+    now = datetime.now(UTC).replace(microsecond=0)
+    ended = {
+        "exitCode": 137,
+        "reason": "OOMKilled",
+        "finishedAt": now.isoformat(),
+        "message": "step 1\n\x1b[31mlast words",
+    }
+    world.set_pod("j-worker-1", {"phase": "Failed", "containerStatuses": [container({"terminated": ended})]})
+    failed = world.wait_condition("Failed")
+    world.wait(lambda: not world.pods(), "the deletion of all pods")
+    cause = world.status()["lastFailure"]
+    assert cause == {
+        "role": "Worker",
+        "index": 1,
+        "rank": 2,
+        "pod": "j-worker-1",
+        "container": "pytorch",
+        "exitCode": 137,
+        "signal": "SIGKILL",
+        "reason": "OOMKilled",
+        "attempt": 1,
+        "time": now.isoformat().replace("+00:00", "Z"),
+        "log": ["step 1", "last words"],
+    }
+    assert failed["message"].endswith("Last output: step 1 | last words")
+    event = world.wait(lambda: world.events("PyTorchJobFailed"), "the event")[0]
+    assert event["message"] == failed["message"]
+    assert sum(("Failed" in [each[0] for each in conditions]) for conditions in world.history(job)) == 1
 
 
 @pytest.mark.parametrize(("policy", "left"), [("All", set()), ("Running", {"j-worker-1"}), ("None", None)])
@@ -125,7 +165,7 @@ def test_container_restarts_over_the_limit(world: World):
     assert not world.is_now("Failed")
     world.run_pod("j-worker-0", restarts=2)
     failed = world.wait_condition("Failed")
-    assert failed["message"] == "Job j has failed because it has reached the specified backoff limit"
+    assert failed["message"] == Upstream("Job j has failed because it has reached the specified backoff limit")
     assert world.status()["completionTime"]
     world.wait_pods()
     event = world.wait(lambda: world.events("PyTorchJobFailed"), "the event")
@@ -174,7 +214,7 @@ def test_deadline(world: World):
     deadline = 3 + int((datetime.now(UTC) - began).total_seconds())
     world.patch_run_policy(activeDeadlineSeconds=deadline)
     failed = world.wait_condition("Failed")
-    assert failed["message"] == "Job j has failed because it was active longer than specified deadline"
+    assert failed["message"] == Upstream("Job j has failed because it was active longer than specified deadline")
     assert world.conditions()[1:] == [("Running", "False", "PyTorchJobRunning"), ("Failed", "True", "PyTorchJobFailed")]
     assert seconds_between(world.status()["startTime"], failed["lastTransitionTime"]) >= deadline
     world.wait_pods()

@@ -25,7 +25,7 @@ from tests.server.process import Operator
 from tests.server.world import MERGE, Json
 from trainop.engine.framework import Framework
 from trainop.engine.job import MAX_REPLICAS
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 Spoil: TypeAlias = Callable[[Json, str], None]
 """Makes a job invalid in place; the second argument is the name of its replica map in the spec."""

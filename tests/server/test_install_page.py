@@ -77,6 +77,21 @@ class Kubelet(threading.Thread):
         assert answer.status in {200, 404}, answer
 
 
+OWN = "trainop.kubeflow.org/launcher-finish"
+LAUNCHERS = {"first": [OWN, "a.example/b"], "last": ["a.example/b", OWN], "other": ["a.example/b"], "only": [OWN]}
+"""Names of launchers that are left behind, with their finalizers."""
+BATCH = "/apis/batch/v1/namespaces/default/jobs"
+
+
+def leave_launchers(plane: ControlPlane) -> None:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "mpi", "image": "none"}]}}
+    for name, finalizers in LAUNCHERS.items():
+        labels = {"training.kubeflow.org/operator-name": "mpi-operator"}
+        metadata = {"name": name, "labels": labels, "finalizers": finalizers}
+        answer = plane.api("POST", BATCH, {"metadata": metadata, "spec": {"suspend": True, "template": template}})
+        assert answer.status == 201, answer
+
+
 def test_a_new_cluster_runs_a_job_by_the_commands_of_the_page(
     new_cluster: ControlPlane, kubectl: str, tmp_path: Path, make_operator: Callable[..., Operator]
 ):
@@ -94,7 +109,9 @@ def test_a_new_cluster_runs_a_job_by_the_commands_of_the_page(
     kubelet.start()
     said = []
     try:
-        for script in scripts():
+        for number, script in enumerate(scripts(), 1):
+            if number == len(scripts()):
+                leave_launchers(new_cluster)
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", script],
                 cwd=ROOT,
@@ -116,5 +133,8 @@ def test_a_new_cluster_runs_a_job_by_the_commands_of_the_page(
     assert "PyTorchJobSucceeded" in hello
     assert "0-invalid" in refused
     assert 'deployment.apps "training-operator" deleted' in removed
-    assert not released, "there are no launchers"
+    assert {*re.findall(r"^job.batch/(\S+) patched", released, re.MULTILINE)} == {"first", "last", "only"}
+    for name, finalizers in LAUNCHERS.items():
+        left = new_cluster.api("GET", f"{BATCH}/{name}").body["metadata"].get("finalizers", [])
+        assert left == [each for each in finalizers if each != OWN], "those of other programs stay"
     assert new_cluster.api("GET", "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/hello").status == 200

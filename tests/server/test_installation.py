@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,19 +14,20 @@ from e2e.cluster.api import Api
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
 from tests.audit import Right, granted, requested
-from tests.kustomize import combinations, combine
+from tests.kustomize import PAIRS, combinations, combine
 from tests.patience import PATIENCE
 from tests.server.applied import live_as_applied
 from tests.server.di_life import live_as_dijob
 from tests.server.kinds import ROWS, KindWorld
-from tests.server.mpi_life import limit_to_namespace, live_as_mpi, transport_rights
-from tests.server.pod import NAME, PodStandIn, flags_of
+from tests.server.mpi_life import live_as_mpi
+from tests.server.pod import NAME, PodStandIn, deployment_of, flags_of
 from tests.server.process import Operator
 from tests.server.test_gang import Stage
 from tests.server.webhooks import Webhooks
 from tests.server.world import CORE, JOBS, MERGE, Json, World, replicas
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
-from trainop.operator import FRAMEWORKS
+from trainop.manifests.pairs import CRDS, YES
+from trainop.programs.schemes import FRAMEWORKS
 
 MakeOperator = Callable[..., Operator]
 APPLY = "application/apply-patch+yaml"
@@ -49,6 +48,7 @@ PLURALS = {
     "ConfigMap": "configmaps",
     "NetworkPolicy": "networkpolicies",
     "PodDisruptionBudget": "poddisruptionbudgets",
+    "PodMonitor": "podmonitors",
     "PrometheusRule": "prometheusrules",
     "ServiceMonitor": "servicemonitors",
 }
@@ -220,7 +220,8 @@ def test_every_manifest_passes_a_server_side_dry_run(
     """Every overlay and component, with strict validation of fields. An object that several overlays share is sent
     once."""
     unique = {}
-    for number, (overlay, components) in enumerate(combinations()):
+    of_administrators = (CRDS, [name for name, fits in PAIRS.items() if fits[CRDS] == YES])
+    for number, (overlay, components) in enumerate([of_administrators, *combinations()]):
         for document in combine(kubectl, tmp_path / str(number), overlay, components):
             unique[json.dumps(document, sort_keys=True)] = document
     assert {document["kind"] for document in unique.values()} == set(PLURALS)
@@ -253,21 +254,21 @@ def assert_exact_rights(
     assert {right.resource for right in requested(plane, home, NAME, "forbid")} == denied
 
 
-def test_as_installed(control_plane: ControlPlane, quiet_world: World, alone: None, in_a_pod: Callable[..., Operator]):
+def test_as_installed(
+    control_plane: ControlPlane,
+    quiet_world: World,
+    alone: None,
+    in_a_pod: Callable[..., Operator],
+    kubectl: str,
+    tmp_path: Path,
+):
     home = f"{quiet_world.namespace}-home"
-    printed = subprocess.run(
-        [sys.executable, "-m", "trainop", "manifests", "--print", f"--namespace={home}"],
-        capture_output=True,
-        check=True,
-        cwd=ROOT,
-    )
-    documents = [document for document in yaml.safe_load_all(printed.stdout) if document]
-    documents += transport_rights(home)
+    documents = combine(kubectl, tmp_path / "overlay", "standalone", ["mpi-exec", "mpi-ssh"], namespace=home)
     hooks = Webhooks(World(control_plane.api, home))  # instead of a Service whose address nothing routes
     for document in documents:
-        if document["kind"] not in {"CustomResourceDefinition", "Service"} and "webhooks" not in document:
+        if document["kind"] != "Service" and "webhooks" not in document:
             apply(control_plane.api, document)
-    deployment = next(document for document in documents if document["kind"] == "Deployment")
+    deployment = deployment_of(documents)
     # the memory for objects of other tests is not to be measured
     resting = in_a_pod(home, *flags_of(deployment), f"--namespace={home}")
     memory = resting.resident_mib()
@@ -295,33 +296,31 @@ def test_as_installed(control_plane: ControlPlane, quiet_world: World, alone: No
 
 
 def test_in_one_namespace_without_any_cluster_role(
-    control_plane: ControlPlane, quiet_world: World, alone: None, in_a_pod: Callable[..., Operator]
+    control_plane: ControlPlane,
+    quiet_world: World,
+    alone: None,
+    in_a_pod: Callable[..., Operator],
+    kubectl: str,
+    tmp_path: Path,
 ):
-    overlay = ROOT / "manifests" / "overlays" / "namespaced" / "role.yaml"
-    base = ROOT / "manifests" / "base"
     namespace = quiet_world.namespace
-    account = yaml.safe_load((base / "serviceaccount.yaml").read_text())
-    apply(control_plane.api, account, namespace)
-    for document in yaml.safe_load_all(overlay.read_text()):
-        for subject in document.get("subjects", ()):
-            subject["namespace"] = namespace  # as kustomize does
-        apply(control_plane.api, document, namespace)
-    transports = limit_to_namespace(transport_rights(namespace))
-    for document in transports:
-        apply(control_plane.api, document, namespace)
-    flag = f"--namespace={namespace}"
-    operator = in_a_pod(namespace, flag, "--webhook-server-port=0")
+    transports = ["mpi-exec-namespaced", "mpi-ssh-namespaced"]
+    documents = combine(kubectl, tmp_path / "overlay", "namespaced", transports, namespace=namespace)
+    for document in documents:
+        apply(control_plane.api, document)
+    flags = flags_of(deployment_of(documents))
+    # each pass of the test has an operator of its own, so that none waits for the lease of the one before
+    operator = in_a_pod(namespace, *flags)
     live(quiet_world)
     live_as_any_kind(control_plane.api, quiet_world.namespace)
     live_as_mpi(quiet_world)
     live_as_dijob(quiet_world)
     assert "permission denied" not in operator.text()
     operator.end()
-    live_in_gangs(quiet_world, partial(in_a_pod, namespace, flag, "--webhook-server-port=0"))
-    roles = [*yaml.safe_load_all(overlay.read_text()), *transports]
-    assert_exact_rights(control_plane, namespace, roles, frozenset({"priorityclasses"}))
+    live_in_gangs(quiet_world, partial(in_a_pod, namespace, *flags))
+    assert_exact_rights(control_plane, namespace, documents, frozenset({"priorityclasses"}))
     # with webhooks, but without the permission for their certificates, it is ready too
-    operator = in_a_pod(namespace, flag)
+    operator = in_a_pod(namespace, *(flag for flag in flags if "webhook" not in flag))
     quiet_world.create_job("k", {"Worker": replicas(1)})
     quiet_world.wait_pod("k-worker-0")
     assert operator.text().count("no permission to maintain webhook certificates") == 1

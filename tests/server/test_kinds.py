@@ -8,7 +8,8 @@ from e2e.cluster.controlplane import ControlPlane
 from tests.server.kinds import GROUP, ROWS, KindWorld, Row
 from tests.server.process import Operator
 from tests.server.world import MERGE, Json
-from trainop.operator import FRAMEWORKS
+from tests.upstream import Upstream
+from trainop.programs.schemes import FRAMEWORKS
 
 PREFIX = "training.kubeflow.org/"
 
@@ -78,7 +79,12 @@ def test_a_pod_that_must_not_fail_fails_the_job(stage: KindWorld, row: Row):
     stage.end_pod(f"f-{row.fails}", 3)
     failed = stage.wait_condition("Failed", "f")
     assert failed["reason"] == f"{stage.framework.kind}Failed"
-    assert failed["message"] == row.failed.replace("{ns}", stage.namespace)
+    assert failed["message"] == Upstream(row.failed.replace("{ns}", stage.namespace))
+    assert "exited with code 3" in failed["message"]
+    cause = stage.status("f")["lastFailure"]
+    assert (cause["pod"], cause["exitCode"]) == (f"f-{row.fails}", 3)
+    policies = {each["terminationMessagePolicy"] for pod in pods.values() for each in pod["spec"]["containers"]}
+    assert policies == {"FallbackToLogsOnError"}
     assert stage.status("f")["completionTime"]
     assert [c[:2] for c in stage.conditions("f")] == [("Created", "True"), ("Running", "False"), ("Failed", "True")]
 
@@ -93,13 +99,13 @@ def test_exit_codes_restart_or_end_the_job(stage: KindWorld, row: Row):
     stage.wait_successor(victim, pods[victim]["metadata"]["uid"])
     restarting = stage.wait_condition("Restarting", "e")
     role = next(role for role in row.counts if role.lower() == row.fails.split("-")[0])
-    assert restarting["message"] == f"job e is restarting because {role} replica(s) failed."
+    assert restarting["message"] == Upstream(f"job e is restarting because {role} replica(s) failed.")
     stage.run_pod(victim)
     stage.wait_condition("Running", "e")
     assert stage.condition("Restarting", "e") == {}
     stage.end_pod(victim, 1)
     failed = stage.wait_condition("Failed", "e")
-    assert failed["message"] == f'job "e" is failing because "{role}" replica(s) failed.'
+    assert failed["message"] == Upstream(f'job "e" is failing because "{role}" replica(s) failed.')
 
 
 def test_suspended_and_resumed(stage: KindWorld, row: Row):
@@ -162,10 +168,11 @@ def test_columns(stage: KindWorld, row: Row):
     crd = stage.ask("GET", f"{definitions}/{stage.framework.resource}")
     version = crd["spec"]["versions"][0]
     columns = [(c["name"], c["type"], c["jsonPath"]) for c in version["additionalPrinterColumns"]]
-    assert columns == [
+    assert columns[:2] == [
         ("State", "string", ".status.conditions[-1:].type"),
         ("Age", "date", ".metadata.creationTimestamp"),
     ]
+    assert [c["priority"] for c in version["additionalPrinterColumns"][2:]] == [1, 1], "plain `kubectl get` has no more"
     assert ("scale" in version["subresources"]) == row.scale
     assert crd["status"]["acceptedNames"]["kind"] == stage.framework.kind
     assert not [c for c in crd["status"]["conditions"] if c["type"] == "NonStructuralSchema"]

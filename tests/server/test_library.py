@@ -16,32 +16,30 @@ import pytest
 import yaml
 
 from e2e.cluster.controlplane import ControlPlane
-from e2e.cluster.daemons import wait_until
+from e2e.cluster.daemons import free_ports, wait_until
 from tests.patience import PATIENCE
 from tests.server.world import World
 from trainop.runtime import (
     CONFIG_MAPS,
     AdmissionResponse,
     ApiError,
-    CertificateRotation,
     Client,
-    Configuration,
     HttpTransport,
     Json,
     Key,
     Manager,
+    Operator,
     PatchKind,
     RotationOptions,
-    ServingCertificate,
-    WebhookServer,
     allow,
     defaulting,
     deny,
     load_config,
+    serve_webhooks,
     validating,
 )
+from trainop.runtime.lowlevel import Configuration
 from trainop.runtime.objects.resource import SECRETS
-from trainop.runtime.serving.server import Address
 from trainop.runtime.webhook.admission import mutating_path, validating_path
 from trainop.runtime.webhook.injection import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
 
@@ -103,22 +101,16 @@ def configuration(which: Configuration, url: str, namespace: str) -> Json:
 @contextlib.asynccontextmanager
 async def webhooks(control_plane: ControlPlane, namespace: str) -> AsyncIterator[tuple[Client, Manager]]:
     transport = HttpTransport(load_config(str(control_plane.kubeconfig)))
-    client = Client(transport)
-    certificate = ServingCertificate(server_name="localhost")
-    server = WebhookServer(certificate, address=Address("127.0.0.1", 0))
-    server.register(validating_path(CONFIG_MAPS), validating(check))
-    server.register(mutating_path(CONFIG_MAPS), defaulting(default))
+    client, (port,) = Client(transport), free_ports(1)
+    operator = Operator("hooks", metrics="0", health="0", leader_election=False)
+    handlers = {validating_path(CONFIG_MAPS): validating(check), mutating_path(CONFIG_MAPS): defaulting(default)}
     options = RotationOptions(Key(namespace, "webhook-cert"), ("localhost",), (VALIDATING, MUTATING))
-    manager = Manager(signals=False)
-    manager.add_webhooks(server)
-    manager.ready.add("webhooks", server.check)
-    manager.add(CertificateRotation(client, options, certificate), "certificates")
+    operator.setup(lambda parts: serve_webhooks(parts, handlers, options, port=port))
+    manager = operator.build(transport, signals=False)
     running = asyncio.create_task(manager.run())
     try:
-        while server.port is None:  # noqa: ASYNC110  # the manager tells nobody when it has bound
-            await asyncio.sleep(0.01)
         for which, path in ((VALIDATING, validating_path(CONFIG_MAPS)), (MUTATING, mutating_path(CONFIG_MAPS))):
-            url = f"https://localhost:{server.port}{path}"
+            url = f"https://localhost:{port}{path}"
             await client.create(which.resource, configuration(which, url, namespace))
         yield client, manager
         manager.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,21 +49,31 @@ def operator(
     world.wait_condition("Running")
     world.set_pod("j-worker-0", {"phase": "Failed", "reason": "Evicted"})
     world.wait_successor("j-worker-0", pods["j-worker-0"]["metadata"]["uid"])
+    world.wait_condition("Running")
     world.end_pod("j-master-0")
     world.wait_condition("Succeeded")
     return operator
 
 
-@pytest.fixture
-def prometheus(operator: Operator, tmp_path: Path) -> Iterator[Prometheus]:
-    rules = tmp_path / "rules.yaml"
+@contextmanager
+def scraping(operator: Operator, folder: Path) -> Iterator[Prometheus]:
+    """A Prometheus with the shipped rules that scrapes the operator."""
+    rules = folder / "rules.yaml"
     rule = yaml.safe_load(files()["components/prometheus-rule/prometheus-rule.yaml"])
     rules.write_text(yaml.safe_dump(rule["spec"]), encoding="utf-8")
     target = operator.metrics_url.removeprefix("http://").removesuffix("/metrics")
-    running = Prometheus(tmp_path, "training-operator", target, rules)
+    running = Prometheus(folder, "training-operator", target, rules)
     running.start()
-    yield running
-    running.end()
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+@pytest.fixture
+def prometheus(operator: Operator, tmp_path: Path) -> Iterator[Prometheus]:
+    with scraping(operator, tmp_path) as running:
+        yield running
 
 
 def queries() -> Iterator[tuple[str, str]]:
@@ -86,8 +97,44 @@ def test_promtool_accepts_the_metrics_and_prometheus_answers_the_dashboard(opera
     assert wait_until(lambda: not unanswered(), PATIENCE), (unanswered(), prometheus.log.read_text())
     (counted,) = prometheus.query("sum(trainop_disruptions_total)")
     assert counted["value"][1] == "1"
+    phases = prometheus.query('sum by (phase) (trainop_job_phase_seconds_count{kind="PyTorchJob"}) > 0')
+    expected = {"pending": "1", "starting": "1", "running": "2", "restarting": "1"}
+    assert {each["metric"]["phase"]: each["value"][1] for each in phases} == expected
     firing = [alert for alert in prometheus.alerts() if alert["state"] == "firing"]
     assert firing == []
     operator.end()
     down = partial(prometheus.query, 'ALERTS{alertname="TrainingOperatorDown", alertstate="pending"}')
     assert wait_until(lambda: bool(down()), PATIENCE), json.dumps(prometheus.alerts())
+
+
+def test_the_disruptions_that_a_new_leader_counts_first_fire(
+    alone: None,
+    control_plane: ControlPlane,
+    quiet_world: World,
+    make_operator: Callable[..., Operator],
+    tmp_path: Path,
+):
+    """Its counters begin with the jobs that exist: otherwise six disruptions would be the first value of a series,
+    which is no increase."""
+    need_monitoring("prometheus")
+    world = quiet_world
+    first = make_operator(control_plane.kubeconfig)
+    first.start()
+    count = 6
+    world.create_job("j", {"Master": replicas(1), "Worker": replicas(count, "OnFailure")})
+    workers = [f"j-worker-{index}" for index in range(count)]
+    pods = world.wait_pods("j-master-0", *workers)
+    world.run_pod(*pods)
+    world.wait_condition("Running")
+    first.end()
+    second = make_operator(control_plane.kubeconfig)
+    second.start()
+    with scraping(second, tmp_path) as prometheus:
+        counted = partial(prometheus.query, "sum(trainop_disruptions_total) == 0")
+        assert wait_until(lambda: bool(counted()), PATIENCE), prometheus.log.read_text()
+        for worker in workers:
+            world.set_pod(worker, {"phase": "Failed", "reason": "Evicted"})
+        firing = partial(prometheus.query, 'ALERTS{alertname="TrainingJobsDisrupted", alertstate="firing"}')
+        assert wait_until(lambda: bool(firing()), PATIENCE), json.dumps(prometheus.alerts())
+        (alert,) = firing()
+        assert alert["metric"]["job_namespace"] == world.namespace

@@ -137,7 +137,7 @@ def test_both_transports_side_by_side(world: MpiWorld):
     world.create(mpi_job("a", V1))
     world.create(mpi_job("b", V2))
     world.wait(lambda: "a-launcher" in world.pods() and world.exists(batch("b-launcher")), "both launchers")
-    assert world.exists(f"{rbac}/roles/a-launcher")
+    world.wait(lambda: world.exists(f"{rbac}/roles/a-launcher"), "the Role of the launcher")
     assert world.exists(f"{CORE}/serviceaccounts/a-launcher")
     assert not world.exists(f"{CORE}/secrets/a-ssh")
     assert not world.exists(batch("a-launcher"))
@@ -162,6 +162,28 @@ def test_both_transports_side_by_side(world: MpiWorld):
 
 
 @pytest.mark.case("mpi-v2beta1-38", "abcd")
+@pytest.mark.parametrize("version", [V1, V2])
+def test_misspelt_fields_of_both_templates_are_reported(world: MpiWorld, version: str):
+    job = mpi_job("odd", version, workers=1)
+    for role, field in (("Launcher", "volumeMount"), ("Worker", "resource")):
+        specs = job["spec"]["mpiReplicaSpecs"]
+        container = {"name": "mpi", "image": "none", field: []}
+        specs[role] = {**specs[role], "template": {"spec": {"containers": [container]}}}
+    world.create(job)
+    at = "spec.mpiReplicaSpecs"
+    text = (
+        "Pods run without fields that the API server does not know: "
+        f'{at}.Launcher.template.spec.containers[0].volumeMount: unknown field, did you mean "volumeMounts"?; '
+        f'{at}.Worker.template.spec.containers[0].resource: unknown field, did you mean "resources"?'
+    )
+
+    def said() -> list[str]:
+        conditions = world.mpi("odd").get("status", {}).get("conditions", [])
+        return [each["message"] for each in conditions if each["type"] == "TemplateValid"]
+
+    world.wait(lambda: said() == [text], f"the condition of {version}")
+
+
 def test_one_crd_serves_both_versions(world: MpiWorld):
     body = mpi_job("old", V1, cleanPodPolicy="Running", mainContainer="mpi")
     body["spec"]["mpiReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"

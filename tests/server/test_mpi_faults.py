@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from e2e.cluster.controlplane import ControlPlane
-from tests.server.mpi_life import transport_rights
+from tests.kustomize import MANIFESTS
 from tests.server.process import Operator
 from tests.server.test_mpi import V1, V2, MpiWorld, batch, jobs, mpi_job
 from tests.server.test_permissions import RBAC, Account
 from tests.server.world import CORE, MERGE, Json, replicas
-from trainop.kinds.mpi.ssh_finish import FINISH
+from trainop.kinds.mpi.ssh.finish import FINISH
 
 MakeOperator = Callable[..., Operator]
 NUMBERS = itertools.count(1)
@@ -145,10 +145,11 @@ def account(control_plane: ControlPlane, alone: None, tmp_path: Path) -> tuple[M
 
 def add_components(world: MpiWorld) -> None:
     """Grants the rights of both transports."""
-    base = yaml.safe_load_all((Path(__file__).parents[2] / "manifests" / "base" / "rbac.yaml").read_text())
+    base = yaml.safe_load_all((MANIFESTS / "base" / "rbac.yaml").read_text(encoding="utf-8"))
     rules: list[Json] = next(each for each in base if each["kind"] == "ClusterRole")["rules"]
-    for each in transport_rights(world.namespace):
-        rules += each.get("rules", ())
+    for name in ("mpi-exec", "mpi-ssh"):
+        roles = (MANIFESTS / "components" / name / f"{name}.yaml").read_text(encoding="utf-8")
+        rules += [rule for each in yaml.safe_load_all(roles) for rule in each.get("rules", ())]
     world.ask("PATCH", f"{RBAC}/clusterroles/{world.namespace}-operator", {"rules": rules}, MERGE)
 
 
@@ -203,3 +204,36 @@ def test_a_job_waits_while_the_job_controller_is_away(account: tuple[MpiWorld, A
     status = {"status": {"conditions": failed, "startTime": moment}}
     world.ask("PATCH", f"{batch('s-launcher')}/status", status, MERGE)
     world.wait_state("s", "Failed")
+
+
+def test_a_launcher_on_a_lost_node_is_replaced_and_counts(world: MpiWorld, operator: Operator):
+    """A pod whose node does not answer is terminating for ever. It is replaced, and counts towards the back-off
+    limit, as with mpi-operator v0.8.0."""
+    node = f"lost-{world.namespace}"
+    world.ask("POST", "/api/v1/nodes", {"metadata": {"name": node}})
+    body = mpi_job("j", V2, 1, run={"backoffLimit": 1})
+    template = body["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+    template |= {"nodeName": node, "terminationGracePeriodSeconds": 1}
+    world.create(body)
+    first = world.wait_launcher("j")
+    world.ready("j-worker-0", first)
+    world.wait_state("j", "Running")
+    assert launcher(world)["spec"]["podReplacementPolicy"] == "Failed"
+    world.ask("DELETE", f"{CORE}/pods/{first}")
+
+    def other() -> str:
+        found = world.ask("GET", f"{CORE}/pods?labelSelector=job-name=j-launcher")["items"]
+        return next((pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]), "")
+
+    second = world.wait(other, "another launcher")
+    assert "deletionTimestamp" in world.ask("GET", f"{CORE}/pods/{first}")["metadata"]
+    world.wait(lambda: launcher(world)["status"].get("failed") == 1, "the failure to be counted")
+    assert ("Failed", "True") not in world.state("j")
+    world.ask("DELETE", f"{CORE}/pods/{second}")
+
+    def reasons() -> set[str]:
+        """Failed itself waits for the end of the pods."""
+        conditions = launcher(world)["status"].get("conditions", ())
+        return {each["reason"] for each in conditions if each["type"] == "FailureTarget"}
+
+    world.wait(lambda: reasons() == {"BackoffLimitExceeded"}, "the back-off limit")

@@ -7,22 +7,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import yaml
 
 from e2e.cluster.controlplane import ControlPlane
 from tests.audit import Right, granted, requested
-from tests.kustomize import MANIFESTS
+from tests.kustomize import combine
 from tests.server.mpi_life import BATCH, continue_by_exec, live_by_exec, live_by_ssh
 from tests.server.mpi_program import COMMAND
-from tests.server.pod import PodStandIn, flags_of
+from tests.server.pod import PodStandIn, deployment_of, flags_of
 from tests.server.process import Operator
 from tests.server.test_gang import Stage
 from tests.server.test_installation import apply
-from tests.server.world import CORE, MERGE, Json, World
+from tests.server.world import CORE, MERGE, World
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
 
 NAME = "mpi-operator"
-FOLDER = MANIFESTS / "overlays" / NAME
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 V2 = "kubeflow.org/v2beta1"
 MPI = f"/apis/{V2}/namespaces/{{namespace}}/mpijobs"
@@ -33,22 +31,6 @@ UNSEEN = {
     *(Right(groups.group, "podgroups", "get") for groups in (VOLCANO_GROUPS, PLUGIN_GROUPS)),
 }
 """Rights that no request of these jobs needs."""
-
-
-def read(folder: Path, home: str) -> list[Json]:
-    """The objects in the files of a kustomization, in the namespace `home`."""
-    found: list[Json] = []
-    for path in sorted(folder.glob("*.yaml")):
-        if path.stem != "kustomization":
-            found += yaml.safe_load_all(path.read_text(encoding="utf-8"))
-    for document in found:
-        for subject in document.get("subjects", ()):
-            subject["namespace"] = home
-        if document["kind"] == "Namespace":
-            document["metadata"]["name"] = home
-        elif not document["kind"].startswith("Cluster"):
-            document["metadata"]["namespace"] = home
-    return sorted(found, key=lambda document: document["kind"] != "Namespace")
 
 
 def leave_a_job_of_mpi_operator(world: World) -> None:
@@ -107,13 +89,13 @@ def test_as_installed(
     alone: None,
     tmp_path: Path,
     make_operator: Callable[..., Operator],
+    kubectl: str,
 ):
     home = f"{quiet_world.namespace}-home"
-    documents = [*read(FOLDER, home), *read(FOLDER / "exec", home)]
+    documents = combine(kubectl, tmp_path / "overlay", NAME, [f"overlays/{NAME}/exec"], namespace=home)
     for document in documents:
         apply(control_plane.api, document)
-    deployment = next(document for document in documents if document["kind"] == "Deployment")
-    flags = [flag.replace("$(MY_POD_NAMESPACE)", home) for flag in flags_of(deployment)]
+    flags = flags_of(deployment_of(documents, NAME))
     leave_a_job_of_mpi_operator(quiet_world)
     pod = PodStandIn(control_plane, tmp_path / "serviceaccount", make_operator, NAME, COMMAND)
     leader = pod.start(home, *flags)

@@ -21,14 +21,14 @@ NUMBERS = itertools.count(1)
 SHIM = """\
 import os, sys
 from dataclasses import replace
-from trainop import mpi_settings
+from trainop.programs import mpi_operator
 from trainop.cli import run_mpi_operator
-read = mpi_settings.read_mpi_settings
+read = mpi_operator.read_mpi_settings
 def moved(args, environ):
     settings, rest = read(args, environ)
     assert settings.health_probe_bind_address == ":8080"
     return replace(settings, health_probe_bind_address=os.environ["PROBES"]), rest
-mpi_settings.read_mpi_settings = moved
+mpi_operator.read_mpi_settings = moved
 sys.exit(run_mpi_operator(sys.argv[1:], "mpi-operator"))
 """
 """The command with another port for probes, which has no flag: 8080 may be taken on this machine."""
@@ -125,7 +125,7 @@ def test_without_the_crd_the_process_exits(tmp_path: Path, make_mpi_operator: Ca
         operator = make_mpi_operator(f"--kubeConfig={tmp_path / 'config'}")
         operator.start(wait=False)
         assert operator.exit_code() == 1
-        assert "the CRD mpijobs.kubeflow.org does not exist" in operator.text()
+        assert "the CRD mpijobs.kubeflow.org does not exist; install it first: kubectl apply" in operator.text()
         assert fetch(operator.metrics_url)[0] == 0
     finally:
         server.shutdown()

@@ -206,14 +206,22 @@ def bare_plane(tmp_path: Path):
 def test_a_crd_that_comes_later(
     control_plane: ControlPlane, bare_plane: ControlPlane, make_operator: MakeOperator, crds: list[Json]
 ):
-    operator = make_operator(bare_plane.kubeconfig)
+    world = World(bare_plane.api, "late")
+    pod = {"MY_POD_NAMESPACE": world.namespace, "MY_POD_NAME": "training-operator-0", "MY_POD_UID": "0-1-2"}
+    operator = make_operator(bare_plane.kubeconfig, "--webhook-server-port=0", "--zap-devel=false", environment=pod)
     operator.start(wait=False)
-    operator.wait_text("pytorchjobs")
+    operator.wait_text("crds are not installed")
     assert operator.running, operator.text()
-    one_line(operator, "pytorchjobs")
+    install = "kubectl apply --server-side -k manifests/crds"
+    (entry,) = [json.loads(line) for line in operator.text().splitlines() if "crds are not installed" in line]
+    assert entry["install"] == install
+    names = {crd["metadata"]["name"] for crd in crds}
+    assert set(entry["crds"]) == names - {"aggregatorconfigs.diengine.opendilab.org"}, "those of its kinds"
+    (event,) = world.wait(lambda: world.events("CrdsNotInstalled"), "the event about the operator's pod")
+    assert install in event["message"]
+    assert event["involvedObject"]["name"] == "training-operator-0"
     for crd in crds:
         assert bare_plane.api("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).status == 201
-    world = World(bare_plane.api, "late")
     world.wait(lambda: world.try_to("GET", "/apis/kubeflow.org/v1/pytorchjobs").status == 200, "the CRD")
     world.create_job("j", {"Worker": replicas(1)})
     world.wait(world.pods, "a pod")

@@ -13,7 +13,7 @@ from e2e.cluster.controlplane import ControlPlane
 from tests.server.kinds import KindWorld
 from tests.server.process import Operator
 from tests.server.world import CORE, JOBS, MERGE, Json, World, container, replicas
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 NODE = {"nodeName": "somewhere"}  # bound pods are deleted with their grace period, as on a real node
 LABELS = "training.kubeflow.org/"

@@ -155,3 +155,37 @@ def test_a_job_that_never_had_a_pod_fails_with_the_servers_message(world: World,
         assert failed["reason"] == "PyTorchJobFailedValidation"
         assert cause.words in failed["message"]
         assert world.pods() == {}
+
+
+def test_fields_that_the_api_server_drops_are_one_event_and_a_condition(world: World):
+    container = {"resource": {"limits": {"cpu": 1}}, "env": [{"name": "A", "values": "a"}]}
+    world.create_job("j", {"Master": replicas(1), "Worker": replicas(3, container=container)})
+    pods = world.wait_pods("j-master-0", *(f"j-worker-{index}" for index in range(3)))
+    world.run_pod(*pods)
+    world.wait_condition("Running")
+    at = "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0]"
+    text = (
+        f"Pods run without fields that the API server does not know: {at}.env[0].values: unknown field, "
+        f'did you mean "value"?; {at}.resource: unknown field, did you mean "resources"?'
+    )
+    first = world.job()["status"]["conditions"][0]
+    assert (first["type"], first["status"], first["reason"]) == ("TemplateValid", "False", "UnknownFields")
+    assert first["message"] == text
+    events = world.wait(lambda: world.events("UnknownFields"), "the event")
+    assert [(event["type"], event["message"], event.get("count", 1)) for event in events] == [("Warning", text, 1)]
+    for pod in pods:
+        world.end_pod(pod)
+    world.wait_condition("Succeeded")
+    assert world.job()["status"]["conditions"][0] == first
+    world.settle()
+    assert len(world.events("UnknownFields")) == 1
+
+
+def test_a_pod_that_is_refused_for_a_dropped_field(world: World):
+    container = {"env": [{"name": "A", "valueFrom": {"fieldref": {"fieldPath": "metadata.name"}}}]}
+    world.create_job("j", {"Worker": replicas(2, container=container)})
+    failed = world.wait_condition("Failed")
+    assert "spec.containers[0].env[0].valueFrom: Invalid value" in failed["message"]
+    at = "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].env[0].valueFrom.fieldref"
+    valid = world.wait(lambda: world.condition("TemplateValid"), "the condition")
+    assert valid["message"].endswith(f': {at}: unknown field, did you mean "fieldRef"?')

@@ -11,7 +11,7 @@ import pytest
 from tests.server.kinds import KindWorld
 from tests.server.process import Operator
 from tests.server.world import CORE, JOBS, MERGE, Json, World, replicas
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 PREFIX = "training.kubeflow.org/"
 NODE = {"nodeName": "somewhere"}  # bound pods are deleted with their grace period, as on a real node

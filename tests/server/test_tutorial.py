@@ -27,12 +27,12 @@ from trainop.runtime import (
     NotFoundError,
     OperationResult,
     Resource,
-    Transport,
     Unstructured,
     create_or_patch,
     finalizing,
     load_config,
 )
+from trainop.runtime.lowlevel import Transport
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "runtime"

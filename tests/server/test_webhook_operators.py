@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -165,3 +166,46 @@ def test_no_call_fails_while_the_authority_changes(
     new = hooks.secret()
     assert new["ca.crt"] not in {before["ca.crt"], due[0].certificate}
     assert {ssl.PEM_cert_to_DER_cert(one.decode()) for one in (due[1].certificate, new["tls.crt"])} <= certificates
+
+
+SLOW = b"POST /validate-kubeflow-org-v1-pytorchjob HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def slow_connections(operator: Operator, count: int) -> Iterator[ssl.SSLSocket]:
+    """Connections that have sent the beginning of a large review each."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    for _ in range(count):
+        plain = socket.create_connection(("127.0.0.1", operator.webhook_port), timeout=PATIENCE)
+        connection = context.wrap_socket(plain)
+        connection.sendall(SLOW + b"Content-Length: 1000000\r\n\r\n" + b" " * 1000)
+        yield connection
+
+
+def test_slow_connections_do_not_switch_admission_off(
+    control_plane: ControlPlane, hooks: Webhooks, make_operator: MakeOperator
+):
+    """More of them than the server accepts. Every decision is made by the operator: the policy Fail would refuse the
+    valid job, and Ignore would admit the invalid one."""
+    operator = start(make_operator, control_plane, hooks)
+    hooks.install(operator.webhook_port, "Fail")
+    hooks.wait_injected()
+    hooks.wait_called()
+    slow = []
+    for connection in slow_connections(operator, 160):
+        slow.append(connection)
+        if len(slow) % 20 == 0:
+            assert operator.probe("/readyz")[0] == 200, len(slow)
+            refused = try_job(hooks.world, "0-test")
+            assert (refused.status, "denied the request" in refused.message) == (403, True), (len(slow), refused)
+            assert try_job(hooks.world, "j").status == 201, len(slow)
+    hooks.remove()
+    hooks.install(operator.webhook_port, "Ignore")
+    hooks.wait_injected()
+    hooks.wait_called()
+    slow += slow_connections(operator, 160)
+    for _ in range(20):
+        assert try_job(hooks.world, "0-test").status == 403
+    assert operator.probe("/readyz")[0] == 200
+    for connection in slow:
+        connection.close()

@@ -22,7 +22,7 @@ from tests.server.webhooks import (
     try_job,
 )
 from tests.server.world import JOBS, MERGE, Json, World, replicas
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,10 @@ def test_every_kind_is_validated_also_those_that_are_not_enabled(served: Webhook
     imageless = submit(served, stage, {**good, role: stage.role(1, image="")})
     assert imageless.message == denial(kind, f"{at}[0].image: Required value: must be required")
     template: Json = {"spec": {"containers": []}}
+    misspelt = submit(served, stage, {**good, role: stage.role(1, resource={"limits": {"cpu": 1}})})
+    field = f"spec.{stage.framework.replica_specs}.{role}.template.spec.containers[0].resource"
+    text = f'{field}: unknown field, did you mean "resources"?'
+    assert (misspelt.status, misspelt.warnings) == (201, [text])
     empty = submit(served, stage, {**good, role: {"replicas": 1, "template": template}})
     assert empty.message.startswith(denial(kind, f"[{at}: Required value: must be specified, {at}: Required value: "))
     assert {answer.status for answer in (other, imageless, empty)} == {403}
@@ -146,10 +150,14 @@ def test_a_stored_job_that_is_invalid_can_be_resumed_and_released(served: Webhoo
     with without_reviews(served):
         world.create_job("old", {"Master": replicas(2), "Worker": replicas(1)}, suspend=True)
     path = f"{JOBS}/old"
-    for change in ({"metadata": {"finalizers": ["example.com/x"]}}, {"spec": {"runPolicy": {"suspend": False}}}):
+    text = "spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1 (not changed by this update)"
+    for change, warnings in (
+        ({"metadata": {"finalizers": ["example.com/x"]}}, []),  # is not judged
+        ({"metadata": {"annotations": {"x": "y"}}}, [text]),
+        ({"spec": {"runPolicy": {"suspend": False}}}, [text]),
+    ):
         answer = served.send("PATCH", path, change, MERGE)
-        text = "spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1 (not changed by this update)"
-        assert (answer.status, answer.warnings) == (200, [text])
+        assert (answer.status, answer.warnings) == (200, warnings)
     worse = served.send("PATCH", path, {"spec": {"runPolicy": {"backoffLimit": -1}}}, MERGE)
     text = "spec.runPolicy.backoffLimit: Invalid value: -1: must be greater than or equal to 0"
     assert (worse.status, worse.message) == (403, denial("PyTorchJob", text))

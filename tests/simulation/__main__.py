@@ -16,13 +16,21 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from tests.simulation import bugs, bugs_of_di, bugs_of_gangs, bugs_of_jobs, bugs_of_mpi, bugs_of_ownership  # noqa: F401  # each plants its own
+from tests.simulation import (  # noqa: F401  # each plants its own
+    bugs,
+    bugs_of_di,
+    bugs_of_gangs,
+    bugs_of_jobs,
+    bugs_of_mpi,
+    bugs_of_ownership,
+    bugs_of_waiting,
+)
 from tests.simulation.draw import draw_script
 from tests.simulation.examine import examine_seed, kills
 from tests.simulation.families import EVERY, seeds_of
 from tests.simulation.planting import BUGS, hunt
 from tests.simulation.small import scenarios
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
 BEGIN, END = "<!-- bugs: begin -->\n", "<!-- bugs: end -->\n"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from tests.engine.builders import pod_created
 from tests.simulation.facts import due_at
 from tests.simulation.script import NAMESPACE
 from tests.simulation.wire import at_once
 from trainop.controllers.observe import observe_live
-from trainop.engine.actions import Action, CreateOnce, CreatePod
+from trainop.engine.actions import Action
 from trainop.engine.kind import Kind
 from trainop.engine.seen import PodGroup, SeenGang, Snapshot
 from trainop.runtime.objects.metadata import Json, Unstructured
@@ -34,7 +34,7 @@ def look_afresh(world: World) -> None:
 
 def _examine(world: World, kind: Kind, job: Json) -> None:
     left = kind.plan(_observe(world, kind, job))
-    actions = [action for action in takewhile(_may_go_on, left.actions) if not _is_taken(world, action)]
+    actions = [action for action in left.actions if not _is_taken(world, action)]
     if left.annotations or actions or left.status:
         todo = f"{left.annotations or ''} {actions or ''} {left.status or ''}"
         world.judge.flag("nothing left undone", f"for {job['metadata']['name']} is still to do: {todo}")
@@ -51,11 +51,6 @@ def _observe(world: World, kind: Kind, job: Json) -> Snapshot:
     return replace(seen, gang=SeenGang(group=group, priorities={}))
 
 
-def _may_go_on(action: Action) -> bool:
-    """Nothing is done after an object that must not be written now."""
-    return not (isinstance(action, CreateOnce) and action.in_use)
-
-
 def _is_taken(world: World, action: Action) -> bool:
     """A pod is to be made, and another one has its name."""
-    return isinstance(action, CreatePod) and world.store.get(str(PODS), (NAMESPACE, action.name)) is not None
+    return pod_created(action) and world.store.get(str(PODS), (NAMESPACE, action.name)) is not None

@@ -11,7 +11,7 @@ from unittest import mock
 
 from tests.simulation.planting import bug, patch
 from trainop.controllers import own_writes
-from trainop.controllers.apply import Applier
+from trainop.controllers.children import ChildWriter
 from trainop.controllers.first_status import FirstStatuses
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
@@ -23,7 +23,7 @@ from trainop.engine.restart_history import RestartHistory
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import Status
 from trainop.engine.steps import replicas
-from trainop.engine.steps.builder import PlanBuilder
+from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.runtime.cache import watcher
 from trainop.runtime.cache.reflector import Reflector
 from trainop.runtime.cache.store import Change, Store
@@ -202,13 +202,13 @@ def conflict_swallowed():
 
 @bug("Errors of a batch of creates and deletes are swallowed, as if all had gone well.")
 def batch_error_swallowed():
-    carry_out = Applier._carry_out_one
+    carry_out = ChildWriter.carry_out
 
-    async def swallow(self: Applier, job: Any, action: Any, outcome: Outcome) -> None:
+    async def swallow(self: ChildWriter, job: Any, action: Any, outcome: Outcome) -> None:
         await carry_out(self, job, action, outcome)
         outcome.errors.clear()
 
-    return patch(Applier, "_carry_out_one", swallow)
+    return patch(ChildWriter, "carry_out", swallow)
 
 
 # The order of things --------------------------------------------------------------------------------------------------
@@ -218,8 +218,8 @@ def batch_error_swallowed():
 def clean_up_before_terminal_status():
     finish = engine._finish
 
-    def late(builder: PlanBuilder) -> Any:
-        return replace(finish(builder), status_first=False)
+    def late(builder: ReplicasBuilder, **options: Any) -> Any:
+        return replace(finish(builder, **options), status_first=False)
 
     return patch(engine, "_finish", late)
 
@@ -259,7 +259,7 @@ def own_names_free() -> Any:
     """The names of the job's own children count as free."""
     free = replicas._available
 
-    def without_own(builder: PlanBuilder, role: Any, kind: str, indices: Any) -> list[int]:
+    def without_own(builder: ReplicasBuilder, role: Any, kind: str, indices: Any) -> list[int]:
         claimed: Any = builder.children.pods if kind == "Pod" else builder.children.services
         owned, claimed.owned = claimed.owned, []
         try:
@@ -272,7 +272,7 @@ def own_names_free() -> Any:
 
 @bug("A resumed job does not wait until the pods from before have gone.")
 def resumed_among_dying_pods():
-    def proceed(builder: PlanBuilder) -> Any:
+    def proceed(builder: ReplicasBuilder) -> Any:
         if builder.status.is_true("Suspended"):
             engine._resume(builder)
         return engine._advance(builder)
@@ -289,7 +289,7 @@ def restart_group_not_awaited():
 def completion_time_rewritten():
     tidy_up = engine._tidy_up
 
-    def again(builder: PlanBuilder) -> Any:
+    def again(builder: ReplicasBuilder) -> Any:
         builder.status._fields["completionTime"] = builder.status._now
         return tidy_up(builder)
 
@@ -303,7 +303,7 @@ def finished_job_resumed():
 
 @bug("A job that another controller manages is treated like any other.")
 def managed_by_ignored():
-    return patch(engine, "ignored", lambda _: False)
+    return patch(engine, "ignored", lambda *_: False)
 
 
 @bug("The deadline counts from the creation of the job, not from its start.")

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.engine.builders import pod_created
 from tests.simulation.di_draw import THEMES
 from tests.simulation.families import DI, ThemeOf
 from tests.simulation.planting import bug, patch
-from trainop.diserver import journal, operations, victims
-from trainop.diserver.journal import Held, Journal
+from trainop.diserver import journal, operations, records, victims
+from trainop.diserver.journal import HeldLease, Journal
 from trainop.diserver.operations import Operations
 from trainop.diserver.writer import PodWriter
-from trainop.engine.actions import CreatePod
 from trainop.kinds.dijob import clean_up, plan, status, world
 from trainop.kinds.dijob.clean_up import leftover_pods
 from trainop.kinds.dijob.names import Role
@@ -36,17 +36,17 @@ def half_made_groups_stay():
 
 @of_di("A client that repeats a request gets new pods, although it was carried out.")
 def repeated_requests_doubled():
-    return patch(journal, "_undelivered", lambda *_: [])
+    return patch(journal, "undelivered", lambda *_: [])
 
 
 @of_di("An undelivered answer is forgotten when there is another request for the job.", theme=CALM, rare=True)
 def answers_forgotten_over_other_requests():
-    found = journal._undelivered
+    found = records.undelivered
 
     def latest(record: Any, *args: Any) -> Any:
         return [past for past in found(record, *args) if past.digest == record.digest]
 
-    return patch(journal, "_undelivered", latest)
+    return patch(journal, "undelivered", latest)
 
 
 @of_di("Two requests for one job act at the same time.")
@@ -54,7 +54,7 @@ def requests_at_the_same_time():
     @contextmanager
     def plant() -> Iterator[None]:
         free = patch(Journal, "_is_free", lambda *_: True)
-        with free, patch(Held, "write", _nothing), patch(PodWriter, "undo", _nothing):
+        with free, patch(HeldLease, "write", _nothing), patch(PodWriter, "undo", _nothing):
             yield
 
     return plant()
@@ -64,7 +64,7 @@ def requests_at_the_same_time():
 def replaced_pods_stay():
     decide = Operations._decide
 
-    async def keep(self: Operations, held: Held, answer: Any, delete: Any = ()) -> None:
+    async def keep(self: Operations, held: HeldLease, answer: Any, delete: Any = ()) -> None:
         await decide(self, held, answer, () if held.record.state == "open" and b"recreate" in answer.body else delete)
 
     return patch(Operations, "_decide", keep)
@@ -76,7 +76,7 @@ def ddp_learners_leaked():
 
     def alone(*args: Any) -> Any:
         found = choose(*args)
-        return found._replace(names=[name for name in found.names if "-ddp-learner-" not in name])
+        return found._replace(pods=[pod for pod in found.pods if "-ddp-learner-" not in pod.name])
 
     return patch(operations, "choose_victims", alone)
 
@@ -136,7 +136,7 @@ def coordinator_created_once():
         made = proceed(found, is_new=is_new)
         if found.phase != "Running":
             return made
-        found.actions = [action for action in found.actions if not isinstance(action, CreatePod)]
-        return found.plan(status_first=is_new)
+        found.builder.actions = [action for action in found.builder.actions if not pod_created(action)]
+        return found.builder.plan(status_first=is_new)
 
     return patch(plan, "_proceed", once)

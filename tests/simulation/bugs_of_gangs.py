@@ -15,7 +15,8 @@ from trainop.engine import plan as engine
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.steps import cleanup
 from trainop.engine.steps import gang as gang_step
-from trainop.kinds.mpi import ssh, ssh_gang, ssh_world
+from trainop.kinds.mpi.ssh import gang as ssh_gang
+from trainop.kinds.mpi.ssh import plan as ssh
 
 of_gangs = functools.partial(bug, family=GANG)
 
@@ -100,4 +101,4 @@ def waiting_launcher_in_the_group():
     def with_launcher(job: Any, spec: Any) -> Any:
         return view(replace(job, creation="AtStartup"), spec)
 
-    return patch(ssh_world, "gang_view", with_launcher)
+    return patch(ssh, "gang_view", with_launcher)

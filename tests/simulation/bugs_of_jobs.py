@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from tests.engine.builders import pod_deleted
 from tests.simulation.planting import bug, patch
-from trainop.engine import assess, failures, leaders, limits, manifests, slots, status
+from trainop.engine import assess, ends, evidence, failures, leaders, limits, manifests, root_cause, slots, status
 from trainop.engine import plan as engine
-from trainop.engine.actions import DeletePod
 from trainop.engine.addresses import dns_fields
 from trainop.engine.claim import Children
 from trainop.engine.framework import JOB_ROLE, Tally
 from trainop.engine.manifests import Manifests
 from trainop.engine.restart_history import RESTARTS
+from trainop.engine.root_cause import Failure
 from trainop.engine.service_modes import settle_mode
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import Status
 from trainop.engine.steps import replicas
-from trainop.engine.steps.builder import PlanBuilder
+from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.cleanup import sweep
+from trainop.runtime.clock import LATEST
 
 # Pods and services ----------------------------------------------------------------------------------------------------
 
@@ -57,7 +59,7 @@ def exit_code_left_to_the_kubelet():
 def last_service_missing():
     lacking = replicas._lacking_services
 
-    def all_but_the_last(builder: PlanBuilder, role: Any, present: set[int]) -> Iterator[int]:
+    def all_but_the_last(builder: ReplicasBuilder, role: Any, present: set[int]) -> Iterator[int]:
         return (index for index in lacking(builder, role, present) if index + 1 < role.replicas or index == 0)
 
     return patch(replicas, "_lacking_services", all_but_the_last)
@@ -65,7 +67,7 @@ def last_service_missing():
 
 @bug("Service mode `leader` is ignored: each replica gets a service.")
 def service_mode_ignored():
-    def lacking(_begin: PlanBuilder, role: Any, present: set[int]) -> Iterator[int]:
+    def lacking(_begin: ReplicasBuilder, role: Any, present: set[int]) -> Iterator[int]:
         return (index for index in range(role.replicas) if index not in present)
 
     return patch(replicas, "_lacking_services", lacking)
@@ -90,7 +92,7 @@ def search_domain_missing():
 def services_of_fewer_replicas_stay():
     sort = replicas._sort_services
 
-    def without_deletes(builder: PlanBuilder, lines: Any) -> Any:
+    def without_deletes(builder: ReplicasBuilder, lines: Any) -> Any:
         before = list(builder.actions)
         present = sort(builder, lines)
         builder.actions = before
@@ -149,6 +151,21 @@ def condition_keeps_its_place():
     return patch(Status, "set", in_place)
 
 
+@bug("The last failure is named as the root cause, not the first.")
+def last_failure_blamed():
+    find = root_cause.find_cause
+
+    def find_last(standing: Sequence[Failure], past: Sequence[Failure] = ()) -> Failure | None:
+        return max(standing, key=lambda each: each.at or LATEST) if standing else find(standing, past)
+
+    return patch(evidence, "find_cause", find_last)
+
+
+@bug("The end of a pod that the operator stops is taken for a failure.")
+def stopped_pods_blamed():
+    return patch(ends, "_is_stopped", lambda *_: False)
+
+
 @bug("Restarting stays when the job has finished.")
 def restarting_stays():
     return mock.patch.dict(status.TRAINING_OPERATOR.removes, {"Succeeded": (), "Failed": ()})
@@ -156,7 +173,7 @@ def restarting_stays():
 
 @bug("A suspended job still says that it runs.")
 def running_while_suspended():
-    def suspend(builder: PlanBuilder) -> Any:
+    def suspend(builder: ReplicasBuilder) -> Any:
         put = builder.status.set
 
         def without_running(type_: str, *args: Any, **options: Any) -> bool:
@@ -221,7 +238,7 @@ def eviction_counts_as_failure():
 def restarts_not_forgotten():
     resume = engine._resume
 
-    def remember(builder: PlanBuilder) -> None:
+    def remember(builder: ReplicasBuilder) -> None:
         resume(builder)
         builder.annotations.pop(RESTARTS, None)
 
@@ -320,7 +337,7 @@ def services_outlive_vanished_pods():
     def swept(children: Children, policy: str, *surplus: Any) -> Any:
         pods = {pod.metadata.name for pod in children.pods.owned}
         found = sweep(children, policy, *surplus)
-        return (action for action in found if isinstance(action, DeletePod) or action.name in pods)
+        return (action for action in found if pod_deleted(action) or action.name in pods)
 
     return patch(engine, "sweep", swept)
 

@@ -11,24 +11,21 @@ from typing import Any
 from tests.simulation.families import MPI, ThemeOf
 from tests.simulation.mpi_draw import THEMES
 from tests.simulation.planting import bug, patch
-from trainop.controllers.companion_writer import CompanionWriter
-from trainop.engine.actions import CreateOnce
-from trainop.engine.steps import companions
-from trainop.kinds.mpi import exec as mpi_exec
-from trainop.kinds.mpi import (
-    exec_job,
-    kinds,
-    ssh,
-    ssh_launcher,
-    ssh_objects,
-    ssh_status,
-    ssh_workers,
-    ssh_world,
-    transport,
-)
+from trainop.controllers.children import ChildWriter
+from trainop.engine.actions import Ensure
+from trainop.engine.manifests import child_name
+from trainop.engine.steps import companions, rights
+from trainop.kinds.mpi import kinds, transport
+from trainop.kinds.mpi.exec import job as exec_job
 from trainop.kinds.mpi.hosts import owned_workers
-from trainop.kinds.mpi.ssh_finish import has_ended
-from trainop.kinds.mpi.ssh_world import World
+from trainop.kinds.mpi.ssh import launcher as ssh_launcher
+from trainop.kinds.mpi.ssh import objects as ssh_objects
+from trainop.kinds.mpi.ssh import plan as ssh
+from trainop.kinds.mpi.ssh import status as ssh_status
+from trainop.kinds.mpi.ssh import workers as ssh_workers
+from trainop.kinds.mpi.ssh import world as ssh_world
+from trainop.kinds.mpi.ssh.finish import has_ended
+from trainop.kinds.mpi.ssh.world import World
 from trainop.kinds.mpi.transport import Choice
 
 of_mpi = functools.partial(bug, family=MPI)
@@ -102,7 +99,7 @@ def launcher_not_suspended():
 def launcher_created_once():
     create = ssh_launcher.create_launcher
 
-    def once(world: World) -> CreateOnce | None:
+    def once(world: World) -> Ensure | None:
         status = world.seen.job.raw.get("status") or {}
         return None if "Launcher" in (status.get("replicaStatuses") or {}) else create(world)
 
@@ -192,7 +189,7 @@ def dying_workers_counted():
 
 @of_mpi("The ConfigMap with the hosts is written once and never again.")
 def stale_hostfile():
-    return patch(companions, "_differs", lambda *_: False)
+    return patch(companions, "differs", lambda *_: False)
 
 
 @of_mpi("The hostfile names the workers that run, instead of all.")
@@ -205,40 +202,48 @@ def hostfile_of_running_workers():
         smaller = replace(job, worker=replace(job.worker, count=count)) if job.worker else job
         return whole(smaller, seen, settled=settled)
 
-    return patch(ssh_world, "config", running)
+    return patch(ssh, "config", running)
 
 
-@of_mpi("A key that was deleted is made anew under running workers.")
-def key_changes_under_workers():
-    create = CompanionWriter._create_once
+@of_mpi("A key that was deleted is made anew only when no worker runs.", theme=THEME["keys"])
+def key_waits_for_workers():
+    lacks, ensure = ssh_workers._lacks_key, ssh_workers.ensure_key
 
-    async def in_any_case(self: CompanionWriter, job: Any, action: CreateOnce, key: Any) -> None:
-        await create(self, job, replace(action, in_use=""), key)
+    def idle(world: World) -> bool:
+        return world.count("Running") == 0 and lacks(world)
 
-    return patch(CompanionWriter, "_create_once", in_any_case)
+    def when_idle(world: World, *, needed: bool) -> None:
+        ensure(world, needed=needed and world.count("Running") == 0)
+
+    @contextmanager
+    def plant() -> Iterator[None]:
+        with patch(ssh_workers, "_lacks_key", idle), patch(ssh, "ensure_key", when_idle):
+            yield
+
+    return plant()
 
 
 @of_mpi("The key is made anew whenever a pod is created.")
 def key_made_anew():
-    create = CompanionWriter._create_once
+    create = ChildWriter._fill
 
-    async def anew(self: CompanionWriter, job: Any, action: CreateOnce, key: Any) -> None:
+    async def anew(self: ChildWriter, job: Any, action: Ensure, key: Any) -> None:
         await create(self, job, action, key)
-        if action.fill is not None:
-            await self._client.patch(action.resource, key.name, key.namespace, action.fill())
+        if action.content is not None:
+            await self._client.patch(action.resource, key.name, key.namespace, action.content.fill())
 
-    return patch(CompanionWriter, "_create_once", anew)
+    return patch(ChildWriter, "_fill", anew)
 
 
 @of_mpi("A key that was deleted is not made again.")
 def lost_key_not_replaced():
-    create = CompanionWriter._create_once
+    create = ChildWriter._fill
 
-    async def once(self: CompanionWriter, job: Any, action: CreateOnce, key: Any) -> None:
-        if action.fill is None or not job.raw.get("status"):
+    async def once(self: ChildWriter, job: Any, action: Ensure, key: Any) -> None:
+        if action.content is None or not job.raw.get("status"):
             await create(self, job, action, key)
 
-    return patch(CompanionWriter, "_create_once", once)
+    return patch(ChildWriter, "_fill", once)
 
 
 # Transport and status -------------------------------------------------------------------------------------------------
@@ -268,10 +273,39 @@ def version_of_the_creator_ignored():
 def launcher_may_reach_every_pod():
     rules = exec_job.role_rules
 
-    def all_pods(job: Any) -> Any:
-        return [{name: value for name, value in rule.items() if name != "resourceNames"} for rule in rules(job)]
+    def all_pods(workers: Any, **more: Any) -> Any:
+        found = rules(workers, **more)
+        return [{name: value for name, value in rule.items() if name != "resourceNames"} for rule in found]
 
-    return patch(mpi_exec, "role_rules", all_pods)
+    return patch(exec_job, "role_rules", all_pods)
+
+
+@of_mpi("The launcher may execute commands in any pod that has the name of a worker.", theme=THEME["names"])
+def rights_by_name():
+    def by_name(builder: Any, grant: Any) -> list[str] | None:
+        found = controlled(builder, grant)
+        role = builder.job.role(grant.role)
+        if found is None or role is None:
+            return found
+        return [child_name(builder.job.name, role, index) for index in range(role.replicas)]
+
+    controlled = rights._controlled_pods
+    return patch(rights, "_controlled_pods", by_name)
+
+
+@of_mpi("The launcher of a finished job keeps its rights.")
+def rights_kept_at_the_end():
+    settle = rights._settle
+
+    def keep(builder: Any, grant: Any) -> Any:
+        return [] if builder.status.finished else settle(builder, grant)
+
+    return patch(rights, "_settle", keep)
+
+
+@of_mpi("The launcher may list all pods of the namespace.", theme=THEME["names"])
+def launcher_lists_pods():
+    return patch(exec_job, "_launcher_lists", lambda *_: True)
 
 
 @of_mpi("A suspended job with transport ssh still says that it runs.")

@@ -7,18 +7,20 @@ from typing import Any
 from tests.simulation.bugs import own_names_free
 from tests.simulation.planting import bug, patch
 from trainop.controllers.apply import Applier
-from trainop.controllers.refused_children import RefusedChildren
+from trainop.controllers.children import ChildWriter
+from trainop.controllers.refusals import Refusals
 from trainop.engine import claim
 from trainop.engine import plan as engine
+from trainop.engine.actions import Release
 from trainop.engine.slots import read_place
-from trainop.engine.steps.builder import PlanBuilder
+from trainop.engine.steps.builder import ReplicasBuilder
 
 # Ownership of pods ---------------------------------------------------------------------------------------------------
 
 
 @bug("An orphan with the labels of a slot is adopted under any name.")
 def orphan_of_another_name_adopted():
-    def by_age(job: Any, orphan: Any) -> bool:
+    def by_age(job: Any, _resource: Any, orphan: Any) -> bool:
         return (orphan.creation_timestamp or "") >= (job.metadata.creation_timestamp or "")
 
     return patch(claim, "_may_adopt", by_age)
@@ -26,7 +28,7 @@ def orphan_of_another_name_adopted():
 
 @bug("An orphan with the name of a slot is adopted although it is older than the job.")
 def older_orphan_adopted():
-    def by_name(job: Any, orphan: Any) -> bool:
+    def by_name(job: Any, _resource: Any, orphan: Any) -> bool:
         return bool(orphan.name == "-".join((job.name, *map(str, read_place(orphan.labels)))))
 
     return patch(claim, "_may_adopt", by_name)
@@ -39,10 +41,13 @@ def orphans_left():
 
 @bug("A pod whose labels no longer match is not released.")
 def relabelled_pod_kept():
-    async def keep(*_: Any) -> None:
-        return None
+    set_owner = ChildWriter._set_owner
 
-    return patch(Applier, "_release", keep)
+    async def keep(self: ChildWriter, job: Any, action: Any, *given: Any) -> None:
+        if not isinstance(action, Release):
+            await set_owner(self, job, action, *given)
+
+    return patch(ChildWriter, "_set_owner", keep)
 
 
 @bug("A job that has had pods fails when the API server refuses one of them.")
@@ -67,15 +72,15 @@ def refusal_fails_nothing():
 
 @bug("A pod that the API server has refused once is never retried.")
 def refused_for_ever():
-    allow = RefusedChildren.allow
+    allow = Refusals.allow
 
-    def without(self: RefusedChildren, job: Any, actions: Any) -> Any:
+    def without(self: Refusals, job: Any, actions: Any) -> Any:
         state = self._states.find(job.uid)
-        if state is not None and state.refused_creates is not None:
-            state.refused_creates.until = float("inf")
+        if state is not None and state.refused is not None:
+            state.refused.until = float("inf")
         return allow(self, job, actions)[0], None
 
-    return patch(RefusedChildren, "allow", without)
+    return patch(Refusals, "allow", without)
 
 
 @bug("A pod counts as soon as it may be adopted, even if the API server refuses the adoption.")
@@ -99,7 +104,7 @@ def name_of_a_misplaced_pod_taken():
 def edit_fails_a_begun_job():
     proceed = engine._proceed
 
-    def refuse(builder: PlanBuilder) -> Any:
+    def refuse(builder: ReplicasBuilder) -> Any:
         return engine._refuse(builder, "of an edit") if builder.job.errors else proceed(builder)
 
     return patch(engine, "_proceed", refuse)

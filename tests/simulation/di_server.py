@@ -13,9 +13,9 @@ from aiohttp.test_utils import make_mocked_request
 
 from tests.simulation.loop import Process, Wall
 from tests.simulation.wire import Wire
-from trainop.di_server_settings import DiServerSettings
 from trainop.diserver.metrics import DiServerMetrics
-from trainop.diserver.server import DiServer
+from trainop.diserver.server import DiServer, declare
+from trainop.programs.di_server import DiServerSettings
 from trainop.runtime.manager.manager import Group
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ class DiServerReplica:
         self._process = Process(life)
         rng = random.Random(f"{world.script.seed}/di/{life}")
         self._wire = Wire(world, life, rng, judge=Unjudged())
-        self._server = DiServer(SETTINGS, self._wire, clock=Wall(world.loop), rng=rng, metrics=metrics(), signals=False)
+        operator, counted, made = declare(SETTINGS), metrics(), list[DiServer]()
+        operator.setup(lambda parts: made.append(DiServer(SETTINGS, counted, parts)))
+        operator.build(self._wire, clock=Wall(world.loop), rng=rng, metrics=counted, signals=False)
+        self._server = made[0]
         self._server.manager._abort = lambda _code: self.kill(2.0)
         world.note(life, "starts")
         self._task = world.loop.spawn(self._process, self._server.manager.run(), life)

@@ -10,7 +10,7 @@ from typing import Any
 from tests.simulation import intruders
 from tests.simulation.di_draw import draw_di
 from tests.simulation.facts import Slot
-from tests.simulation.families import DI, GANG, MPI, family_of, number_in_family
+from tests.simulation.families import DI, GANG, MPI, STILL, family_of, number_in_family
 from tests.simulation.fault_rates import draw_fault_rates
 from tests.simulation.gang_draw import with_gang
 from tests.simulation.mpi_draw import draw_mpi
@@ -27,10 +27,11 @@ from tests.simulation.script import (
     replica_spec,
 )
 from tests.simulation.staged import stage
+from tests.simulation.still_draw import draw_still
 from tests.simulation.themes import ENCORES, LOSSES, SCENES, Scene, Theme, Weights, theme_of
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.engine.parse import parse
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 RETRYABLE = (130, 137, 143, 255)
@@ -60,6 +61,8 @@ def draw_script(seed: int) -> Script:
         return draw_mpi(seed, number_in_family(seed))
     if family_of(seed) == DI:
         return draw_di(seed, number_in_family(seed))
+    if family_of(seed) == STILL:
+        return draw_still(seed, number_in_family(seed))
     if family_of(seed) == GANG:
         turn, rest = divmod(number_in_family(seed), 4)
         return with_gang(draw_mpi(seed, turn) if rest == 3 else _draw_themed(seed))

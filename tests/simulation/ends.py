@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tests.simulation.facts import owner_of, phase
+from tests.simulation.oracle.kinds import without_cause
 from tests.simulation.script import BACKOFF, DEADLINE, FOREIGN, JobPlan, Script
 from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.runtime.objects.metadata import Json
@@ -39,7 +40,7 @@ def _end_of(world: World, plan: JobPlan) -> Json | None:
     annotations = job["metadata"].get("annotations") or {}
     return {
         "conditions": [
-            [each["type"], each["reason"], each["message"] if each["type"] in LAST else ""]
+            [each["type"], each["reason"], without_cause(each["message"]) if each["type"] in LAST else ""]
             for each in conditions
             if each["status"] == "True" and each["type"] != "Restarting"  # pods lost to faults are restarted as well
         ],

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tests.simulation.oracle.kinds import without_cause
 from trainop.engine.framework import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE, Framework
 from trainop.engine.parse import ignored
 from trainop.kinds.mpi.transport import SSH, TRANSPORT
@@ -75,7 +76,7 @@ def is_true(job: Json, type_: str) -> bool:
 
 def message_of(job: Json, type_: str) -> str:
     conditions = (job.get("status") or {}).get("conditions") or []
-    return next((str(each["message"]) for each in conditions if each["type"] == type_), "")
+    return without_cause(next((str(each["message"]) for each in conditions if each["type"] == type_), ""))
 
 
 def finished(job: Json) -> bool:

@@ -37,6 +37,7 @@ class Fairness:
         self._fair = (
             (patient or not script.gang)
             and only_pods
+            and not script.standing
             and not world.is_killed
             and replace(script.fault_rates, latency=FAIR.latency) == FAIR
         )

@@ -1,5 +1,5 @@
-"""Families of seeds: MPIJobs, DIJobs, and any jobs under a gang scheduler. Most seeds have jobs with replica types
-without one; a few consecutive ones contain all families."""
+"""Families of seeds: MPIJobs, DIJobs, any jobs under a gang scheduler, and jobs that cannot go on. Most seeds have jobs
+with replica types without one; a few consecutive ones contain all families."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
 
-MPI, GANG, DI = "mpi", "gang", "di"
-EVERY = {MPI: (7, 5), GANG: (11, 6), DI: (13, 3)}
+MPI, GANG, DI, STILL = "mpi", "gang", "di", "still"
+EVERY = {MPI: (7, 5), GANG: (11, 6), DI: (13, 3), STILL: (17, 9)}
 """Family -> one seed in so many, from this one on. They have no divisor in common, or with the numbers of themes and of
 staged sequences, so that each theme loses as many."""
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 OF_PODS = {"evict", "preempt", "vanish", "vanish unseen", "delete pod", "node"}
+OF_OBJECTS = OF_PODS | intruders.ACTS | intruders.LASTING | mpi_users.ACTS | gang_scheduler.ACTS | di_clients.ACTS
 OF_JOBS = {"jobs away", "jobs slow"}
 """What befalls the controller of batch Jobs."""
 BREAKDOWNS = {"outage", "no quorum", "no admission", "deny"}
@@ -27,7 +28,7 @@ class Fate:
         """Carry out the fault with this number in the script."""
         world = self._world
         rng = random.Random(f"{world.script.seed}/chaos/{number}")
-        if step.act in OF_PODS | intruders.ACTS | mpi_users.ACTS | gang_scheduler.ACTS | di_clients.ACTS:
+        if step.act in OF_OBJECTS:
             if not self._strike_objects(step, rng):
                 if world.loop.time() + 2.0 < world.script.calm_at:
                     world.loop.outside(2.0, self.strike, number, step)
@@ -66,6 +67,8 @@ class Fate:
             return world.di is None or world.di.strike(step, rng)
         if step.act in gang_scheduler.ACTS:
             return world.scheduler is None or world.scheduler.strike(step.act, rng, step.value or 0.0)
+        if step.act in intruders.LASTING:
+            return intruders.impede(world, step.act, step.value, rng, world.nodes.at_work())
         return intruders.intrude(world, step.act, rng, world.nodes.at_work())
 
     def _named(self, name: str) -> Replica | None:

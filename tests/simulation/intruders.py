@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 ACTS = {"disown", "relabel", "plant"}
+LASTING = {"unlabel", "squat"}
+"""Of scripts in which a job stands still."""
 
 
 def intrude(world: World, act: str, rng: random.Random, living: list[Stored]) -> bool:
@@ -40,6 +42,24 @@ def intrude(world: World, act: str, rng: random.Random, living: list[Stored]) ->
         label = LABELS + rng.choice(("job-name", "operator-name", "replica-type", "replica-index", "replica-index"))
         metadata["labels"][label] = rng.choice("017x")
     world.note("intruder", f"{act} {stored.key[1]} {metadata['labels']}")
+    _put(world, value)
+    return True
+
+
+def impede(world: World, act: str, name: str, rng: random.Random, living: list[Stored]) -> bool:
+    """Keep a job from going on: a pod loses the labels by which it is counted, or another one takes the name of one of
+    its pods. Returns False if there is no suitable pod yet."""
+    if act == "squat":
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
+        spec = {"containers": [{"name": "c", "image": "img"}]}
+        at_once(world.users.client.create(PODS, pod | {"spec": spec}, namespace=NAMESPACE))
+        return True
+    if not living:
+        return False
+    stored = rng.choice(living)
+    value = msgspec.json.decode(stored.body, type=dict)
+    del value["metadata"]["labels"][LABELS + "replica-type"]
+    world.note("intruder", f"unlabel {stored.key[1]}")
     _put(world, value)
     return True
 

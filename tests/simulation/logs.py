@@ -12,6 +12,9 @@ import structlog
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+NO_BUGS = "no bugs"
+"""The rule that the operator raises no unexpected exception."""
+
 UNFORGIVABLE = {"reconcile raised", "handler failed", "reconcile is stuck", "index failed"}
 
 
@@ -27,7 +30,7 @@ def logs_into(world_of: Callable[[], World | None], *, everything: bool) -> Iter
             keys = " ".join(f"{key}={value}" for key, value in sorted(entry.items()) if key != "reconcile_id")
             world.note("log", f"{level} {event} {keys}")
             if event in UNFORGIVABLE:
-                world.judge.flag("no bugs", f"{event}: {keys} {error!r}")
+                world.judge.flag(NO_BUGS, f"{event}: {keys} {error!r}")
         raise structlog.DropEvent
 
     before = structlog.get_config()

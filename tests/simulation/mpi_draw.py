@@ -18,7 +18,8 @@ from trainop.runtime.objects.metadata import Json
 SPANS = {"outage": (2, 15), "no quorum": (0.5, 8), "no admission": (0.5, 8), "node": (5, 40)}
 SPANS |= {"jobs away": (3, 40), "jobs slow": (5, 40)}
 """Seconds."""
-MEDDLING = tuple(sorted(mpi_users.ACTS - {"delete config", "delete service", "flip transport"}))
+RARE = {"delete config", "delete service", "delete role", "delete binding", "flip transport"}
+MEDDLING = tuple(sorted(mpi_users.ACTS - RARE))
 """What users do most."""
 PROPAGATIONS = ("Background", "Foreground")
 
@@ -40,11 +41,17 @@ class MpiTheme:
     most_deeds: int = 3
     pair: float = 0.1
     """How often there are two replicas."""
+    by_exec: float = 0.25
+    """How often jobs have transport exec."""
 
 
 THEMES = (
     MpiTheme("fair", losses=("evict", "evict", "preempt", "delete pod", "vanish", "node"), most_losses=3),
     MpiTheme("users", most_meddling=5, meddling=tuple(sorted(mpi_users.ACTS)), acts=("kill", "lag"), most_acts=1),
+    MpiTheme(
+        "names", by_exec=0.8, most_meddling=5, losses=("vanish", "delete pod"), most_losses=1,
+        meddling=("take name", "take name", "delete worker", "delete role", "delete binding"),
+    ),
     MpiTheme(
         "keys", most_deeds=1, most_meddling=6,
         meddling=("delete secret", "delete secret", "empty secret", "delete worker", "delete worker", "flip transport"),
@@ -72,7 +79,7 @@ def draw_mpi(seed: int, number: int) -> Script:
     """The script of a seed, the `number`-th of its family."""
     rng, theme = random.Random(f"{seed}/mpi"), THEMES[number % len(THEMES)]
     calm_at = rng.uniform(20, 45)
-    jobs = tuple(_draw_job(rng, f"j{index}") for index in range(1 + (rng.random() < 0.1)))
+    jobs = tuple(_draw_job(rng, f"j{index}", theme.by_exec) for index in range(1 + (rng.random() < 0.1)))
     steps = tuple(sorted(step for job in jobs for step in _draw_steps(rng, theme, job, calm_at)))
     replicas = 1 + (rng.random() < theme.pair)
     chaos = sorted(_draw_chaos(rng, theme, steps, calm_at, replicas))
@@ -96,8 +103,8 @@ def draw_mpi(seed: int, number: int) -> Script:
 # Jobs -----------------------------------------------------------------------------------------------------------------
 
 
-def _draw_job(rng: random.Random, name: str) -> JobPlan:
-    transport = EXEC if rng.random() < 0.25 else SSH
+def _draw_job(rng: random.Random, name: str, by_exec: float) -> JobPlan:
+    transport = EXEC if rng.random() < by_exec else SSH
     goal = rng.choices((SUCCEED, FAIL, RUN, FOREIGN), (8, 3, 10, 1))[0]
     policy: Json = {"cleanPodPolicy": rng.choice(("None", "Running", "Running", "All"))}
     if goal == FOREIGN:

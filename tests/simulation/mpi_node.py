@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.facts import phase, terminating
 from tests.simulation.node import PODS, Nodes
+from tests.simulation.oracle.rights import BINDINGS, ROLES
 from tests.simulation.script import FAIL, NAMESPACE, SUCCEED
 from trainop.local.api.storage.versioned_store import Key, Stored
 from trainop.runtime.clock import timestamp
@@ -53,7 +54,7 @@ class MpiNodes(Nodes):
 
     def _start(self, stored: Stored) -> None:
         value = stored.value
-        if terminating(value) or phase(value) != "Pending":
+        if terminating(value) or phase(value) != "Pending" or self._has_no_node(stored):
             return
         if not self._may_start(value):
             self._waiting[stored.uid] = stored.key
@@ -73,24 +74,41 @@ class MpiNodes(Nodes):
                 return False
         if any(each["name"] == "wait-for-workers" for each in spec.get("initContainers") or ()):
             job = self._world.job_of(pod)
-            return job is None or self._hosts_run(job)
+            return job is None or (self._hosts_run(job) and self._may_execute(job))
         return True
+
+    def _may_execute(self, job: Json) -> bool:
+        """The launcher has rights in all workers of the hostfile, without which its init container goes on waiting."""
+        name = f"{job['metadata']['name']}-launcher"
+        role, binding = (self._world.store.get(table, (NAMESPACE, name)) for table in (ROLES, BINDINGS))
+        if not self._workers_of(job):
+            return True
+        if role is None or binding is None:
+            return False
+        rules = role.value.get("rules") or ()
+        named = [set(rule.get("resourceNames") or ()) for rule in rules if "create" in rule["verbs"]]
+        return bool(named) and named[0] >= set(self._workers_of(job))
 
     def _has(self, resource: Resource, name: str) -> bool:
         return self._world.store.get(str(resource), (NAMESPACE, name)) is not None
 
     def _hosts_run(self, job: Json) -> bool:
         """All workers in the hostfile run."""
-        stored = self._world.store.get(str(CONFIG_MAPS), (NAMESPACE, f"{job['metadata']['name']}-config"))
-        lines = str((stored.value.get("data") or {}).get("hostfile", "") if stored else "").splitlines()
-        for host in (line.split()[0].split(".")[0].split(":")[0] for line in lines):
+        for host in self._workers_of(job):
             pod = self._world.store.get(PODS, (NAMESPACE, host))
-            if "-worker-" in host and (pod is None or phase(pod.value) != "Running"):
+            if pod is None or phase(pod.value) != "Running":
                 return False
         return True
 
+    def _workers_of(self, job: Json) -> list[str]:
+        """The workers in the hostfile."""
+        stored = self._world.store.get(str(CONFIG_MAPS), (NAMESPACE, f"{job['metadata']['name']}-config"))
+        lines = str((stored.value.get("data") or {}).get("hostfile", "") if stored else "").splitlines()
+        hosts = (line.split()[0].split(".")[0].split(":")[0] for line in lines)
+        return [host for host in hosts if "-worker-" in host]
+
     def _become_ready(self, stored: Stored) -> None:
-        if phase(stored.value) == "Running" and not terminating(stored.value):
+        if phase(stored.value) == "Running" and not terminating(stored.value) and not self._world.script.unready:
             self.put(stored, {"conditions": [{"type": "Ready", "status": "True"}]})
 
     def _progress(self, stored: Stored) -> None:

@@ -83,10 +83,13 @@ class Nodes:
 
     def _start(self, stored: Stored) -> None:
         value = stored.value
-        if terminating(value) or phase(value) != "Pending":
+        if terminating(value) or phase(value) != "Pending" or self._has_no_node(stored):
             return
         self.put(stored, {"phase": "Running", "containerStatuses": [self._container(value, running=True)]}, bind=True)
         self._schedule_next(stored.key, stored.uid)
+
+    def _has_no_node(self, stored: Stored) -> bool:
+        return stored.key[1].endswith(tuple(self._world.script.unstartable))
 
     def _schedule_next(self, key: Key, uid: str) -> None:
         hold = max(0.0, self._world.script.hold - self._world.loop.time())
@@ -178,9 +181,14 @@ class Nodes:
     # The end of a pod -------------------------------------------------------------------------------------------------
 
     def end(self, stored: Stored, last: str, *, code: int | None, reason: str = "", preempted: bool = False) -> None:
+        """The scheduler and the kubelet note the time of a disruption (kubernetes `pkg/api/v1/pod/util.go`
+        `UpdatePodCondition`)."""
         status: Json = {"phase": last}
-        if preempted:
-            status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
+        if preempted or reason == "Evicted":
+            why = "PreemptionByScheduler" if preempted else "TerminationByKubelet"
+            at = timestamp(self._world.clock.now())
+            condition = {"type": "DisruptionTarget", "status": "True", "reason": why, "lastTransitionTime": at}
+            status["conditions"] = [condition]
         if reason:
             status |= {"reason": reason, "containerStatuses": []}
         elif code is not None:
@@ -191,6 +199,8 @@ class Nodes:
     def _terminate(self, stored: Stored) -> None:
         """The grace period is over: some pods report a status before they are removed, and stubborn ones stay."""
         world = self._world
+        if world.script.immortal:
+            return
         if (
             self._rng.random() < world.script.stubborn
             and world.loop.time() < world.script.calm_at
@@ -271,9 +281,10 @@ class Nodes:
     def _container(
         self, pod: Json, *, code: int | None = None, restarts: int | None = None, running: bool = False
     ) -> Json:
-        state: Json = {"terminated": {"exitCode": code}}
+        now = timestamp(self._world.clock.now())
+        state: Json = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": now}}
         if running:
-            state = {"running": {"startedAt": timestamp(self._world.clock.now())}}
+            state = {"running": {"startedAt": now}}
         name = pod["spec"]["containers"][0]["name"]
         count = self._restarts(pod) if restarts is None else restarts
         return {"name": name, "restartCount": count, "state": state, "image": "img", "imageID": "", "ready": running}

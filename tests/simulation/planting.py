@@ -14,6 +14,7 @@ from unittest import mock
 
 from tests.simulation.examine import first_problem
 from tests.simulation.families import ThemeOf, seeds_of
+from tests.simulation.logs import NO_BUGS
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class Bug:
     """Of those that show it most."""
     rare: bool = False
     """It takes many seeds: `make test` leaves it to unit tests, and `--bugs` finds it."""
+
+
+class BrokenPlantError(Exception):
+    """A planted bug no longer fits the product, for example because a function has another signature."""
 
 
 BUGS: list[Bug] = []
@@ -48,11 +53,13 @@ def patch(owner: Any, name: str, change: Any) -> AbstractContextManager[Any]:
 
 def hunt(planted: Bug, seeds: int, first: int = 0) -> tuple[int, str] | None:
     """The number of seeds of its family and theme until the bug is found, and the broken rule; None if it is not
-    found."""
+    found. Raises `BrokenPlantError` if the operator fails instead of behaving wrongly: nothing but that was found."""
     with planted.plant():
         found = first_problem(islice(seeds_of(planted.family, first, planted.theme), seeds))
     if found is None:
         return None
     number, verdict = found
     violations = verdict.outcome.violations
+    if violations and violations[0].rule == NO_BUGS:
+        raise BrokenPlantError(f"{planted.name}: {violations[0]}")
     return number, violations[0].rule if violations else "another end"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.loop import Process, Wall
 from tests.simulation.wire import Wire
 from trainop.controllers.counters import JobMetrics
-from trainop.operator import build
+from trainop.programs.operator import build
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.manager.manager import Group, Manager
 from trainop.runtime.metrics.metrics import ControllerMetrics

@@ -17,9 +17,9 @@ from tests.simulation.fault_rates import FAIR, FaultRates
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.framework import Framework
 from trainop.kinds.dijob.names import DIJOBS
-from trainop.kinds.mpi.exec import MPI_EXEC
+from trainop.kinds.mpi.exec.kind import MPI_EXEC
 from trainop.kinds.mpi.transport import MPI_V2, SSH
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import Resource
 
@@ -135,6 +135,16 @@ class Script:
     """The value of --gang-scheduler-name."""
     stubborn: float = 0.0
     """Share of pods that stay Terminating until it is calm, or somebody uses force."""
+
+    standing: bool = False
+    """Something keeps the job from going on for ever. What is wrong does not end, and only what the job says is judged
+    at the end."""
+    unstartable: Collection[str] = ()
+    """Ends of the names of pods that find no node."""
+    immortal: bool = False
+    """Pods that are deleted never go."""
+    unready: bool = False
+    """Pods never become ready."""
 
     def without_faults(self) -> Script:
         return replace(self, chaos=(), encore=(), fault_rates=FAIR, calm_at=self.hold, stubborn=0.0, replicas=1)

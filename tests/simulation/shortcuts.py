@@ -12,16 +12,17 @@ from functools import cache
 from unittest import mock
 
 from tests.simulation.replica import metrics
-from trainop import operator
 from trainop.engine.schema.crd import crd
 from trainop.kinds.dijob.crd import dijob_crd
-from trainop.kinds.mpi import ssh_workers
 from trainop.kinds.mpi.crd import mpi_crd
+from trainop.kinds.mpi.ssh import workers as ssh_workers
 from trainop.local.api.fields import server_side_apply
 from trainop.local.api.registry.crds import kinds_of_crd
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request import bodies
 from trainop.local.api.storage.versioned_store import Stored
+from trainop.programs import schemes
+from trainop.runtime import Operator
 from trainop.runtime.controller import workqueue
 from trainop.runtime.manager.manager import Manager
 from trainop.runtime.objects.metadata import Json
@@ -31,7 +32,7 @@ from trainop.runtime.objects.metadata import Json
 def kinds_served(kind: str) -> list[Kind]:
     """The resource definition of the kind, as if its CRD had been created."""
     others = {"MPIJob": mpi_crd, "DIJob": dijob_crd}
-    return kinds_of_crd(others[kind]() if kind in others else crd(operator.FRAMEWORKS[kind]))
+    return kinds_of_crd(others[kind]() if kind in others else crd(schemes.FRAMEWORKS[kind]))
 
 
 async def _turn_no_more(_: Manager) -> None:
@@ -81,7 +82,7 @@ def undisturbed(*, tracks: bool = False) -> Iterator[None]:
             mock.patch.object(bodies, "known_fields", _know_all),
             mock.patch.object(Stored, "drop_value", _stay),
             mock.patch.object(Manager, "_beat", _turn_no_more),
-            mock.patch.object(operator, "_add_servers", _serve_nobody),
+            mock.patch.object(Operator, "_add_servers", _serve_nobody),
         ):
             yield
     finally:

@@ -9,7 +9,7 @@ from tests.simulation.script import BACKOFF, DEADLINE, FAIL, REQUIRED, RUN, SUCC
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, RESTART_SCOPE, SERVICE_MODE
 from trainop.engine.framework import Framework
 from trainop.engine.parse import parse
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 CALM_AT = 60.0

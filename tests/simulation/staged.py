@@ -12,7 +12,7 @@ from tests.simulation.script import REQUIRED, RUN, SUCCEED, JobPlan, Script, Ste
 from tests.simulation.small import pick_roles
 from trainop.engine.framework import Framework
 from trainop.engine.parse import parse
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 EVERY, FIRST = 15, 10

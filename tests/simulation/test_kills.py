@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.examine import kills
 from tests.simulation.script import Script
 from tests.simulation.small import scenarios
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 WHOLE = "PyTorchJob"
 """The kind of which every scenario is tried here; of each other kind one is, `make simulate` tries all."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.simulation.oracle.kinds import Job, Json
+from tests.simulation.oracle.observer import Observer
 from tests.simulation.oracle.variables import variables_of
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +30,33 @@ def test_the_observer_imports_nothing_of_the_product():
     *modules, product = done.stdout.splitlines()
     assert product == "product:"
     assert {"observer", "variables", "duties"} <= set(modules)
+
+
+class Ear:
+    """The setting of a run in which nothing happens."""
+
+    zero, exact, gang = datetime(2025, 1, 1, tzinfo=UTC), True, False
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    def fair_since(self) -> float:
+        return 0.0
+
+    def flag(self, rule: str, text: str) -> None:
+        self.heard.append(f"{rule}: {text}")
+
+
+def test_a_kind_that_the_observer_does_not_know_is_a_problem():
+    """Not silence, as if all its jobs were well."""
+    ear = Ear()
+    observe = Observer(ear, lambda _name: {})
+    for table in ("events", "podgroups.scheduling.x-k8s.io", "newjobs.kubeflow.org"):
+        observe(SimpleNamespace(name=table), SimpleNamespace(old=None, new=SimpleNamespace(value={})))
+    assert ear.heard == ["every kind is known: newjobs.kubeflow.org have no row in oracle/kinds.py: nobody judges"]
 
 
 def job(kind: str, field: str, container: str, **replicas: int) -> Job:

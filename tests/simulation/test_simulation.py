@@ -7,13 +7,16 @@ import pytest
 from tests.simulation import di_clients, gang_scheduler, mpi_users
 from tests.simulation.draw import draw_script
 from tests.simulation.examine import examine_seed
-from tests.simulation.families import DI, GANG, MPI, family_of
+from tests.simulation.families import DI, GANG, MPI, STILL, family_of, number_in_family
 from tests.simulation.fate import OF_JOBS
+from tests.simulation.still_draw import BLIGHTS
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
-from trainop.operator import FRAMEWORKS
+from trainop.programs.schemes import FRAMEWORKS
 
 SHARE = 300
 PORTION = 20
+FOUND = (481, 576)
+"""A preempted pod that exits with 0: its failure has the time of its condition."""
 
 
 @pytest.mark.parametrize("first", range(0, SHARE, PORTION))
@@ -21,6 +24,12 @@ def test_seeds_show_no_problem(first: int):
     for seed in range(first, first + PORTION):
         verdict = examine_seed(seed)
         assert not verdict.problem, verdict.report()
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_seeds_that_showed_a_problem_show_none(seed: int):
+    verdict = examine_seed(seed)
+    assert not verdict.problem, verdict.report()
 
 
 def test_seeds_draw_every_kind_of_fault_and_every_kind_of_job():
@@ -63,6 +72,14 @@ def test_seeds_draw_every_deed_to_mpi_jobs_of_both_transports_and_to_gangs():
     assert {job.transport for job in jobs} == {"ssh", "exec"}
     assert {job.spec.get("launcherCreationPolicy") for job in jobs} == {None, "WaitForWorkersReady"}
     assert {script.gang for script in scripts} == {"", "volcano", "my-sched"}
+
+
+def test_seeds_draw_everything_that_keeps_a_job_from_going_on_and_every_kind():
+    seeds = [seed for seed in range(60 * len(BLIGHTS) * 17) if family_of(seed) == STILL]
+    assert {number_in_family(seed) % len(BLIGHTS) for seed in seeds} == {*range(len(BLIGHTS))}
+    jobs = [job for script in map(draw_script, seeds[:200]) for job in script.jobs]
+    assert {job.kind for job in jobs} == {*FRAMEWORKS, "MPIJob", "DIJob"}
+    assert all(draw_script(seed).standing for seed in seeds[:20])
 
 
 def test_seeds_draw_every_request_to_di_servers_and_every_fault_of_them():

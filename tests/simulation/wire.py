@@ -194,7 +194,7 @@ class Wire:
     def _is_denied(self, request: Request) -> bool:
         """Whether an admission policy refuses the request; notifies the observer."""
         world = self._world
-        if not world.denied or request.method != "POST" or not request.path.endswith("/pods"):
+        if not world.denied or request.method != "POST" or not request.path.endswith(("/pods", "/secrets")):
             return False
         name = str(msgspec.json.decode(request.body or b"{}")["metadata"]["name"])
         denied = name.endswith(tuple(world.denied))

@@ -29,6 +29,7 @@ from tests.simulation.oracle.di_observer import DiObserver
 from tests.simulation.oracle.gang_observer import GangObserver
 from tests.simulation.oracle.mpi_observer import MpiObserver
 from tests.simulation.oracle.observer import Observer
+from tests.simulation.oracle.standstill import StandStill
 from tests.simulation.replica import Replica, metrics
 from tests.simulation.rest import Rest
 from tests.simulation.script import NAMESPACE, JobPlan, Script, framework_of
@@ -40,11 +41,11 @@ from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.seen import Options
 from trainop.local.api.serving.server import ApiServer
 from trainop.local.api.storage.versioned_store import Store, Stored
-from trainop.operator import KINDS
+from trainop.programs.schemes import KINDS
+from trainop.programs.settings import Settings
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import LEASES, NAMESPACES, PODS
-from trainop.settings import Settings
 
 CAST: Mapping[str, tuple[type[Observer | MpiObserver | DiObserver], type[Nodes]]] = {
     "": (Observer, Nodes),
@@ -57,6 +58,9 @@ DI_SERVERS = 2
 
 HECTIC = 2000
 """Writes that no minute may have, whatever happens in it."""
+
+PATIENCE = 60.0
+"""Seconds after which a job that does not move says what it waits for (--waiting-after)."""
 
 ECHO = 8.0
 """Seconds after the last fault of an encore."""
@@ -134,6 +138,7 @@ class World:
         self.di = DiSide(self, DI_SERVERS) if script.family == DI else None
         self.scheduler = GangScheduler(self) if script.gang else None
         self.gang_observer = self._observe_gang() if self.scheduler else None
+        self.standstill = StandStill(Fairness(self), lambda name: self.store.table(name).objects, PATIENCE)
         self.fate = Fate(self)
         self.replicas = [Replica(self, f"op{number + 1}") for number in range(script.replicas)]
         self._serving: asyncio.Task[None]
@@ -153,20 +158,32 @@ class World:
         self._minute = self._totals()
         self.loop.outside(60.0, self._end_minute)
         await Pause(self.loop, self.script.calm_at)
+        if self.script.standing:
+            await Pause(self.loop, 2 * self.standstill.longest)
+            self.standstill.look()
+        else:
+            await self._come_to_rest()
+        self._judge_minute()
+        end = end_state(self)
+        if afresh and not self.judge.violations and not self.script.standing:
+            look_afresh(self)
+        writes = sum(self.writes.values())
+        lasted = self.loop.time()
+        await self._take_down()
+        return Outcome(self.judge.violations, end, self.trace, writes, lasted, self.busiest)
+
+    async def _come_to_rest(self) -> None:
+        """Without faults, all becomes as specified; a job that does not go on then says why."""
         self._clear_up()
         await self.rest.settle()
         self._look()
         if self.script.encore and self.nodes.at_work() and not self.judge.violations:
             await self._play_encore()
             self._look()
-        self._judge_minute()
-        end = end_state(self)
-        if afresh and not self.judge.violations:
-            look_afresh(self)
-        writes = sum(self.writes.values())
-        lasted = self.loop.time()
-        await self._take_down()
-        return Outcome(self.judge.violations, end, self.trace, writes, lasted, self.busiest)
+        if self.standstill.silent() and not self.judge.violations:
+            await Pause(self.loop, self.standstill.longest)
+            await self.rest.settle()
+            self.standstill.look()
 
     def _observe_gang(self) -> GangObserver:
         assert self.scheduler is not None, "asked for by a script with a gang scheduler only"
@@ -185,7 +202,15 @@ class World:
         for scheme in self.schemes:
             for kind in kinds_served(scheme):
                 self.server._backend.registry.add(kind)
-        listeners = (self.rest, self.judge, self.observer, self.gang_observer, self.nodes, self.scheduler)
+        listeners = (
+            self.rest,
+            self.judge,
+            self.observer,
+            self.gang_observer,
+            self.standstill,
+            self.nodes,
+            self.scheduler,
+        )
         for listener in (each for each in listeners if each is not None):
             self.store.listen(listener)
         if self.scheduler is not None:
@@ -254,7 +279,8 @@ class World:
 
     @property
     def options(self) -> Options:
-        return Options(force_delete_after=self.script.force_delete_after, gang=choose_scheduler(self.script.gang))
+        gang = choose_scheduler(self.script.gang)
+        return Options(force_delete_after=self.script.force_delete_after, gang=gang, waiting_after=PATIENCE)
 
     def settings(self, life: str) -> Settings:
         lease, renew, retry = self.script.lease

@@ -7,36 +7,35 @@ that `--enable-scheme` leaves out: a cluster may have one webhook configuration 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trainop.engine.admission import Judgement
 from trainop.engine.fields import sentence
-from trainop.engine.kind import Kind, admit_all
-from trainop.runtime.errors import UNREADABLE
-from trainop.runtime.objects.metadata import Json, Key, Unstructured
-from trainop.runtime.objects.resource import Resource
-from trainop.runtime.serving.certificate_folder import ServingCertificate
-from trainop.runtime.serving.server import Check
-from trainop.runtime.texts import cut
-from trainop.runtime.webhook.admission import (
+from trainop.engine.kind import Kind, admit_all, warn
+from trainop.runtime import (
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
     AdmissionRequest,
     AdmissionResponse,
-    Handler,
+    Json,
+    Key,
+    Resource,
+    RotationOptions,
+    Unstructured,
     allow,
     defaulting,
     deny,
+)
+from trainop.runtime.lowlevel import (
+    UNREADABLE,
+    AdmissionHandler,
+    Configuration,
+    cut,
     mutating_path,
     refuse,
     validating_path,
 )
-from trainop.runtime.webhook.injection import (
-    MUTATING_WEBHOOK_CONFIGURATIONS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-    Configuration,
-)
-from trainop.runtime.webhook.rotation import CertificateRotation, RotationOptions
-from trainop.runtime.webhook.server import WebhookServer
 
 VALIDATING = Configuration(VALIDATING_WEBHOOK_CONFIGURATIONS, "validator.training-operator.kubeflow.org")
 MUTATING = Configuration(MUTATING_WEBHOOK_CONFIGURATIONS, "defaulter.training-operator.kubeflow.org")
@@ -61,11 +60,14 @@ class Webhook:
     """The configuration that lists it."""
     path: str
     """Upstream's, such as `/validate-kubeflow-org-v1-pytorchjob`."""
-    handler: Handler
+    handler: AdmissionHandler
+    refuses: bool = True
+    """Whether it may refuse or change a request. Without one that only warns, nothing is lost but the warnings."""
 
 
 def webhooks_of(kinds: Iterable[Kind]) -> list[Webhook]:
-    """The webhooks of all kinds, by the name of the kind: at most one that sets defaults and one that validates."""
+    """The webhooks of all kinds, by the name of the kind: at most one that sets defaults and one that validates, then
+    those of its `template_resources`."""
     found = []
     for kind in sorted(kinds, key=lambda kind: (kind.resource.kind.lower(), kind.resource.version)):
         resource = kind.resource
@@ -73,12 +75,16 @@ def webhooks_of(kinds: Iterable[Kind]) -> list[Webhook]:
         if kind.default is not None:
             found.append(Webhook(resource, mutating, mutating_path(resource), defaulting(kind.default)))
         if kind.judge is not admit_all:
-            found.append(Webhook(resource, judging, validating_path(resource), build_handler(kind)))
+            found.append(Webhook(resource, judging, validating_path(resource), build_handler(kind.admit)))
+        found += [
+            Webhook(each, judging, validating_path(each), build_handler(warn), refuses=False)
+            for each in kind.template_resources
+        ]
     return found
 
 
-def build_handler(kind: Kind) -> Handler:
-    """The handler that validates objects of `kind` when they are created or updated. All other operations are
+def build_handler(admit: Callable[[Unstructured, Unstructured | None], Judgement]) -> AdmissionHandler:
+    """The handler that judges objects by `admit` (new, old) when they are created or updated. All other operations are
     admitted."""
 
     def answer(request: AdmissionRequest) -> AdmissionResponse:
@@ -88,7 +94,7 @@ def build_handler(kind: Kind) -> Handler:
             new, old = _read(request.object), _read(request.old_object)
         except (*UNREADABLE, AttributeError) as error:  # only from callers other than the API server
             return refuse(400, cut(f"the object cannot be decoded: {error}"))
-        return respond(kind.judge(new, old)) if new is not None else allow()
+        return respond(admit(new, old)) if new is not None else allow()
 
     return answer
 
@@ -129,15 +135,3 @@ def rotation_options(
         authority="training-operator-ca",
         organization="training-operator",
     )
-
-
-def readiness(rotation: CertificateRotation, certificate: ServingCertificate, server: WebhookServer) -> Check:
-    """The readiness check of webhooks: certificates are ready, and the server accepts a TLS connection. Without the
-    permission to maintain certificates there is no certificate, and the operator is ready without webhooks."""
-
-    async def check() -> None:
-        rotation.check()
-        if certificate.loaded:
-            await server.check()
-
-    return check

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from http import HTTPStatus
 
-from trainop.runtime.errors import ApiError
+from trainop.runtime import ApiError
 
 
 class CreateFailure(enum.Enum):

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter as TallyOf
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily
 
-from trainop.runtime.clock import Clock
-from trainop.runtime.metrics.metrics import Metrics
+from trainop.engine.phases import Phase
+from trainop.runtime import Clock, Metrics
 
 Launchers: TypeAlias = Callable[[], Iterable[tuple[str, str]]]
 """Returns namespace and name of the Jobs of all launchers."""
+
+
+Waiting: TypeAlias = Callable[[], Iterable[tuple[str, str, str]]]
+"""Returns namespace, framework and reason of each job that waits."""
+
+MAX_SERIES = 2000
+"""Pairs of namespace and framework whose counters exist before they count anything."""
+
+PHASE_BUCKETS = (1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1800.0, 3600.0, 14400.0, 43200.0, 86400.0, 259200.0, 604800.0)
+"""Seconds, from one to a week: a phase may be the start of a pod, a wait for GPUs, or a training."""
 
 
 def no_launchers() -> Iterable[tuple[str, str]]:
@@ -34,6 +45,24 @@ class LauncherInfo(Gauge):
         yield family
 
 
+class WaitingJobs(Gauge):
+    """`trainop_jobs_waiting`, computed from the caches when it is scraped. Only reasons that occur have a series, and
+    the reasons are those of one list, so that there are few."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ["job_namespace", "framework", "reason"]
+        super().__init__("trainop_jobs_waiting", "Unfinished jobs that do not move", labels, registry=registry)
+        self.sources: list[Waiting] = []
+        self.is_shown: Callable[[], bool] = lambda: True
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily(self._name, self._documentation, labels=self._labelnames)
+        found = (labels for source in self.sources for labels in source()) if self.is_shown() else ()
+        for labels, count in sorted(TallyOf(found).items()):
+            family.add_metric(labels, count)
+        yield family
+
+
 class JobMetrics(Metrics):
     """Names and labels as in training-operator `pkg/common/metrics.go`, which registers the unlabelled ones but never
     serves them. `mpi_operator_is_leader` is from mpi-operator `cmd/mpi-operator/app/server.go`."""
@@ -47,17 +76,9 @@ class JobMetrics(Metrics):
         self.jobs_successful = self._counter(f"{prefix}_successful_total", "Number of successful jobs", *labels)
         self.jobs_failed = self._counter(f"{prefix}_failed_total", "Number of failed jobs", *labels)
         self.jobs_restarted = self._counter(f"{prefix}_restarted_total", "Number of restarted jobs", *labels)
-        self.pods_created = self._counter("created_pods_total", "The total number of created pods")
-        self.pods_deleted = self._counter("deleted_pods_total", "The total number of deleted pods")
         self.pods_failed = self._counter("failed_pods_total", "The total number of failed pods")
-        self.services_created = self._counter(
-            "succeeded_service_creation_total", "The total number of created services"
-        )
-        self.services_failed = self._counter(
-            "failed_service_creation_total", "The total number of services that could not be created"
-        )
-        self.pod_groups_created = self._counter("created_pod_groups_total", "The total number of created pod groups")
-        self.pod_groups_deleted = self._counter("deleted_pod_groups_total", "The total number of deleted pod groups")
+        self.of_children = self._of_children()
+        """Kind of object, and what happened to it -> counter."""
         self.disruptions = self._counter(
             "trainop_disruptions_total",
             "Restarts and fatal failures of replicas by eviction, preemption or loss of a node",
@@ -66,11 +87,35 @@ class JobMetrics(Metrics):
         self.statuses_refused = self._counter(
             "trainop_statuses_refused_total", "Statuses that the API server refused: too large, or invalid", "framework"
         )
+        self.job_phases = self._histogram(
+            "trainop_job_phase_seconds",
+            "Time that jobs spent in a phase, each time they left it",
+            PHASE_BUCKETS,
+            "phase",
+            "kind",
+        )
         leads = self._gauge("mpi_operator_is_leader", "1 while this process is the leader")
         leads.set_function(lambda: float(bool(self._held()) and all(self._held())))
         self.by_controller: dict[str, dict[str, Counter]] = {"mpi-operator": self._of_mpi_operator()}
         """Controller -> transition -> a counter in addition to that of all kinds."""
         self._info = LauncherInfo(self.registry)
+        self._waiting = WaitingJobs(self.registry)
+        self._waiting.is_shown = lambda: self.leads
+        self._known: set[tuple[str, str]] = set()
+
+    def _of_children(self) -> dict[tuple[str, str], Counter]:
+        names = {
+            ("Pod", "created"): ("created_pods_total", "The total number of created pods"),
+            ("Pod", "deleted"): ("deleted_pods_total", "The total number of deleted pods"),
+            ("Service", "created"): ("succeeded_service_creation_total", "The total number of created services"),
+            ("Service", "failed"): (
+                "failed_service_creation_total",
+                "The total number of services that could not be created",
+            ),
+            ("PodGroup", "created"): ("created_pod_groups_total", "The total number of created pod groups"),
+            ("PodGroup", "deleted"): ("deleted_pod_groups_total", "The total number of deleted pod groups"),
+        }
+        return {what: self._counter(*texts) for what, texts in names.items()}
 
     def _of_mpi_operator(self) -> dict[str, Counter]:
         """The counters of mpi-operator, which are without labels: MPIJobs with transport ssh."""
@@ -80,10 +125,42 @@ class JobMetrics(Metrics):
             for name, text in texts.items()
         }
 
+    @property
+    def leads(self) -> bool:
+        """Whether this process may write: of several replicas, one exports the series of jobs."""
+        return all(self._held())
+
     def _held(self) -> list[float]:
         """1 for each lease that is held, 0 for each that is not; empty without leader election."""
         return [sample.value for family in self.leader.collect() for sample in family.samples]
 
+    def of_jobs(self) -> dict[str, Counter]:
+        """The counters with the labels of a job, by transition."""
+        return {
+            "created": self.jobs_created,
+            "deleted": self.jobs_deleted,
+            "successful": self.jobs_successful,
+            "failed": self.jobs_failed,
+            "restarted": self.jobs_restarted,
+            "disrupted": self.disruptions,
+        }
+
+    def expect(self, namespace: str, framework: str, kind: str = "") -> None:
+        """Makes the counters of jobs that exist, at 0: to Prometheus, a series that begins at 1 has not increased. That
+        would hide the first failure after a failover. With `kind`, such as PyTorchJob, also its phases."""
+        labels = (namespace, framework)
+        if labels not in self._known and len(self._known) < MAX_SERIES:
+            self._known.add(labels)
+            for each in self.of_jobs().values():
+                each.labels(*labels)
+            for phase in Phase if kind else ():
+                if phase is not Phase.FINISHED:
+                    self.job_phases.labels(phase.value, kind)
+
+    def show_waiting(self, source: Waiting) -> None:
+        """Exports `trainop_jobs_waiting` while this process may write, as `show_launchers`."""
+        self._waiting.sources.append(source)
+
     def show_launchers(self, launchers: Launchers) -> None:
         """Exports `mpi_operator_job_info` while this process may write: a standby would export each series twice."""
-        self._info.launchers = lambda: launchers() if all(self._held()) else ()
+        self._info.launchers = lambda: launchers() if self.leads else ()

@@ -15,10 +15,9 @@ from dataclasses import replace
 
 from trainop.controllers.job_state import FirstStatus, HeldStatus, JobStates
 from trainop.engine.actions import Plan
-from trainop.engine.status import CREATED, RUNNING
-from trainop.runtime.cache.store import is_older
-from trainop.runtime.clock import Clock
-from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.engine.status import CREATED, RUNNING, TEMPLATE_VALID
+from trainop.runtime import Clock, Json, Unstructured
+from trainop.runtime.lowlevel import is_older
 
 MAX_WAIT = 1.0
 """Seconds by which the first status is delayed at most."""
@@ -33,16 +32,16 @@ class FirstStatuses:
         self._max_wait = max_wait
 
     def show(self, job: Unstructured) -> Unstructured:
-        """The job with the status that is held back. If the status or the spec was changed meanwhile, or the job is
-        being deleted, that status is dropped, and the job is returned as it is."""
+        """The job with the status that is held back for it, or the job itself if none is."""
         held = self._find(job)
-        if held is None:
-            return job
-        changed = job.metadata.generation != held.generation or _status_of(job) != held.base
-        if changed or job.metadata.terminating:
+        return job if held is None or _is_outdated(held, job) else _with_status(job, held.status)
+
+    def forget_outdated(self, job: Unstructured) -> None:
+        """Forgets the status that is held back if the spec or the status of the job has changed since it was planned,
+        or the job is being deleted. To be called before a pass plans the job."""
+        held = self._find(job)
+        if held is not None and _is_outdated(held, job):
             self.drop(job)
-            return job
-        return _with_status(job, held.status)
 
     def stored(self, job: Unstructured) -> Unstructured:
         """The job from `show` as the API server has it."""
@@ -84,9 +83,11 @@ class FirstStatuses:
             return None
         return max(0.0, state.first_status.due - self._clock.monotonic())
 
-    def overdue(self, job: Unstructured) -> HeldStatus | None:
-        """The status to be written to the cached `job` now, at the newest resourceVersion that is known."""
-        if self.seconds_to_due(job) != 0.0 or self.show(job) is job or (held := self._find(job)) is None:
+    def due_status(self, job: Unstructured) -> HeldStatus | None:
+        """The status that must be written to the cached `job` now, with the newest resourceVersion that is known; None
+        if it may still wait, or none is held back for the job as it is."""
+        held = self._find(job)
+        if held is None or _is_outdated(held, job) or self.seconds_to_due(job) != 0.0:
             return None
         version = job.metadata.resource_version
         return held if is_older(version, held.version) else replace(held, version=version)
@@ -106,11 +107,18 @@ class FirstStatuses:
         return state.first_status.held if state is not None and state.first_status is not None else None
 
 
+def _is_outdated(held: HeldStatus, job: Unstructured) -> bool:
+    """Whether the status was planned from another spec or status, or for a job that is being deleted now."""
+    changed = job.metadata.generation != held.generation or _status_of(job) != held.base
+    return changed or job.metadata.terminating
+
+
 def _may_wait(plan: Plan, *, unsettled: bool) -> bool:
     """Whether the plan only says that the job was created, or that some of its pods run already."""
     if plan.status is None or plan.status_first:
         return False
     types = [condition.get("type") for condition in plan.status.get("conditions") or ()]
+    types = types[1:] if types[:1] == [TEMPLATE_VALID] else types
     return types == [CREATED] or (types == [CREATED, RUNNING] and unsettled)
 
 

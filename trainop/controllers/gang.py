@@ -17,13 +17,18 @@ from trainop.engine.gang import UNAVAILABLE
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.seen import ChildMetadata, PodGroup, PriorityClass, SeenGang
 from trainop.engine.status import GANG_READY
-from trainop.runtime.cache.cache import Cache
-from trainop.runtime.cache.informer import Informer
-from trainop.runtime.client.client import Client
-from trainop.runtime.controller.enqueue import Changed
-from trainop.runtime.errors import NotFoundError
-from trainop.runtime.objects.metadata import HasMetadata, Key, Metadata, Unstructured
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import (
+    Cache,
+    Changed,
+    Client,
+    HasMetadata,
+    Informer,
+    Key,
+    Metadata,
+    NotFoundError,
+    Resource,
+    Unstructured,
+)
 
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 
@@ -98,8 +103,10 @@ def waits_for_groups(job: Unstructured) -> bool:
     """Whether the status of the job says that it waits until PodGroups can be read."""
     status = job.raw.get("status")
     conditions = status.get("conditions") if isinstance(status, dict) else None
-    first = conditions[0] if isinstance(conditions, list) and conditions else None
-    return isinstance(first, dict) and (first.get("type"), first.get("reason")) == (GANG_READY, UNAVAILABLE)
+    return any(
+        isinstance(each, dict) and (each.get("type"), each.get("reason")) == (GANG_READY, UNAVAILABLE)
+        for each in (conditions if isinstance(conditions, list) else ())
+    )
 
 
 def _relevant(group: PodGroup) -> object:

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 
 from trainop.controllers.job_state import JobStates
 from trainop.engine.limits import is_under_way
-from trainop.runtime.clock import Clock
-from trainop.runtime.objects.metadata import Unstructured
+from trainop.runtime import Clock, Unstructured
 
 MAX_DRIFT = 1.0
 """Seconds. A smaller change of the offset between two passes is drift of the clocks, and is followed."""

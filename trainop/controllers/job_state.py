@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from trainop.engine.actions import Count, Event
-from trainop.runtime.controller.expectations import Expectations
-from trainop.runtime.objects.metadata import Json
+from trainop.engine.actions import Count, Event, Wait
+from trainop.runtime import Expectations, Json
 
 MAX_OBSERVED = 1000
 """Limit of states for jobs that this replica has not reconciled."""
@@ -37,17 +36,17 @@ class LastWrite:
 
 
 @dataclass(slots=True)
-class RefusedCreates:
-    """Children that the API server refused while the job goes on (`RefusedChildren`)."""
+class RefusedWrites:
+    """Owned objects that the API server refused while the job goes on (`Refusals`)."""
 
     edition: int
     """Identifies the spec and annotations of the job at the time."""
     until: float = 0.0
-    """When the children are retried, monotonic seconds."""
+    """When they are retried, monotonic seconds."""
     failures: int = 0
     """Consecutive passes with refusals."""
-    names: set[tuple[str, str]] = field(default_factory=set)
-    """Kinds and names of the refused children."""
+    objects: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Kind and name of each refused object -> the API server's message."""
     messages: set[str] = field(default_factory=set)
     """Messages that were already reported in an event."""
 
@@ -89,21 +88,8 @@ class RefusedStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedGroup:
-    """The refusal of the job's PodGroup by the API server (`GroupWriter`)."""
-
-    edition: int
-    """Identifies the spec and annotations of the job at the time."""
-    message: str
-    until: float
-    """When the write is repeated, monotonic seconds."""
-    failures: int
-    """Consecutive refusals."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupWrite:
-    """The last successful write of the job's PodGroup (`GroupWriter`)."""
+class RepeatedWrite:
+    """The last successful write of the job's PodGroup (`Disputes`)."""
 
     edition: int
     """Identifies the spec and annotations of the job at the time."""
@@ -118,13 +104,18 @@ class JobState:
     """What the controller remembers of one job. Unused parts are None, so that an idle job costs little memory."""
 
     last_write: LastWrite | None = None
-    refused_creates: RefusedCreates | None = None
+    refused: RefusedWrites | None = None
     first_status: FirstStatus | None = None
     refused_status: RefusedStatus | None = None
-    refused_group: RefusedGroup | None = None
-    group_write: GroupWrite | None = None
+    repeated: RepeatedWrite | None = None
+    filled: frozenset[str] = frozenset()
+    """UIDs of objects whose `Content` this process has made (`ChildWriter`)."""
+    obstacle: Wait | None = None
+    """Why children could not be written (`Obstacles`)."""
     notices: OrderedDict[str, str] | None = None
     """The last message per notice identity, least recently used first (`Reporter`)."""
+    dropped_fields: dict[str, tuple[str, ...]] | None = None
+    """`Snapshot.dropped_fields` (`Reporter`)."""
     deleting: set[str] | None = None
     """UIDs of children that the operator deletes itself (`OwnerCheck`)."""
     owner_unconfirmed: bool = False
@@ -135,6 +126,8 @@ class JobState:
     """Consecutive passes that were `Outcome.blocked`."""
     unfinished: bool = False
     """The last pass reached its limit of writes."""
+    taken: frozenset[tuple[str, str]] = frozenset()
+    """Kinds and names of children that the last pass could not create, because of objects of other owners."""
 
 
 class JobStates:

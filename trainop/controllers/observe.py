@@ -18,13 +18,25 @@ from trainop.controllers.gang import GangCaches
 from trainop.engine.children import ChildSelection
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Options, Pod, SeenGang, Service, Snapshot
-from trainop.runtime.cache.informer import Informer
-from trainop.runtime.cache.store import Index, Store, by_controller
-from trainop.runtime.client.client import Client, Listing
-from trainop.runtime.client.decoding import read_object
-from trainop.runtime.errors import ApiError, DecodeError, NotFoundError
-from trainop.runtime.objects.metadata import HasMetadata, Json, Key, Metadata, Unstructured
-from trainop.runtime.objects.resource import PODS, SERVICES, Resource
+from trainop.runtime import (
+    PODS,
+    SERVICES,
+    ApiError,
+    Client,
+    DecodeError,
+    HasMetadata,
+    Informer,
+    Json,
+    Key,
+    Listing,
+    Metadata,
+    NotFoundError,
+    Resource,
+    Store,
+    Unstructured,
+    by_controller,
+)
+from trainop.runtime.lowlevel import Index, read_object
 
 T = TypeVar("T", bound=HasMetadata)
 

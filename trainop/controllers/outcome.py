@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainop.controllers.companion_writer import CompanionResult
-from trainop.controllers.refused_children import NEXT_BATCH_AFTER, RefusedChild
-from trainop.engine.actions import CompanionAction, Patch
+from trainop.controllers.refusals import NEXT_BATCH_AFTER, Refused
+from trainop.engine.actions import Need
 
 MAX_REFUSALS = 4
 """Consecutive refusals after which a pass creates no more pods or services of a begun job."""
@@ -20,7 +19,7 @@ class Outcome:
     """Failures that are retried with back-off."""
     refused: str | None = None
     """The API server's message, if its refusal fails the job."""
-    refused_children: list[RefusedChild] = field(default_factory=list)
+    refused_children: list[Refused] = field(default_factory=list)
     """Children that the API server refused while the job goes on."""
     consecutive_refusals: int = 0
     """Refusals since the last successful create."""
@@ -34,8 +33,14 @@ class Outcome:
     """The job has had pods: no refusal fails it."""
     unfinished: bool = False
     """The pass reached its limit of writes, so more actions are probably left."""
+    held_back: bool = False
+    """Creates were left out, because the API server has refused them recently."""
+    taken: set[tuple[str, str]] = field(default_factory=set)
+    """Kinds and names of children that objects of other owners have."""
     halted: bool = False
-    """A companion that the pods need could not be written, or a patch failed: no later action is carried out."""
+    """An object that the job needs could not be written, or a patch failed: no later action is carried out."""
+    obstacle: tuple[str, str] = ("", "")
+    """Which child could not be written first, and why; both empty if none."""
 
     @property
     def should_stop(self) -> bool:
@@ -53,24 +58,20 @@ class Outcome:
         """Whether all actions that were started have succeeded."""
         return not (self.should_stop or self.refused_children or self.pods_wait)
 
+    def hinder(self, kind: str, name: str, why: object, done: str = "created") -> None:
+        """Records that a child could not be written."""
+        if not self.obstacle[0]:
+            self.obstacle = (f"{kind} {name} cannot be {done}", str(why))
+
     def wait(self, seconds: float) -> None:
         """Requeues the job after `seconds` at the latest."""
         self.requeue_after = seconds if self.requeue_after is None else min(self.requeue_after, seconds)
 
-    def add_companion(self, action: CompanionAction, result: CompanionResult) -> None:
-        """Adds the result of writing a companion."""
-        if isinstance(action, Patch) or action.essential:
-            self.halted |= result.taken or result.error is not None
-        if result.refused and self.begun and not isinstance(action, Patch):
-            self.refuse(RefusedChild(action.resource.kind, action.manifest["metadata"]["name"], result.refused))
-        else:
-            self.refused = self.refused or result.refused
-        if result.error is not None:
-            self.errors.append(result.error)
-        if result.requeue_after is not None:
-            self.wait(result.requeue_after)
+    def halt(self, need: Need) -> None:
+        """No later action is carried out if the job needs the object that could not be written."""
+        self.halted |= need is Need.JOB
 
-    def refuse(self, refused: RefusedChild) -> None:
+    def refuse(self, refused: Refused) -> None:
         """Adds a child that the API server refused while the job goes on."""
         self.refused_children.append(refused)
         self.consecutive_refusals += 1
@@ -81,9 +82,11 @@ class Outcome:
         """Adds the results of another group of actions."""
         self.errors += other.errors
         self.refused_children += other.refused_children
+        self.obstacle = self.obstacle if self.obstacle[0] else other.obstacle
         self.refused = self.refused or other.refused
         self.blocked |= other.blocked
         self.pods_wait |= other.pods_wait
         self.halted |= other.halted
+        self.taken |= other.taken
         if other.requeue_after is not None:
             self.wait(other.requeue_after)

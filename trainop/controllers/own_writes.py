@@ -12,14 +12,9 @@ from typing import Any
 import msgspec
 
 from trainop.controllers.job_state import JobStates, LastWrite
-from trainop.runtime.cache.store import is_older
-from trainop.runtime.client.client import Client
-from trainop.runtime.clock import Clock
-from trainop.runtime.controller.enqueue import Predicate
-from trainop.runtime.errors import ConflictError
-from trainop.runtime.objects.mergepatch import merge_patch_between
-from trainop.runtime.objects.metadata import Json, Metadata, Unstructured
-from trainop.runtime.objects.resource import Resource
+from trainop.engine.progress import TRAINER_STATUS
+from trainop.runtime import Client, Clock, ConflictError, Json, Metadata, Predicate, Resource, Unstructured
+from trainop.runtime.lowlevel import is_older, merge_patch_between
 
 READ_LIVE_AFTER = 5.0
 """Seconds to wait for the cache to show a write before the job is read from the API server."""
@@ -159,3 +154,14 @@ class NotOwnStatus(Predicate):
 
     def update(self, old: Any, new: Any, /) -> bool:
         return not self._writes.shows_only_own_status(old, new)
+
+
+class NotProgress(Predicate):
+    """Drops updates that change nothing but the progress that pods report: no plan depends on it."""
+
+    def update(self, old: Any, new: Any, /) -> bool:
+        before, after = (job.raw.get("status") or {} for job in (old, new))
+        if before.get(TRAINER_STATUS) == after.get(TRAINER_STATUS):
+            return True
+        others = ({name: value for name, value in each.items() if name != TRAINER_STATUS} for each in (before, after))
+        return next(others) != next(others) or _without_status(old) != _without_status(new)

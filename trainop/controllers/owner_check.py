@@ -15,11 +15,8 @@ import structlog
 
 from trainop.controllers.job_state import JobStates
 from trainop.engine.actions import Adopt
-from trainop.runtime.client.client import Client
-from trainop.runtime.client.decoding import read_object
-from trainop.runtime.errors import ApiError, NotFoundError, ReconcileError
-from trainop.runtime.objects.metadata import Metadata, Unstructured
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import ApiError, Client, Metadata, NotFoundError, ReconcileError, Resource, Unstructured
+from trainop.runtime.lowlevel import read_object
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +27,7 @@ class AdoptionError(ReconcileError):
     def __init__(self, job: Unstructured, orphan: Adopt, reason: str) -> None:
         """With upstream's message."""
         name = f"{job.metadata.namespace}/{orphan.name}"
-        super().__init__(f"can't adopt {orphan.kind} {name} ({orphan.uid}): {reason}")
+        super().__init__(f"can't adopt {orphan.resource.kind} {name} ({orphan.uid}): {reason}")
 
 
 class OwnerCheck:
@@ -98,5 +95,4 @@ async def controls_live(client: Client, resource: Resource, name: str, job: Unst
         found = await client.get(resource, name, job.metadata.namespace)
     except NotFoundError:
         return False
-    owner = read_object(resource, found).metadata.controller
-    return owner is not None and owner.uid == job.metadata.uid
+    return read_object(resource, found).metadata.controlled_by(job.metadata.uid)

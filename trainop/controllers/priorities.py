@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainop.engine.seen import Pod
-from trainop.runtime.controller.enqueue import LOW, NORMAL, Pace, Urgency
+from trainop.runtime.lowlevel import LOW, NORMAL, Pace, Urgency
 
 CHILD_PRIORITY = 10
 """Above the priority of new jobs. Jobs that have begun are completed first, so that of two hundred new jobs the median

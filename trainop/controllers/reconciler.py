@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
 import structlog
@@ -17,43 +17,36 @@ from structlog.contextvars import bound_contextvars
 from trainop.controllers.api_errors import is_too_large
 from trainop.controllers.apply import Applier
 from trainop.controllers.first_status import FirstStatuses
-from trainop.controllers.group_writer import GroupWriter
 from trainop.controllers.job_clock import JobClock
 from trainop.controllers.job_state import HeldStatus, JobStates
 from trainop.controllers.observe import View, look_up, observe_live
+from trainop.controllers.obstacles import Obstacles
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
-from trainop.controllers.refused_children import RefusedChildren
 from trainop.controllers.report import Reporter
 from trainop.controllers.statuses import StatusWriter
-from trainop.engine.actions import (
-    Apply,
-    CreateGroup,
-    CreateOnce,
-    CreatePod,
-    CreateService,
-    DeleteGroup,
-    DeletePod,
-    Plan,
-)
+from trainop.engine.actions import Plan, Remove, is_creation
 from trainop.engine.seen import Options, Snapshot
-from trainop.runtime.client.client import Client
-from trainop.runtime.client.decoding import read_object
-from trainop.runtime.clock import Clock
-from trainop.runtime.controller.expectations import Expectations
-from trainop.runtime.controller.ratelimit import exponential_delay
-from trainop.runtime.controller.reconcile import DONE, Result
-from trainop.runtime.errors import (
+from trainop.runtime import (
+    DONE,
+    PODS,
     ApiError,
+    Client,
+    Clock,
     ConflictError,
+    Expectations,
     InvalidError,
+    Key,
+    Metadata,
     NotFoundError,
     ReconcileError,
+    Result,
     TooManyRequestsError,
     UnauthorizedError,
+    Unstructured,
 )
-from trainop.runtime.objects.metadata import Key, Metadata, Unstructured
+from trainop.runtime.lowlevel import exponential_delay, read_object
 
 MIN_REQUEUE = 0.01
 """Minimum seconds before a requeue: a deadline that is just due must not become a hot loop."""
@@ -62,8 +55,9 @@ STALE_CACHE_RETRY = 5.0
 """Seconds until the next pass if a live read shows that the job was deleted or changed, and the cache does not yet. The
 watch event usually triggers an earlier pass."""
 
-_OUTDATED = (ConflictError, NotFoundError, TooManyRequestsError, UnauthorizedError)
-"""Client errors (4xx) that do not concern the content of the write."""
+_INDEPENDENT_OF_CONTENT = (ConflictError, NotFoundError, TooManyRequestsError, UnauthorizedError)
+"""The 4xx responses of the API server that do not reject what is written: the job was changed (409) or deleted (404)
+meanwhile, the server is busy (429), or the operator's token has expired (401). The same write may succeed later."""
 
 _TOO_LONG = "Too long"
 """Part of the API server's message if the annotations exceed 256 KiB."""
@@ -92,8 +86,7 @@ class JobReconciler:
         owner_check: OwnerCheck,
         report: Reporter,
         applier: Applier,
-        groups: GroupWriter,
-        options: Options,
+        options: Callable[[], Options],
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -106,14 +99,13 @@ class JobReconciler:
         self._owner_check = owner_check
         self._report = report
         self._applier = applier
-        self._groups = groups
         self._options = options
         self._clock = clock
         self._rng = rng
         self._job_clock = JobClock(states, clock)
         self._uids: dict[Key, str] = {}
         """The UID that each key had in its last pass, to detect a recreated job."""
-        self._refusals = RefusedChildren(states, clock, rng)
+        self._obstacles = Obstacles(states, shows_taken=view.kind.shows_taken)
         self._first_statuses = FirstStatuses(states, clock)
         self._statuses = StatusWriter(writes, report, states, clock, rng)
 
@@ -139,7 +131,9 @@ class JobReconciler:
 
     async def _reconcile_current(self, cached: Unstructured) -> Result:
         """Reconciles the job as it is after the operator's last write to it."""
-        if (held := self._first_statuses.overdue(cached)) is not None:
+        if self._first_statuses.seconds_to_due(cached) == 0:
+            self._first_statuses.forget_outdated(cached)
+        if (held := self._first_statuses.due_status(cached)) is not None:
             return await self._write_held(cached, held)
         wait = self._writes.seconds_until_live(cached)
         if wait:
@@ -147,6 +141,7 @@ class JobReconciler:
         job = cached if wait is None else await self._read_live(cached)
         if job is None:
             return Result(requeue_after=STALE_CACHE_RETRY)
+        self._first_statuses.forget_outdated(job)
         return await self._reconcile_job(self._first_statuses.show(job))
 
     async def _write_held(self, job: Unstructured, held: HeldStatus) -> Result:
@@ -211,7 +206,7 @@ class JobReconciler:
         uid = job.metadata.uid
         now, wall = self._job_clock.now(job), self._clock.now()
         if self._expectations.satisfied(uid, self._view.look):
-            seen = self._view.snapshot(job, now, self._options, wall=wall)
+            seen = self._view.snapshot(job, now, self._options(), wall=wall)
         else:
             wait, due = self._expectations.expires_in(uid), self._kind.due(job, now)
             if wait is None or wait <= 0:
@@ -220,13 +215,15 @@ class JobReconciler:
                 wait = min(wait, CACHE_DELAY) if self._states.ensure(uid).unfinished else wait
                 return Result(requeue_after=_earliest(wait, due))
             seen = await observe_live(
-                self._client, self._kind, job, now, self._options, wall=wall, gang=self._view.gang
+                self._client, self._kind, job, now, self._options(), wall=wall, gang=self._view.gang
             )
         if self._view.gang is not None:
-            seen = replace(seen, gang=self._groups.with_refusal(job, seen.gang))
+            groups = self._view.gang.groups.resource
+            seen = replace(seen, gang=self._applier.refusals.show(job.metadata, groups, seen.gang))
         if names := self._kind.lookups(job):
             seen = await look_up(self._client, seen, names)
-        return await self._carry_out(seen, self._kind.plan(seen), job.metadata.resource_version)
+        seen = self._obstacles.show(seen)
+        return await self._carry_out(seen, self._kind.decide(seen), job.metadata.resource_version)
 
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
         """Carries out the plan. `version` is the latest resourceVersion of the job that this pass knows. Raises
@@ -236,9 +233,12 @@ class JobReconciler:
             return Result(requeue_after=_earliest(wait, plan.requeue_after))
         if _creates(plan) and not await self._owner_check.confirm(job):
             return Result(requeue_after=_earliest(STALE_CACHE_RETRY, plan.requeue_after))
-        leaving = [action.uid for action in plan.actions if isinstance(action, DeletePod | DeleteGroup)]
+        leaving = [
+            action.uid
+            for action in plan.actions
+            if isinstance(action, Remove) and (action.resource == PODS or action.then)
+        ]
         self._owner_check.expect_deleted(job, leaving)
-        plan, refused_for = self._hold_back(job, plan)
         try:
             refused, version = await self._annotate(job, plan, version)
             outcome = Outcome(refused=refused) if refused else await self._act_and_write_status(seen, plan, version)
@@ -247,25 +247,10 @@ class JobReconciler:
         except NotFoundError:  # raised only by writes of the job itself
             return Result(requeue_after=STALE_CACHE_RETRY)
         self._report.notices(job, plan.notices)
-        self._report_refusals(job, outcome)
-        for due in (refused_for, self._statuses.seconds_to_retry(job.metadata.uid)):
-            if due is not None:
-                outcome.wait(due)
+        self._obstacles.record(seen, outcome)
+        if (due := self._statuses.seconds_to_retry(job.metadata.uid)) is not None:
+            outcome.wait(due)
         return self._result(job, plan, outcome)
-
-    def _hold_back(self, job: Unstructured, plan: Plan) -> tuple[Plan, float | None]:
-        """The plan without recently refused creates, and the seconds until these are retried."""
-        actions, wait = self._refusals.allow(job.metadata, plan.actions)
-        return (plan, None) if actions is plan.actions else (replace(plan, actions=tuple(actions)), wait)
-
-    def _report_refusals(self, job: Unstructured, outcome: Outcome) -> None:
-        """Emits one event per message, however many children were refused and however often."""
-        fresh, wait = self._refusals.record(job.metadata, outcome.refused_children)
-        for each in fresh:
-            texts, error = self._kind.child_events, each.message.replace("*", each.name)
-            self._report.event(job, texts.event(texts.not_created, each.kind, each.name, error))
-        if wait is not None:
-            outcome.wait(wait)
 
     async def _annotate(self, job: Unstructured, plan: Plan, version: str) -> tuple[str | None, str]:
         """Writes the annotations of the plan. Returns why the API server refuses them for good (the restart history
@@ -276,7 +261,7 @@ class JobReconciler:
         try:
             return None, await self._writes.annotate(job, plan.annotations, version)
         except ApiError as error:
-            if not plan.annotations_required and 400 <= error.code < 500 and not isinstance(error, _OUTDATED):
+            if not plan.annotations_required and _rejects_content(error):
                 log.warning("annotations refused, the job ends without them", error=str(error))
                 return None, version
             if not isinstance(error, InvalidError) and not is_too_large(error):
@@ -339,6 +324,7 @@ class JobReconciler:
             if not await self._statuses.write(stored, plan.status, version):
                 return False
             self._first_statuses.written(job)
+            self._report.phases(stored, plan.status)
         self._report.transitions(job, plan.transitions)
         return True
 
@@ -362,7 +348,7 @@ class JobReconciler:
 
 
 def _only_deletes(plan: Plan) -> bool:
-    return bool(plan.actions) and all(isinstance(action, DeletePod) for action in plan.actions)
+    return bool(plan.actions) and all(isinstance(action, Remove) and action.resource == PODS for action in plan.actions)
 
 
 async def _error_of(write: Coroutine[None, None, object]) -> Exception | None:
@@ -374,9 +360,13 @@ async def _error_of(write: Coroutine[None, None, object]) -> Exception | None:
     return None
 
 
+def _rejects_content(error: ApiError) -> bool:
+    """Whether the API server rejects what was to be written, rather than a write at this time."""
+    return 400 <= error.code < 500 and not isinstance(error, _INDEPENDENT_OF_CONTENT)
+
+
 def _creates(plan: Plan) -> bool:
-    creates = CreatePod | CreateService | CreateGroup | Apply | CreateOnce
-    return any(isinstance(action, creates) for action in plan.actions)
+    return any(map(is_creation, plan.actions))
 
 
 def _is_progress_only(plan: Plan) -> bool:

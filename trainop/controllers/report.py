@@ -7,15 +7,16 @@ from collections.abc import Iterable
 from typing import Protocol
 
 import structlog
-from prometheus_client import Counter
 
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.job_state import JobStates
 from trainop.engine.actions import Count, Event, Notice
 from trainop.engine.kind import Kind
+from trainop.engine.phases import ended_phases
 from trainop.engine.plan import VALIDATION
-from trainop.runtime.errors import DecodeError
-from trainop.runtime.objects.metadata import Key, Metadata, ObjectReference, Unstructured
+from trainop.engine.template_condition import find_dropped_fields, has_template_condition
+from trainop.runtime import DecodeError, Json, Key, Metadata, ObjectReference, Resource, Unstructured
+from trainop.runtime.lowlevel import read_time
 
 MAX_NOTICES = 512
 """Limit of remembered notice identities per job; beyond it the oldest may be reported again."""
@@ -47,14 +48,7 @@ class Reporter:
         self._states = states
         self._pod_events = pod_events
         self.metrics = metrics
-        self._job_counters: dict[str, Counter] = {
-            "created": metrics.jobs_created,
-            "deleted": metrics.jobs_deleted,
-            "successful": metrics.jobs_successful,
-            "failed": metrics.jobs_failed,
-            "restarted": metrics.jobs_restarted,
-            "disrupted": metrics.disruptions,
-        }
+        self._job_counters = metrics.of_jobs()
         self._own_counters = metrics.by_controller.get(kind.controller, {})
 
     @property
@@ -84,17 +78,25 @@ class Reporter:
         """Increments a counter. Raises `KeyError` if none has that name."""
         counter = self._job_counters.get(count.counter)
         if counter is not None:
-            labels = (job.metadata.namespace, self._kind.name)
-            if count.counter == "created":  # a series that starts at 1 is no increase to Prometheus
-                for each in self._job_counters.values():
-                    each.labels(*labels)
-            counter.labels(*labels).inc(count.by)
+            counter.labels(job.metadata.namespace, self._kind.name).inc(count.by)
             if count.counter in self._own_counters:
                 self._own_counters[count.counter].inc(count.by)
         elif count.counter == "failed_pods":
             self.metrics.pods_failed.inc(count.by)
         else:
             raise KeyError(f"no counter is called {count.counter!r}")
+
+    def count_child(self, resource: Resource, what: str) -> None:
+        """Counts an object that was `created`, `deleted` or `failed`, if there is a counter for its kind."""
+        counter = self.metrics.of_children.get((resource.kind, what))
+        if counter is not None:
+            counter.inc()
+
+    def phases(self, job: Unstructured, status: Json) -> None:
+        """Counts the phases that ended with a status that was written over that of `job`."""
+        created = read_time(job.metadata.creation_timestamp)
+        for phase, seconds in ended_phases(job.raw.get("status"), status, created):
+            self.metrics.job_phases.labels(phase.value, self._kind.resource.kind).observe(seconds)
 
     def transitions(self, job: Unstructured, transitions: Iterable[Event | Count]) -> None:
         """Emits events and counts of transitions. Call after the status that contains them was written."""
@@ -119,6 +121,14 @@ class Reporter:
             if len(reported) > MAX_NOTICES:
                 reported.popitem(last=False)
             self.event(job, notice.event)
+
+    def dropped_fields(self, job: Unstructured, template: str, warnings: Iterable[str]) -> None:
+        """Notes what the API server has said about the fields of a created pod; `template` is the field path of its
+        template in the job. The next plan reports it."""
+        dropped = find_dropped_fields(warnings)
+        if dropped or has_template_condition(job):
+            state = self._states.ensure(job.metadata.uid)
+            state.dropped_fields = {**(state.dropped_fields or {}), template: dropped}
 
     def unreadable(self, key: Key, error: DecodeError) -> None:
         """Emits one event per fault of a job that cannot be decoded, not even its UID and version."""

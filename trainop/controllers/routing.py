@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from trainop.engine.kind import Kind
-from trainop.runtime.cache.informer import Handler, Informer
-from trainop.runtime.handling import attempt_each
-from trainop.runtime.objects.metadata import HasMetadata, Key
+from trainop.runtime import HasMetadata, Informer, Key
+from trainop.runtime.lowlevel import Handler, attempt_each
 
 T = TypeVar("T", bound=HasMetadata)
 

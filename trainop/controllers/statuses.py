@@ -15,11 +15,9 @@ from trainop.controllers.job_state import JobStates, RefusedStatus
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Event, Notice
-from trainop.runtime.clock import Clock
-from trainop.runtime.controller.ratelimit import exponential_delay
-from trainop.runtime.errors import ApiError, InvalidError
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.texts import cut
+from trainop.engine.root_cause import LAST_FAILURE
+from trainop.runtime import ApiError, Clock, InvalidError, Json, Unstructured
+from trainop.runtime.lowlevel import cut, exponential_delay
 
 FIRST_RETRY, MAX_RETRY = 60.0, 900.0
 """Seconds until a refused status is retried: the first delay, and the limit of the back-off. A new version of the job
@@ -93,9 +91,12 @@ def _is_refused(error: ApiError) -> bool:
 
 
 def _shorten(status: Json) -> Json:
-    """The same status with short messages."""
+    """The same status with short messages, and with the last failure reduced to its facts."""
     conditions = status.get("conditions") or []
-    return {**status, "conditions": [_shorten_condition(condition) for condition in conditions]}
+    short = {**status, "conditions": [_shorten_condition(condition) for condition in conditions]}
+    if isinstance(failure := status.get(LAST_FAILURE), dict):
+        short[LAST_FAILURE] = {name: value for name, value in failure.items() if name not in {"log", "message"}}
+    return short
 
 
 def _shorten_condition(condition: Json) -> Json:

@@ -6,21 +6,23 @@ Events of jobs and children become keys of jobs in the queue. Deletions of child
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from trainop.controllers.apply import Applier
 from trainop.controllers.body_budget import BodyBudget
+from trainop.controllers.children import ChildWriter
+from trainop.controllers.consequences import Consequences
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.gang import GROUP_CHANGES, NoKeys, open_gang_caches, waits_for_groups
-from trainop.controllers.group_writer import GroupWriter
 from trainop.controllers.job_state import JobStates
 from trainop.controllers.observe import View, child_indices
-from trainop.controllers.own_writes import NotOwnStatus, OwnWrites
+from trainop.controllers.own_writes import NotOwnStatus, NotProgress, OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.priorities import ChildPace, JobPace
 from trainop.controllers.reconciler import JobReconciler
+from trainop.controllers.refusals import Refusals
 from trainop.controllers.report import EventRecorder, Reporter
 from trainop.controllers.routing import ChildDispatchers
 from trainop.engine.children import ChildSelection
@@ -28,15 +30,26 @@ from trainop.engine.framework import CompanionKind
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Options
-from trainop.runtime.cache.cache import Cache
-from trainop.runtime.cache.informer import Informer
-from trainop.runtime.client.client import Client
-from trainop.runtime.clock import Clock
-from trainop.runtime.controller.controller import Controller
-from trainop.runtime.controller.enqueue import EnqueueObject, EnqueueOwner, Pace, Predicate
-from trainop.runtime.controller.expectations import Expectations
-from trainop.runtime.objects.metadata import HasMetadata, Key, Unstructured, decode_unstructured
-from trainop.runtime.objects.resource import PODS, SERVICES
+from trainop.engine.status import WAITING
+from trainop.engine.waiting import REASONS, reason_of
+from trainop.runtime import (
+    PODS,
+    SERVICES,
+    Cache,
+    Client,
+    Clock,
+    Controller,
+    EnqueueObject,
+    EnqueueOwner,
+    Expectations,
+    HasMetadata,
+    Informer,
+    Key,
+    Predicate,
+    Unstructured,
+    decode_unstructured,
+)
+from trainop.runtime.lowlevel import Pace
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -53,8 +66,17 @@ class ControllerDependencies:
     options: Options
     workers: int = 1
     pod_events: bool = False
+    progress_authority: Callable[[], str] = str
+    """Returns the CA certificates (PEM) of the endpoint for progress; empty until they are made."""
     dispatchers: ChildDispatchers = field(default_factory=ChildDispatchers)
     bodies: BodyBudget = field(default_factory=BodyBudget)
+
+    def current_options(self) -> Options:
+        """The options of a plan that is made now."""
+        progress = self.options.progress
+        if progress is None:
+            return self.options
+        return replace(self.options, progress=replace(progress, authority=self.progress_authority()))
 
 
 class ObserveDeleted:
@@ -116,7 +138,7 @@ def open_view(kind: Kind, cache: Cache, gang: GangScheduler | None = None) -> Vi
     children, indices = kind.children, child_indices(kind.children)
     return View(
         kind,
-        jobs=cache.informer(kind.source, kind.decode, optional=True),
+        jobs=cache.informer(kind.source, kind.decode, indices={WAITING: by_reason}, optional=True),
         pods=cache.informer(PODS, children.decode_pod, label_selector=children.watch, indices=indices),
         services=cache.informer(SERVICES, children.decode_service, label_selector=children.watch, indices=indices),
         companions={each.resource: _open_companions(each, children, cache) for each in kind.companion_kinds},
@@ -141,13 +163,12 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
     """Builds the controller of one kind, ready to run. Events of a job or its children add the key of the job, except
     for the update that only returns the operator's own status."""
     view = open_view(kind, needs.cache, needs.options.gang)
-    _show_launchers(view, needs.metrics)
+    _show_jobs(view, needs.metrics)
     expectations = Expectations(needs.clock, needs.metrics.controller(kind.controller).expectations_expired)
     states = JobStates(expectations)
     writes = OwnWrites(needs.client, kind.source, states, needs.clock)
     owner_check = OwnerCheck(needs.client, kind.source, states)
     report = Reporter(kind, recorder, needs.metrics, states, pod_events=needs.pod_events)
-    groups = GroupWriter(needs.client, expectations, states, report, clock=needs.clock, rng=needs.rng)
     reconciler = JobReconciler(
         view=view,
         client=needs.client,
@@ -156,9 +177,8 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
         writes=writes,
         owner_check=owner_check,
         report=report,
-        applier=Applier(kind, needs.client, expectations, report, groups, bodies=needs.bodies),
-        groups=groups,
-        options=needs.options,
+        applier=_build_applier(kind, needs, expectations, states, report),
+        options=needs.current_options,
         clock=needs.clock,
         rng=needs.rng,
     )
@@ -174,17 +194,66 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
         recovery=needs.client.recovery,
         due=reconciler.seconds_to_due,
     )
-    controller.watch(view.jobs, EnqueueObject(), Concerned(kind.concerns), NotOwnStatus(writes), pace=JobPace())
+    controller.watch(
+        view.jobs, EnqueueObject(), Concerned(kind.concerns), NotOwnStatus(writes), NotProgress(), pace=JobPace()
+    )
     _watch_children(controller, view, needs, ObserveDeleted(expectations, owner_check))
     return controller
 
 
-def _show_launchers(view: View, metrics: JobMetrics) -> None:
-    """Exports the launchers' Jobs, if the kind has launchers."""
+def _show_jobs(view: View, metrics: JobMetrics) -> None:
+    """Exports the number of jobs that wait, makes the counters of those that exist, and exports the launchers' Jobs, if
+    the kind has launchers."""
+    _show_waiting(view, metrics)
+    view.jobs.add_handler(ExpectCounts(metrics, view.kind))
     if (name_of := view.kind.launcher) is not None:
         metrics.show_launchers(
             lambda: [(job.metadata.namespace, name) for job in view.jobs.store.list() if (name := name_of(job))]
         )
+
+
+def _build_applier(
+    kind: Kind, needs: ControllerDependencies, expectations: Expectations, states: JobStates, report: Reporter
+) -> Applier:
+    after = Consequences(kind, states, report, clock=needs.clock, rng=needs.rng)
+    children = ChildWriter(kind, needs.client, expectations, report, after, bodies=needs.bodies)
+    return Applier(kind, needs.client, children, Refusals(states, needs.clock, needs.rng), report)
+
+
+def by_reason(job: Unstructured) -> tuple[str, ...]:
+    """Index: the reason for which the job waits."""
+    reason = reason_of(job.raw.get("status"))
+    return (reason,) if reason else ()
+
+
+def _show_waiting(view: View, metrics: JobMetrics) -> None:
+    kind, store = view.kind, view.jobs.store
+
+    def waiting() -> Iterator[tuple[str, str, str]]:
+        for reason in REASONS:
+            for job in store.by_index(WAITING, reason):
+                if kind.concerns(job):
+                    yield job.metadata.namespace, kind.name, reason
+
+    metrics.show_waiting(waiting)
+
+
+class ExpectCounts:
+    """The handler that makes the counters of the jobs that exist, also on a standby."""
+
+    def __init__(self, metrics: JobMetrics, kind: Kind) -> None:
+        self._metrics = metrics
+        self._kind = kind
+
+    def add(self, job: Unstructured, initial: bool) -> None:
+        if self._kind.concerns(job):
+            self._metrics.expect(job.metadata.namespace, self._kind.name, self._kind.resource.kind)
+
+    def update(self, old: Unstructured, new: Unstructured) -> None:
+        """Nothing to do."""
+
+    def delete(self, job: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
+        """Nothing to do: the counters stay, as what they have counted does."""
 
 
 def _watch_children(

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeAlias
 
 import structlog
 from aiohttp import web
-from prometheus_client.exposition import choose_encoder
 
 from trainop.diserver.caches import Caches
 from trainop.diserver.callers import read_caller
@@ -22,10 +21,8 @@ from trainop.diserver.query import read_query
 from trainop.diserver.replies import GOT, Answer, PodFacts, Refusal, Replicas, fail, of_api, succeed
 from trainop.diserver.retries import FAILURES
 from trainop.kinds.dijob.names import REPLICA_TYPE, coordinator_name
-from trainop.runtime.clock import Clock
-from trainop.runtime.manager.manager import Manager
-from trainop.runtime.serving.listener import awaiting_client
-from trainop.runtime.serving.server import Checks
+from trainop.runtime import Clock, Manager
+from trainop.runtime.lowlevel import Bodies, BodyRefusedError, Checks, metrics_handler
 
 REPLICAS = "/v1alpha1/replicas"
 FAILED = "/v1alpha1/replicas/failed"
@@ -61,6 +58,7 @@ class _Api:
 
     def __init__(self, surface: Surface) -> None:
         self._surface = surface
+        self._bodies = Bodies(surface.max_body)
 
     async def replicas(self, request: web.Request) -> web.StreamResponse:
         operations = self._surface.operations
@@ -128,11 +126,14 @@ class _Api:
 
     async def _change(self, request: web.Request, operation: Operation) -> web.StreamResponse:
         """Carries out a request that changes pods, to its end even if the client leaves."""
-        body = await self._read_body(request)
         caller = read_caller(request.remote or "", request.headers.get("Authorization", ""))
-        call = Call(request.method, request.path, body, caller, lambda: _is_gone(request))
         try:
-            return await self._surface.inflight.run_request(self._carry_out(request, operation, call))
+            async with self._bodies.receive(request, BODY_TIMEOUT) as body:
+                call = Call(request.method, request.path, body, caller, lambda: _is_gone(request))
+                return await self._surface.inflight.run_request(self._carry_out(request, operation, call))
+        except BodyRefusedError as error:
+            detail = f"failed to decode request body: {error}" if error.status == 400 else str(error)
+            raise Refusal(error.status, detail) from None
         except StoppingError:  # clients repeat what has no answer, and reach another server
             if request.transport is not None:
                 request.transport.abort()
@@ -147,25 +148,12 @@ class _Api:
                     log.info("client left before its answer", method=call.method, path=call.path)
             return response
 
-    async def _read_body(self, request: web.Request) -> bytes:
-        most, body = self._surface.max_body, bytearray()
-        try:
-            with awaiting_client(request):
-                async with asyncio.timeout(BODY_TIMEOUT):
-                    async for piece in request.content.iter_any():
-                        body += piece
-                        if len(body) > most:
-                            raise Refusal(413, f"the request body is longer than {most} bytes")
-        except TimeoutError:
-            raise Refusal(408, "the request body was not received in time") from None
-        except web.RequestPayloadError:
-            raise Refusal(400, "failed to decode request body: broken transfer or content encoding") from None
-        return bytes(body)
-
     @staticmethod
     async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
         response = web.Response(status=answer.status, body=answer.body, content_type="application/json")
-        if answer.status in {400, 408, 413} and not request.content.is_eof():  # what remains of the body is not read
+        if (
+            answer.status in {400, 408, 413, 429} and not request.content.is_eof()
+        ):  # what remains of the body is not read
             response.force_close()
         try:
             async with asyncio.timeout(SEND_TIMEOUT):
@@ -190,7 +178,7 @@ def build_application(surface: Surface) -> web.Application:
     application.router.add_route("*", FAILED, api.failed)
     application.router.add_route("*", "/healthz", _check(surface.manager.health))
     application.router.add_route("*", "/readyz", _check(surface.manager.ready))
-    application.router.add_get("/metrics", _metrics(surface.metrics))
+    application.router.add_get("/metrics", metrics_handler(surface.metrics.registry))
     described = document(surface.max_body)
     application.router.add_get("/openapi.json", _constant(described, "application/json"))
     application.router.add_get("/", _constant(PAGE, "text/html"))
@@ -218,15 +206,5 @@ def _check(checks: Checks) -> Callable[[web.Request], Awaitable[web.Response]]:
 def _constant(body: bytes, content_type: str) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(body=body, content_type=content_type, charset="utf-8")
-
-    return answer
-
-
-def _metrics(metrics: DiServerMetrics) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        response = web.Response(body=encode(metrics.registry), headers={"Content-Type": content_type})
-        response.enable_compression()
-        return response
 
     return answer

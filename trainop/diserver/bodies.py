@@ -15,7 +15,7 @@ import msgspec
 from trainop.diserver.replies import BAD_QUANTITY, Refusal
 from trainop.kinds.dijob.gpus import gpu_count
 from trainop.kinds.dijob.pods import Resources
-from trainop.runtime.objects.quantity import parse
+from trainop.runtime.lowlevel import parse_quantity
 
 Count = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1, description="Negative acts as 0.")]
 Quantity = Annotated[
@@ -120,7 +120,7 @@ def _read_wanted(given: ResourceQuantity | None) -> Wanted:
 def _read_quantity(value: str | float | None) -> str:
     """The canonical quantity; empty for 0."""
     try:
-        text = str(parse("0" if value is None else str(value).strip()))
+        text = str(parse_quantity("0" if value is None else str(value).strip()))
     except ValueError:
         raise _undecodable(BAD_QUANTITY) from None
     return "" if text == "0" else text

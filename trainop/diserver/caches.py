@@ -1,13 +1,16 @@
-"""What di-server reads: from its caches, and on a miss once from the API server."""
+"""What di-server reads: from its caches, and on a miss from the API server, as far as the sender of the request may
+cause such requests. Anybody may send any name."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from trainop.diserver.limits import CallerLimiter
 from trainop.diserver.replies import Refusal, Replicas, missing
 from trainop.diserver.retries import persist
 from trainop.diserver.seen import (
@@ -24,19 +27,35 @@ from trainop.diserver.seen import (
 )
 from trainop.kinds.dijob.gpus import counted_gpus, majority
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, OUR_PODS, Role
-from trainop.runtime.cache.cache import Cache
-from trainop.runtime.client.client import Client
-from trainop.runtime.client.transport import Request
-from trainop.runtime.clock import Clock
-from trainop.runtime.errors import UNREADABLE, DecodeError, NotFoundError
-from trainop.runtime.objects.metadata import Json, Key
-from trainop.runtime.objects.resource import NODES, PODS, Resource
+from trainop.runtime import NODES, PODS, Cache, Client, Clock, DecodeError, Json, Key, NotFoundError, Resource
+from trainop.runtime.lowlevel import UNREADABLE, Request
 
 T = TypeVar("T")
+MayRead: TypeAlias = Callable[[], bool]
+"""Asked on a miss: whether a request may be sent to the API server."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """Names become part of URLs: nothing else may reach the API server."""
+
+READS, READS_OF_CALLER = (20.0, 40), (1.0, 5)
+"""Requests to the API server per second, and at a time, for callers who are not known yet: of all, and of each."""
+
+ARRIVAL = 1.0
+"""Seconds for which a request waits for the watch event of what it names."""
+ARRIVAL_INTERVAL = 0.05
+MAX_WAITING = 64
+"""Requests that wait at a time: each has a connection."""
+
+
+def never() -> bool:
+    """`MayRead` of requests that are answered to anybody."""
+    return False
+
+
+def always() -> bool:
+    """`MayRead` of requests whose caller is known."""
+    return True
 
 
 class Caches:
@@ -46,33 +65,62 @@ class Caches:
         self.cache = cache
         self._client = client
         self._clock = clock
+        self._waiting = 0
+        self._reads, self._reads_of_callers = CallerLimiter(clock, *READS), CallerLimiter(clock, *READS_OF_CALLER)
         self.pods = cache.informer(PODS, decode_pod, label_selector=OUR_PODS, indices=INDICES)
         self.jobs = cache.informer(DIJOBS, decode_job)
         self.nodes = cache.informer(NODES, decode_node, namespaces=(), permission_optional=True)
         self._listed: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
         self.pods.add_handler(_Forget(self._listed))
 
-    async def pod(self, namespace: str, name: str, *, live: bool = False) -> SeenPod:
-        """The pod; with `live` not from the cache. Raises `Refusal` if it does not exist."""
-        found = None if live else self.pods.store.get(Key(namespace, name))
-        found = found or await self._read(PODS, namespace, name, decode_pod)
+    async def pod(self, namespace: str, name: str, may_read: MayRead = never, *, live: bool = False) -> SeenPod:
+        """The pod; with `live` only from the API server. Raises `Refusal` if it does not exist."""
+        key = Key(namespace, name)
+        found = None if live else self.pods.store.get(key)
+        if found is None and may_read():
+            found = await self._read(PODS, namespace, name, decode_pod)
+        elif found is None and not live:
+            found = await self._wait_for(lambda: self.pods.store.get(key))
         if found is None:
             raise missing("pod", namespace, name)
         return found
 
-    async def job_of(self, pod: SeenPod) -> SeenJob:
+    async def job_of(self, pod: SeenPod, may_read: MayRead = never) -> SeenJob:
         """The DIJob that owns the pod. Raises `Refusal`."""
         owner, namespace, name = pod.job, pod.metadata.namespace, pod.metadata.name
         if owner is None:
             raise Refusal(404, f"module {name} is not owned by any DIJob")
-        job = self.jobs.store.get(Key(namespace, owner.name))
-        if job is None or job.metadata.uid != owner.uid:
+        key = Key(namespace, owner.name)
+        job = self.jobs.store.get(key)
+        if (job is None or job.metadata.uid != owner.uid) and may_read():
             job = await self._read(DIJOBS, namespace, owner.name, decode_job)
+        elif job is None:
+            job = await self._wait_for(lambda: self.jobs.store.get(key))
         if job is None:
             raise missing("DIJob", namespace, owner.name)
         if job.metadata.uid != owner.uid:
             raise Refusal(404, f"coordinator {name} is owned by stale DIJob")
         return job
+
+    def may_read(self, caller: str) -> MayRead:
+        """For requests of a caller who may be anybody."""
+        return lambda: self._reads_of_callers.allows(caller) and self._reads.allows("")
+
+    async def _wait_for(self, find: Callable[[], T | None]) -> T | None:
+        """What is in a cache, or arrives there soon: the watch event of a new object may be on its way. While many
+        requests wait already, there is no wait."""
+        found = find()
+        if found is not None or self._waiting >= MAX_WAITING:
+            return found
+        self._waiting += 1
+        try:
+            for _ in range(round(ARRIVAL / ARRIVAL_INTERVAL)):
+                await asyncio.sleep(ARRIVAL_INTERVAL)
+                if (found := find()) is not None:
+                    break
+        finally:
+            self._waiting -= 1
+        return found
 
     def latest(self, job: SeenJob) -> SeenJob:
         """The job as the cache has it now, if it is there."""

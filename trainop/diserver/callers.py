@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -16,12 +17,14 @@ from trainop.diserver.metrics import DiServerMetrics
 from trainop.diserver.replies import Refusal, of_api
 from trainop.diserver.retries import FAILURES
 from trainop.diserver.seen import ENDED, SeenJob, SeenPod
-from trainop.runtime.metrics.authorize import Authorizer
+from trainop.runtime.lowlevel import Authorizer
 
 START_PATIENCE = 10.0
 """Seconds for which a request waits for the address of the pod that it names. A kubelet reports the address after the
 containers have started, often later than the first request of a program."""
 START_INTERVAL = 0.1
+MAX_STARTING = 4
+"""Requests of one address that wait so. Each has a connection, which others need."""
 
 
 class Caller(NamedTuple):
@@ -76,6 +79,7 @@ class CallerCheck:
         self._authorizer = authorizer
         self._metrics = metrics
         self._enabled = enabled
+        self._starting: Counter[str] = Counter()
 
     async def check(self, caller: Caller, job: SeenJob, named: str, verbs: Iterable[str]) -> None:
         """Raises `Refusal` with 403 unless the caller may do this. `named` is the pod that the request names as its
@@ -92,17 +96,26 @@ class CallerCheck:
 
     async def _is_new_pod(self, caller: Caller, job: SeenJob, named: str) -> bool:
         """The cache may not have the address of a pod that has just started."""
+        namespace, may_read = job.metadata.namespace, self._caches.may_read(caller.address)
+        pod: SeenPod | None
         try:
-            pod = await self._caches.pod(job.metadata.namespace, named, live=True)
+            pod = await self._caches.pod(namespace, named, may_read, live=True)
         except Refusal:
-            return False
+            pod = next((pod for pod in self._caches.callers(job) if pod.metadata.name == named), None)
         except FAILURES as error:
             raise of_api(error) from None
-        if is_pod([pod], caller.address, job):
+        if pod is not None and is_pod([pod], caller.address, job):
             return True
-        if pod.addresses or not _may_call(pod, job):
+        if pod is None or pod.addresses or not _may_call(pod, job):
             return False
-        return await self._has_started(caller, job, named)
+        if self._starting[caller.address] >= MAX_STARTING:
+            return False
+        self._starting[caller.address] += 1
+        try:
+            return await self._has_started(caller, job, named)
+        finally:
+            self._starting[caller.address] -= 1
+            self._starting += Counter()  # forgets those without any
 
     async def _has_started(self, caller: Caller, job: SeenJob, named: str) -> bool:
         """Waits until the named pod has an address, and returns whether it is the caller's."""

@@ -1,9 +1,14 @@
-"""One request at a time for each job, over all servers, and a record of it that survives the server.
+"""Makes requests for the same job wait for each other, over all di-servers, and finishes those of a server that died.
 
-A request that changes pods holds a Lease, named by the UID of its job. It is created before the first pod and deleted
-when the client has the answer. Its record contains what another server needs if this one dies: the request whose pods
-are to be deleted, or once it is decided, which pods remain to be deleted, and the answer. A client that did not get its
-answer and repeats the request soon gets the same answer instead of more pods
+A request that changes pods holds a Lease, named by the UID of its job, from before its first write until its client has
+the response. Other requests for the job wait until the Lease is gone. An annotation of the Lease is the record of the
+request, and says what another server has to do if this one dies:
+
+    open      pods are being created            -> delete the pods of the request
+    decided   all pods exist                    -> delete the pods that the request replaces or removes
+    unsent    the client did not get the answer -> nothing; the answer is kept for a while
+
+A client that repeats a request because it got no answer gets the recorded one, instead of more pods
 (docs/decisions/0005-a-lease-per-request-of-di-server.md).
 """
 
@@ -20,97 +25,55 @@ import msgspec
 import structlog
 
 from trainop.diserver.metrics import DiServerMetrics
+from trainop.diserver.records import (
+    MAX_RECORD,
+    JobKey,
+    Record,
+    encode,
+    fit,
+    read_record,
+    spec_of,
+    undelivered,
+)
 from trainop.diserver.replies import Answer, Refusal
 from trainop.diserver.retries import FAILURES, persist
+from trainop.diserver.seen import PodId
 from trainop.kinds.dijob.names import CONTROLLER_NAME, DI_SERVER, JOURNAL, LEASES_OF_REQUESTS
-from trainop.runtime.client.client import Client
-from trainop.runtime.clock import Clock, micro_timestamp, read_time
-from trainop.runtime.errors import AlreadyExistsError, ConflictError, NotFoundError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import LEASES
-
-MAX_RECORD = 200_000
-"""Bytes of a record; an annotation may have 256 KiB. A longer record is kept without its answer and deletions."""
+from trainop.runtime import LEASES, AlreadyExistsError, Client, Clock, ConflictError, Json, NotFoundError
+from trainop.runtime.lowlevel import micro_timestamp
 
 log = structlog.get_logger(__name__)
 
 
 class Times(NamedTuple):
-    """Seconds."""
+    """Durations in seconds."""
 
     lease: float = 10.0
-    """A Lease that nobody renews for so long belongs to a server that died."""
+    """A Lease that was not renewed for this long belongs to a server that died."""
     renew: float = 3.0
+    """Between two renewals."""
     wait: float = 40.0
-    """For the end of another request for the same job."""
+    """For which a request waits for others of the same job before it is refused."""
     sweep: float = 5.0
     """Between two searches for Leases of servers that died."""
     remembered: float = 10.0
-    """For which an answer that was not delivered is kept."""
+    """For which an answer that its client did not get is kept."""
 
 
-class JobKey(NamedTuple):
-    """A job, by all its names."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
-class Past(msgspec.Struct, frozen=True):
-    """The answer of an earlier request for the job, which its client did not get."""
-
-    digest: str
-    at: str
-    """When it was recorded."""
-    status: int
-    body: str
-
-
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state of one request."""
-
-    request: str
-    namespace: str
-    job: str
-    uid: str
-    digest: str = ""
-    """Of method, path, caller and body."""
-    state: str = "open"
-    """`open` while pods are created; `decided` when they all exist; `unsent` if the client did not get the answer."""
-    delete: Sequence[str] = ()
-    """Pods that are to be deleted once it is decided."""
-    status: int = 0
-    body: str = ""
-    earlier: Sequence[Past] = ()
-
-    @property
-    def key(self) -> JobKey:
-        return JobKey(self.namespace, self.job, self.uid)
-
-    @property
-    def answer(self) -> Answer | None:
-        return Answer(self.status, self.body.encode()) if self.status else None
-
-
-class Repairs(Protocol):
-    """What ends the request of a server that died."""
+class Cleaner(Protocol):
+    """Deletes what the request of a server that died has left (`PodWriter`)."""
 
     async def undo(self, job: JobKey, request: str) -> None:
-        """Deletes the pods of the request."""
+        """Deletes the pods that the request created."""
         ...
 
-    async def delete_pods(self, namespace: str, names: Sequence[str]) -> None:
+    async def delete_pods(self, job: JobKey, pods: Sequence[PodId]) -> None:
         """Deletes the pods."""
         ...
 
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Record).decode
-
-
-class Held:
-    """The right to change the pods of one job, until the end of `Journal.hold`."""
+class HeldLease:
+    """A Lease that this server holds: the right to change the pods of one job, inside `Journal.hold`."""
 
     def __init__(self, client: Client, clock: Clock, times: Times, lease: Json, record: Record) -> None:
         self._client = client
@@ -118,10 +81,11 @@ class Held:
         self._times = times
         self._lease = lease
         self.writing = asyncio.Lock()
+        """Held during a write of the Lease: each needs the resourceVersion of the one before."""
         self._renewed = clock.monotonic()
         self.record = record
         self.unfinished = False
-        """Pods may exist that must not, or remain to be deleted: the Lease is left to the sweep."""
+        """Pods may have to be deleted still, so that the Lease stays until `Journal.run` of some server has done so."""
         self.sent = False
         """The client has the answer."""
 
@@ -130,12 +94,14 @@ class Held:
         if self._clock.monotonic() > self._renewed + 0.8 * self._times.lease:
             raise Refusal(500, "the lease of the job was lost")
 
-    async def decide(self, answer: Answer, delete: Sequence[str] = ()) -> None:
-        """Records that all pods exist. From here on the request is completed and no longer undone."""
+    async def decide(self, answer: Answer, delete: Sequence[PodId] = ()) -> None:
+        """Records that all pods exist, the answer, and the pods to `delete`. From here on the request is completed by
+        whoever holds the Lease, and no longer undone."""
         body = answer.body.decode()
-        decided = {"state": "decided", "delete": delete, "status": answer.status, "body": body}
-        record = _fit(msgspec.structs.replace(self.record, **decided))
-        if len(_encode(record)) > MAX_RECORD:
+        names, uids = [pod.name for pod in delete], [pod.uid for pod in delete]
+        decided = {"state": "decided", "delete": names, "uids": uids, "status": answer.status, "body": body}
+        record = fit(msgspec.structs.replace(self.record, **decided))
+        if len(encode(record)) > MAX_RECORD:
             record = msgspec.structs.replace(self.record, state="decided", earlier=())
         await persist(lambda: self.write(record), self._clock)
 
@@ -144,7 +110,7 @@ class Held:
         async with self.writing:
             sent = self._clock.monotonic()
             renewed = {**self._lease["spec"], "renewTime": micro_timestamp(self._clock.now())}
-            metadata = {**self._lease["metadata"], "annotations": {JOURNAL: _encode(record).decode()}}
+            metadata = {**self._lease["metadata"], "annotations": {JOURNAL: encode(record).decode()}}
             lease = {**self._lease, "metadata": metadata, "spec": renewed}
             self._lease = await self._client.replace(LEASES, lease)
             self.record, self._renewed = record, sent
@@ -157,14 +123,15 @@ class Held:
                 await self.write(self.record)
 
     async def end(self) -> None:
-        """Gives the right up. Failures are only logged: the sweep does the rest."""
+        """Deletes the Lease, or leaves it with the answers that clients did not get. A failure is only logged: `run`
+        removes Leases that nobody renews."""
         if self.unfinished:
             return
         try:
             if self.record.answer is not None and not self.sent:
                 await self.write(msgspec.structs.replace(self.record, state="unsent"))
             elif self.record.earlier:
-                none = {"state": "unsent", "digest": "", "delete": (), "status": 0, "body": ""}
+                none = {"state": "unsent", "digest": "", "delete": (), "uids": (), "status": 0, "body": ""}
                 await self.write(msgspec.structs.replace(self.record, **none))
             else:
                 await self.delete()
@@ -180,17 +147,21 @@ class Held:
 
 
 class _Observed(NamedTuple):
+    """Since when a Lease has not changed, by the own clock: those of other servers may differ."""
+
     version: str
     since: float
+    """Monotonic seconds."""
 
 
 class Journal:
-    """The Leases of all requests in progress, in one namespace."""
+    """Takes the Leases of this server's requests, and ends the requests of servers that died. All servers keep their
+    Leases in one namespace."""
 
     def __init__(
         self,
         client: Client,
-        repairs: Repairs,
+        cleaner: Cleaner,
         clock: Clock,
         *,
         namespace: str,
@@ -201,7 +172,7 @@ class Journal:
     ) -> None:
         """`prefix` starts the names of the Leases."""
         self._client = client
-        self._repairs = repairs
+        self._cleaner = cleaner
         self._clock = clock
         self._namespace = namespace
         self._prefix = prefix
@@ -211,7 +182,7 @@ class Journal:
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
 
     @asynccontextmanager
-    async def hold(self, job: JobKey, digest: str) -> AsyncIterator[Held]:
+    async def hold(self, job: JobKey, digest: str) -> AsyncIterator[HeldLease]:
         """Waits for the end of other requests for this job. The record already has an answer if this very request was
         carried out before. Raises `Refusal`, and what the client raises."""
         arrived = self._clock.now()
@@ -241,27 +212,27 @@ class Journal:
             else:
                 self._turns[uid] = (lock, users - 1)
 
-    async def _acquire(self, job: JobKey, digest: str, arrived: datetime) -> Held:
+    async def _acquire(self, job: JobKey, digest: str, arrived: datetime) -> HeldLease:
         deadline, delay = self._clock.monotonic() + self._times.wait, 0.02
         record = Record(uuid.uuid4().hex, *job, digest)
         observed: _Observed | None = None
         while True:
             try:
                 lease = await persist(lambda: self._client.create(LEASES, self._new_lease(record)), self._clock)
-                return Held(self._client, self._clock, self._times, lease, record)
+                return HeldLease(self._client, self._clock, self._times, lease, record)
             except AlreadyExistsError:
                 found = await self._read(self._name(job.uid))
             if found is not None:
                 observed = self._observe(found, observed)
                 if self._is_free(found, observed, record.request) and (held := await self._take(found)):
-                    past = _undelivered(held.record, found, arrived, self._times.remembered)
+                    past = undelivered(held.record, found, arrived, self._times.remembered)
                     mine = next((each for each in past if each.digest == digest), None)
                     others = [each for each in past if each is not mine]
                     known = {}
                     if mine is not None:
                         self._metrics.answers_repeated.inc()
                         known = {"state": "decided", "status": mine.status, "body": mine.body}
-                    await held.write(_fit(msgspec.structs.replace(record, earlier=others, **known)))
+                    await held.write(fit(msgspec.structs.replace(record, earlier=others, **known)))
                     return held
             if self._clock.monotonic() > deadline:
                 raise Refusal(500, f"DIJob {job.namespace}/{job.name} is busy with another request")
@@ -284,7 +255,7 @@ class Journal:
             name = lease["metadata"]["name"]
             found[name] = observed = self._observe(lease, known.get(name))
             age = self._clock.monotonic() - observed.since
-            record = _read_record(lease)
+            record = read_record(lease)
             kept = max(self._times.lease, self._times.remembered if record and record.state == "unsent" else 0.0)
             if name.removeprefix(f"{self._prefix}-") not in self._turns and age >= kept:
                 await self._collect(lease)
@@ -299,18 +270,18 @@ class Journal:
         except FAILURES as error:
             log.warning("request of another server not ended", lease=lease["metadata"]["name"], error=str(error))
 
-    async def _take(self, lease: Json) -> Held | None:
+    async def _take(self, lease: Json) -> HeldLease | None:
         """Takes a Lease over and ends its request; None if another server was first."""
-        record = _read_record(lease) or Record("", "", "", "")
-        lease = {**lease, "spec": {**_spec_of(lease), "holderIdentity": self._identity}}
-        held = Held(self._client, self._clock, self._times, lease, record)
+        record = read_record(lease) or Record("", "", "", "")
+        lease = {**lease, "spec": {**spec_of(lease), "holderIdentity": self._identity}}
+        held = HeldLease(self._client, self._clock, self._times, lease, record)
         try:
             await held.write(record)
         except (ConflictError, NotFoundError):
             return None
         if record.state == "open" and record.request:
-            await self._repairs.undo(record.key, record.request)
-        await self._repairs.delete_pods(record.namespace, record.delete)
+            await self._cleaner.undo(record.key, record.request)
+        await self._cleaner.delete_pods(record.key, record.deleted)
         log.info("request of another server ended", job=f"{record.namespace}/{record.job}", state=record.state)
         self._metrics.requests_recovered.labels(record.state).inc()
         return held
@@ -323,7 +294,7 @@ class Journal:
 
     def _is_free(self, lease: Json, observed: _Observed, request: str) -> bool:
         """Whether nobody works under this Lease. `request` is our own: an attempt to create it may have succeeded."""
-        record = _read_record(lease)
+        record = read_record(lease)
         if record is not None and (record.state == "unsent" or record.request == request):
             return True
         return self._clock.monotonic() - observed.since >= self._times.lease
@@ -345,37 +316,6 @@ class Journal:
             "name": self._name(record.uid),
             "namespace": self._namespace,
             "labels": {CONTROLLER_NAME: DI_SERVER},
-            "annotations": {JOURNAL: _encode(record).decode()},
+            "annotations": {JOURNAL: encode(record).decode()},
         }
         return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
-
-
-def _fit(record: Record) -> Record:
-    """The record without as many of the earliest answers as are too much for an annotation."""
-    while record.earlier and len(_encode(record)) > MAX_RECORD:
-        record = msgspec.structs.replace(record, earlier=record.earlier[:-1])
-    return record
-
-
-def _undelivered(record: Record, lease: Json, now: datetime, remembered: float) -> list[Past]:
-    """The answers that their clients did not get, and may still ask for within `remembered` seconds."""
-    written = str(_spec_of(lease).get("renewTime"))
-    last = [Past(record.digest, written, record.status, record.body)] if record.answer is not None else []
-    found = []
-    for past in (*last, *record.earlier):
-        at = read_time(past.at)
-        if at is not None and (now - at).total_seconds() < remembered:
-            found.append(past)
-    return found
-
-
-def _read_record(lease: Json) -> Record | None:
-    try:
-        return _decode((lease["metadata"].get("annotations") or {}).get(JOURNAL, ""))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-
-
-def _spec_of(lease: Json) -> Json:
-    """Its spec, which a Lease that somebody else made may lack."""
-    return lease.get("spec") or {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from trainop.runtime.clock import Clock
+from trainop.runtime import Clock
 
 MAX_CALLERS = 4096
 """Callers that are remembered; of more, those that were silent longest start anew."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trainop.runtime.clock import Clock
-from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime import Clock, Metrics
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 

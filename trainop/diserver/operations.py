@@ -14,16 +14,18 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from trainop.diserver.bodies import Demand, Failed, read_demand, read_failed
-from trainop.diserver.caches import Caches, read_raw
+from trainop.diserver.caches import Caches, always, read_raw
 from trainop.diserver.callers import Caller, CallerCheck
-from trainop.diserver.groups import (
+from trainop.diserver.dropped import DroppedFields, Tell
+from trainop.diserver.journal import HeldLease, Journal
+from trainop.diserver.records import JobKey
+from trainop.diserver.replicas import (
     COLLECTORS,
     LEARNERS,
-    Made,
-    Old,
-    Step,
-    Unit,
-    World,
+    FailedReplica,
+    NewReplica,
+    PodBuilder,
+    PodSources,
     check_demand,
     check_replacement,
     labels_of,
@@ -31,17 +33,16 @@ from trainop.diserver.groups import (
     plan_creation,
     plan_replacement,
 )
-from trainop.diserver.journal import Held, JobKey, Journal
 from trainop.diserver.replies import CREATED, DELETED, RECREATED, Answer, Refusal, Replicas, of_api, succeed
 from trainop.diserver.retries import FAILURES, is_uncertain
-from trainop.diserver.seen import SeenJob, SeenPod
+from trainop.diserver.seen import PodId, SeenJob, SeenPod
 from trainop.diserver.victims import choose_victims
 from trainop.diserver.writer import PodWriter, each
 from trainop.kinds.dijob.names import DDP_MASTER, DDP_TYPE, REPLICA_TYPE, SUFFIX_CHARACTERS, SUFFIX_LENGTH, Role
 from trainop.kinds.dijob.pods import PodOptions, pod_url
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
-Progress: TypeAlias = tuple[Answer, Held | None]
+Progress: TypeAlias = tuple[Answer, HeldLease | None]
 """An answer, and the lease that is released once it is sent."""
 
 
@@ -85,6 +86,7 @@ class Operations:
         *,
         rules: Rules,
         rng: random.Random,
+        tell: Tell,
     ) -> None:
         self._caches = caches
         self._writer = writer
@@ -92,19 +94,20 @@ class Operations:
         self._callers = callers
         self._rules = rules
         self._rng = rng
+        self._tell = tell
 
     @asynccontextmanager
     async def create(self, call: Call) -> AsyncIterator[Progress]:
         """POST /v1alpha1/replicas"""
         demand = read_demand(call.body)
-        job = await self._job_of(demand.namespace, demand.coordinator)
+        job = await self._job_of(call, demand.namespace, demand.coordinator)
         await self._callers.check(call.caller, job, demand.coordinator, ("create",))
         empty = Replicas(demand.namespace, demand.coordinator, [], [])
 
-        async def work(held: Held, current: SeenJob) -> Answer:
-            world = await self._world(current, demand, held.record.request)
-            units = plan_creation(demand, world)
-            urls = await self._make(units, held)
+        async def work(held: HeldLease, current: SeenJob) -> Answer:
+            sources = await self._sources_of(current, demand, held.record.request)
+            replicas = plan_creation(demand, sources)
+            urls = await self._make(replicas, held)
             done = Replicas(demand.namespace, demand.coordinator, urls[COLLECTORS], urls[LEARNERS])
             answer = succeed(CREATED, done)
             await self._decide(held, answer)
@@ -117,16 +120,16 @@ class Operations:
     async def delete(self, call: Call) -> AsyncIterator[Progress]:
         """DELETE /v1alpha1/replicas"""
         demand = read_demand(call.body)
-        job = await self._job_of(demand.namespace, demand.coordinator)
+        job = await self._job_of(call, demand.namespace, demand.coordinator)
         await self._callers.check(call.caller, job, demand.coordinator, ("delete",))
         empty = Replicas(demand.namespace, demand.coordinator, [], [])
 
-        async def work(held: Held, _current: SeenJob) -> Answer:
+        async def work(held: HeldLease, _current: SeenJob) -> Answer:
             pods = await self._writer.list_pods(held.record.key)
             victims = choose_victims(pods, demand.collectors.replicas, demand.learners.replicas)
             lists = ([pod.url for pod in chosen] for chosen in (victims.collectors, victims.learners))
             answer = succeed(DELETED, Replicas(demand.namespace, demand.coordinator, *lists))
-            await self._decide(held, answer, victims.names)
+            await self._decide(held, answer, victims.pods)
             return answer
 
         async with self._exclusively(call, job, empty, work) as progress:
@@ -143,21 +146,22 @@ class Operations:
         if not names:
             yield succeed(RECREATED, empty), None
             return
-        job, obstacle = await self._job_of_failed(failed)
+        job, obstacle = await self._job_of_failed(call, failed)
         await self._callers.check(call.caller, job, failed.coordinator, ("create", "delete"))
 
-        async def work(held: Held, current: SeenJob) -> Answer:
+        async def work(held: HeldLease, current: SeenJob) -> Answer:
             if obstacle is not None:
                 raise obstacle
             self._refuse_ended(current)
-            world = World(read_raw(current), self._rules.pod_options, held.record.request, block=self._caches.block())
-            olds = await self._replaced(failed, current)
-            check_replacement(olds, world, self._rules.max_pods)
-            units = [plan_replacement(old, world, names) for old in olds]
-            urls = await self._make(units, held)
+            raw, block = read_raw(current), self._caches.block()
+            sources = PodSources(raw, self._rules.pod_options, held.record.request, block=block)
+            olds = await self._read_failed(failed, current)
+            check_replacement(olds, sources, self._rules.max_pods)
+            replicas = [plan_replacement(old, sources, names) for old in olds]
+            urls = await self._make(replicas, held)
             done = Replicas(failed.namespace, failed.coordinator, urls[COLLECTORS], urls[LEARNERS])
             answer = succeed(RECREATED, done)
-            await self._decide(held, answer, [name for unit in units for name in unit.replaces])
+            await self._decide(held, answer, [pod for replica in replicas for pod in replica.replaces])
             return answer
 
         async with self._exclusively(call, job, empty, work) as progress:
@@ -165,22 +169,24 @@ class Operations:
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
-    async def _job_of(self, namespace: str, coordinator: str) -> SeenJob:
-        return await self._caches.job_of(await self._caches.pod(namespace, coordinator))
+    async def _job_of(self, call: Call, namespace: str, coordinator: str) -> SeenJob:
+        may_read = self._caches.may_read(call.caller.address)
+        return await self._caches.job_of(await self._caches.pod(namespace, coordinator, may_read), may_read)
 
-    async def _job_of_failed(self, failed: Failed) -> tuple[SeenJob, Refusal | None]:
+    async def _job_of_failed(self, call: Call, failed: Failed) -> tuple[SeenJob, Refusal | None]:
         """The job of the failed pods, and why they cannot be replaced. Pods that are gone may have been replaced by
         this very request before: the job is then that of the coordinator."""
         pods: list[SeenPod] = []
         jobs: dict[str, SeenJob] = {}
+        may_read = self._caches.may_read(call.caller.address)
         try:
             for name in (*failed.collectors, *failed.learners):
-                pods.append(await self._caches.pod(failed.namespace, name))
-                job = await self._caches.job_of(pods[-1])  # before the next pod: each may cost a request
+                pods.append(await self._caches.pod(failed.namespace, name, may_read))
+                job = await self._caches.job_of(pods[-1], may_read)  # before the next pod: each may cost a request
                 jobs[job.metadata.uid] = job
         except Refusal as missing:
             try:
-                return await self._job_of(failed.namespace, failed.coordinator), missing
+                return await self._job_of(call, failed.namespace, failed.coordinator), missing
             except Refusal:
                 raise missing from None
         names = [pod.metadata.name for pod in pods if pod.role is Role.COORDINATOR]
@@ -195,7 +201,7 @@ class Operations:
         call: Call,
         job: SeenJob,
         empty: Replicas,
-        work: Callable[[Held, SeenJob], Awaitable[Answer]],
+        work: Callable[[HeldLease, SeenJob], Awaitable[Answer]],
     ) -> AsyncIterator[Progress]:
         """The answer of `work`, or that of the same request before. A failure undoes what was created."""
         try:
@@ -213,7 +219,7 @@ class Operations:
         except FAILURES as error:
             raise of_api(error).about(empty) from None
 
-    async def _undoing(self, held: Held, work: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _undoing(self, held: HeldLease, work: Callable[[], Awaitable[Answer]]) -> Answer:
         try:
             return await work()
         except (Refusal, *FAILURES) as error:
@@ -223,33 +229,33 @@ class Operations:
                 held.unfinished = False
             raise
 
-    async def _world(self, job: SeenJob, demand: Demand, request: str) -> World:
+    async def _sources_of(self, job: SeenJob, demand: Demand, request: str) -> PodSources:
         self._refuse_ended(job)
         raw, block, rules = read_raw(job), self._caches.block(), self._rules
         check_demand(demand, raw, block, rules.max_pods)
         config = None
         if needs_aggregator(demand.learners):
             config = await self._caches.aggregator_config(rules.config_namespace, rules.config_name)
-        return World(raw, rules.pod_options, request, config, block)
+        return PodSources(raw, rules.pod_options, request, config, block)
 
     @staticmethod
     def _refuse_ended(job: SeenJob) -> None:
         if job.ended:
             raise Refusal(400, f"DIJob {job.metadata.namespace}/{job.metadata.name} is finished")
 
-    async def _replaced(self, failed: Failed, job: SeenJob) -> list[Old]:
+    async def _read_failed(self, failed: Failed, job: SeenJob) -> list[FailedReplica]:
         """The failed pods as the API server has them; aggregators first, because their ddp learners go with them, and
         then masters of ddp groups."""
         sections = dict.fromkeys(failed.learners, LEARNERS) | dict.fromkeys(failed.collectors, COLLECTORS)
-        read: dict[str, Old] = {}
+        read: dict[str, FailedReplica] = {}
 
         async def load(name: str) -> None:
             pod = await self._caches.raw_pod(job, name)
-            read[name] = Old(sections[name], pod, await self._group(job, name, pod))
+            read[name] = FailedReplica(sections[name], pod, await self._group(job, name, pod))
 
         await each(sections, load)
         found = {name: read[name] for name in (*failed.collectors, *failed.learners)}
-        olds: list[Old] = []
+        olds: list[FailedReplica] = []
         covered: set[str] = set()
         for name in sorted(found, key=lambda name: _rank(found[name])):
             if name not in covered:
@@ -260,7 +266,7 @@ class Operations:
 
     async def _group(self, job: SeenJob, name: str, pod: Json) -> list[Json]:
         """The ddp learners that are replaced with a pod: those of an aggregator, and the workers of a master."""
-        seen = await self._caches.pod(job.metadata.namespace, name)
+        seen = await self._caches.pod(job.metadata.namespace, name, always)
         if seen.role is Role.AGGREGATOR:
             aggregator = name
         elif labels_of(pod).get(DDP_TYPE) == DDP_MASTER and seen.aggregator is not None:
@@ -275,39 +281,45 @@ class Operations:
                 continue
         return group
 
-    async def _make(self, units: Sequence[Unit], held: Held) -> dict[str, list[str]]:
-        """Creates the pods of the units; the addresses for the answer, in their order."""
-        held.unfinished = bool(units)
+    async def _make(self, replicas: Sequence[NewReplica], held: HeldLease) -> dict[str, list[str]]:
+        """Creates the pods of all replicas. Returns the addresses for the response: section -> URLs, in the order of
+        `replicas`."""
+        held.unfinished = bool(replicas)
+        dropped = DroppedFields(f"{self._rules.config_namespace}/{self._rules.config_name}")
         made: dict[int, list[str]] = {}
 
-        async def make(numbered: tuple[int, Unit]) -> None:
-            number, unit = numbered
+        async def make(numbered: tuple[int, NewReplica]) -> None:
+            number, replica = numbered
             pods: list[Json] = []
-            before: list[Made] = []
-            for step in unit.steps:
-                created = await self._writer.create(partial(self._named, step, before), held)
+            before: list[PodId] = []
+            for build in replica.builders:
+                created = await self._writer.create(partial(self._named, build, before), held, dropped.note)
                 pods.append(created.pod)
-                before.append(Made(created.pod["metadata"]["name"], created.uid))
-            made[number] = [pod_url(pods[index]) for index in unit.answers]
+                before.append(PodId(created.pod["metadata"]["name"], created.uid))
+            made[number] = [pod_url(pods[index]) for index in replica.answers]
 
-        await each(enumerate(units), make)
+        try:
+            await each(enumerate(replicas), make)
+        finally:  # a dropped field may be why a pod is refused
+            if message := dropped.message:
+                self._tell(held.record.key, message)
         urls: dict[str, list[str]] = {COLLECTORS: [], LEARNERS: []}
-        for number, unit in enumerate(units):
-            urls[unit.section] += made[number]
+        for number, replica in enumerate(replicas):
+            urls[replica.section] += made[number]
         return urls
 
-    def _named(self, step: Step, before: Sequence[Made]) -> Json:
-        return step("".join(self._rng.choices(SUFFIX_CHARACTERS, k=SUFFIX_LENGTH)), before)
+    def _named(self, build: PodBuilder, before: Sequence[PodId]) -> Json:
+        return build("".join(self._rng.choices(SUFFIX_CHARACTERS, k=SUFFIX_LENGTH)), before)
 
-    async def _decide(self, held: Held, answer: Answer, delete: Sequence[str] = ()) -> None:
+    async def _decide(self, held: HeldLease, answer: Answer, delete: Sequence[PodId] = ()) -> None:
         """Records the outcome, and then deletes the pods that it says."""
         await held.decide(answer, delete)
         held.unfinished = bool(delete)
-        await self._writer.delete_pods(held.record.namespace, delete)
+        await self._writer.delete_pods(held.record.key, delete)
         held.unfinished = False
 
 
-def _rank(old: Old) -> int:
+def _rank(old: FailedReplica) -> int:
     labels = labels_of(old.pod)
     if labels.get(REPLICA_TYPE) == Role.AGGREGATOR.value:
         return 0

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from trainop.diserver.replies import Refusal
-from trainop.runtime.texts import cut
+from trainop.runtime.lowlevel import cut
 
 PARAMETERS = ("namespace", "coordinator", "aggregator", "name")
 

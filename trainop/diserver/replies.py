@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from trainop.runtime.errors import ApiError
-from trainop.runtime.texts import cut
+from trainop.runtime import ApiError
+from trainop.runtime.lowlevel import cut
 
 GOT = "successfully get replicas"
 CREATED = "successfully create replicas"

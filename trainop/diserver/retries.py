@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
-from trainop.runtime.clock import Clock
-from trainop.runtime.errors import ApiError
+from trainop.runtime import ApiError, Clock
 
 T = TypeVar("T")
 Failure: TypeAlias = ApiError | ConnectionError | TimeoutError

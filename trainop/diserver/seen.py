@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,8 +26,7 @@ from trainop.kinds.dijob.names import (
     role_of,
     url,
 )
-from trainop.runtime.objects.metadata import Json, Metadata, OwnerReference
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime import PODS, Json, Metadata, OwnerReference
 
 ENDED = frozenset({"Succeeded", "Failed"})
 """Phases of pods and of jobs that are never left."""
@@ -80,6 +79,13 @@ class _WholePod(msgspec.Struct, gc=False):
     metadata: SeenMetadata
     spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
     status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+
+class PodId(NamedTuple):
+    """One pod, and no other that may get its name later."""
+
+    name: str
+    uid: str
 
 
 class SeenPod(msgspec.Struct, frozen=True, gc=False):

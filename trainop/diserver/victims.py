@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from trainop.diserver.seen import SeenPod, in_order
+from trainop.diserver.seen import PodId, SeenPod, in_order
 from trainop.kinds.dijob.names import Role
 
 
@@ -14,7 +14,7 @@ class Victims(NamedTuple):
 
     collectors: Sequence[SeenPod]
     learners: Sequence[SeenPod]
-    names: Sequence[str]
+    pods: Sequence[PodId]
 
 
 def choose_victims(pods: Iterable[SeenPod], collectors: int, learners: int) -> Victims:
@@ -24,13 +24,17 @@ def choose_victims(pods: Iterable[SeenPod], collectors: int, learners: int) -> V
     chosen = _choose(present, Role.COLLECTOR, collectors)
     plain = _choose(present, Role.LEARNER, learners)
     aggregators = _choose(present, Role.AGGREGATOR, learners - len(plain))
-    names = [pod.metadata.name for pod in (*chosen, *plain)]
-    groups: dict[str, list[str]] = {}
+    deleted = [_id(pod) for pod in (*chosen, *plain)]
+    groups: dict[str, list[PodId]] = {}
     for pod in in_order(pod for pod in present if pod.role is Role.DDP_LEARNER and pod.aggregator is not None):
-        groups.setdefault(pod.aggregator.name if pod.aggregator else "", []).append(pod.metadata.name)
+        groups.setdefault(pod.aggregator.name if pod.aggregator else "", []).append(_id(pod))
     for aggregator in aggregators:
-        names += [aggregator.metadata.name, *groups.get(aggregator.metadata.name, ())]
-    return Victims(chosen, [*plain, *aggregators], names)
+        deleted += [_id(aggregator), *groups.get(aggregator.metadata.name, ())]
+    return Victims(chosen, [*plain, *aggregators], deleted)
+
+
+def _id(pod: SeenPod) -> PodId:
+    return PodId(pod.metadata.name, pod.metadata.uid)
 
 
 def _choose(pods: Iterable[SeenPod], role: Role, count: int) -> list[SeenPod]:

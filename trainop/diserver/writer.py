@@ -10,16 +10,23 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from trainop.controllers.body_budget import BodyBudget
-from trainop.diserver.journal import Held, JobKey
+from trainop.diserver.journal import HeldLease
 from trainop.diserver.metrics import DiServerMetrics
+from trainop.diserver.records import JobKey
 from trainop.diserver.retries import persist
-from trainop.diserver.seen import SeenPod, decode_pod
+from trainop.diserver.seen import PodId, SeenPod, decode_pod
 from trainop.kinds.dijob.names import REPLICA_TYPE, REQUEST, job_selector
-from trainop.runtime.client.client import Client
-from trainop.runtime.clock import Clock
-from trainop.runtime.errors import AlreadyExistsError, ConflictError, NotFoundError
-from trainop.runtime.objects.metadata import Json, Metadata, OwnerReference
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime import (
+    PODS,
+    AlreadyExistsError,
+    Client,
+    Clock,
+    ConflictError,
+    Json,
+    Metadata,
+    NotFoundError,
+    OwnerReference,
+)
 
 CONCURRENCY = 32
 """Requests to the API server at a time, of each request of a client."""
@@ -30,6 +37,8 @@ UNCERTAIN_PAUSE = 2.0
 T = TypeVar("T")
 Build: TypeAlias = Callable[[], Json]
 """Makes the pod, each time under another name."""
+Warned: TypeAlias = Callable[[Json, str], None]
+"""(pod, text of a warning)."""
 
 
 class Created(NamedTuple):
@@ -58,23 +67,26 @@ class PodWriter:
         self._grace_seconds = grace_seconds
         self._budget = BodyBudget()
 
-    async def create(self, build: Build, held: Held) -> Created:
-        """Creates one pod for the request that `held` stands for."""
+    async def create(self, build: Build, held: HeldLease, warned: Warned) -> Created:
+        """Creates one pod for the request that `held` stands for. `warned` receives what the API server says about it,
+        also if it refuses the pod."""
         while True:
             pod = build()
             try:
-                uid = await persist(partial(self._create, pod, held), self._clock)
+                uid = await persist(partial(self._create, pod, held, warned), self._clock)
             except AlreadyExistsError:
                 uid = await self._uid_of_ours(pod, held.record.request)
             if uid:
                 self._metrics.pods_created.labels(pod["metadata"]["labels"][REPLICA_TYPE]).inc()
                 return Created(pod, uid)
 
-    async def _create(self, pod: Json, held: Held) -> str:
+    async def _create(self, pod: Json, held: HeldLease, warned: Warned) -> str:
         async with self._budget.reserve(lambda: _encode(pod)) as body:
             held.check()
             namespace = pod["metadata"]["namespace"]
-            made = await self._client.create(PODS, body, namespace=namespace, metadata_only=True)
+            made = await self._client.create(
+                PODS, body, namespace=namespace, metadata_only=True, warned=partial(warned, pod)
+            )
         return str(made["metadata"]["uid"])
 
     async def _uid_of_ours(self, pod: Json, request: str) -> str:
@@ -88,11 +100,26 @@ class PodWriter:
         ours = (metadata.get("annotations") or {}).get(REQUEST) == request
         return str(metadata["uid"]) if ours else ""
 
-    async def delete_pods(self, namespace: str, names: Sequence[str]) -> None:
-        """Deletes the pods; those that are gone count as deleted."""
-        await each(names, lambda name: self.delete(namespace, name))
+    async def delete_pods(self, job: JobKey, pods: Sequence[PodId]) -> None:
+        """Deletes the pods of the job; those that are gone count as deleted."""
 
-    async def delete(self, namespace: str, name: str, uid: str | None = None) -> None:
+        async def delete(pod: PodId) -> None:
+            if uid := pod.uid or await self._uid_in_job(job, pod.name):
+                await self.delete(job.namespace, pod.name, uid)
+
+        await each(pods, delete)
+
+    async def _uid_in_job(self, job: JobKey, name: str) -> str:
+        """The UID of the pod of this name if it is the job's, for records of releases that wrote no UIDs."""
+        try:
+            found = await persist(lambda: self._client.get(PODS, name, job.namespace), self._clock)
+        except NotFoundError:
+            return ""
+        metadata = found["metadata"]
+        owners = (owner.get("uid") for owner in metadata.get("ownerReferences") or ())
+        return str(metadata["uid"]) if job.uid in owners else ""
+
+    async def delete(self, namespace: str, name: str, uid: str) -> None:
         """Deletes one pod; no-op if it is gone or the name belongs to another."""
 
         async def send() -> None:

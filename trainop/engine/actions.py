@@ -5,181 +5,14 @@ All are immutable values, so that tests compare plans. `trainop/controllers/appl
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from datetime import datetime
+from typing import NamedTuple, TypeAlias
 
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
-from trainop.runtime.texts import LONGEST_REASON, cut
-
-
-@dataclass(frozen=True, slots=True)
-class CreatePod:
-    """Create a pod. `encode` returns the manifest as JSON; it is called right before the request, so that only
-    manifests of requests in flight are in memory."""
-
-    name: str
-    encode: Callable[[], bytes] = field(compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class CreateService:
-    """Create a service; `encode` as in `CreatePod`."""
-
-    name: str
-    encode: Callable[[], bytes] = field(compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class DeletePod:
-    """Delete a pod. `uid` is the precondition, so that a newer pod of the same name is not deleted. `force`: grace
-    period 0."""
-
-    name: str
-    uid: str
-    force: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteService:
-    """Delete a service, with `uid` as precondition."""
-
-    name: str
-    uid: str
-    unless_pod: bool = False
-    """Not if the API server has a pod of this name that the job controls, which the caches may not show yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """Create or update a companion by server-side apply of `manifest`. `uid` is the UID of the object in the snapshot.
-    Empty: there was none, and an existing object of this name with another owner is not changed."""
-
-    resource: Resource
-    manifest: Json
-    uid: str = ""
-    essential: bool = True
-    """Pods depend on it: the job fails if the API server refuses it."""
-    posted: bool = False
-    """Created by POST, which needs no read before. Only for objects whose manifests all have the same fields: a later
-    apply does not remove a field that a POST has set."""
-
-
-@dataclass(frozen=True, slots=True)
-class CreateOnce:
-    """Create a companion that is never rewritten, such as a Secret with random content or a batch Job. If the job has
-    it already, it only gets missing labels of `manifest`, by which the caches find it."""
-
-    resource: Resource
-    manifest: Json
-    fill: Callable[[], Json] | None = field(default=None, compare=False, repr=False)
-    """Returns the rest of the manifest. Called in a thread, right before the object is created: the content may be
-    expensive or random."""
-    is_valid: Callable[[Json], bool] | None = field(default=None, compare=False, repr=False)
-    """Whether an existing object is usable; it is called in a thread. One that is not is filled anew."""
-    in_use: str = ""
-    """Why the content must not change now, such as "workers are running". A missing object is then not created and an
-    unusable one not filled: the job gets a Warning, and no later action is carried out."""
-    posted: bool = False
-    """The object probably does not exist: it is created without a read before."""
-    essential: bool = True
-    makes_pods: bool = False
-    """Another controller makes pods of it: it is not created before their PodGroup."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """Apply a JSON merge patch to a companion, with `uid` as precondition. Patches are carried out one by one, in their
-    order."""
-
-    resource: Resource
-    name: str
-    uid: str
-    body: Json
-    subresource: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    """Delete a companion, with `uid` as precondition."""
-
-    resource: Resource
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class CreateGroup:
-    """Create the job's PodGroup. If that fails, the pods of the plan are not created."""
-
-    resource: Resource
-    manifest: Json
-
-    @property
-    def name(self) -> str:
-        return str(self.manifest["metadata"]["name"])
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateGroup:
-    """Merge `changes` into the `spec` of the job's PodGroup, with `version` as resourceVersion precondition. Other
-    fields keep their values, whoever set them."""
-
-    resource: Resource
-    name: str
-    version: str
-    changes: Json
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteGroup:
-    """Delete the job's PodGroup, with `uid` as precondition."""
-
-    resource: Resource
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Adopt:
-    """Add the job's owner reference to an orphan. Before the first adoption of a reconcile, the job is read from the
-    API server, because a deleted job must not adopt."""
-
-    kind: str
-    """`Pod` or `Service`."""
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Remove the job's owner reference from an object whose labels no longer match."""
-
-    kind: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteJob:
-    """Delete the job, because its time to live after finishing has passed."""
-
-
-CompanionAction: TypeAlias = Apply | CreateOnce | Patch
-GroupAction: TypeAlias = CreateGroup | UpdateGroup | DeleteGroup
-Action: TypeAlias = (
-    CreatePod
-    | CreateService
-    | DeletePod
-    | DeleteService
-    | CompanionAction
-    | Delete
-    | GroupAction
-    | Adopt
-    | Release
-    | DeleteJob
-)
+from trainop.runtime import Json, Resource
+from trainop.runtime.lowlevel import LONGEST_REASON, cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +26,133 @@ class Event:
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", cut(self.reason, LONGEST_REASON))
         object.__setattr__(self, "message", cut(self.message))
+
+
+LOOK_AGAIN = 30.0
+"""Seconds until a name that another object has, or a namespace that terminates, is looked at again: often an event
+comes first, but there need be none."""
+
+
+class How(enum.Enum):
+    """How `Ensure` writes an object."""
+
+    POST = "post"
+    """Created. One that the job has already is left as it is."""
+    APPLY = "apply"
+    """Server-side apply of the manifest."""
+    FILL = "fill"
+    """Created with its `Content`, and never rewritten, such as a Secret with random content or a batch Job. One that
+    the job has already only gets missing labels, by which the caches find it."""
+
+
+class Need(enum.Enum):
+    """What an object is to the job: what happens if the API server refuses it."""
+
+    JOB = "job"
+    """The job fails, unless it has begun. Nothing that follows in the plan is done before the object is written."""
+    PODS = "pods"
+    """No pods are created before it exists. The next plan shows the refusal, and the write is repeated later."""
+    NONE = "none"
+    """The job goes on without it, and the write is repeated later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The part of a manifest that is expensive or random. All functions are called in a thread."""
+
+    fill: Callable[[], Json]
+    """Returns that part. Called right before the object is created."""
+    is_valid: Callable[[Json], bool] | None = None
+    """Whether an existing object is usable. One that is not is filled anew."""
+    is_trusted: bool = True
+    """Whether the content of an existing object may be kept. Before the operator has made it, somebody else may have
+    created one that names the job as its owner: such an object is filled anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ensure:
+    """Create or update an owned object: a pod, a service, a PodGroup, or a companion. An object of this name that the
+    job does not control is never changed."""
+
+    resource: Resource
+    name: str
+    encode: Callable[[], bytes] | None = field(default=None, compare=False, repr=False)
+    """Returns the manifest as JSON. It is called right before the request, so that only manifests of requests in flight
+    are in memory. None: it is `manifest`."""
+    manifest: Json = field(default_factory=dict)
+    how: How = How.POST
+    need: Need = Need.JOB
+    uid: str = ""
+    """The UID of the object in the snapshot; empty if there was none."""
+    posted: bool = False
+    """The object probably does not exist: it is created by POST, without a read before. An object that is applied later
+    keeps the fields that a POST has set, so that all its manifests must have the same fields."""
+    content: Content | None = field(default=None, compare=False, repr=False)
+    makes_pods: bool = False
+    """Another controller makes pods of it: it is not created before their PodGroup."""
+    template: str = field(default="", compare=False)
+    """The field path in the job of the pod template that the manifest is made of, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Apply a JSON merge patch to an owned object. UID and resourceVersion are preconditions, unless they are empty.
+    Patches are carried out one by one, in their order."""
+
+    resource: Resource
+    name: str
+    uid: str
+    body: Json
+    subresource: str | None = None
+    version: str = ""
+    need: Need = Need.JOB
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Delete an owned object, with `uid` as precondition, so that a newer one of the same name is not deleted."""
+
+    resource: Resource
+    name: str
+    uid: str
+    force: bool = False
+    """Grace period 0."""
+    unless_pod: bool = False
+    """Not if the API server has a pod of this name that the job controls, which the caches may not show yet."""
+    then: tuple[Event, ...] = ()
+    """Events about the deletion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Add the job's owner reference to an orphan. Before the first adoption of a reconcile, the job is read from the
+    API server, because a deleted job must not adopt."""
+
+    resource: Resource
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Remove the job's owner reference from an object whose labels no longer match."""
+
+    resource: Resource
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete the job, because its time to live after finishing has passed."""
+
+
+Action: TypeAlias = Ensure | Patch | Remove | Adopt | Release | DeleteJob
+
+
+def is_creation(action: Action, *resources: Resource) -> bool:
+    """Whether the action may create an object; with `resources`, one of these."""
+    return isinstance(action, Ensure) and (not resources or action.resource in resources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +172,21 @@ class Notice:
     event: Event
     routine: bool = False
     """Emitted only with `--pod-events`, because every successful pod has one."""
+    holds_up: str = ""
+    """If the job cannot go on while the state lasts: the reason of the condition Waiting."""
+
+
+class Wait(NamedTuple):
+    """Something that an unfinished job waits for (`trainop.engine.waiting`)."""
+
+    reason: str
+    """One of `waiting.REASONS`, for programs."""
+    what: str
+    """Names the objects, or the cause; it does not change while the state lasts."""
+    why: str = ""
+    """What else is known, such as a message of a scheduler."""
+    since: datetime | None = None
+    """None: since the job has last moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,5 +209,7 @@ class Plan:
     """Otherwise the rest is carried out even if the API server refuses the annotations: a job must come to its end."""
     begun: bool = field(default=False, compare=False)
     """The job has, or once had, pods. A refusal by the API server does not fail such a job."""
+    waits: tuple[Wait, ...] | None = field(default=None, compare=False)
+    """What the job waits for, besides its pods. None if it is finished or suspended, or left to another controller."""
     requeue_after: float | None = None
     """Seconds until the job is requeued if no event comes first, such as for a deadline; None: no requeue."""

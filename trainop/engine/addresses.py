@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from trainop.engine.job import Job
 from trainop.engine.seen import Options
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 
 def stem(job: Job, type_: str) -> str:

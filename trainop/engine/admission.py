@@ -17,8 +17,8 @@ from trainop.engine.manifests import Manifests
 from trainop.engine.parse import RUN_POLICY, parse, run_policy_of
 from trainop.engine.seen import Options
 from trainop.engine.service_modes import missed_mode, settle_mode
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Unstructured
+from trainop.runtime import Unstructured
+from trainop.runtime.lowlevel import FieldError
 
 PLAIN = Options()
 

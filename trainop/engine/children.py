@@ -15,9 +15,8 @@ import msgspec
 from trainop.engine.actions import Event
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME
 from trainop.engine.seen import Pod, Service, UnreadablePod
-from trainop.runtime.errors import MAX_DETAIL
-from trainop.runtime.objects.metadata import Decoder, HasMetadata, Metadata
-from trainop.runtime.texts import cut
+from trainop.runtime import Decoder, HasMetadata, Metadata
+from trainop.runtime.lowlevel import MAX_DETAIL, cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

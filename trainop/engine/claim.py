@@ -17,8 +17,8 @@ from trainop.engine.job import Job
 from trainop.engine.manifests import child_name
 from trainop.engine.seen import Pod, Service, Snapshot
 from trainop.engine.slots import read_place
-from trainop.runtime.clock import read_time
-from trainop.runtime.objects.metadata import Metadata
+from trainop.runtime import PODS, SERVICES, Metadata, Resource
+from trainop.runtime.lowlevel import read_time
 
 MAX_NAMES = 10
 """Names of objects that one event lists."""
@@ -59,19 +59,24 @@ class Children:
     shared_service: str = ""
     """The name of the service of the whole job, which may or may not exist."""
 
+    @property
+    def has_pods(self) -> bool:
+        """Whether pods of the job exist, including pods that lost its labels or its owner reference."""
+        return bool(self.pods.owned or self.pods.claims)
+
 
 def claim(framework: Framework, job: Job, seen: Snapshot) -> Children:
     """Determines the ownership of all children in the snapshot. The job must not be terminating."""
     labels = selector(framework, job.name)
     return Children(
-        pods=_claim(framework, job, labels, "Pod", seen.pods),
-        services=_claim(framework, job, labels, "Service", seen.services),
+        pods=_claim(framework, job, labels, PODS, seen.pods),
+        services=_claim(framework, job, labels, SERVICES, seen.services),
         shared_service=service_name(job.name),
     )
 
 
 def _claim(
-    framework: Framework, job: Job, labels: dict[str, str], kind: str, objects: Iterable[ChildT]
+    framework: Framework, job: Job, labels: dict[str, str], resource: Resource, objects: Iterable[ChildT]
 ) -> Claimed[ChildT]:
     claimed: Claimed[ChildT] = Claimed()
     operator, name = labels[OPERATOR_NAME], labels[JOB_NAME]
@@ -80,14 +85,15 @@ def _claim(
         metadata = child.metadata
         owner, found = metadata.controller, metadata.labels
         matches = found.get(OPERATOR_NAME) == operator and found.get(JOB_NAME) == name
-        if owner is not None and owner.uid == uid:
+        is_orphan = framework.adopts and owner is None and matches
+        if metadata.controlled_by(uid):
             if matches:
                 claimed.owned.append(child)
             else:
-                claimed.claims.append(Release(kind, metadata.name, metadata.uid))
+                claimed.claims.append(Release(resource, metadata.name, metadata.uid))
                 claimed.foreign[metadata.name] = child
-        elif owner is None and matches and not metadata.terminating and _may_adopt(job, kind, metadata):
-            claimed.claims.append(Adopt(kind, metadata.name, metadata.uid))
+        elif is_orphan and not metadata.terminating and _may_adopt(job, resource, metadata):
+            claimed.claims.append(Adopt(resource, metadata.name, metadata.uid))
             claimed.orphans[metadata.name] = child
         elif metadata.terminating or _belongs_to_previous_job(framework, job, metadata):
             claimed.being_removed[metadata.name] = child
@@ -98,7 +104,7 @@ def _claim(
     return claimed
 
 
-def _may_adopt(job: Job, kind: str, orphan: Metadata) -> bool:
+def _may_adopt(job: Job, resource: Resource, orphan: Metadata) -> bool:
     """Whether an orphan may have been created for this job: it has the name of its slot, or is the service of the whole
     job, and is not older than the job.
 
@@ -107,7 +113,7 @@ def _may_adopt(job: Job, kind: str, orphan: Metadata) -> bool:
     the second of its creation) cannot be distinguished; such a user could also set the owner reference. Only RBAC and
     admission policies prevent that.
     """
-    if not (_is_in_slot(job, orphan) or (kind == "Service" and is_shared_service(job.name, orphan))):
+    if not (_is_in_slot(job, orphan) or (resource == SERVICES and is_shared_service(job.name, orphan))):
         return False
     created, job_created = read_time(orphan.creation_timestamp), read_time(job.metadata.creation_timestamp)
     return job_created is None or (created is not None and created >= job_created)

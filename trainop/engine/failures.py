@@ -46,13 +46,25 @@ class FatalFailure:
     """Failed pods of one role that fail the job."""
 
     role: Role
-    count: int
+    pods: tuple[Pod, ...]
     exit_code: bool
     """The role has policy ExitCode, and the exit code is permanent."""
-    evicted: int = 0
-    """How many of them were evicted from their nodes."""
-    disruptions: int = 0
-    """How many of them did not fail because of the user's code (see `disrupted`)."""
+    lost: tuple[int, ...] = ()
+    """The indices of further pods, which another client has deleted and which are gone."""
+
+    @property
+    def count(self) -> int:
+        return len(self.pods) + len(self.lost)
+
+    @property
+    def evicted(self) -> int:
+        """How many of them were evicted from their nodes."""
+        return sum(pod.status.reason == EVICTED for pod in self.pods if not pod.metadata.terminating)
+
+    @property
+    def disruptions(self) -> int:
+        """How many of them did not fail because of the user's code (see `disrupted`)."""
+        return sum(disrupted(pod) for pod in self.pods if not pod.metadata.terminating)
 
 
 @dataclass(slots=True)
@@ -61,6 +73,11 @@ class Findings:
 
     restarts: list[Restart] = field(default_factory=list)
     fatal_failures: list[FatalFailure] = field(default_factory=list)
+
+    @property
+    def found(self) -> bool:
+        """Whether any replica is down."""
+        return bool(self.restarts or self.fatal_failures)
 
 
 def examine(
@@ -74,7 +91,7 @@ def examine(
     in_groups = job.extensions.restart_scope != "pod"
     for slots in all_slots:
         role = slots.role
-        final = evicted = disruptions = 0
+        final: list[Pod] = []
         for pod in slots.pods.values():
             uid = pod.metadata.uid
             if pod.status.phase != "Failed" and not (in_groups and history.is_counted(uid)):
@@ -82,38 +99,37 @@ def examine(
             if history.is_counted(uid) or may_restart(role, pod):
                 findings.restarts.append(Restart(role, pod, disrupted(pod)))
             else:
-                final += 1
-                evicted += pod.status.reason == EVICTED
-                disruptions += disrupted(pod)
+                final.append(pod)
         for index, pod in slots.terminating.items():
-            if not history.is_counted(pod.metadata.uid):
-                final += _examine_terminating(findings, role, index, pod, history)
+            if not history.is_counted(pod.metadata.uid) and _fails_job(findings, role, index, pod, history):
+                final.append(pod)
+        lost: tuple[int, ...] = ()
         if role.restart_policy == "Never":
-            final += history.lost(role.type, (pod.metadata.uid for pod in pods))
+            lost = history.lost(role.type, (pod.metadata.uid for pod in pods))
         by_code = role.restart_policy == "ExitCode"
-        if final and (by_code or not framework.tolerates(job, role)):
-            findings.fatal_failures.append(FatalFailure(role, final, by_code, evicted, disruptions))
+        if (final or lost) and (by_code or not framework.tolerates(job, role, slots.tally())):
+            findings.fatal_failures.append(FatalFailure(role, tuple(final), by_code, lost))
     return findings
 
 
-def _examine_terminating(findings: Findings, role: Role, index: int, pod: Pod, history: RestartHistory) -> int:
-    """Classifies a pod that another client is deleting. Returns 1 if this fails the job, else 0. A pod of which nothing
-    has run is simply replaced."""
+def _fails_job(findings: Findings, role: Role, index: int, pod: Pod, history: RestartHistory) -> bool:
+    """Classifies a pod that another client is deleting; returns whether this fails the job. A pod of which nothing has
+    run is simply replaced."""
     match pod.status.phase:
         case "Pending":
-            return 0
+            return False
         case "Failed" if pod.never_ran:
-            return 0
+            return False
         case "Succeeded":
             history.clear_lost(role.type, index)
-            return 0
+            return False
     if role.restart_policy != "Never":
         findings.restarts.append(Restart(role, pod, disrupted=True))
-        return 0
+        return False
     if pod.status.phase == "Failed":
-        return 1
+        return True
     history.record_lost(role.type, index, pod.metadata.uid)
-    return 0
+    return False
 
 
 def may_restart(role: Role, pod: Pod) -> bool:

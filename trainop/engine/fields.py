@@ -7,33 +7,53 @@ Sizes of messages and numbers of errors are bounded.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from trainop.runtime.objects.field_error import (
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import (
     DUPLICATE,
     FORBIDDEN,
     INVALID,
+    LONGEST_TEXT,
     NOT_SUPPORTED,
     REQUIRED,
     TOO_MANY,
     FieldError,
+    cut,
+    join_some,
 )
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.texts import LONGEST, cut, join_some
 
 T = TypeVar("T")
 
-MAX_SENTENCE_LENGTH = LONGEST - 128
+MAX_SENTENCE_LENGTH = LONGEST_TEXT - 128
 """Bytes of a message made of errors; leaves room for the text before it."""
 
 MAX_INVALID_ENTRIES = 100
 """Invalid entries of one list that are reported; the rest of the list is not read."""
 
+MAX_LABEL_LENGTH = 63
+TOO_LONG = f"must be no more than {MAX_LABEL_LENGTH} characters"
+
+_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NOT_DNS_1035 = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
+    "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
+    "'[a-z]([-a-z0-9]*[a-z0-9])?')"
+)
+
 MAX_PATH_LENGTH = 256
 MAX_VALUE_LENGTH = 100
+
+
+def label_faults(name: str) -> list[str]:
+    """Why the name is no DNS-1035 label, as the names of Services have to be, in the API server's words
+    (apimachinery `validation.IsDNS1035Label`)."""
+    faults = [] if _DNS_1035.fullmatch(name) else [_NOT_DNS_1035]
+    return faults if len(name) <= MAX_LABEL_LENGTH else [*faults, TOO_LONG]
 
 
 def sentence(errors: Sequence[FieldError], more: int = 0) -> str:
@@ -76,8 +96,8 @@ class Fields:
         self._add("", "", text)
 
     def unreadable(self, path: str, detail: str) -> None:
-        """Adds an error without a value, because the value cannot be decoded."""
-        self._errors.append(FieldError(path, INVALID, detail))
+        """Adds an error without a value, because the value cannot be decoded. Without a path it is the whole job."""
+        self._errors.append(FieldError(path or "job", INVALID, detail))
 
     def duplicate(self, path: str, value: object, detail: str) -> None:
         self._add(path, DUPLICATE, detail, _quote(value))

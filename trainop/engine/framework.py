@@ -10,13 +10,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from trainop.engine.actions import Event
 from trainop.engine.fields import Fields
 from trainop.engine.job import Job, Role
 from trainop.engine.seen import LABELS, Options, Snapshot
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Json, Resource, Unstructured
 
 GROUP = "kubeflow.org"
 THIS_OPERATOR = "kubeflow.org/training-operator"
@@ -50,12 +50,17 @@ class Progress(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Format strings of condition messages, with fields `kind`, `name`, `namespace`; `failed` also `count` and
-    `role`."""
+    """Format strings of condition messages, with fields `kind`, `name`, `namespace`; `restarting` and `failed` also
+    `count` and `role`."""
 
     running: str = "{kind} {name} is running."
     succeeded: str = "{kind} {name} is successfully completed."
+    restarting: str = "{kind} {name} is restarting because {count} {role} replica(s) failed."
+    """Only if no pod is in phase Failed, because another client deletes the pods. Upstream then restarts the job in
+    the status step of the kind, and otherwise in the step that all kinds share."""
     failed: str = "{kind} {name} is failed because {count} {role} replica(s) failed."
+    running_event: str = ""
+    """Message of the event with the reason of condition Running; empty: there is no event."""
 
 
 PLAIN_TEXTS = Texts()
@@ -129,6 +134,21 @@ class Companion(NamedTuple):
     """Seconds until `companions` has to be called again although nothing happens to the job; None: not at all."""
 
 
+class Grant(NamedTuple):
+    """What a service account may do with the pods of one role. The engine writes it as a Role and a RoleBinding, and
+    keeps to the pods that the job controls (`steps/rights.py`)."""
+
+    name: str
+    """Of Role and RoleBinding."""
+    account: str
+    """The service account; empty while it is not known: the RoleBinding then stays as it is."""
+    role: str
+    """The replica type."""
+    rules: Callable[[Sequence[str]], list[Json]]
+    """Names of pods -> rules, each of them limited to these names. Not called without names."""
+    labels: Mapping[str, str] = {}
+
+
 class Mount(NamedTuple):
     """A volume and its mount path. The containers that get the variables mount it read-only."""
 
@@ -189,6 +209,11 @@ class NameTaken(NamedTuple):
     reason: str = "FailedCreate{kind}"
     message: str = "Error creating: {kind} {name} already exists and does not belong to {job}"
 
+    def event(self, kind: str, name: str, job: str) -> Event:
+        """The Warning about the object of that kind and name; `job` is kind and name of the job."""
+        about = {"kind": kind, "name": name, "job": job}
+        return Event("Warning", self.reason.format_map(about), self.message.format_map(about))
+
 
 def variable(name: str, value: object) -> Json:
     """One entry of a container's `env`."""
@@ -219,21 +244,49 @@ def no_companions(_job: Job, _seen: Snapshot) -> Sequence[Companion]:
     return ()
 
 
-def no_failure(_job: Job, _role: Role) -> bool:
+def no_rank(_job: Job, _role: Role, _index: int) -> int | None:
+    """The kind gives its replicas no rank."""
+    return None
+
+
+def no_grant(_job: Job, _seen: Snapshot) -> Grant | None:
+    """The pods of the kind need no rights."""
+    return None
+
+
+def no_failure(_job: Job, _role: Role, _tally: Tally) -> bool:
     """The kind tolerates no failed replica."""
     return False
 
 
+def no_eviction(_job: Job, _role: Role, _count: int) -> str:
+    """The kind reports evicted pods as failed ones."""
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
-    """Everything that differs between kinds of jobs."""
+class Words:
+    """How objects and events name the jobs of a kind."""
 
     resource: Resource
+    """That of the job, in the version that owner references and events name."""
+    controller: str
+    """Name of the controller, source of its events, and value of the label of all children that names it:
+    `pytorchjob-controller`. It is part of every selector and must equal upstream's, or the pods of running jobs are not
+    found after switching operators."""
+    name_taken: NameTaken = NameTaken()  # noqa: RUF009  # immutable
+
+    @property
+    def kind(self) -> str:
+        return self.resource.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework(Words):
+    """Everything that differs between kinds of jobs."""
+
     name: str
     """The metric label `framework`: `pytorch`."""
-    controller: str
-    """Name of the controller, value of the label operator-name, source of events: `pytorchjob-controller`. It is part
-    of every selector and must equal upstream's, or the pods of running jobs are not found after switching operators."""
     replica_specs: str
     """The field of the spec that maps replica types to pod templates: `pytorchReplicaSpecs`."""
     roles: Mapping[str, Replicas]
@@ -258,23 +311,32 @@ class Framework:
     """Which replicas carry the label job-role=master."""
     needs_service: Callable[[Job, Role, int], bool] = everywhere
     """Whether other replicas connect to this one. With service mode `leader` only these replicas get a service."""
+    rank: Callable[[Job, Role, int], int | None] = no_rank
+    """The rank of a replica among all replicas of the job, by which users and frameworks name it."""
     additions: Additions
     """What is added to pod templates: variables, command, service account, volumes, init containers."""
     companion_kinds: tuple[CompanionKind, ...] = ()
     companions: Callable[[Job, Snapshot], Sequence[Companion]] = no_companions
     """The companions that an active job should have, given the existing ones and the pods. Called on every
     reconcile."""
+    grant: Callable[[Job, Snapshot], Grant | None] = no_grant
+    """The rights of a service account of the job. The kinds of Role and RoleBinding are among `companion_kinds`."""
     progress: Callable[[Job, Mapping[str, Tally]], Progress]
     """Whether the job runs or has succeeded, by the tallies of all its roles."""
-    tolerates: Callable[[Job, Role], bool] = no_failure
-    """Whether failed replicas of this role do not fail the job (TFJob `enableDynamicWorker`). A permanent exit code
-    under policy ExitCode fails it nevertheless."""
+    tolerates: Callable[[Job, Role, Tally], bool] = no_failure
+    """Whether failed replicas of this role, whose pods are tallied, do not fail the job (TFJob `enableDynamicWorker`).
+    A permanent exit code under policy ExitCode fails it nevertheless."""
     support_roles: tuple[str, ...] = ()
     """Roles whose pods only serve others and do not end by themselves (MPI workers). Their counters are cleared at the
     end of the job."""
-    reports_evictions: bool = False
-    """If evicted pods fail the job, the reason of the condition is Evicted and the message their number."""
-    name_taken: NameTaken = NameTaken()  # noqa: RUF009  # immutable
+    eviction: Callable[[Job, Role, int], str] = no_eviction
+    """(job, role, number of evicted pods) -> message of the condition Failed with reason Evicted; empty: a failure like
+    any other."""
+    template_warnings: str = "SetPodTemplate"
+    """Start of the reasons of events about fields of a pod template that are overwritten or keep their value, such as
+    SetPodTemplate`RestartPolicy`."""
+    adopts: bool = True
+    """Whether a pod or service without owner that has the labels and the name of a replica becomes the job's."""
     rules: Callable[[Job, Fields], None] = no_rules
     """Validation beyond the common rules."""
     warnings: Callable[[Job], Sequence[str]] = no_warnings
@@ -291,16 +353,7 @@ class Framework:
     """Suffix of the event reason for a job deleted after its time to live, as upstream: SuccessfulDelete`Pod` or
     `Job`."""
 
-    @property
-    def kind(self) -> str:
-        return self.resource.kind
 
-
-class HasController(Protocol):
-    @property
-    def controller(self) -> str: ...
-
-
-def selector(kind: HasController, job_name: str) -> dict[str, str]:
+def selector(kind: Words, job_name: str) -> dict[str, str]:
     """The labels of all pods and services of a job (training-operator `GenLabels`)."""
     return {OPERATOR_NAME: kind.controller, JOB_NAME: job_name.replace("/", "-")}

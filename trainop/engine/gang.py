@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from trainop.engine.actions import CreateGroup, UpdateGroup
+from trainop.engine.actions import LOOK_AGAIN, Ensure, Need, Patch
 from trainop.engine.fields import Fields
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.pod_resources import Resources, add_multiple, pod_requests, same_resources
 from trainop.engine.seen import PodGroup, PodGroupSpec, SeenGang
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.quantity import read_quantity
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import read_quantity
 
 POLICY = "spec.runPolicy.schedulingPolicy"
 DEFAULT_QUEUE = "default"
@@ -28,12 +28,12 @@ WAITING_PHASES = ("", "Pending")
 
 GATE_REQUEUE = 10.0
 """Seconds until a job is examined again whose pods wait. Usually an event of its PodGroup comes first."""
-NAME_TAKEN_REQUEUE = 30.0
 
 UNAVAILABLE = "PodGroupUnavailable"
 REFUSED = "PodGroupRefused"
 NAME_TAKEN = "PodGroupNameTaken"
 UNREADABLE = "PodGroupUnreadable"
+UNSATISFIABLE = "MinAvailableUnsatisfiable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,9 @@ class Gang:
     tasks: Sequence[Task]
     """In the order in which tasks of equal priority are counted."""
     policy: SchedulingPolicy = SchedulingPolicy()
+    queue_follows: bool = False
+    """Whether the queue of an existing PodGroup follows that of the policy. It does with mpi-operator; with
+    training-operator a PodGroup keeps the queue that it has."""
 
     @property
     def name(self) -> str:
@@ -83,9 +86,10 @@ class Gang:
 
     @property
     def min_member(self) -> int:
-        """The number of pods that are scheduled together; scheduler-plugins require at least one."""
+        """The number of pods that are scheduled together, as upstream also if the job has fewer; scheduler-plugins
+        require at least one."""
         wanted = self.policy.min_available
-        return max(self.total if wanted is None else min(wanted, self.total), 0 if self.scheduler.is_volcano else 1)
+        return max(self.total if wanted is None else wanted, 0 if self.scheduler.is_volcano else 1)
 
 
 class Problem(NamedTuple):
@@ -101,22 +105,17 @@ class Verdict(NamedTuple):
 
     open: bool = True
     """Pods may be created in this pass; if `action` creates the PodGroup, only after that has succeeded."""
-    action: CreateGroup | UpdateGroup | None = None
+    action: Ensure | Patch | None = None
     problem: Problem | None = None
     requeue_after: float | None = None
 
 
-def read_policy(fields: Fields, raw: object, total: int) -> SchedulingPolicy:
-    """Parses the policy of a job with `total` replicas; errors are added to `fields`."""
+def read_policy(fields: Fields, raw: object) -> SchedulingPolicy:
+    """Parses the policy of a job; errors are added to `fields`."""
     policy = fields.mapping(POLICY, raw)
-    least = fields.integer(f"{POLICY}.minAvailable", policy.get("minAvailable"), minimum=0)
-    if least is not None and least > total:
-        fields.invalid(
-            f"{POLICY}.minAvailable", least, f"must be no more than the {total} replicas, so {total} is used"
-        )
     timeout = policy.get("scheduleTimeoutSeconds")
     return SchedulingPolicy(
-        min_available=least,
+        min_available=fields.integer(f"{POLICY}.minAvailable", policy.get("minAvailable"), minimum=0),
         queue=fields.text(f"{POLICY}.queue", policy.get("queue")),
         min_resources=_read_min_resources(fields, policy.get("minResources")),
         priority_class=fields.text(f"{POLICY}.priorityClass", policy.get("priorityClass")),
@@ -143,11 +142,12 @@ def _read_min_resources(fields: Fields, raw: object) -> Mapping[str, Any] | None
 
 
 def group_fields(gang: Gang, seen: SeenGang, found: PodGroupSpec | None = None) -> Json:
-    """The managed fields of the PodGroup's `spec`; None: absent. An existing PodGroup keeps its queue."""
+    """The managed fields of the PodGroup's `spec`; None: absent."""
     policy = gang.policy
     fields: Json = {"minMember": gang.min_member}
     if gang.scheduler.is_volcano:
-        fields["queue"] = (found.queue if found else None) or policy.queue or DEFAULT_QUEUE
+        given, present = policy.queue, (found.queue if found else None) or ""
+        fields["queue"] = (given or present if gang.queue_follows else present or given) or DEFAULT_QUEUE
         fields["priorityClassName"] = policy.priority_class or None
     else:
         fields["scheduleTimeoutSeconds"] = policy.schedule_timeout
@@ -171,6 +171,17 @@ def min_resources(gang: Gang, seen: SeenGang) -> Resources:
 def priority_class(task: Task) -> str:
     name = task.spec.get("priorityClassName")
     return name if isinstance(name, str) else ""
+
+
+def find_unsatisfiable(gang: Gang) -> Problem | None:
+    """Why the scheduler never starts the pods, whatever room there is; None if it may."""
+    least, total = gang.policy.min_available, gang.total
+    if least is None or not 0 < total < least:
+        return None
+    pods = "pod is" if total == 1 else "pods are"
+    text = f"{POLICY}.minAvailable is {least}, and only {total} {pods} scheduled together"
+    advice = f"pods that are not running yet never start. Set it to {total} or less, or remove it"
+    return Problem(UNSATISFIABLE, f"{text}: {advice}")
 
 
 def unknown_classes(gang: Gang, seen: SeenGang) -> list[str]:
@@ -208,19 +219,14 @@ def examine(gang: Gang, seen: SeenGang) -> Verdict:
     group = seen.group
     if seen.unavailable:
         return closed._replace(problem=Problem(UNAVAILABLE, f"Pods wait for their PodGroup: {seen.unavailable}"))
-    if group is not None and not is_owned(group, gang.owner["uid"]):
+    if group is not None and not group.metadata.controlled_by(gang.owner["uid"]):
         return closed if _is_being_removed(gang, group) else _taken(gang)
     if group is not None and group.metadata.terminating:
         return closed
     if seen.fault:
         message = f"PodGroup {gang.name} cannot be read: {seen.fault}"
-        return closed._replace(problem=Problem(UNREADABLE, message), requeue_after=NAME_TAKEN_REQUEUE)
+        return closed._replace(problem=Problem(UNREADABLE, message), requeue_after=LOOK_AGAIN)
     return _create(gang, seen) if group is None else _continue(gang, seen, group)
-
-
-def is_owned(group: PodGroup, uid: str) -> bool:
-    owner = group.metadata.controller
-    return owner is not None and owner.uid == uid
 
 
 def _is_being_removed(gang: Gang, group: PodGroup) -> bool:
@@ -233,7 +239,7 @@ def _is_being_removed(gang: Gang, group: PodGroup) -> bool:
 def _taken(gang: Gang) -> Verdict:
     owner = gang.owner
     message = f"PodGroup {gang.name} already exists and does not belong to {owner['kind']} {owner['name']}"
-    return Verdict(open=False, problem=Problem(NAME_TAKEN, message), requeue_after=NAME_TAKEN_REQUEUE)
+    return Verdict(open=False, problem=Problem(NAME_TAKEN, message), requeue_after=LOOK_AGAIN)
 
 
 def _create(gang: Gang, seen: SeenGang) -> Verdict:
@@ -250,7 +256,7 @@ def _create(gang: Gang, seen: SeenGang) -> Verdict:
     }
     return Verdict(
         open=not gang.scheduler.is_volcano,
-        action=CreateGroup(resource, manifest),
+        action=Ensure(resource, gang.name, manifest=manifest, need=Need.PODS),
         problem=problem,
         requeue_after=GATE_REQUEUE if gang.scheduler.is_volcano else None,
     )
@@ -269,5 +275,12 @@ def _continue(gang: Gang, seen: SeenGang, group: PodGroup) -> Verdict:
             soonest = min(seen.retry_in, verdict.requeue_after or seen.retry_in)
             return verdict._replace(requeue_after=soonest)
     metadata = group.metadata
-    update = UpdateGroup(gang.scheduler.groups, metadata.name, metadata.resource_version, changes)
+    update = Patch(
+        gang.scheduler.groups,
+        metadata.name,
+        metadata.uid,
+        {"spec": changes},
+        version=metadata.resource_version,
+        need=Need.PODS,
+    )
     return verdict._replace(action=update)

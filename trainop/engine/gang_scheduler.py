@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Resource
 
 VOLCANO = "volcano"
 VOLCANO_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")

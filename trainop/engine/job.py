@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 
 from trainop.engine.extensions import Extensions
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json, Metadata
+from trainop.runtime import Json, Metadata
+from trainop.runtime.lowlevel import FieldError
 
 MAX_REPLICAS = 100_000
 """Replicas of one job, all roles together. Clusters hold about as many pods at most; the limit protects the operator's

@@ -8,24 +8,32 @@ the same parts: `claim`, `cleanup`, `status`, `companions`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
 from trainop.engine import plan as engine
-from trainop.engine.actions import Patch, Plan
+from trainop.engine.actions import Event, Notice, Patch, Plan
 from trainop.engine.admission import Judgement, judge
 from trainop.engine.children import TRAINING_CHILDREN, ChildEvents, ChildSelection
-from trainop.engine.framework import CompanionKind, Framework, NameTaken
+from trainop.engine.framework import CompanionKind, Framework, Words
 from trainop.engine.limits import seconds_to_due
+from trainop.engine.progress import find_doubt
 from trainop.engine.seen import Options, Snapshot
-from trainop.runtime.objects.metadata import Change, Decoder, Unstructured, decode_unstructured
-from trainop.runtime.objects.resource import Resource
+from trainop.engine.template_condition import report_dropped_fields
+from trainop.engine.unknown_fields import describe_unknown_fields
+from trainop.engine.waiting import say_waiting
+from trainop.runtime import Change, Decoder, Resource, Unstructured, decode_unstructured
 
 
 def admit_all(_new: Unstructured, _old: Unstructured | None) -> Judgement:
     """Accepts every job: the kind has no validation beyond its schema."""
     return Judgement()
+
+
+def warn(new: Unstructured, _old: Unstructured | None = None) -> Judgement:
+    """Accepts every object, with a warning for each field of its pod templates that Kubernetes does not know."""
+    return Judgement(warnings=tuple(describe_unknown_fields(new.raw)))
 
 
 def every_job(_job: Unstructured) -> bool:
@@ -48,16 +56,20 @@ def never_due(_job: Unstructured, _now: datetime) -> float | None:
     return None
 
 
+def doubt_progress(seen: Snapshot, plan: Plan) -> Plan:
+    """The plan, with one Warning if the job cannot report progress although it asks for it."""
+    doubt = find_doubt(seen.job.metadata.annotations, seen.options.progress)
+    if not doubt or plan.waits is None:
+        return plan
+    return replace(plan, notices=(*plan.notices, Notice("progress", Event("Warning", "ProgressNotReported", doubt))))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(Words):
     """What the controllers need of a kind. All functions are pure and never raise, whatever a job contains."""
 
-    resource: Resource
-    """The resource of the job, in the version that owner references and events name."""
     name: str
     """The metric label `framework`, such as `pytorch`."""
-    controller: str
-    """Name of the controller, source of its events, and value of the label of all children that names it."""
     children: ChildSelection = TRAINING_CHILDREN
     """The labels and decoders of pods and services."""
     child_events: ChildEvents = ChildEvents()  # noqa: RUF009  # immutable
@@ -76,13 +88,15 @@ class Kind:
     judge: Callable[[Unstructured, Unstructured | None], Judgement] = admit_all
     """(new, old) -> validation of a created job, for which `old` is None, or of an updated one. Served as a validating
     webhook, but for `admit_all`."""
+    template_resources: tuple[Resource, ...] = ()
+    """Other resources, without a controller, with templates of pods of the jobs. A webhook warns about misspelt
+    fields."""
     default: Change | None = None
     """Sets the defaults that a mutating webhook stores in a created or updated job; None: there is no such webhook."""
     due: Callable[[Unstructured, datetime], float | None] = never_due
     """Seconds until the next deadline or the time to live of a job; None without one."""
     deleted_as: str = "Job"
     """Suffix of the event reason for a job deleted after its time to live: SuccessfulDelete`Job`."""
-    name_taken: NameTaken = NameTaken()  # noqa: RUF009  # immutable
     component: str = ""
     """The source of the events; empty: `controller`."""
     watched: Resource | None = None
@@ -98,10 +112,21 @@ class Kind:
 
     release: Callable[[Unstructured], Patch | None] = nothing_to_release
     """A companion of a job that no longer exists -> the removal of the operator's finalizer, which would keep it from
-    being deleted."""
+    being deleted, or of the rights that it grants."""
+    shows_taken: bool = False
+    """The status shows which names objects of others have (`Snapshot.taken`)."""
     launcher: Callable[[Unstructured], str] | None = None
     """The name of the launcher's batch Job; empty for a job without one. The kind then has the metric
     `mpi_operator_job_info`."""
+
+    def admit(self, new: Unstructured, old: Unstructured | None) -> Judgement:
+        """`judge`, with a warning for each field of the pod templates that Kubernetes does not know."""
+        found = self.judge(new, old)
+        return found._replace(warnings=(*warn(new).warnings, *found.warnings))
+
+    def decide(self, seen: Snapshot) -> Plan:
+        """The plan of one reconcile, with what the job waits for and what its pods lack."""
+        return report_dropped_fields(seen, say_waiting(seen, doubt_progress(seen, self.plan(seen))))
 
     @property
     def source(self) -> Resource:

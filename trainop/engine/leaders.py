@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from trainop.engine.framework import PLAIN_TEXTS, QUALIFIED_TEXTS, Progress, Tally, Texts
+from trainop.engine.framework import PLAIN_TEXTS, QUALIFIED_TEXTS, Framework, Progress, Tally, Texts
 from trainop.engine.job import Job, Role
 
 MASTER = "Master"
@@ -48,3 +49,31 @@ def master_or_first(job: Job, role: Role, index: int) -> bool:
 def texts_by_master(job: Job) -> Texts:
     """Upstream's messages include the namespace for jobs without a master."""
     return PLAIN_TEXTS if leader(job, MASTER) else QUALIFIED_TEXTS
+
+
+def rank_after_masters(job: Job, role: Role, index: int) -> int | None:
+    """The only master is rank 0, and workers follow. None in a job without a master, where the framework assigns
+    ranks at run time."""
+    if job.role(MASTER) is None:
+        return None
+    return index if role.type == MASTER else index + 1
+
+
+def rank_by_index(_job: Job, _role: Role, index: int) -> int | None:
+    """All replicas have the same role."""
+    return index
+
+
+def missing_leaders(framework: Framework, job: Job) -> list[str]:
+    """The roles of which one would decide when the job runs and has ended, if it has none of them; otherwise empty.
+    Such a job is valid, as upstream, and never ends by itself."""
+
+    def decides(*roles: Role) -> bool:
+        all_active = {role.type: Tally(active=role.replicas) for role in roles}
+        return framework.progress(replace(job, roles=roles), all_active).running
+
+    if decides(*job.roles):
+        return []
+    others = [type_ for type_ in framework.roles if (role := job.role(type_)) is None or not role.replicas]
+    kept = {type_: tuple(role for role in job.roles if role.type != type_) for type_ in others}
+    return [type_ for type_ in others if decides(*kept[type_], Role(type_, 1, "Never", {}))]

@@ -12,8 +12,8 @@ from trainop.engine.parse import read_run_policy
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import FAILED, SUCCEEDED, SUSPENDED, Status
-from trainop.runtime.clock import read_time
-from trainop.runtime.objects.metadata import Unstructured
+from trainop.runtime import Unstructured
+from trainop.runtime.lowlevel import read_time
 
 
 class Limit(enum.Enum):

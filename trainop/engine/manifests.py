@@ -16,9 +16,11 @@ import msgspec
 from trainop.engine.addresses import dns_fields, service_name, subdomain_of
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
 from trainop.engine.job import Job, Port, Role
+from trainop.engine.progress import access_of
 from trainop.engine.seen import Options
-from trainop.runtime.objects.field_error import FORBIDDEN, FieldError
-from trainop.runtime.objects.metadata import Json, owner_reference
+from trainop.engine.termination import keep_log_ends
+from trainop.runtime import Json, owner_reference
+from trainop.runtime.lowlevel import FORBIDDEN, FieldError
 
 POD_RESTART_POLICY = {"ExitCode": "Never"}
 """Restart policies of roles that pods do not know: with ExitCode the operator, not the kubelet, restarts."""
@@ -84,6 +86,7 @@ class Manifests:
         self._options = options
         self._additions = framework.additions(job, options)
         self._environment = self._additions.variables
+        self._progress = access_of(job.metadata, framework.resource, options.progress)
         self._selector = selector(framework, job.name)
         self._owners = [
             owner_reference(framework.resource.api_version, framework.kind, job.name, job.metadata.uid),
@@ -183,6 +186,8 @@ class Manifests:
         gang = self._options.gang
         if gang is not None and (added := gang.pod_annotations(self._job.name, role.label)):
             kept["annotations"] = kept.get("annotations", {}) | added
+        if self._progress is not None:
+            kept["annotations"] = kept.get("annotations", {}) | self._progress.annotations
         manifest = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -212,7 +217,9 @@ class Manifests:
             spec["volumes"] = [*(template.get("volumes") or ()), *volumes]
         if added.init_containers:
             spec["initContainers"] = [*(template.get("initContainers") or ()), *added.init_containers]
-        return spec
+        if self._progress is not None:
+            spec = self._progress.add_to(spec, role.container)
+        return keep_log_ends(spec, self._options.termination_message_policy)
 
     def _container(self, role: Role, raw: Json, added: RoleAdditions, with_variables: bool) -> Json:
         framework = self._framework

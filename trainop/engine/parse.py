@@ -6,7 +6,6 @@ for jobs that those accept although they can never run. `readings` decides what 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,31 +14,22 @@ from typing import Annotated, Any
 import msgspec
 
 from trainop.engine.extensions import read_extensions
-from trainop.engine.fields import Fields
+from trainop.engine.fields import MAX_LABEL_LENGTH, TOO_LONG, Fields, label_faults
 from trainop.engine.framework import THIS_OPERATOR, Framework, Replicas, Services
 from trainop.engine.job import MAX_REPLICAS, UNKNOWN_REPLICAS, Job, Port, Role, RunPolicy
 from trainop.engine.manifests import child_name
 from trainop.engine.readings import apply_readings
-from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime import Json, Unstructured
 
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 CLEAN_POD_POLICIES = ("None", "Running", "All")
 NAME = "metadata.name"
 RUN_POLICY = "spec.runPolicy"
-MAX_LABEL_LENGTH = 63
 MAX_UNKNOWN_ROLES = 20
 """Unknown replica types that are reported one by one; further ones are only counted."""
 
 MAX_INVALID_PORTS = 10
 """Invalid ports of one container that are reported: `MAX_INVALID_ENTRIES` containers may have some."""
-
-_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_NOT_DNS_1035 = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
-    "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
-    "'[a-z]([-a-z0-9]*[a-z0-9])?')"
-)
-_TOO_LONG = f"must be no more than {MAX_LABEL_LENGTH} characters"
 
 
 def ignored(job: Unstructured, managers: tuple[str, ...] = (THIS_OPERATOR,)) -> bool:
@@ -52,7 +42,7 @@ def parse(framework: Framework, raw: Unstructured) -> Job:
     """Parses a job of any content. Invalid fields are listed in `Job.errors`."""
     fields = Fields()
     if raw.fault is not None:
-        fields.unreadable(raw.fault.path or "job", raw.fault.detail)
+        fields.unreadable(*raw.fault)
     spec = fields.mapping("spec", raw.raw.get("spec"))
     run_policy = _read_run_policy(fields, spec.get("runPolicy"), framework.managers)
     if framework.clean_pod_policy_in_spec and run_policy_of(raw.raw).get("cleanPodPolicy") is None:
@@ -198,6 +188,9 @@ def _read_template(framework: Framework, fields: Fields, at: str, template: Json
         if framework.container and len(read) == len(containers):
             fields.required(at, framework.container_rule.format(framework.container))
         return framework.container, ()
+    for place, container in enumerate(read):
+        if not container.name:  # upstream names no such cause where the container above is missing
+            fields.required(f"{at}[{place}].name", "must be required")
     ports = main.ports or ()
     if not framework.port_name or any(port.name == framework.port_name for port in ports):
         return main.name, ports
@@ -217,9 +210,8 @@ class _Container(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 def _read_container(fields: Fields, at: str, raw: object) -> _Container:
     container = fields.mapping(at, raw)
     name, image = (fields.text(f"{at}.{name}", container.get(name)) for name in ("name", "image"))
-    for field, value in (("name", name), ("image", image)):
-        if not value:
-            fields.required(f"{at}.{field}", "must be required")
+    if not image:
+        fields.required(f"{at}.image", "must be required")
     for field in ("env", "volumeMounts"):
         fields.sequence(f"{at}.{field}", container.get(field))
     ports = fields.sequence(f"{at}.ports", container.get("ports"))
@@ -243,12 +235,9 @@ def _check_name(framework: Framework, fields: Fields, job: Job) -> None:
     name, at = job.name, NAME
     if all(rules.services is Services.NONE for rules in framework.roles.values()):
         if len(name) > MAX_LABEL_LENGTH:
-            fields.invalid(at, name, _TOO_LONG)
+            fields.invalid(at, name, TOO_LONG)
         return
-    wrong = [] if _DNS_1035.fullmatch(name) else [_NOT_DNS_1035]
-    if len(name) > MAX_LABEL_LENGTH:
-        wrong.append(_TOO_LONG)
-    if wrong:
+    if wrong := label_faults(name):
         fields.invalid(at, name, f"should match: {','.join(wrong)}")
         return
     known = [role for role in job.roles if role.replicas != UNKNOWN_REPLICAS]
@@ -256,5 +245,5 @@ def _check_name(framework: Framework, fields: Fields, job: Job) -> None:
     if len(longest) > MAX_LABEL_LENGTH:
         excess = len(longest) - MAX_LABEL_LENGTH
         fields.invalid(
-            at, name, f'the service "{longest}" {_TOO_LONG}: shorten the job\'s name by {excess} or lower its replicas'
+            at, name, f'the service "{longest}" {TOO_LONG}: shorten the job\'s name by {excess} or lower its replicas'
         )

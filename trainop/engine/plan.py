@@ -13,24 +13,29 @@ from trainop.engine.actions import DeleteJob, Plan
 from trainop.engine.admission import find_errors
 from trainop.engine.assess import Assessment, assess_job
 from trainop.engine.claim import claim, join_names
+from trainop.engine.evidence import explain_end, find_root_cause
 from trainop.engine.failures import FatalFailure
 from trainop.engine.fields import sentence
-from trainop.engine.framework import Framework, Progress
+from trainop.engine.framework import Framework, Progress, selector
+from trainop.engine.leaders import missing_leaders
 from trainop.engine.limits import Limit, seconds_to_live
 from trainop.engine.parse import ignored, parse
 from trainop.engine.restart_history import RESTARTS, RestartHistory
+from trainop.engine.root_cause import LAST_FAILURE, Failure, refusal
 from trainop.engine.seen import Snapshot, UnreadablePod
 from trainop.engine.service_modes import settle_mode
 from trainop.engine.slots import Arrangement, find_surplus
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
-from trainop.engine.steps.builder import PlanBuilder
+from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.cleanup import sweep
 from trainop.engine.steps.companions import reconcile_companions
 from trainop.engine.steps.gang import GangStep, disband_gang
 from trainop.engine.steps.replicas import create_missing, remove_surplus
 from trainop.engine.steps.restarts import restart
-from trainop.engine.steps.stuck import StuckPods
+from trainop.engine.steps.rights import are_blocked, begin_withdrawal, settle_rights
+from trainop.engine.steps.stuck import find_stuck
 from trainop.engine.steps.symptoms import notice_symptoms
+from trainop.engine.waiting import INVALID_LABELS, INVALID_SPEC, NO_LEADER
 
 __all__ = ["ignored", "plan", "reject"]
 
@@ -39,17 +44,20 @@ VALIDATION = "FailedValidation"
 
 def plan(framework: Framework, seen: Snapshot) -> Plan:
     """Plans one reconcile. Pure, and never raises, whatever the job contains."""
-    if ignored(seen.job, framework.managers) or seen.job.metadata.terminating:
+    if ignored(seen.job, framework.managers):
         return Plan()
+    if seen.job.metadata.terminating:
+        withdrawal = begin_withdrawal(framework, seen)
+        return Plan() if withdrawal is None else _complete(withdrawal)
     builder = _begin(framework, seen)
     job, status = builder.job, builder.status
+    _check_terminating_pods(builder)
     if status.finished:
         return _tidy_up(builder)
     _note_creation(builder)
-    begun = status.start_time is not None or builder.has_pods or builder.had_pods()
+    begun = status.start_time is not None or builder.begun
     if not begun and (problem := _find_fatal_errors(builder)):
         return _refuse(builder, problem)
-    _check_terminating_pods(builder)
     return _suspend(builder) if job.run_policy.suspend else _proceed(builder)
 
 
@@ -62,25 +70,30 @@ def reject(framework: Framework, seen: Snapshot, message: str) -> Plan:
     return _refuse(builder, message)
 
 
-def _begin(framework: Framework, seen: Snapshot) -> PlanBuilder:
+def _complete(builder: ReplicasBuilder, *, status_first: bool = False, waits: bool = False) -> Plan:
+    settle_rights(builder)
+    return builder.plan(status_first=status_first, waits=waits)
+
+
+def _begin(framework: Framework, seen: Snapshot) -> ReplicasBuilder:
     job = parse(framework, seen.job)
     children = claim(framework, job, seen)
     pods = (*children.pods.owned, *children.pods.orphans.values())
-    return PlanBuilder(framework, settle_mode(framework, job, seen.options, pods), seen, children)
+    return ReplicasBuilder(framework, settle_mode(framework, job, seen.options, pods), seen, children)
 
 
-def _find_fatal_errors(builder: PlanBuilder) -> str:
+def _find_fatal_errors(builder: ReplicasBuilder) -> str:
     """The errors that keep the job from ever running, as one sentence; empty if there are none."""
     errors = find_errors(builder.job, lambda: builder.manifests)
     return sentence(errors, builder.job.more_errors) if errors else ""
 
 
-def _describe_errors(builder: PlanBuilder) -> str:
+def _describe_errors(builder: ReplicasBuilder) -> str:
     """The validation errors of the job as one sentence; empty if there are none."""
     return sentence(builder.job.errors, builder.job.more_errors) if builder.job.errors else ""
 
 
-def _note_creation(builder: PlanBuilder) -> None:
+def _note_creation(builder: ReplicasBuilder) -> None:
     if builder.status.set(CREATED, builder.reason(CREATED), f"{builder.framework.kind} {builder.job.name} is created."):
         builder.count("created")
 
@@ -88,7 +101,7 @@ def _note_creation(builder: PlanBuilder) -> None:
 # Finished -------------------------------------------------------------------------------------------------------------
 
 
-def _tidy_up(builder: PlanBuilder) -> Plan:
+def _tidy_up(builder: ReplicasBuilder) -> Plan:
     """A finished job is cleaned up, and deleted after its time to live."""
     job, status = builder.job, builder.status
     if status.is_true(SUCCEEDED):
@@ -99,27 +112,29 @@ def _tidy_up(builder: PlanBuilder) -> Plan:
     else:
         builder.requeue_after(left)
         _clean_up(builder, abrupt=_ended_abruptly(builder))
-        reconcile_companions(builder, active=False)
+        reconcile_companions(builder, builder.framework.companion_kinds, ())
         disband_gang(builder)
-    return builder.plan()
+    return _complete(builder)
 
 
-def _finish(builder: PlanBuilder, *, abrupt: bool = False) -> Plan:
+def _finish(builder: ReplicasBuilder, *, abrupt: bool = False) -> Plan:
     """Completes a plan that has set a terminal condition. The status is written before the clean-up. `abrupt`: see
     `_clean_up`."""
     builder.status.complete()
     builder.status.clear_counters(builder.framework.support_roles)
     if builder.status.is_true(SUCCEEDED):
         builder.status.retire_active(into="succeeded")
+    elif abrupt or builder.job.run_policy.clean_pod_policy != "None":
+        builder.status.retire_active()  # the running pods are deleted
     left = seconds_to_live(builder.job, builder.status, builder.seen.now)
     builder.requeue_after(left)
     _clean_up(builder, abrupt=abrupt)
-    reconcile_companions(builder, active=False)
+    reconcile_companions(builder, builder.framework.companion_kinds, ())
     disband_gang(builder)
-    return builder.plan(status_first=True)
+    return _complete(builder, status_first=True)
 
 
-def _clean_up(builder: PlanBuilder, *, abrupt: bool) -> None:
+def _clean_up(builder: ReplicasBuilder, *, abrupt: bool) -> None:
     """Deletes what `cleanPodPolicy` does not keep. With `abrupt`, a limit or a refusal ended the job while pods were
     running; these are deleted under every policy."""
     policy = builder.job.run_policy.clean_pod_policy
@@ -130,7 +145,7 @@ def _clean_up(builder: PlanBuilder, *, abrupt: bool) -> None:
     builder.actions += sweep(children, policy, surplus)
 
 
-def _ended_abruptly(builder: PlanBuilder) -> bool:
+def _ended_abruptly(builder: ReplicasBuilder) -> bool:
     """Whether an earlier reconcile failed the job because of a limit or a refusal."""
     failed = builder.status.find(FAILED) or {}
     if failed.get("status") != "True":
@@ -139,10 +154,10 @@ def _ended_abruptly(builder: PlanBuilder) -> bool:
     return bool(stopped) or failed.get("reason") == builder.reason(VALIDATION)
 
 
-def _succeed(builder: PlanBuilder, progress: Progress) -> Plan:
+def _succeed(builder: ReplicasBuilder, progress: Progress) -> Plan:
     if progress.running:
         _set_running(builder)
-    text = _fill_text(builder, builder.framework.texts(builder.job).succeeded)
+    text = builder.fill(builder.framework.texts(builder.job).succeeded)
     builder.status.set(SUCCEEDED, builder.reason(SUCCEEDED), text)
     builder.event(builder.reason(SUCCEEDED), text)
     builder.count("successful")
@@ -150,15 +165,16 @@ def _succeed(builder: PlanBuilder, progress: Progress) -> Plan:
 
 
 def _fail(
-    builder: PlanBuilder, text: str, *, reason: str = FAILED, event_type: str = "Normal", abrupt: bool = False
+    builder: ReplicasBuilder, text: str, *, reason: str = FAILED, event_type: str = "Normal", abrupt: bool = False
 ) -> Plan:
+    text = builder.with_cause(text)
     builder.status.set(FAILED, builder.reason(reason), text)
     builder.event(builder.reason(reason), text, event_type)
     builder.count("failed")
     return _finish(builder, abrupt=abrupt)
 
 
-def _fail_at_limit(builder: PlanBuilder, limit: Limit, history: RestartHistory) -> Plan:
+def _fail_at_limit(builder: ReplicasBuilder, limit: Limit, history: RestartHistory) -> Plan:
     """Fails the job and deletes its pods. The annotation makes later reconciles continue with the deletion."""
     history.stopped = limit.value
     builder.annotations[RESTARTS] = history.text(builder.children.pods.uids())
@@ -166,10 +182,10 @@ def _fail_at_limit(builder: PlanBuilder, limit: Limit, history: RestartHistory) 
     return _fail(builder, limit.message.format(builder.job.name), abrupt=True)
 
 
-def _fail_because(builder: PlanBuilder, fatal_failure: FatalFailure, progress: Progress) -> Plan:
+def _fail_because(builder: ReplicasBuilder, fatal_failure: FatalFailure, progress: Progress) -> Plan:
     type_ = fatal_failure.role.type
-    if fatal_failure.evicted and builder.framework.reports_evictions:
-        text = f"{fatal_failure.evicted}/{fatal_failure.role.replicas} {type_.lower()}s are evicted"
+    evicted = fatal_failure.evicted
+    if evicted and (text := builder.framework.eviction(builder.job, fatal_failure.role, evicted)):
         return _fail(builder, text, reason="Evicted", event_type="Warning")
     if fatal_failure.exit_code:
         text = f'job "{builder.job.name}" is failing because "{type_}" replica(s) failed.'
@@ -177,36 +193,32 @@ def _fail_because(builder: PlanBuilder, fatal_failure: FatalFailure, progress: P
     if progress.running:
         _set_running(builder)
     return _fail(
-        builder, _fill_text(builder, builder.framework.texts(builder.job).failed, count=fatal_failure.count, role=type_)
+        builder, builder.fill(builder.framework.texts(builder.job).failed, count=fatal_failure.count, role=type_)
     )
 
 
-def _refuse(builder: PlanBuilder, problem: str) -> Plan:
-    """Fails a job that can never run, such as an invalid one."""
+def _refuse(builder: ReplicasBuilder, problem: str) -> Plan:
+    """Fails a job that can never run, such as an invalid one. Its message is the cause already."""
     builder.status.retire_active()
+    builder.status.put(LAST_FAILURE, refusal(VALIDATION, problem, builder.seen.now).as_json())
     return _fail(builder, _validation_text(builder, problem), reason=VALIDATION, event_type="Warning", abrupt=True)
 
 
-def _validation_text(builder: PlanBuilder, problem: str) -> str:
+def _validation_text(builder: ReplicasBuilder, problem: str) -> str:
     return f"{builder.framework.kind} failed validation because {problem}"
-
-
-def _fill_text(builder: PlanBuilder, text: str, **facts: object) -> str:
-    job = builder.job
-    return text.format(kind=builder.framework.kind, name=job.name, namespace=job.namespace, **facts)
 
 
 # Suspension -----------------------------------------------------------------------------------------------------------
 
 
-def _suspend(builder: PlanBuilder) -> Plan:
+def _suspend(builder: ReplicasBuilder) -> Plan:
     """Deletes all pods and services, whatever the clean-up policy; startTime is kept.
 
     The status is written first: if the job were resumed in between, its terminating pods would count as failures.
     """
     status, reason = builder.status, builder.reason(SUSPENDED)
     builder.actions += sweep(builder.children, "All")
-    reconcile_companions(builder, active=False)
+    reconcile_companions(builder, builder.framework.companion_kinds, ())
     disband_gang(builder)
     status.retire_active()
     text = f"{builder.framework.kind} {builder.job.name} is suspended."
@@ -215,16 +227,16 @@ def _suspend(builder: PlanBuilder) -> Plan:
     changed = status.set(SUSPENDED, reason, text)
     if changed:
         builder.event(reason, text)
-    return builder.plan(status_first=changed)
+    return _complete(builder, status_first=changed)
 
 
-def _wait_for_old_pods(builder: PlanBuilder) -> Plan:
+def _wait_for_old_pods(builder: ReplicasBuilder) -> Plan:
     """A resumed job stays suspended until its old pods are gone, so that their end does not count as a failure."""
     builder.actions += sweep(builder.children, "All")
-    return builder.plan()
+    return _complete(builder, waits=True)
 
 
-def _resume(builder: PlanBuilder) -> None:
+def _resume(builder: ReplicasBuilder) -> None:
     reason, text = builder.reason("Resumed"), f"{builder.framework.kind} {builder.job.name} is resumed."
     builder.status.set(SUSPENDED, reason, text, status="False")
     builder.event(reason, text)
@@ -233,22 +245,15 @@ def _resume(builder: PlanBuilder) -> None:
         builder.annotations[RESTARTS] = None
 
 
-def _check_terminating_pods(builder: PlanBuilder) -> None:
-    stuck = StuckPods(builder.seen.wall or builder.seen.now, builder.seen.options)
-    for pod in builder.children.pods.owned:
-        if pod.metadata.deletion_timestamp is not None:
-            stuck.check(pod, owned=True)
-    for pod in builder.children.pods.being_removed.values():
-        stuck.check(pod, owned=False)
-    builder.actions += stuck.actions
-    builder.notices += stuck.notices
-    builder.requeue_after(stuck.requeue_after)
+def _check_terminating_pods(builder: ReplicasBuilder) -> None:
+    pods = builder.children.pods
+    builder.take_over(find_stuck(builder.seen, pods.owned, pods.being_removed.values()))
 
 
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def _proceed(builder: PlanBuilder) -> Plan:
+def _proceed(builder: ReplicasBuilder) -> Plan:
     """Continues a job that is neither finished nor suspended. The status of a resumed job is written first: while it
     says Suspended, pods count as those from before the suspension."""
     resumed = builder.status.is_true(SUSPENDED)
@@ -263,18 +268,20 @@ def _proceed(builder: PlanBuilder) -> Plan:
     return replace(following, status_first=True) if resumed else following
 
 
-def _advance(builder: PlanBuilder) -> Plan:
+def _advance(builder: ReplicasBuilder) -> Plan:
     """Decides by the assessment: success, limit, failure, or restarts and scaling."""
     framework, job, status = builder.framework, builder.job, builder.status
-    gang = GangStep(builder)
-    if status.start_time is None and (gang.formed or builder.has_pods):  # the deadline does not run in a queue
+    gang = GangStep(builder, job)
+    if status.start_time is None and (gang.formed or builder.children.has_pods):  # the deadline does not run in a queue
         status.start()
     resumed = RESTARTS in builder.annotations
     found = assess_job(framework, job, builder.children, builder.seen, status, resumed=resumed)
-    status.record(framework, job, found.tallies)
+    labels = selector(framework, job.name) if framework.scale else None
+    status.record(found.tallies, keep=not job.readable, labels=labels)
     _notice(builder, found.arrangement)
     if found.progress.succeeded:
         return _succeed(builder, found.progress)
+    builder.blame(_find_cause(builder, found))
     _count_failed_pods(builder, found)
     _count_disruptions(builder, found)
     if found.limit is not None:
@@ -283,18 +290,32 @@ def _advance(builder: PlanBuilder) -> Plan:
         return _fail_because(builder, found.findings.fatal_failures[0], found.progress)
     if job.readable:
         gang.form(complete=all(slots.full for slots in found.role_slots))
-        gated = not reconcile_companions(builder, active=True) or not gang.open
+        asked = framework.companions(job, builder.seen) if framework.companion_kinds else ()
+        ready = reconcile_companions(builder, framework.companion_kinds, asked)
+        gated = not ready or are_blocked(builder) or not gang.open
         restart(builder, found)
         remove_surplus(builder, found)
         create_missing(builder, found, gated=gated)
+    elif not found.progress.running:
+        builder.wait(INVALID_SPEC, _validation_text(builder, _describe_errors(builder)))
+    if not found.progress.running and (missing := missing_leaders(framework, job)):
+        text = f"No replica of {framework.kind} {job.name} decides when it has ended"
+        builder.wait(NO_LEADER, text, f"it lacks {' or '.join(missing)}")
     if found.progress.running and not found.findings.restarts and not _restart_pending(builder, found):
         _set_running(builder)
     _write_history(builder, found.history)
     builder.requeue_after(found.deadline_in)
-    return builder.plan()
+    return _complete(builder, waits=True)
 
 
-def _write_history(builder: PlanBuilder, history: RestartHistory) -> None:
+def _find_cause(builder: ReplicasBuilder, found: Assessment) -> Failure | None:
+    """The root cause of failures and restarts, or of the end at a limit without any."""
+    job, now, remembered = builder.job, builder.seen.wall or builder.seen.now, builder.remembered
+    cause = find_root_cause(builder.framework, job, found, remembered, now)
+    return explain_end(job, found, cause, remembered, now)
+
+
+def _write_history(builder: ReplicasBuilder, history: RestartHistory) -> None:
     """Writes the history of a job that continues. A limit that an earlier reconcile recorded without being able to
     write the condition is removed."""
     if history.changed or history.stopped:
@@ -302,7 +323,7 @@ def _write_history(builder: PlanBuilder, history: RestartHistory) -> None:
         builder.annotations[RESTARTS] = history.text(builder.children.pods.uids())
 
 
-def _count_failed_pods(builder: PlanBuilder, found: Assessment) -> None:
+def _count_failed_pods(builder: ReplicasBuilder, found: Assessment) -> None:
     """Counts each failed pod once: restarted pods are in the history afterwards, and a fatal failure ends the job."""
     restarts = (pod for _, pod, _ in found.findings.restarts if pod.status.phase == "Failed")
     count = sum(not found.history.is_counted(pod.metadata.uid) for pod in restarts)
@@ -311,32 +332,33 @@ def _count_failed_pods(builder: PlanBuilder, found: Assessment) -> None:
         builder.count("failed_pods", count)
 
 
-def _count_disruptions(builder: PlanBuilder, found: Assessment) -> None:
+def _count_disruptions(builder: ReplicasBuilder, found: Assessment) -> None:
     """Counts disruptions once each, as `_count_failed_pods`; a restart of a group counts once."""
     fatal = sum(fatal_failure.disruptions for fatal_failure in found.findings.fatal_failures)
     if count := found.new_restarts.disruptions + fatal:
         builder.count("disrupted", count)
 
 
-def _restart_pending(builder: PlanBuilder, found: Assessment) -> bool:
+def _restart_pending(builder: ReplicasBuilder, found: Assessment) -> bool:
     """Whether a restarted replica has not been replaced yet."""
     return builder.status.is_true(RESTARTING) and any(not slots.full for slots in found.role_slots)
 
 
-def _set_running(builder: PlanBuilder) -> None:
-    text = _fill_text(builder, builder.framework.texts(builder.job).running)
-    builder.status.set(RUNNING, builder.reason(RUNNING), text)
+def _set_running(builder: ReplicasBuilder) -> None:
+    texts, reason = builder.framework.texts(builder.job), builder.reason(RUNNING)
+    if builder.status.set(RUNNING, reason, builder.fill(texts.running)) and texts.running_event:
+        builder.event(reason, builder.fill(texts.running_event))
 
 
-def _notice(builder: PlanBuilder, arrangement: Arrangement) -> None:
-    builder.notices += notice_symptoms(builder.job, builder.children.pods.owned)
+def _notice(builder: ReplicasBuilder, arrangement: Arrangement) -> None:
+    builder.notices += notice_symptoms(builder.children.pods.owned, builder.job.roles)
     for pod in builder.children.pods.owned:
         if isinstance(pod, UnreadablePod):
             builder.warn_unreadable("Pod", pod.metadata.name, pod.fault)
     if invalid := arrangement.pods_without_slot:
         named = join_names(pod.metadata for pod in invalid)
         text = "Not counted and not replaced, as their labels replica-type and replica-index name no replica"
-        builder.warn("labels", "InvalidReplicaLabels", f"{text}: {named}")
+        builder.warn("labels", "InvalidReplicaLabels", f"{text}: {named}", holds_up=INVALID_LABELS)
     for claimed, kind in ((builder.children.pods, "Pod"), (builder.children.services, "Service")):
         if claimed.unexpected:
             text = f"Not made for {builder.framework.kind} {builder.job.name}, so ignored although they have its labels"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from trainop.runtime.objects.quantity import Quantity, exact_amount, read_quantity
+from trainop.runtime.lowlevel import Quantity, exact_amount, read_quantity
 
 Resources: TypeAlias = dict[str, Quantity]
 """Resource name -> amount."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from trainop.engine.job import MAX_REPLICAS, Job, Role
-from trainop.runtime.objects.field_error import DUPLICATE, FORBIDDEN, INVALID, NOT_SUPPORTED, REQUIRED, FieldError
+from trainop.runtime.lowlevel import DUPLICATE, FORBIDDEN, INVALID, NOT_SUPPORTED, REQUIRED, FieldError
 
 
 class Effect(enum.Enum):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.status import format_time
-from trainop.runtime.clock import read_time
+from trainop.runtime.lowlevel import read_time
 
 RESTARTS = ANNOTATION_PREFIX + "restarts"
 MAX_BACKOFF = 300.0
@@ -113,6 +113,14 @@ class RestartHistory:
         passed = (now - last).total_seconds()
         return max(0.0, pause - passed) if passed >= 0 else 0.0
 
+    def longest_wait(self, now: datetime) -> float:
+        """Seconds of back-off left of all restart groups."""
+        return max((self.wait(group, now) for group in self._rounds), default=0.0)
+
+    def last_round(self, role: str) -> datetime | None:
+        """When the role last began a round; None if it has had none."""
+        return self._rounds[role].last if role in self._rounds else None
+
     def record_lost(self, role: str, index: int, pod_uid: str) -> None:
         """Records that another client deletes the pod of this slot under policy Never. Unless the pod still succeeds,
         it counts as failed once it is gone."""
@@ -132,11 +140,11 @@ class RestartHistory:
         for role, index in [slot for slot in self._lost if slot[1] >= replicas.get(slot[0], 0)]:
             self.clear_lost(role, index)
 
-    def lost(self, role: str, pod_uids: Iterable[str]) -> int:
-        """The number of recorded lost pods of the role that are gone, given the UIDs of all remaining pods."""
-        recorded = [digest for (type_, _), digest in self._lost.items() if type_ == role]
+    def lost(self, role: str, pod_uids: Iterable[str]) -> tuple[int, ...]:
+        """The indices of the recorded lost pods of the role that are gone, given the UIDs of all remaining pods."""
+        recorded = [(index, digest) for (type_, index), digest in self._lost.items() if type_ == role]
         left = {_digest(uid)[:SHORT] for uid in pod_uids} if recorded else set()
-        return sum(digest not in left for digest in recorded)
+        return tuple(sorted(index for index, digest in recorded if digest not in left))
 
     def text(self, pod_uids: Iterable[str]) -> str:
         """The new value of the annotation; entries of pods that no longer exist are dropped."""

@@ -14,110 +14,17 @@ from typing import Any
 
 import msgspec
 
+from trainop.engine.actions import Wait
 from trainop.engine.gang_scheduler import GangScheduler
-from trainop.runtime.objects.metadata import Metadata, PartialObject, Unstructured
-from trainop.runtime.objects.resource import Resource
-from trainop.runtime.texts import LONGEST_REASON, cut
+from trainop.engine.pod_status import PodStatus
+from trainop.engine.progress import ProgressEndpoint
+from trainop.engine.termination import FALLBACK
+from trainop.runtime import Metadata, PartialObject, Resource, Unstructured
 
 LABELS = "training.kubeflow.org/"
 """Prefix of all labels that the operator sets and reads."""
 
-ROUTINE_CONDITIONS = frozenset({"PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"})
-"""Pod conditions that are dropped once there are container statuses."""
-
 # What is read of a pod ------------------------------------------------------------------------------------------------
-
-
-MAX_STATUS_MESSAGE_LENGTH = 768
-"""Bytes that are kept of the message of a container or condition, so that an event has room for it and the names."""
-
-MANY_CONTAINERS = 16
-"""Number of container statuses of a pod above which only significant ones are kept."""
-
-
-class Terminated(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    exit_code: int = 0
-    reason: str = ""
-    message: str = ""
-
-    def __post_init__(self) -> None:
-        _truncate(self)
-
-
-class Waiting(msgspec.Struct, frozen=True, gc=False):
-    reason: str = ""
-    message: str = ""
-
-    def __post_init__(self) -> None:
-        _truncate(self)
-
-
-class ContainerState(msgspec.Struct, frozen=True, gc=False):
-    terminated: Terminated | None = None
-    waiting: Waiting | None = None
-
-
-class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    name: str = ""
-    restart_count: int = 0
-    state: ContainerState = ContainerState()
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether it says more than that the container is running or about to start."""
-        state = self.state
-        return bool(self.restart_count or state.terminated or (state.waiting and state.waiting.message))
-
-
-class PodCondition(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str | None = None
-
-
-class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    phase: str = "Pending"
-    reason: str = ""
-    message: str = ""
-    ready: bool = msgspec.field(default=False, name="")
-    """Whether the condition Ready is true. No JSON field has this name: it is computed."""
-    conditions: tuple[PodCondition, ...] = ()
-    """Without `ROUTINE_CONDITIONS` once there are container statuses, which are more specific."""
-    container_statuses: tuple[ContainerStatus, ...] = ()
-    """All, or above `MANY_CONTAINERS` the first one and the significant ones."""
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
-    """The same."""
-
-    def __post_init__(self) -> None:
-        """Drops conditions and statuses that plans do not read: about a third of a pod's memory."""
-        set_field = msgspec.structs.force_setattr
-        if len(self.message) > MAX_STATUS_MESSAGE_LENGTH // 4:
-            set_field(self, "message", cut(self.message, MAX_STATUS_MESSAGE_LENGTH))
-        if any(condition.type == "Ready" and condition.status == "True" for condition in self.conditions):
-            set_field(self, "ready", True)
-        if self.container_statuses and self.conditions:
-            kept = tuple(condition for condition in self.conditions if condition.type not in ROUTINE_CONDITIONS)
-            set_field(self, "conditions", kept)
-        for condition in self.conditions:
-            _truncate(condition)
-        if len(self.container_statuses) > MANY_CONTAINERS:
-            set_field(self, "container_statuses", _some_of(self.container_statuses))
-        if len(self.init_container_statuses) > MANY_CONTAINERS:
-            set_field(self, "init_container_statuses", _some_of(self.init_container_statuses))
-
-
-def _truncate(state: Terminated | Waiting | PodCondition) -> None:
-    """Truncates long texts at decoding, because thousands of pods may have hundreds of containers each."""
-    if len(state.message) > MAX_STATUS_MESSAGE_LENGTH // 4:  # characters, each of at most four bytes
-        msgspec.structs.force_setattr(state, "message", cut(state.message, MAX_STATUS_MESSAGE_LENGTH))
-    if len(state.reason) > LONGEST_REASON // 4:
-        msgspec.structs.force_setattr(state, "reason", cut(state.reason, LONGEST_REASON))
-
-
-def _some_of(statuses: tuple[ContainerStatus, ...]) -> tuple[ContainerStatus, ...]:
-    return (statuses[0], *(status for status in statuses[1:] if status.is_significant))
 
 
 class ChildMetadata(Metadata, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -131,13 +38,16 @@ class ChildMetadata(Metadata, frozen=True, rename="camel", omit_defaults=True, g
         return {intern(label): intern(value) for label, value in self.labels.items() if label.startswith(LABELS)}
 
 
-class PodSpec(msgspec.Struct, frozen=True, gc=False):
+class PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     subdomain: str = ""
     """The service in which the pod has a name of its own."""
+    node_name: str = ""
 
     def __post_init__(self) -> None:
         if self.subdomain:  # the same text in all pods of a job
             msgspec.structs.force_setattr(self, "subdomain", intern(self.subdomain))
+        if self.node_name:  # the same text in all pods of a node
+            msgspec.structs.force_setattr(self, "node_name", intern(self.node_name))
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
@@ -225,7 +135,7 @@ class PriorityClass(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The settings that plans depend on. `trainop/settings.py` defines their flags."""
+    """The settings that plans depend on. `trainop/programs/settings.py` defines their flags."""
 
     cluster_domain: str = ""
     """Appended to the service names in TF_CONFIG, from env CUSTOM_CLUSTER_DOMAIN."""
@@ -235,7 +145,7 @@ class Options:
     pytorch_init_max_tries: int = 100
     force_delete_after: float | None = None
     """Seconds after the end of its grace period at which a terminating pod is force-deleted; None: never."""
-    mpi_delivery_image: str = "kubeflow/kubectl-delivery:latest"
+    mpi_delivery_image: str = "ghcr.io/kubeflow/training-v1/kubectl-delivery:latest"
     """The image that delivers kubectl to launchers of MPIJobs."""
     mpi_version: str = "v1"
     """The version of MPIJobs that is watched and written: v1, or v2beta1 if the CRD of mpi-operator is installed."""
@@ -247,10 +157,19 @@ class Options:
     """Passed verbatim to the coordinators of DIJobs."""
     di_graceful_deletion: bool = False
     """Pods of finished DIJobs get their grace period. Otherwise it is 0, as upstream."""
+    termination_message_policy: str = FALLBACK
+    """Of containers whose template names none (`trainop/engine/termination.py`)."""
     service_mode: str = "replica"
     """`replica`, `leader` or `job`; default of the annotation service-mode."""
     gang: GangScheduler | None = None
     """None: gang scheduling is off."""
+    progress: ProgressEndpoint | None = None
+    """None: nobody takes reports of progress."""
+    waiting_after: float = 600.0
+    """Seconds after which an unfinished job that does not move says what it waits for; 0: never."""
+    installation: str = ""
+    """`namespaced`: the rights are those of one namespace. `mpi-operator`: the overlay of that name. Decides which
+    component a user is told to add."""
 
     @property
     def dns_domain(self) -> str:
@@ -303,3 +222,11 @@ class Snapshot:
     monotonic clock."""
     gang: SeenGang = SeenGang()
     """Only meaningful with `Options.gang`."""
+    obstacle: Wait | None = None
+    """What kept the last pass from writing children; None if nothing did, or after a restart of the operator."""
+    dropped_fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Field path of a pod template -> the fields that the API server dropped from the last pod made of it, as paths in
+    the pod. Only templates from which this process has made pods while fields were dropped."""
+    taken: frozenset[tuple[str, str]] = frozenset()
+    """Kinds and names of children that the API server has just refused to create, because objects of other owners have
+    the names. The caches lack most of these objects."""

@@ -6,20 +6,19 @@ begins and ends only while the job has no pods.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from trainop.engine.addresses import dns_fields, service_name
+from trainop.engine.fields import MAX_LABEL_LENGTH, label_faults
 from trainop.engine.framework import Framework, Services
 from trainop.engine.job import UNKNOWN_REPLICAS, Job
 from trainop.engine.manifests import child_name
 from trainop.engine.seen import Options, Pod, UnreadablePod
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 REPLICA, LEADER, JOB = "replica", "leader", "job"
 
-MAX_LABEL_LENGTH = 63
 MAX_SEARCHES = 32
 """Search domains of a pod, those of the cluster included (kubernetes `pkg/apis/core/validation`,
 `MaxDNSSearchPaths`)."""
@@ -61,7 +60,7 @@ def has_name_in(job: Job, pod: Pod) -> bool:
 def find_obstacle(framework: Framework, job: Job, options: Options) -> str:
     """Why the pods of the job cannot have names in one Service: the field, and the reason. Empty if they can."""
     name = service_name(job.name)
-    if not re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > MAX_LABEL_LENGTH:
+    if label_faults(name):
         return f"metadata.name: {name} is no valid name of a Service"
     for role in job.roles:
         longest = child_name(job.name, role, max(role.replicas, 1) - 1)

@@ -13,7 +13,7 @@ from trainop.engine.framework import REPLICA_INDEX, REPLICA_TYPE, Tally
 from trainop.engine.job import Job, Role
 from trainop.engine.manifests import child_namer
 from trainop.engine.seen import Pod
-from trainop.runtime.objects.metadata import HasMetadata
+from trainop.runtime import HasMetadata
 
 
 @dataclass(slots=True)

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from trainop.engine.framework import REPLICA_TYPE, Framework, Tally, selector
-from trainop.engine.job import Job
-from trainop.runtime.clock import read_time, timestamp
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.texts import cut
+from trainop.engine.framework import REPLICA_TYPE, Tally
+from trainop.engine.root_cause import LAST_FAILURE
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import cut, read_time, timestamp
 
 CREATED = "Created"
 RUNNING = "Running"
@@ -24,6 +23,13 @@ SUCCEEDED = "Succeeded"
 FAILED = "Failed"
 GANG_READY = "GangReady"
 """False while the job cannot have its PodGroup; otherwise absent."""
+WAITING = "Waiting"
+"""True while an unfinished job has not moved for long, with what it waits for; otherwise absent."""
+TEMPLATE_VALID = "TemplateValid"
+"""False if the API server dropped fields from the job's pods; otherwise absent."""
+RIGHTS_GRANTED = "RightsGranted"
+"""False while objects of others have names that the job needs, so that its account gets no rights for them; otherwise
+absent."""
 
 
 class ConditionRules(NamedTuple):
@@ -61,11 +67,12 @@ class Status:
         ]
 
     def changed(self) -> Json | None:
-        """The complete new status, or None if it equals the stored one."""
+        """The complete new status, or None if it equals the stored one. A change of `lastFailure` alone is no reason to
+        write it: the kubelet may restart containers often."""
         new = dict(self._fields)
         if self.conditions or "conditions" in new:
             new["conditions"] = self.conditions
-        return None if new == self._stored else new
+        return None if _without_failure(new) == _without_failure(self._stored) else new
 
     # Conditions -------------------------------------------------------------------------------------------------------
 
@@ -88,6 +95,8 @@ class Status:
             return False
         same = old is not None and old.get("status") == status and old.get("lastTransitionTime")
         removed = (type_, *self._rules.removes.get(type_, ()))
+        if status == "True" and type_ in (SUCCEEDED, FAILED, SUSPENDED):
+            removed = (*removed, WAITING)
         self.conditions = [condition for condition in self.conditions if condition.get("type") not in removed]
         if type_ in self._rules.terminal:
             self.conditions = [
@@ -156,12 +165,15 @@ class Status:
 
     # Counters ---------------------------------------------------------------------------------------------------------
 
-    def record(self, framework: Framework, job: Job, tallies: Mapping[str, Tally]) -> None:
-        """Writes replicaStatuses. Entries of removed roles are dropped, unless the spec is unreadable."""
+    def record(
+        self, tallies: Mapping[str, Tally], *, keep: bool = False, labels: Mapping[str, str] | None = None
+    ) -> None:
+        """Writes replicaStatuses. Entries of removed roles are dropped, unless `keep` because the spec is unreadable.
+        `labels`: the selector of the job, if those of its roles are written for the scale subresource."""
         stored = self._fields.get("replicaStatuses")
-        kept = stored if isinstance(stored, dict) and not job.readable else {}
+        kept = stored if isinstance(stored, dict) and keep else {}
         self._fields["replicaStatuses"] = kept | {
-            type_: _counters(tally) | ({"selector": selector_text(framework, job, type_)} if framework.scale else {})
+            type_: _counters(tally) | ({"selector": selector_text(labels, type_)} if labels is not None else {})
             for type_, tally in tallies.items()
         }
 
@@ -178,17 +190,23 @@ class Status:
         if types and isinstance(stored, dict):
             self._fields["replicaStatuses"] = stored | {type_: {} for type_ in types if type_ in stored}
 
-    def retire_active(self, *, into: str | None = None) -> None:
-        """Removes the `active` counters; with `into` (`succeeded`) they are added to that counter."""
+    def retire_active(self, *types: str, into: str | None = None) -> None:
+        """Removes the `active` counters of these roles, by default of all; with `into` (`succeeded`) they are added to
+        that counter."""
         stored = self._fields.get("replicaStatuses")
         if isinstance(stored, dict):
-            self._fields["replicaStatuses"] = {type_: _retired(entry, into) for type_, entry in stored.items()}
+            retired = {type_: _retired(stored[type_], into) for type_ in types or stored if type_ in stored}
+            self._fields["replicaStatuses"] = stored | retired
 
 
-def selector_text(framework: Framework, job: Job, type_: str) -> str:
+def _without_failure(status: Json) -> Json:
+    return {name: value for name, value in status.items() if name != LAST_FAILURE}
+
+
+def selector_text(labels: Mapping[str, str], type_: str) -> str:
     """The selector of a role's pods in the format of the scale subresource: `k=v,k=v`, keys sorted."""
-    labels = {**selector(framework, job.name), REPLICA_TYPE: type_.lower()}
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+    own = {**labels, REPLICA_TYPE: type_.lower()}
+    return ",".join(f"{key}={value}" for key, value in sorted(own.items()))
 
 
 def format_time(moment: datetime) -> str:

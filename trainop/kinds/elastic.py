@@ -11,8 +11,7 @@ from trainop.engine.fields import Fields
 from trainop.engine.framework import Companion, CompanionKind
 from trainop.engine.job import Job
 from trainop.engine.leaders import WORKER
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Json, Resource
 
 
 @dataclass(frozen=True, slots=True)

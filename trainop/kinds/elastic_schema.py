@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainop.engine.schema.openapi import anything, fields, flag, int32, items, text
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 _COUNTS: Json = {
     "minReplicas": int32("The minimum number of workers with which the job can continue."),

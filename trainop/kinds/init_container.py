@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 DEFAULT_TEMPLATE = """\
 - name: init-pytorch
@@ -28,8 +28,6 @@ DEFAULT_TEMPLATE = """\
     allowPrivilegeEscalation: false
     capabilities:
       drop: [ALL]
-    runAsNonRoot: true
-    runAsUser: 65532
     seccompProfile:
       type: RuntimeDefault
   command:
@@ -41,11 +39,34 @@ DEFAULT_TEMPLATE = """\
       echo waiting for master; sleep 2; done; exit 1
 """
 """Waits until the name of the master's service resolves, that is until the master is Ready. Unlike upstream's template
-(`pkg/config/config.go`), it is allowed under the restricted Pod Security Standard and accepts names in /etc/hosts."""
+(`pkg/config/config.go`), it needs no privileges and accepts names in /etc/hosts. Its user is that of `as_user`."""
+
+ROOT_IMAGE = "alpine:3.10"
+"""The default image, whose user is root."""
+USER = 65532
+"""Runs the default image in a pod that must not run as root and names no user."""
+_USER_FIELDS = ("runAsUser", "runAsGroup", "runAsNonRoot")
 
 _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml takes an eighth of the time
 
 _PLACEHOLDER = re.compile(r"\{\{-?\s*\.(\w+)\s*-?\}\}")
+
+
+def as_user(container: Json, image: str, pod: Json, main: str) -> Json:
+    """The container of the built-in template with the user of the job's own container, which is called `main`: no user
+    if the job names none, since a namespace may enforce its range of users and refuse any other. `pod` is the spec of
+    the template."""
+    own: Json = next((each for each in pod["containers"] if each.get("name") == main), {})
+    of_pod, of_main = (each if isinstance(each, dict) else {} for each in _contexts(pod, own))
+    chosen = {name: of_main[name] for name in _USER_FIELDS if name in of_main}
+    given = of_pod | chosen
+    if given.get("runAsNonRoot") is True and "runAsUser" not in given and image == ROOT_IMAGE:
+        chosen["runAsUser"] = USER  # otherwise the kubelet refuses to start the container
+    return {**container, "securityContext": {**container["securityContext"], **chosen}}
+
+
+def _contexts(*specs: Json) -> tuple[Any, ...]:
+    return tuple(each.get("securityContext") for each in specs)
 
 
 class TemplateError(ValueError):

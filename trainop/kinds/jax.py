@@ -1,4 +1,4 @@
-"""JAXJob (training-operator `pkg/controller.v1/jax`): `jax.distributed` with worker 0 as coordinator."""
+"""JAXJob trains with `jax.distributed`, whose coordinator is worker 0 (training-operator `pkg/controller.v1/jax`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from trainop.engine.addresses import address
 from trainop.engine.framework import GROUP, QUALIFIED_TEXTS, Environment, Framework, Replicas, only_variables, variable
 from trainop.engine.job import Job, Role
-from trainop.engine.leaders import WORKER, follow_first, master_or_first
+from trainop.engine.leaders import WORKER, follow_first, master_or_first, rank_by_index
 from trainop.engine.seen import Options
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Json, Resource
 
 PORT_NAME = "jaxjob-port"
 PORT = 6666
@@ -43,6 +42,7 @@ JAX = Framework(
     port=PORT,
     is_master=master_or_first,
     needs_service=master_or_first,
+    rank=rank_by_index,
     additions=only_variables(environment),
     progress=follow_first(WORKER),
     texts=lambda _job: QUALIFIED_TEXTS,

@@ -1,5 +1,5 @@
-"""MXJob (training-operator v1.7.0 `pkg/controller.v1/mxnet`): MXNet with parameter servers, and auto-tuning with
-TVM."""
+"""MXJob trains with the parameter servers of MXNet, or tunes operators with TVM
+(training-operator v1.7.0 `pkg/controller.v1/mxnet`)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER, follow, leader
 from trainop.engine.schema.openapi import text
 from trainop.engine.seen import Options
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Json, Resource
 
 SCHEDULER = "Scheduler"
 SERVER = "Server"
@@ -101,7 +100,11 @@ MXNET = Framework(
     additions=only_variables(environment),
     progress=progress,
     rules=check,
-    texts=lambda _job: Texts(failed="mxjob {name} is failed because {count} {role} replica(s) failed."),
+    texts=lambda _job: Texts(
+        restarting="mxjob {name} is restarting because {count} {role} replica(s) failed.",
+        failed="mxjob {name} is failed because {count} {role} replica(s) failed.",
+    ),
+    template_warnings="SettedPodTemplate",
     spec_fields={"jobMode": text("The mode of the job: MXTrain or MXTune.")},
     required_fields=("jobMode",),
 )

@@ -1,5 +1,5 @@
-"""PaddleJob (training-operator `pkg/controller.v1/paddlepaddle`): collective training, or masters as parameter
-servers."""
+"""PaddleJob trains with Paddle, collectively or with masters as parameter servers
+(training-operator `pkg/controller.v1/paddlepaddle`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from trainop.engine.leaders import MASTER, WORKER, follow_first, leader, only_ma
 from trainop.engine.seen import Options
 from trainop.kinds.elastic import check_elastic
 from trainop.kinds.elastic_schema import elastic_policy
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Json, Resource
 
 PORT_NAME = "master"
 PORT = 36543

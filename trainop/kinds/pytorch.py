@@ -1,5 +1,5 @@
-"""PyTorchJob (training-operator `pkg/controller.v1/pytorch`): torchrun and torch.distributed by `MASTER_*` and
-`PET_*`."""
+"""PyTorchJob trains with torch.distributed or torchrun, which find their peers by `MASTER_*` and `PET_*`
+(training-operator `pkg/controller.v1/pytorch`)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,21 @@ from trainop.engine.framework import (
     variable,
 )
 from trainop.engine.job import Job, Role
-from trainop.engine.leaders import MASTER, WORKER, follow, leader, master_or_first, texts_by_master
+from trainop.engine.leaders import (
+    MASTER,
+    WORKER,
+    follow,
+    leader,
+    master_or_first,
+    rank_after_masters,
+    texts_by_master,
+)
 from trainop.engine.schema.openapi import text
 from trainop.engine.seen import Options, Snapshot
 from trainop.kinds.elastic import Elastic, autoscaler, check_elastic, read_elastic
 from trainop.kinds.elastic_schema import TORCH_ELASTIC_POLICY
-from trainop.kinds.init_container import DEFAULT_TEMPLATE, render
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import HORIZONTAL_POD_AUTOSCALERS, Resource
+from trainop.kinds.init_container import DEFAULT_TEMPLATE, as_user, render
+from trainop.runtime import HORIZONTAL_POD_AUTOSCALERS, Json, Resource
 
 PORT_NAME = "pytorchjob-port"
 PORT = 23456
@@ -80,9 +87,9 @@ def environment(job: Job, _options: Options) -> Environment:
     after += [variable("PET_NNODES", job.replicas)] if elastic is None else _rendezvous(job, elastic)
 
     def of_replica(role: Role, index: int) -> Sequence[Json]:
-        if master is None:
+        rank = rank_after_masters(job, role, index)
+        if rank is None:
             return [*before, *after]
-        rank = index if role.type == MASTER else index + 1
         return [*before, variable("RANK", rank), variable("PET_NODE_RANK", rank), *after]
 
     return of_replica
@@ -146,8 +153,11 @@ def init_containers(job: Job, role: Role, options: Options) -> Sequence[Json]:
     invalid."""
     if role.type == MASTER or job.role(MASTER) is None:
         return ()
-    template = DEFAULT_TEMPLATE if options.pytorch_init_template is None else options.pytorch_init_template
-    return render(template, address(job, MASTER, 0), options.pytorch_init_image, options.pytorch_init_max_tries)
+    master, image, tries = address(job, MASTER, 0), options.pytorch_init_image, options.pytorch_init_max_tries
+    if options.pytorch_init_template is not None:
+        return render(options.pytorch_init_template, master, image, tries)
+    spec = role.template["spec"]
+    return [as_user(each, image, spec, role.container) for each in render(DEFAULT_TEMPLATE, master, image, tries)]
 
 
 def companions(job: Job, _seen: Snapshot) -> Sequence[Companion]:
@@ -173,6 +183,7 @@ PYTORCH = Framework(
     restart_policy="OnFailure",
     is_master=master_or_first,
     needs_service=needs_service,
+    rank=rank_after_masters,
     additions=additions,
     companion_kinds=(AUTOSCALER,),
     companions=companions,

@@ -1,4 +1,5 @@
-"""TFJob (training-operator `pkg/controller.v1/tensorflow`): TF_CONFIG lists the addresses of all replicas."""
+"""TFJob trains with TensorFlow, whose replicas find each other by `TF_CONFIG`
+(training-operator `pkg/controller.v1/tensorflow`)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from trainop.engine.job import Job, Role
 from trainop.engine.leaders import MASTER, WORKER, follow, leader
 from trainop.engine.schema.openapi import flag, text
 from trainop.kinds.tf_config import CLUSTER_CONFIG_MAP, PORT, PORT_NAME, PS, additions, companions
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Resource
 
 CHIEF = "Chief"
 EVALUATOR = "Evaluator"
@@ -41,9 +42,12 @@ def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
     return Progress(running=found.running and not succeeded, succeeded=succeeded)
 
 
-def tolerates(job: Job, role: Role) -> bool:
-    """Whether the role is Worker and the job has dynamic workers, which may fail."""
-    return role.type == WORKER and job.spec.get("enableDynamicWorker") is True
+def tolerates(job: Job, role: Role, tally: Tally) -> bool:
+    """Whether the role is Worker and the job has dynamic workers, which may fail as long as there is somebody to go on:
+    a chief, or another worker. Upstream waits for ever once all workers have ended without a success of the job."""
+    if role.type != WORKER or job.spec.get("enableDynamicWorker") is not True:
+        return False
+    return leader(job, CHIEF, MASTER) is not None or tally.failed + tally.succeeded < role.replicas
 
 
 TENSORFLOW = Framework(
@@ -71,7 +75,8 @@ TENSORFLOW = Framework(
         ),
         "enableDynamicWorker": flag(
             "Whether workers may be added, removed and fail while the job runs. TF_CONFIG of a worker then contains "
-            "only itself and the parameter servers."
+            "only itself and the parameter servers. A job without a chief fails when all its workers have ended and "
+            "it has not succeeded."
         ),
     },
     deleted_as="Job",

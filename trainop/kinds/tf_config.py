@@ -23,7 +23,7 @@ from trainop.engine.framework import (
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER
 from trainop.engine.seen import Options, Snapshot
-from trainop.runtime.objects.resource import CONFIG_MAPS
+from trainop.runtime import CONFIG_MAPS
 
 PS = "PS"
 PORT_NAME = "tfjob-port"

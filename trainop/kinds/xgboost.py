@@ -1,4 +1,5 @@
-"""XGBoostJob (training-operator `pkg/controller.v1/xgboost`): a tracker and workers, for XGBoost and LightGBM."""
+"""XGBoostJob trains with XGBoost or LightGBM, with the master as tracker
+(training-operator `pkg/controller.v1/xgboost`)."""
 
 from __future__ import annotations
 
@@ -18,10 +19,9 @@ from trainop.engine.framework import (
     variable,
 )
 from trainop.engine.job import Job, Role
-from trainop.engine.leaders import MASTER, WORKER, follow, only_master
+from trainop.engine.leaders import MASTER, WORKER, follow, only_master, rank_after_masters
 from trainop.engine.seen import Options
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Json, Resource
 
 PORT_NAME = "xgboostjob-port"
 PORT = 9999
@@ -31,7 +31,6 @@ def environment(job: Job, _options: Options) -> Environment:
     """The tracker address and rank for XGBoost, and the machine list for LightGBM, in upstream's order
     (`xgboost.go`)."""
     ports = {role.type: role.port(PORT_NAME) for role in job.roles}
-    masters = sum(role.replicas for role in job.roles if role.type == MASTER)
     before = [
         variable("MASTER_PORT", ports.get(MASTER, PORT)),
         variable("MASTER_ADDR", address(job, MASTER, 0)),
@@ -43,8 +42,8 @@ def environment(job: Job, _options: Options) -> Environment:
         after += [variable("WORKER_PORT", ports.get(WORKER, PORT)), variable("WORKER_ADDRS", workers)]
 
     def of_replica(role: Role, index: int) -> Sequence[Json]:
-        rank = index if role.type == MASTER else index + masters
-        return [*before, variable("RANK", rank), *after]
+        rank = rank_after_masters(job, role, index)
+        return [*before, variable("RANK", index if rank is None else rank), *after]
 
     return of_replica
 
@@ -68,6 +67,7 @@ XGBOOST = Framework(
     port=PORT,
     is_master=only_master,
     needs_service=only_master,
+    rank=rank_after_masters,
     additions=only_variables(environment),
     progress=progress,
     texts=lambda _job: PLAIN_TEXTS,

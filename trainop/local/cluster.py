@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -18,12 +19,12 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from trainop.local import private_files
+from trainop.local.api.request.resource_metrics import Amounts, Measured
 from trainop.local.api.serving.server import ApiServer
 from trainop.local.job_controller import job_controller
 from trainop.local.node.agent import ApiEndpoint, NetworkMode, Node, NodeOptions
-from trainop.runtime.client.client import Client
-from trainop.runtime.client.transport import Transport
-from trainop.runtime.manager.manager import Manager
+from trainop.runtime import Client, Manager
+from trainop.runtime.lowlevel import Transport
 
 NODE_NAME = "local"
 _OBJECTS = "objects.sqlite"
@@ -70,7 +71,14 @@ class LocalCluster:
         self.api.log_source = self.node.open_log
         self.api.exec_source = self.node.open_exec
         self.api.port_source = self.node.open_ports
+        if sys.platform == "linux":
+            self.api.serve_metrics(self._measure)
         self.url = ""
+
+    async def _measure(self) -> Measured:
+        containers, machine = await self.node.usage()
+        shown = {uid: {name: Amounts(*used) for name, used in found.items()} for uid, found in containers.items()}
+        return Measured(self.node.name, Amounts(*machine), shown)
 
     @property
     def transport(self) -> Transport:

@@ -11,11 +11,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainop.runtime import Context, Operator, Result, Unstructured, set_controller
-from trainop.runtime.clock import parse_timestamp, timestamp
-from trainop.runtime.errors import ConflictError, NotFoundError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS, Resource
+from trainop.runtime import (
+    PODS,
+    ConflictError,
+    Context,
+    Json,
+    NotFoundError,
+    Operator,
+    Resource,
+    Result,
+    Unstructured,
+    set_controller,
+)
+from trainop.runtime.lowlevel import parse_timestamp, timestamp
 
 JOBS = Resource("batch", "v1", "jobs", "Job")
 LIMIT_REACHED = ("BackoffLimitExceeded", "Job has reached the specified backoff limit")

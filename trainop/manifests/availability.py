@@ -1,9 +1,9 @@
-"""Two replicas with leader election, spread over nodes, of which one stays during a drain."""
+"""Two replicas, spread over nodes, of which one stays during a drain. Every Deployment elects a leader."""
 
 from __future__ import annotations
 
 from trainop.manifests.names import LABELS, NAME
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 REPLICAS = 2
 LEADER_FLAG = "--leader-elect"
@@ -41,5 +41,4 @@ def operations() -> list[Json]:
     return [
         {"op": "replace", "path": "/spec/replicas", "value": REPLICAS},
         {"op": "add", "path": "/spec/template/spec/topologySpreadConstraints", "value": spread()},
-        {"op": "add", "path": "/spec/template/spec/containers/0/command/1", "value": LEADER_FLAG},
     ]

@@ -14,6 +14,11 @@ from trainop.manifests.names import IMAGE, NAMESPACE
 from trainop.manifests.text import GENERATED, to_yaml
 from trainop.manifests.tree import files, stream
 
+WITH_CRDS = """\
+# These are all objects of an installation, CRDs included. `kubectl delete -f` of this stream deletes every job of the
+# cluster with the CRDs. To delete the operator alone, add --without-crds.
+"""
+
 
 class OutdatedManifestsError(TrainopError):
     """Files on disk differ from the generated ones."""
@@ -23,14 +28,18 @@ class OutdatedManifestsError(TrainopError):
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=Path("manifests"))
 @click.option("--check", is_flag=True, help="Write nothing; fail if a file is not up to date.")
 @click.option("--print", "to_stdout", is_flag=True, help="Write nothing; print all objects for `kubectl apply -f -`.")
+@click.option("--without-crds", is_flag=True, help="With --print: leave out the CRDs, as before `kubectl delete -f -`.")
 @click.option("--namespace", default=NAMESPACE, show_default=True, help="With --print: the operator's namespace.")
 @click.option(
     "--image", default=f"{IMAGE}:{__version__}", show_default=True, help="With --print: the operator's image."
 )
-def manifests_command(directory: Path, check: bool, to_stdout: bool, namespace: str, image: str) -> None:
+def manifests_command(
+    directory: Path, *, check: bool, to_stdout: bool, without_crds: bool, namespace: str, image: str
+) -> None:
     """Write CRDs, RBAC and the Deployment of the operator to DIRECTORY (default: `manifests`)."""
     if to_stdout:
-        click.echo(to_yaml(*stream(namespace, image)), nl=False)
+        warning = "" if without_crds else WITH_CRDS
+        click.echo(warning + to_yaml(*stream(namespace, image, with_crds=not without_crds)), nl=False)
         return
     expected = files()
     stale = _stale_files(directory, expected)

@@ -6,7 +6,7 @@ import json
 from typing import NamedTuple
 
 from trainop.manifests.names import NAME
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 UID = "training-operator"
 SCHEMA_VERSION = 38
@@ -55,6 +55,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Disruptions: eviction, preemption, lost nodes",
             "short",
             ((_jobs("trainop_disruptions_total", "job_namespace, framework"), "{{job_namespace}} {{framework}}"),),
+        ),
+        Panel(
+            "Phases of jobs: median",
+            "s",
+            ((_quantile("trainop_job_phase_seconds", "phase, kind", 0.5), "{{phase}} {{kind}}"),),
         ),
         Panel(
             "Objects in the cache", "short", ((f"max by (resource) (trainop_informer_objects{_S})", "{{resource}}"),)

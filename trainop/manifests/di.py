@@ -10,20 +10,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trainop import __version__
-from trainop.controllers.admission import DI_MUTATING, DI_VALIDATING
-from trainop.di_webhook_settings import SECRET, SERVICE
+from trainop.controllers.admission import DI_MUTATING, DI_VALIDATING, configurations_of, webhooks_of
 from trainop.kinds.dijob.kind import DIJOB
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, GROUP_NAME, REPLICA_TYPE
 from trainop.manifests.names import IMAGE, METRICS_PORT, NAME, PROBE_PORT, RBAC, WEBHOOK_PORT
-from trainop.manifests.overlays import component, deletion, json_patch, kustomization
-from trainop.manifests.webhook import listed_webhooks, webhook_configuration
-from trainop.manifests.workload import CONTAINER_SECURITY, POD_SECURITY, RESOURCES, pod_variables, probe
-from trainop.operator import crds
-from trainop.runtime.objects.metadata import Json
+from trainop.manifests.overlays import Component, Needed, json_patch, kustomization
+from trainop.manifests.rbac import review_rules
+from trainop.manifests.webhook import listed_webhooks, refusing, webhook_configuration
+from trainop.manifests.workload import (
+    CONTAINER_SECURITY,
+    GRACE_SECONDS,
+    JSON_LOGS,
+    POD_SECURITY,
+    RESOURCES,
+    pod_variables,
+    probe,
+)
+from trainop.programs.di_webhook import SECRET, SERVICE
+from trainop.programs.schemes import kinds_with_webhooks
+from trainop.runtime import Json
 
 NAMESPACE = "di-system"
 OPERATOR, SERVER, WEBHOOK = "di-operator", "di-server", "di-webhook"
 SERVER_PORT, NODE_PORT = 8080, 32270
+MONITORED = {OPERATOR: "metrics", SERVER: "http", WEBHOOK: "metrics"}
+"""Deployment -> the port of its pods that serves metrics."""
 BESIDE = "dijob"
 """The component for DIJobs beside training-operator."""
 _FOLDER = "overlays/di-system"
@@ -45,26 +56,32 @@ def di_files() -> dict[str, Sequence[Json]]:
         "webhooks.yaml": di_webhook_configurations(SERVICE, "Fail"),
     }
     images = [{"name": IMAGE, "newTag": __version__}]
-    own = kustomization(["../../crds", *parts], namespace=NAMESPACE, images=images)
-    left_out = [
-        deletion(each["apiVersion"], each["kind"], each["metadata"]["name"])
-        for each in crds()
-        if each["spec"]["group"] != DIJOBS.group
-    ]
-    tree: dict[str, Sequence[Json]] = {f"{_FOLDER}/kustomization.yaml": [{**own, "patches": left_out}]}
-    for name, found in di_components().items():
-        tree[f"components/{name}/{name}.yaml"] = found
-        tree[f"components/{name}/kustomization.yaml"] = [
-            {**component(_patches_beside(), [f"{name}.yaml"]), "images": images}
-            if name == BESIDE
-            else component((), [f"{name}.yaml"])
-        ]
+    own = kustomization([*parts], namespace=NAMESPACE, images=images)
+    tree: dict[str, Sequence[Json]] = {f"{_FOLDER}/kustomization.yaml": [own]}
+    for name, each in di_components().items():
+        tree |= each.files(f"components/{name}")
     return tree | {f"{_FOLDER}/{name}": objects for name, objects in parts.items()}
 
 
-def di_components() -> dict[str, list[Json]]:
-    """The objects of each component: what DIJobs need beside training-operator, and what can be added to di-server."""
-    return {BESIDE: beside(), "di-server-nodeport": [_node_port()], "di-network-policy": network_policies()}
+def di_components() -> dict[str, Component]:
+    """What DIJobs need beside training-operator, and what can be added to di-server and to the overlay."""
+    server, operator, training = (Needed("apps/v1", "Deployment", name) for name in (SERVER, OPERATOR, NAME))
+    policies = {each["metadata"]["name"]: each for each in network_policies()}
+    of_server = policies.pop(SERVER)
+    return {
+        BESIDE: Component(
+            objects=beside(),
+            needs=[training, Needed(f"{RBAC}/v1", "ClusterRole", NAME)],
+            patches=_patches_beside(),
+            replacements=[_same_failure_policy()],
+            images=[{"name": IMAGE, "newTag": __version__}],
+        ),
+        "di-server-nodeport": Component(objects=[_node_port()], needs=[server]),
+        "di-server-network-policy": Component(objects=[of_server], needs=[server]),
+        "di-network-policy": Component(
+            objects=[*policies.values()], needs=[operator], also=["../di-server-network-policy"]
+        ),
+    }
 
 
 def beside(image: str = IMAGE) -> list[Json]:
@@ -77,9 +94,24 @@ def beside(image: str = IMAGE) -> list[Json]:
 
 def _patches_beside() -> list[Json]:
     """training-operator serves the webhooks of DIJobs, and tells coordinators where di-server is."""
-    place = "/spec/template/spec/containers/0/command/1"
-    operations = [{"op": "add", "path": place, "value": flag} for flag in reversed(FLAGS_BESIDE)]
+    place = "/spec/template/spec/containers/0/command/-"
+    operations = [{"op": "add", "path": place, "value": flag} for flag in FLAGS_BESIDE]
     return [json_patch({"kind": "Deployment", "name": NAME}, operations)]
+
+
+def _same_failure_policy() -> Json:
+    """The failure policy of training-operator's webhooks, which the component `required-webhooks` may have changed."""
+    (source,) = configurations_of(webhooks_of(kinds_with_webhooks()))
+    return {
+        "source": {"kind": source.resource.kind, "name": source.name, "fieldPath": "webhooks.0.failurePolicy"},
+        "targets": [
+            {
+                "select": {"kind": each.resource.kind, "name": each.name},
+                "fieldPaths": [f"webhooks.{index}.failurePolicy" for index in refusing(webhooks)],
+            }
+            for each, webhooks in listed_webhooks([DIJOB]).items()
+        ],
+    }
 
 
 def namespace_object() -> Json:
@@ -118,7 +150,7 @@ def server_roles() -> list[Json]:
     return [
         *_granted("ClusterRole", "di-server-cluster-role", SERVER, server_rules()),
         *_granted("Role", "di-server-role", SERVER, [_rule(_LEASES, "leases", "get list create update delete")]),
-        *_granted("ClusterRole", "di-proxy-role", SERVER, caller_check_rules()),
+        *_granted("ClusterRole", "di-proxy-role", SERVER, review_rules()),
     ]
 
 
@@ -154,20 +186,14 @@ def operator_rules() -> list[Json]:
 
 
 def server_rules() -> list[Json]:
-    """di-server creates the pods that coordinators ask for, and never writes a DIJob."""
+    """di-server creates the pods that coordinators ask for, and never writes a DIJob. Events name fields of their
+    templates that the API server does not know."""
     return [
         _rule(DIJOBS.group, AGGREGATOR_CONFIGS.plural, "get"),
         _rule(DIJOBS.group, DIJOBS.plural, "get list watch"),
         _rule("", "pods", "get list watch create delete"),
         _rule("", "nodes", "list watch"),
-    ]
-
-
-def caller_check_rules() -> list[Json]:
-    """di-server asks the API server about callers with a bearer token."""
-    return [
-        _rule("authentication.k8s.io", "tokenreviews", "create"),
-        _rule("authorization.k8s.io", "subjectaccessreviews", "create"),
+        _rule("", "events", "create patch"),
     ]
 
 
@@ -199,6 +225,7 @@ def operator_deployment(image: str = IMAGE) -> Json:
         f"--metrics-bind-address=:{METRICS_PORT}",
         "--leader-elect",
         f"--server-address={_ADDRESS}",
+        JSON_LOGS,
     ]
     return _deployment(OPERATOR, "manager", flags, {"metrics": METRICS_PORT}, image=image)
 
@@ -209,13 +236,14 @@ def server_deployment(image: str = IMAGE) -> Json:
         f"--server-address={_ADDRESS}",
         f"--lease-lock-namespace={_OWN_NAMESPACE}",
         f"--agconfig-namespace={_OWN_NAMESPACE}",
+        JSON_LOGS,
     ]
     return _deployment(SERVER, "server", flags, {"http": SERVER_PORT}, image=image, probe_port=SERVER_PORT)
 
 
 def webhook_deployment(image: str = IMAGE) -> Json:
     ports = {"webhook-server": WEBHOOK_PORT, "metrics": METRICS_PORT}
-    return _deployment(WEBHOOK, "webhook", [], ports, image=image)
+    return _deployment(WEBHOOK, "webhook", [JSON_LOGS], ports, image=image)
 
 
 def _deployment(
@@ -242,7 +270,7 @@ def _deployment(
     }
     pod = {
         "serviceAccountName": name,
-        "terminationGracePeriodSeconds": 10,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": POD_SECURITY,
         "containers": [own],
     }

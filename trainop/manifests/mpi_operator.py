@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainop import __version__
-from trainop.kinds.mpi.transport import MPI_V1
 from trainop.manifests import workload
 from trainop.manifests.names import IMAGE
-from trainop.manifests.overlays import component, deletion, kustomization
+from trainop.manifests.overlays import Component, Needed, kustomization
 from trainop.manifests.rbac import mpi_operator_exec_roles, mpi_operator_roles
-from trainop.operator import crds
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 ROOT = "overlays/mpi-operator"
+EXEC = f"{ROOT}/exec"
+"""The component for transport exec."""
 NAME = NAMESPACE = "mpi-operator"
 HEALTH_PORT, METRICS_PORT = 8080, 8081
 LABELS = {
@@ -29,7 +29,10 @@ def deployment() -> Json:
     """The Deployment of mpi-operator. Flags are `args` of its only container, to which users append theirs."""
     base = workload.deployment()
     pod = base["spec"]["template"]["spec"]
-    flags = ["-alsologtostderr", "--lock-namespace=$(MY_POD_NAMESPACE)", f"--monitoring-port={METRICS_PORT}"]
+    flags = [
+        *("-alsologtostderr", "--lock-namespace=$(MY_POD_NAMESPACE)", f"--monitoring-port={METRICS_PORT}"),
+        "--logging-format=json",
+    ]
     container = {
         "name": NAME,
         "image": IMAGE,
@@ -57,9 +60,8 @@ def deployment() -> Json:
 
 
 def mpi_operator_files() -> dict[str, Sequence[Json]]:
-    """The files of the overlay, with the CRD of MPIJob alone, and of its component for transport exec."""
+    """The files of the overlay, and of its component for transport exec."""
     account = {**workload.service_account(), "metadata": {"name": NAME}}
-    others = [each for each in crds() if each["spec"]["names"]["kind"] != MPI_V1.kind]
     files = {
         "namespace.yaml": [workload.namespace_object(NAMESPACE)],
         "serviceaccount.yaml": [account],
@@ -67,13 +69,9 @@ def mpi_operator_files() -> dict[str, Sequence[Json]]:
         "deployment.yaml": [deployment()],
     }
     images = [{"name": IMAGE, "newTag": __version__}]
-    overlay = {
-        **kustomization(["../../crds", *files], namespace=NAMESPACE, images=images),
-        "patches": [deletion(each["apiVersion"], each["kind"], each["metadata"]["name"]) for each in others],
-    }
+    needed = Needed("apps/v1", "Deployment", NAME)
     return {
-        f"{ROOT}/kustomization.yaml": [overlay],
+        f"{ROOT}/kustomization.yaml": [kustomization([*files], namespace=NAMESPACE, images=images)],
         **{f"{ROOT}/{name}": objects for name, objects in files.items()},
-        f"{ROOT}/exec/kustomization.yaml": [component(resources=["rbac.yaml"])],
-        f"{ROOT}/exec/rbac.yaml": mpi_operator_exec_roles(NAME),
+        **Component(objects=mpi_operator_exec_roles(NAME), needs=[needed]).files(EXEC),
     }

@@ -3,7 +3,7 @@
 NAME = "training-operator"
 NAMESPACE = "kubeflow"
 IMAGE = "trainop"
-METRICS_PORT, PROBE_PORT, WEBHOOK_PORT = 8080, 8081, 9443
+METRICS_PORT, PROBE_PORT, WEBHOOK_PORT, PROGRESS_PORT = 8080, 8081, 9443, 9444
 LEASES_ROLE, WEBHOOK_ROLE = f"{NAME}-leader-election", f"{NAME}-webhook"
 WEBHOOK_SECRET = f"{NAME}-webhook-cert"
 LABELS = {"control-plane": "kubeflow-training-operator"}

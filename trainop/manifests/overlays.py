@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import yaml
 
 from trainop.controllers.admission import configurations_of, webhooks_of
 from trainop.manifests.names import NAME, NAMESPACE, RBAC, WEBHOOK_ROLE
 from trainop.manifests.text import to_yaml
-from trainop.operator import kinds_with_webhooks
-from trainop.runtime.objects.metadata import Json
+from trainop.programs.schemes import kinds_with_webhooks
+from trainop.runtime import Json
 
 
 def kustomization(resources: Sequence[str], *, namespace: str = "", images: Sequence[Json] = ()) -> Json:
@@ -23,14 +25,46 @@ def kustomization(resources: Sequence[str], *, namespace: str = "", images: Sequ
     }
 
 
-def component(patches: Sequence[Json] = (), resources: Sequence[str] = ()) -> Json:
-    """A part of a kustomization that others include under `components`."""
-    return {
-        "apiVersion": "kustomize.config.k8s.io/v1alpha1",
-        "kind": "Component",
-        **({"resources": list(resources)} if resources else {}),
-        **({"patches": list(patches)} if patches else {}),
-    }
+class Needed(NamedTuple):
+    """An object without which a component would do nothing, or too little."""
+
+    api_version: str
+    kind: str
+    name: str
+
+    def patch(self) -> Json:
+        """Changes nothing; kustomize fails if there is no such object."""
+        target = to_yaml({"apiVersion": self.api_version, "kind": self.kind, "metadata": {"name": self.name}})
+        return {"patch": f"# Changes nothing. If this is not found, the component does not fit the overlay.\n{target}"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """A part of a kustomization that others include under `components`. `also` are paths of components that it
+    includes."""
+
+    objects: Sequence[Json] = ()
+    needs: Sequence[Needed] = ()
+    patches: Sequence[Json] = ()
+    replacements: Sequence[Json] = ()
+    images: Sequence[Json] = ()
+    also: Sequence[str] = ()
+
+    def files(self, folder: str) -> dict[str, Sequence[Json]]:
+        """Its files, by path."""
+        name = f"{folder.rpartition('/')[2]}.yaml"
+        lists = {
+            "components": [*self.also],
+            "resources": [name] if self.objects else [],
+            "patches": [*(each.patch() for each in self.needs), *self.patches],
+            "replacements": [*self.replacements],
+            "images": [*self.images],
+        }
+        about = {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component"}
+        found: dict[str, Sequence[Json]] = {
+            f"{folder}/kustomization.yaml": [about | {key: value for key, value in lists.items() if value}]
+        }
+        return found | ({f"{folder}/{name}": self.objects} if self.objects else {})
 
 
 def json_patch(target: Json, operations: Sequence[Json]) -> Json:
@@ -50,7 +84,7 @@ def high_availability() -> Json:
 
 def namespaced_kustomization() -> Json:
     """An installation with permissions only in its own namespace, without webhooks, whose configuration is
-    cluster-scoped. The CRDs must be applied by an administrator."""
+    cluster-scoped."""
     left_out = [
         (RBAC, "ClusterRole", NAME),
         (RBAC, "ClusterRoleBinding", NAME),
@@ -63,8 +97,8 @@ def namespaced_kustomization() -> Json:
     ]
     deletions = [deletion(f"{group}/v1", kind, name) for group, kind, name in left_out]
     flags = [
-        {"op": "add", "path": "/spec/template/spec/containers/0/command/1", "value": flag}
-        for flag in ("--webhook-server-port=0", "--namespace=$(MY_POD_NAMESPACE)")
+        {"op": "add", "path": "/spec/template/spec/containers/0/command/-", "value": flag}
+        for flag in ("--namespace=$(MY_POD_NAMESPACE)", "--webhook-server-port=0")
     ]
     return {
         **kustomization(["../../base", "role.yaml"], namespace=NAMESPACE),

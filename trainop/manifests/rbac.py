@@ -10,12 +10,12 @@ from trainop.engine.framework import GROUP
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Options
-from trainop.kinds.mpi.exec import ACCOUNT, BINDING, ROLE
+from trainop.engine.steps.rights import BINDING, ROLE
+from trainop.kinds.mpi.exec.kind import ACCOUNT
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1
 from trainop.manifests.names import LEASES_ROLE, NAME, RBAC, WEBHOOK_ROLE, WEBHOOK_SECRET
-from trainop.operator import KINDS, all_kinds, kinds_with_webhooks
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import EVENTS, LEASES, PODS, SECRETS, SERVICES, Resource
+from trainop.programs.schemes import KINDS, all_kinds, kinds_with_webhooks
+from trainop.runtime import EVENTS, LEASES, PODS, SECRETS, SERVICES, Json, Resource
 
 _AGGREGATION = "rbac.authorization.kubeflow.org/aggregate-to-kubeflow-"
 _STANDARD = "rbac.authorization.k8s.io/aggregate-to-"
@@ -110,6 +110,15 @@ def exec_rules() -> list[Json]:
     ]
 
 
+def review_rules() -> list[Json]:
+    """The rights to ask the API server who the bearer of a token is, and what they may do. Reviews are objects of the
+    cluster: no Role grants them."""
+    return [
+        _rule(["tokenreviews"], "create", "authentication.k8s.io"),
+        _rule(["subjectaccessreviews"], "create", "authorization.k8s.io"),
+    ]
+
+
 def _role(kind: str, name: str, rules: Sequence[Json], labels: Mapping[str, str] | None = None) -> Json:
     metadata: Json = {"name": name, **({"labels": dict(labels)} if labels else {})}
     return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata, "rules": list(rules)}
@@ -148,6 +157,16 @@ def transport_roles(kind: str = "ClusterRole", namespace: str | None = None) -> 
         name: [_role(kind, f"{NAME}-{name}", found), _binding(kind, f"{NAME}-{name}", namespace)]
         for name, found in rights.items()
     }
+
+
+def secure_metrics_roles() -> list[Json]:
+    name = f"{NAME}-secure-metrics"
+    return [_role("ClusterRole", name, review_rules()), _binding("ClusterRole", name, None)]
+
+
+def progress_roles() -> list[Json]:
+    name = f"{NAME}-progress"
+    return [_role("ClusterRole", name, review_rules()[:1]), _binding("ClusterRole", name, None)]
 
 
 def mpi_operator_roles(name: str) -> list[Json]:
@@ -191,6 +210,13 @@ def webhook_role_binding(namespace: str | None = None) -> Json:
 
 def namespaced_role() -> Json:
     return _role("Role", NAME, rules())
+
+
+def namespace_admin_role() -> Json:
+    """A ClusterRole aggregated into `admin`, so that who has that role in a namespace can install the overlay
+    `namespaced` there with all its components: the API server lets nobody grant rights that they do not have."""
+    granted = [*rules(), *ssh_rules(), *exec_rules(), _rule([LEASES], "get create update")]
+    return _role("ClusterRole", f"{NAME}-namespace-admins", granted, {f"{_STANDARD}admin": "true"})
 
 
 def namespaced_role_binding() -> Json:

@@ -1,6 +1,7 @@
 """All generated files, and all objects as one stream.
 
-The directories follow `manifests/` of training-operator: `base` has no namespace, `overlays` set one.
+The directories follow `manifests/` of training-operator: `base` has no namespace, `overlays` set one. In contrast to
+upstream, no overlay includes `crds`: an installation is deleted without the jobs of the cluster.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainop import __version__
-from trainop.manifests.chart import chart_files
-from trainop.manifests.components import component_files
+from trainop.manifests.components import components
 from trainop.manifests.di import di_files
+from trainop.manifests.helm.charts import chart_files
 from trainop.manifests.mpi_operator import mpi_operator_files
 from trainop.manifests.names import IMAGE, NAMESPACE
 from trainop.manifests.overlays import high_availability, kustomization, namespaced_kustomization
@@ -25,15 +26,24 @@ from trainop.manifests.rbac import (
     webhook_role,
     webhook_role_binding,
 )
+from trainop.manifests.readme import readme
 from trainop.manifests.text import HEADER, to_yaml
-from trainop.manifests.webhook import required_webhooks, webhook_configurations
+from trainop.manifests.typed_templates import typed_crd_files
+from trainop.manifests.webhook import webhook_configurations
 from trainop.manifests.workload import deployment, namespace_object, service, service_account
-from trainop.operator import crds
-from trainop.runtime.objects.metadata import Json
+from trainop.programs.schemes import crds
+from trainop.runtime import Json
 
 
 def files() -> dict[str, str]:
     """The content of all files by relative path (with slashes)."""
+    found = tree()
+    written = {path: HEADER + to_yaml(*objects) for path, objects in found.items()}
+    return written | chart_files() | {"README.md": readme(found)}
+
+
+def tree() -> dict[str, Sequence[Json]]:
+    """The objects in all files of kustomizations, by path."""
     definitions = {f"{each['metadata']['name']}.yaml": each for each in crds()}
     base = {
         "serviceaccount.yaml": [service_account()],
@@ -45,11 +55,10 @@ def files() -> dict[str, str]:
         "deployment.yaml": [deployment()],
         "webhook.yaml": webhook_configurations(),
     }
-    tree: dict[str, Sequence[Json]] = {
+    found: dict[str, Sequence[Json]] = {
         "kustomization.yaml": [kustomization(["overlays/standalone"])],
         "crds/kustomization.yaml": [kustomization(sorted(definitions))],
-        "base/kustomization.yaml": [kustomization(["../crds", *base], images=[{"name": IMAGE, "newTag": __version__}])],
-        "components/required-webhooks/kustomization.yaml": [required_webhooks()],
+        "base/kustomization.yaml": [kustomization([*base], images=[{"name": IMAGE, "newTag": __version__}])],
         "overlays/standalone/kustomization.yaml": [
             kustomization(["../../base", "namespace.yaml"], namespace=NAMESPACE)
         ],
@@ -60,19 +69,21 @@ def files() -> dict[str, str]:
         "overlays/namespaced/kustomization.yaml": [namespaced_kustomization()],
         "overlays/namespaced/role.yaml": [namespaced_role(), namespaced_role_binding()],
     }
-    tree |= {f"crds/{name}": [definition] for name, definition in definitions.items()}
-    tree |= {f"base/{name}": objects for name, objects in base.items()}
-    tree |= component_files() | mpi_operator_files() | di_files()
-    return {path: HEADER + to_yaml(*objects) for path, objects in tree.items()} | chart_files()
+    found |= {f"crds/{name}": [definition] for name, definition in definitions.items()}
+    found |= {f"base/{name}": objects for name, objects in base.items()}
+    found |= typed_crd_files() | mpi_operator_files() | di_files()
+    for name, each in components().items():
+        found |= each.files(f"components/{name}")
+    return found
 
 
-def stream(namespace: str, image: str) -> list[Json]:
+def stream(namespace: str, image: str, *, with_crds: bool = True) -> list[Json]:
     """All objects of an installation in `namespace`, in the order in which they can be applied."""
     roles = [leases_role(), leases_role_binding(namespace), webhook_role(), webhook_role_binding(namespace)]
     placed = [service_account(), *roles, service(), deployment(image)]
     return [
         namespace_object(namespace),
-        *crds(),
+        *(crds() if with_crds else ()),
         cluster_role(),
         cluster_role_binding(namespace),
         *({**item, "metadata": {**item["metadata"], "namespace": namespace}} for item in placed),

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from trainop.manifests.availability import LEADER_FLAG
 from trainop.manifests.names import IMAGE, LABELS, METRICS_PORT, NAME, PROBE_PORT, WEBHOOK_PORT
-from trainop.runtime.objects.metadata import Json
+from trainop.manifests.secure_metrics import PORT
+from trainop.programs.settings import Settings
+from trainop.runtime import Json
 
 RESOURCES: Json = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 """No limits: a large cluster needs more, see docs/performance.md."""
 
 POD_SECURITY: Json = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+GRACE_SECONDS = int(Settings().graceful_shutdown_timeout) + 10
+"""Before the kubelet kills a pod. A program stops within its own timeout (`--graceful-shutdown-timeout`); after that it
+records the last events."""
+JSON_LOGS = "--zap-devel=false"
+"""The programs' own default is the console format, as upstream."""
 CONTAINER_SECURITY: Json = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -33,7 +43,7 @@ def service() -> Json:
         "prometheus.io/port": str(METRICS_PORT),
     }
     ports = [
-        {"name": "monitoring-port", "port": METRICS_PORT, "targetPort": METRICS_PORT},
+        {"name": PORT, "port": METRICS_PORT, "targetPort": METRICS_PORT},
         {"name": "webhook-server", "port": 443, "protocol": "TCP", "targetPort": WEBHOOK_PORT},
     ]
     return {
@@ -44,15 +54,16 @@ def service() -> Json:
     }
 
 
-def deployment(image: str = IMAGE) -> Json:
-    """The Deployment of the operator: one replica. More replicas need `--leader-elect`."""
+def deployment(image: str = IMAGE, flags: Sequence[str] = (JSON_LOGS, LEADER_FLAG)) -> Json:
+    """The Deployment of the operator: one replica, which elects itself as leader nevertheless. A rolling update runs
+    the old and the new pod side by side, and so does a node that is lost."""
     template = {
         "metadata": {"labels": dict(LABELS), "annotations": {"sidecar.istio.io/inject": "false"}},
         "spec": {
             "serviceAccountName": NAME,
-            "terminationGracePeriodSeconds": 10,
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
             "securityContext": POD_SECURITY,
-            "containers": [_container(image)],
+            "containers": [_container(image, flags)],
         },
     }
     return {
@@ -63,12 +74,12 @@ def deployment(image: str = IMAGE) -> Json:
     }
 
 
-def _container(image: str) -> Json:
+def _container(image: str, flags: Sequence[str]) -> Json:
     return {
         "name": NAME,
         "image": image,
-        # Users append flags with a JSON patch that adds to command/1.
-        "command": ["/manager"],
+        # Users add flags with a JSON patch to command/1, or to command/- to replace one of these: the last one counts.
+        "command": ["/manager", *flags],
         "env": pod_variables(),
         "ports": [
             {"containerPort": METRICS_PORT},

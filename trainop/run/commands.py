@@ -1,14 +1,15 @@
 """The commands `trainop run` and `trainop cluster`.
 
-Exit codes of `run`: 0 all jobs Succeeded, 1 a job Failed or did not start, 2 invalid input. Of both commands: 130 after
-Ctrl-C, 143 after SIGTERM, 129 after the terminal was closed, 141 if the output pipe was closed, 1 if the folder, port
-or network is not available.
+Exit codes of `run`: 0 all jobs Succeeded, 1 a job Failed or did not start, 2 invalid input. Of
+`run` and `cluster`: 130 after Ctrl-C, 143 after SIGTERM, 129 after the terminal was closed, 141 if the output pipe was
+closed, 1 if the folder, port or network is not available.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import math
 import os
 import signal
 import sys
@@ -22,10 +23,11 @@ import click
 from rich.console import Console
 
 from trainop.local.cluster import ClusterOptions
-from trainop.run.documents import BadInputError
+from trainop.programs.flags import parse_duration
+from trainop.run.documents import BadInputError, read
 from trainop.run.interrupts import Interrupts
 from trainop.run.output import THREAD, Terminal
-from trainop.run.session import run_cluster, run_files
+from trainop.run.session import run_cluster, run_documents
 from trainop.run.starting import DEFAULT_TIMEOUT
 
 _NETWORK = click.option(
@@ -44,8 +46,19 @@ _PORT = click.option(
 )
 
 
+def _read_duration(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    """In seconds."""
+    with suppress(ValueError):
+        if 0 <= (seconds := parse_duration(text)) < math.inf:
+            return seconds
+    raise click.BadParameter(f"{text!r}: expected a duration such as 90s, 10m or 1h30m, or 0")
+
+
+_FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+
+
 @click.command("run")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_FILES
 @click.option("--keep", is_flag=True, help="Keep the cluster running after the jobs have finished, until Ctrl-C.")
 @click.option(
     "--start-timeout",
@@ -54,11 +67,21 @@ _PORT = click.option(
     show_default=True,
     help="Seconds after which a job without any started container counts as failed; 0 disables the timeout.",
 )
+@click.option(
+    "--silent-after",
+    metavar="DURATION",
+    callback=_read_duration,
+    default="5m",
+    show_default=True,
+    help="Show the stacks of the Python processes of a running job that has printed nothing for this long; 0 disables.",
+)
 @_NETWORK
 @_DIRECTORY
 @_PORT
-def run_command(files: tuple[Path, ...], keep: bool, start_timeout: float, **options: Any) -> None:
+def run_command(files: tuple[Path, ...], keep: bool, start_timeout: float, silent_after: float, **options: Any) -> None:
     """Run the jobs in FILES on an embedded cluster in this process, and follow them.
+
+    FILES are YAML or JSON files with any number of objects, folders of them, or - for standard input.
 
     Containers run as processes in the current environment and folder; images are not used. Ctrl-C and SIGTERM stop pods
     as Kubernetes does, with SIGTERM and their grace period; a second signal kills them. With --data, a job that
@@ -68,8 +91,14 @@ def run_command(files: tuple[Path, ...], keep: bool, start_timeout: float, **opt
     """
 
     def start(console: Console, interrupts: Interrupts) -> Coroutine[Any, Any, int]:
-        return run_files(
-            list(files), _cluster(**options), console, keep=keep, start_timeout=start_timeout, interrupts=interrupts
+        return run_documents(
+            read(files),
+            _cluster(**options),
+            console,
+            keep=keep,
+            start_timeout=start_timeout,
+            silent_after=silent_after,
+            interrupts=interrupts,
         )
 
     sys.exit(_run(start))
@@ -97,10 +126,12 @@ def _cluster(*, data: Path | None, network: Any, port: int) -> ClusterOptions:
 
 def _run(start: Callable[[Console, Interrupts], Coroutine[Any, Any, int]]) -> int:
     """Runs a session and returns its exit code. Exits the process directly if the output thread is still blocked."""
-    _ensure_standard_streams()
+    ensure_standard_streams()
     interrupts = Interrupts()
     try:
         code = asyncio.run(_run_until_interrupted(start(Terminal(highlight=False), interrupts), interrupts))
+    except BadInputError as error:
+        return refuse(error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # before the signal handlers were installed
     if any(thread.name == THREAD for thread in threading.enumerate()):
@@ -114,9 +145,6 @@ async def _run_until_interrupted(session: Coroutine[Any, Any, int], interrupts: 
     interrupts.watch(task)
     try:
         return await task
-    except BadInputError as error:
-        click.echo(f"trainop: {error}", err=True)
-        return 2
     except asyncio.CancelledError:
         if interrupts.message:
             click.echo(f"trainop: {interrupts.message}", err=True)
@@ -124,6 +152,12 @@ async def _run_until_interrupted(session: Coroutine[Any, Any, int], interrupts: 
     except (OSError, BaseExceptionGroup) as error:
         click.echo(f"trainop: {'; '.join(_messages(error))}", err=True)
         return interrupts.code or 1
+
+
+def refuse(error: BadInputError) -> int:
+    """In lines that begin with the position in the file, as editors and CI expect."""
+    click.echo(str(error), err=True)
+    return 2
 
 
 def _messages(error: BaseException) -> Iterator[str]:
@@ -151,7 +185,7 @@ def _flush_standard_streams() -> None:
                 os.close(null)
 
 
-def _ensure_standard_streams() -> None:
+def ensure_standard_streams() -> None:
     """Opens stdin, stdout and stderr on /dev/null if they are closed.
 
     Otherwise the next opened file would get such a descriptor, and printed text would be written to it.

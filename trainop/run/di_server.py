@@ -6,10 +6,16 @@ import asyncio
 import sys
 
 from trainop.local.cluster import LocalCluster
-from trainop.runtime.client.client import PatchKind
-from trainop.runtime.errors import AlreadyExistsError, NotFoundError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import NAMESPACES, PODS, SERVICE_ACCOUNTS, SERVICES
+from trainop.runtime import (
+    NAMESPACES,
+    PODS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    AlreadyExistsError,
+    Json,
+    NotFoundError,
+    PatchKind,
+)
 
 NAMESPACE, NAME, PORT = "di-system", "di-server", 8080
 NEEDS_NAMESPACES = "di-server needs network mode `namespaces`: replicas that are created later have no names otherwise"

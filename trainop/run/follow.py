@@ -9,23 +9,36 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from trainop.engine.children import TRAINING_CHILDREN, ChildSelection
 from trainop.engine.framework import JOB_NAME
+from trainop.engine.restart_history import RestartHistory
+from trainop.explain import Failure, describe, describe_cause
+from trainop.local.node.pods.container import NO_COMMAND
+from trainop.run.exits import Exits
 from trainop.run.logview import LogView
 from trainop.run.screen import JobView, Replica, Screen
+from trainop.run.silence import SilenceWatch
+from trainop.run.speaker import Speaker
 from trainop.run.starting import StartWatch
-from trainop.runtime.cache.cache import Cache
-from trainop.runtime.client.client import Client
-from trainop.runtime.client.transport import Request
-from trainop.runtime.clock import SystemClock, parse_timestamp
-from trainop.runtime.errors import ApiError
-from trainop.runtime.objects.metadata import Json, Key, Unstructured, decode_unstructured
-from trainop.runtime.objects.resource import EVENTS, PODS, Resource
+from trainop.runtime import (
+    EVENTS,
+    PODS,
+    ApiError,
+    Cache,
+    Client,
+    Json,
+    Key,
+    Resource,
+    SystemClock,
+    Unstructured,
+    decode_unstructured,
+)
+from trainop.runtime.lowlevel import Request, parse_timestamp
 
 _NUMBERS = re.compile(r"\d+")
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
@@ -33,13 +46,16 @@ _JOB_ROLE = "training.kubeflow.org/job-role"
 """Pods of MPIJobs with transport ssh have no replica type, and their launcher belongs to a Job of the MPIJob."""
 _INDEX = "training.kubeflow.org/replica-index"
 _STARTED = frozenset({"Running", "Restarting", "Succeeded", "Failed"})
+_BACK_OFF = re.compile(r"back-off (\S+) restarting")
+_NO_COMMAND = NO_COMMAND.partition(":")[0]
 _LOG_GRACE = 2.0
 """Seconds for the logs of containers that are still running after all jobs have ended."""
 
 
 @dataclass(slots=True)
 class FollowedJob:
-    """The state of one job. `ended` is Succeeded, Failed, Deleted or NotStarted after its end, empty before."""
+    """The state of one job. `ended` is Succeeded, Failed, Deleted, NotStarted or Hopeless after its end, empty
+    before."""
 
     resource: Resource
     key: Key
@@ -53,6 +69,12 @@ class FollowedJob:
     """Conditions that were printed, as `<type>/<lastTransitionTime>`."""
     messages: set[str] = field(default_factory=set)
     """Messages of the printed conditions."""
+    exits: Exits = field(init=False)
+    failures: set[str] = field(default_factory=set)
+    """Root causes of restarts that were printed."""
+
+    def __post_init__(self) -> None:
+        self.exits = Exits(self.view.kind)
 
 
 SaveLog: TypeAlias = Callable[[Key, str], Path | None]
@@ -74,7 +96,9 @@ class Follower:
         *,
         save_log: SaveLog,
         start_timeout: float,
+        silence: SilenceWatch,
     ) -> None:
+        self._silence = silence
         self._client = client
         self._screen = screen
         self._save_log = save_log
@@ -89,6 +113,7 @@ class Follower:
         """By pod name."""
         self._warned: set[tuple[str, str, str]] = set()
         self._all_ended = asyncio.Event()
+        self._speaker = Speaker(lambda: [log for run, log in self._streams.items() if run in self._ended_runs])
         for resource in {job.resource for job in jobs}:
             cache.informer(resource, decode_unstructured).add_handler(
                 _Handler(partial(self.on_job, resource.kind), partial(self.on_job_deleted, resource.kind))
@@ -105,11 +130,13 @@ class Follower:
         watch = StartWatch(self._clock, self._start_timeout, partial(self._screen.note, style="yellow"))
         watching = asyncio.create_task(watch.run(self._open_jobs, self._mark_not_started))
         try:
-            await self._all_ended.wait()
+            async with self._silence.watching(self._open_jobs):
+                await self._all_ended.wait()
             if still_running := [stream for run, stream in self._streams.items() if run not in self._ended_runs]:
                 await asyncio.wait(still_running, timeout=_LOG_GRACE)
             if ended := [stream for run, stream in self._streams.items() if run in self._ended_runs]:
                 await asyncio.wait(ended)
+            await self._speaker.finish()
         finally:
             tasks = {watching, *self._streams.values()}
             for task in tasks:
@@ -122,8 +149,11 @@ class Follower:
     def _mark_not_started(self, view: JobView, why: str) -> None:
         for job in self._jobs.values():
             if job.view is view:
-                job.ended, job.message = "NotStarted", why
-        self._screen.note(why, "bold red")
+                self._give_up(job, "NotStarted", why)
+
+    def _give_up(self, job: FollowedJob, ended: str, why: str) -> None:
+        job.ended, job.message = ended, why
+        self._speaker.say(partial(self._screen.note, why, "bold red"))
         self._check_all_ended()
 
     def on_job(self, kind: str, seen: Unstructured) -> None:
@@ -134,19 +164,36 @@ class Follower:
         conditions: list[Json] = (seen.raw.get("status") or {}).get("conditions") or []
         job.view.conditions = [c["type"] for c in conditions if c["status"] == "True"]
         job.view.started |= not _STARTED.isdisjoint(job.view.conditions)
+        job.exits.take_job(seen)
+        goes_on = _describe_pause(seen, self._clock.now())
         for condition in conditions:
-            self._show_condition(job, condition)
+            self._show_condition(job, condition, goes_on)
+        self._show_restart(job, goes_on)
         self._check_all_ended()
 
-    def _show_condition(self, job: FollowedJob, condition: Json) -> None:
+    def _show_condition(self, job: FollowedJob, condition: Json, goes_on: str) -> None:
         kind, identity = condition["type"], f"{condition['type']}/{condition.get('lastTransitionTime')}"
         if condition["status"] != "True" or identity in job.shown:
             return
         job.shown.add(identity)
-        job.messages.add(condition.get("message") or "")
-        self._screen.condition(job.view, kind, condition.get("message") or "")
+        message = condition.get("message") or ""
+        job.messages.add(message)
+        if kind == "Restarting":
+            job.failures.add(_identity(job.exits.cause))
+            message = f"{message} ({goes_on})"
+        self._speaker.say(partial(self._screen.condition, job.view, kind, message), partial(_is_explained, job))
         if kind in {"Succeeded", "Failed"}:
             job.ended, job.reason, job.message = kind, condition.get("reason", ""), condition.get("message", "")
+
+    def _show_restart(self, job: FollowedJob, goes_on: str) -> None:
+        """Prints the root cause of a restart while the job is Restarting already, whose condition does not change."""
+        cause = job.exits.cause
+        if job.ended or cause is None or not cause.role or "Restarting" not in job.view.conditions:
+            return
+        if _identity(cause) not in job.failures:
+            job.failures.add(_identity(cause))
+            show = partial(self._screen.condition, job.view, "Restarting", f"{describe_cause(cause)} ({goes_on})")
+            self._speaker.say(show, partial(_is_explained, job))
 
     def on_job_deleted(self, kind: str, key: Key) -> None:
         job = self._jobs.get((kind, key))
@@ -163,6 +210,7 @@ class Follower:
         if job is None or replica is None:
             return
         status: Json = pod.raw.get("status") or {}
+        replica.pod = pod.raw
         replica.phase = "Terminating" if pod.metadata.terminating else str(status.get("phase") or "Pending")
         containers: list[Json] = status.get("containerStatuses") or []
         replica.pods[pod.metadata.uid] = sum(c.get("restartCount", 0) for c in containers)
@@ -175,8 +223,11 @@ class Follower:
         for container in containers:
             if self._is_from_earlier_session(container):
                 continue
-            self._record_exit(replica, container)
             self._open_log(pod, replica, container, sidecar=len(containers) > 1)
+        if not any(self._is_from_earlier_session(container) for container in containers):
+            self._record_exit(job, replica, pod)
+        self._check_startable(job, replica, all_containers)
+        self._speaker.notify()
 
     def on_pod_deleted(self, key: Key) -> None:
         """Marks a replica whose pod was deleted while it ran, until it has a new pod."""
@@ -202,11 +253,24 @@ class Follower:
         ended = (container.get("state") or {}).get("terminated")
         return bool(ended and parse_timestamp(ended["finishedAt"]) < self._started_at)
 
-    def _record_exit(self, replica: Replica, container: Json) -> None:
-        ended = (container.get("state") or {}).get("terminated") or (container.get("lastState") or {}).get("terminated")
-        if ended:
-            replica.exit_code = ended.get("exitCode")
-            replica.exit_reason = ": ".join(filter(None, (ended.get("reason"), ended.get("message"))))
+    def _record_exit(self, job: FollowedJob, replica: Replica, pod: Unstructured) -> None:
+        """Records how the pod failed, and prints a restart by the kubelet. Those by the operator are conditions."""
+        failure = job.exits.record(pod, replica.name, len(replica.pods) - 1, self._clock.now())
+        if failure is None or job.ended:
+            return
+        if job.exits.is_hopeless(failure):
+            why = f"{job.view.kind} {job.key.name} cannot succeed here: {replica.name} has failed twice in the same way"
+            self._give_up(job, "Hopeless", why)
+        elif replica.phase == "Running":
+            pause = _BACK_OFF.search(replica.detail)
+            text = f"{replica.name}: {describe(failure)} (restarted {f'in {pause[1]}' if pause else 'at once'})"
+            self._speaker.say(partial(self._screen.note, text, "yellow"))
+
+    def _check_startable(self, job: FollowedJob, replica: Replica, containers: list[Json]) -> None:
+        """A container without a command can never start here."""
+        if not job.ended and _NO_COMMAND in replica.detail:
+            name = next(each["name"] for each in containers if _NO_COMMAND in _waiting([each]))
+            self._give_up(job, "Hopeless", f"{replica.name}: container {name} cannot start: {replica.detail}")
 
     def _open_log(self, pod: Unstructured, replica: Replica, container: Json, *, sidecar: bool) -> None:
         state = container.get("state") or {}
@@ -215,6 +279,7 @@ class Follower:
             self._ended_runs.add(instance)
         if instance in self._streams or not ("running" in state or "terminated" in state):
             return
+        replica.heard = self._clock.monotonic()
         prefix = f"[{container['name']}] " if sidecar else ""
         show_log = self._show_log(pod.metadata.key, container["name"], replica, prefix)
         self._streams[instance] = asyncio.get_running_loop().create_task(show_log)
@@ -245,7 +310,8 @@ class Follower:
         identity = name, reason, _NUMBERS.sub("", message)
         if identity not in self._warned and self._is_relevant(about, message):
             self._warned.add(identity)
-            self._screen.note(f"{about.get('kind')} {name}: {reason}: {message}", "yellow")
+            text = f"{about.get('kind')} {name}: {reason}: {message}"
+            self._speaker.say(partial(self._screen.note, text, "yellow"))
 
     def _is_relevant(self, about: Json, message: str) -> bool:
         """Whether an event concerns a followed job and adds information.
@@ -258,6 +324,23 @@ class Follower:
             if about.get("kind") == "Pod" and str(about.get("name")).startswith(f"{job.key.name}-"):
                 return True
         return False
+
+
+def _identity(cause: Failure | None) -> str:
+    return "" if cause is None else f"{cause.pod}/{cause.attempt}/{cause.at}"
+
+
+def _is_explained(job: FollowedJob) -> bool:
+    """Whether the end of the pod that the job's status blames is known, and with it the end of its log."""
+    cause = job.exits.cause
+    return cause is None or not cause.pod or job.exits.has(cause.pod)
+
+
+def _describe_pause(job: Unstructured, now: datetime) -> str:
+    """When the operator creates new pods after a restart."""
+    metadata = job.metadata
+    pause = RestartHistory(metadata.uid, metadata.annotations).longest_wait(now)
+    return f"it goes on in {pause:.0f} s" if pause >= 1 else "it goes on at once"
 
 
 def _waiting(containers: list[Json]) -> str:

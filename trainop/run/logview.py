@@ -11,10 +11,12 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from trainop.run.screen import TAIL_LINES, Replica, Screen, shorten
-from trainop.runtime.errors import ApiError
+from trainop.runtime import ApiError
 
 _MAX_LINE = 64 * 1024
 """Bytes. A longer line is written to a file or pipe in pieces; on a terminal only its beginning is shown."""
+_LAST_LINE = 512
+"""Bytes of the last line that are shown in the table."""
 _BURST, _PER_SECOND = 10_000, 1_000
 """Token bucket for terminals, in lines: burst, and refill per second. A hundred bytes count as one line."""
 _QUIET_AFTER, _SUMMARY_INTERVAL = 0.5, 2.0
@@ -77,6 +79,8 @@ class LogView:
     def _whole_lines(self, chunk: bytes) -> tuple[bytes, bool]:
         """The block that can be shown now, and whether it ends within a line."""
         end = chunk.rfind(b"\n") + 1
+        self._replica.heard = self._clock.monotonic()
+        self._note_last_line(chunk)
         if end:
             block, self._incomplete = bytes(self._incomplete) + chunk[:end], bytearray(chunk[end:])
         else:
@@ -86,6 +90,13 @@ class LogView:
         if partial:
             block, self._incomplete = block + self._incomplete + b"\n", bytearray()
         return block, partial
+
+    def _note_last_line(self, chunk: bytes) -> None:
+        """Shows the end of the log in the table: a progress bar ends in carriage returns, long before its line ends."""
+        end = (bytes(self._incomplete[-_LAST_LINE:]) + chunk[-_LAST_LINE:]).rstrip(b"\r\n")
+        line = end[max(end.rfind(b"\r"), end.rfind(b"\n")) + 1 :]
+        if line.strip():
+            self._replica.last_line = line[-_LAST_LINE:].decode(errors="replace")
 
     async def _show(self, block: bytes, partial: bool) -> None:
         if not block:

@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from trainop.run.check import Job
-from trainop.runtime.client.client import Client
-from trainop.runtime.errors import ConflictError, NotFoundError
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Client, ConflictError, Json, NotFoundError
 
 _DELETE_TIMEOUT = 60.0
 _POLL_INTERVAL = 0.05

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trainop.local import private_files
-from trainop.runtime.objects.metadata import Key
+from trainop.runtime import Key
 
 
 class SavedLogs:

@@ -13,7 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from trainop.run.exits import Exits
 from trainop.run.output import Output
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import printable
 
 _COLOURS = (
     "cyan",
@@ -45,8 +48,11 @@ class Replica:
     detail: str = ""
     warning: str = ""
     """The latest warning event about its pod, until the pod starts."""
-    exit_code: int | None = None
-    exit_reason: str = ""
+    last_line: str = ""
+    """The last line of its log, also one that is not finished, such as a progress bar."""
+    heard: float = 0.0
+    """When it began or printed something last, on the monotonic clock; 0: it has not begun."""
+    pod: Json | None = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
     @property
@@ -99,23 +105,29 @@ class Screen:
             self._output.write(start + f"\n{start}".join(lines) + "\n")
         await self._output.drained()
 
+    async def drained(self) -> None:
+        """Returns when everything has been written."""
+        await self._output.drained()
+
     def note(self, text: str, style: str = "dim") -> None:
-        """Prints one line."""
-        self._output.print(Text(text, style=style))
+        """Prints one line, without the control characters that it may contain."""
+        self._output.print(Text(printable(text), style=style))
 
     def condition(self, job: JobView, kind: str, message: str) -> None:
         """Prints a condition that became true."""
         style = _STYLES.get(kind, "")
-        self._output.print(Text.assemble((job.name, "bold"), " ", (kind, style or "bold"), " ", message))
+        self._output.print(Text.assemble((job.name, "bold"), " ", (kind, style or "bold"), " ", printable(message)))
 
-    def failure(self, job: JobView) -> None:
-        """Prints the failed replicas with their exit codes and last log lines."""
-        for replica in job.replicas.values():
-            if replica.exit_code:
-                reason = f" ({replica.exit_reason})" if replica.exit_reason else ""
-                self.note(f"{replica.name} exited with code {replica.exit_code}{reason}; last log lines:", "bold red")
-                for line in replica.tail or ("(no output)",):
-                    self.note(f"  {line}", "")
+    def failure(self, job: JobView, exits: Exits) -> None:
+        """Prints the root cause with the end of its log, and what happened to the other replicas."""
+        for text, log in exits.describe():
+            if log is None:
+                self.note(text, "")
+                continue
+            self.note(f"{text}; last log lines:", "bold red")
+            culprit = job.replicas.get(exits.name_of(exits.cause)) if exits.cause else None
+            for line in log or (culprit.tail if culprit else ()) or ("(no output)",):
+                self.note(f"  {line}", "")
 
     def table(self) -> Group:
         return Group(*(_job_table(job) for job in self._jobs))
@@ -141,8 +153,13 @@ def _job_table(job: JobView) -> Group:
     for name in sorted(job.replicas, key=_sort_key):
         replica = job.replicas[name]
         phase = Text(replica.phase, style=_STYLES.get(replica.phase, ""))
-        table.add_row(replica.name, phase, str(replica.restarts), Text(replica.detail, overflow="ellipsis"))
+        table.add_row(replica.name, phase, str(replica.restarts), Text(_describe(replica), overflow="ellipsis"))
     return Group(title, table)
+
+
+def _describe(replica: Replica) -> str:
+    """What a replica waits for, or the last line of its log."""
+    return printable(replica.detail or replica.last_line).replace("\n", " ")
 
 
 def _symbol(condition: str) -> str:

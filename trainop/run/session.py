@@ -16,38 +16,41 @@ from rich.text import Text
 
 from trainop.local import private_files
 from trainop.local.cluster import ClusterOptions, LocalCluster
-from trainop.logs import configure_logs
-from trainop.operator import build, crds
+from trainop.logs import LogSettings, configure_logs
+from trainop.programs.operator import build
+from trainop.programs.schemes import crds
+from trainop.programs.settings import Settings
 from trainop.run.check import Job, find_jobs
 from trainop.run.di_server import NEEDS_NAMESPACES, start_di_server
-from trainop.run.documents import read
+from trainop.run.documents import Document
 from trainop.run.follow import FollowedJob, Follower
 from trainop.run.interrupts import Interrupts
 from trainop.run.output import Output
 from trainop.run.rerun import delete_finished
 from trainop.run.saved_logs import saved_logs
 from trainop.run.screen import JobView, Screen
+from trainop.run.silence import DEFAULT_SILENCE, SilenceWatch, local_dump
 from trainop.run.starting import DEFAULT_TIMEOUT
-from trainop.run.submit import apply, install
-from trainop.runtime.cache.cache import Cache
-from trainop.settings import LogSettings, Settings
+from trainop.run.submit import apply, ensure_namespace, install
+from trainop.runtime import Cache, SystemClock
 
 
-async def run_files(
-    paths: Sequence[Path],
+async def run_documents(
+    documents: Sequence[Document],
     options: ClusterOptions,
     console: Console,
     *,
     keep: bool = False,
     start_timeout: float = DEFAULT_TIMEOUT,
+    silent_after: float = DEFAULT_SILENCE,
     interrupts: Interrupts | None = None,
 ) -> int:
-    """Runs the jobs in the files and returns the exit code of `trainop run`.
+    """Runs the jobs among the objects and returns the exit code of `trainop run`.
 
-    Raises `BadInputError` for invalid files before anything is started. `start_timeout` in seconds: a job without a
-    started container by then counts as failed; 0 disables the timeout.
+    Raises `BadInputError` for invalid objects before anything is started. `start_timeout` in seconds: a job without a
+    started container by then counts as failed; 0 disables the timeout. `silent_after` in seconds: the stacks of a
+    running job that printed nothing for that long are shown; 0 disables that.
     """
-    documents = read(paths)
     jobs = find_jobs(documents)
     interrupts = interrupts or Interrupts()
     async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
@@ -56,7 +59,9 @@ async def run_files(
             if any(job.kind == "DIJob" for job, _ in jobs):
                 await _serve_replicas(cluster, output)
             await apply(cluster.client, documents)
-            code = await _follow(cluster, jobs, output, options.directory, start_timeout)
+            code = await _follow(
+                cluster, jobs, output, options.directory, start_timeout=start_timeout, silent_after=silent_after
+            )
             if keep:
                 output.print(Text(f"The cluster keeps running until Ctrl-C.\n{_export(cluster)}"))
                 await asyncio.Event().wait()
@@ -76,6 +81,7 @@ async def run_cluster(
     async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
         output.print(Text(f"# API server {cluster.url}, pods have {_NETWORKS[cluster.node.network]}"))
         output.print(Text(_export(cluster)))
+        await ensure_namespace(cluster.client, UPSTREAM_NAMESPACE)
         if with_operator:
             async with _operator(cluster):
                 if di_server:
@@ -92,6 +98,9 @@ async def _serve_replicas(cluster: LocalCluster, output: Output) -> None:
     else:
         await start_di_server(cluster)
 
+
+UPSTREAM_NAMESPACE = "kubeflow"
+"""The namespace of training-operator, in which its examples and many of its users' scripts create jobs."""
 
 _NETWORKS = {
     "namespaces": "a network namespace each",
@@ -145,7 +154,9 @@ async def _follow(
     jobs: Sequence[Job],
     output: Output,
     data: Path | None,
+    *,
     start_timeout: float,
+    silent_after: float,
 ) -> int:
     followed = [FollowedJob(f.resource, d.key, JobView(d.key.name, d.kind), f.children) for d, f in jobs]
     cache = Cache(cluster.client)
@@ -153,15 +164,24 @@ async def _follow(
         saved_logs(cluster.directory / "logs" if data else None, cluster.node.log_file) as logs,
         Screen(output, [job.view for job in followed]) as screen,
     ):
-        follower = Follower(cluster.client, cache, followed, screen, save_log=logs.save, start_timeout=start_timeout)
+        silence = SilenceWatch(SystemClock(), silent_after, local_dump(cluster.client, cluster.kubeconfig), screen)
+        follower = Follower(
+            cluster.client,
+            cache,
+            followed,
+            screen,
+            save_log=logs.save,
+            start_timeout=start_timeout,
+            silence=silence,
+        )
         watching = asyncio.create_task(cache.run())
         try:
             await follower.run()
         finally:
             watching.cancel()
     for job in followed:
-        if job.ended == "Failed":
-            screen.failure(job.view)
+        if job.ended in {"Failed", "Hopeless"}:
+            screen.failure(job.view, job.exits)
     return exit_code(followed)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 
 from trainop.run.screen import JobView, Replica
-from trainop.runtime.clock import Clock
+from trainop.runtime import Clock
 
 _NOTE_INTERVALS = (10.0, 10.0, 10.0, 15.0, 30.0)
 _LAST_INTERVAL = 60.0

@@ -7,11 +7,19 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from trainop.run.documents import BadInputError, Document
-from trainop.runtime.client.client import Client, PatchKind
-from trainop.runtime.client.transport import Request
-from trainop.runtime.errors import AlreadyExistsError, ApiError, NotFoundError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
+from trainop.run.readable import describe_refusal
+from trainop.runtime import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NAMESPACES,
+    AlreadyExistsError,
+    ApiError,
+    Client,
+    Json,
+    NotFoundError,
+    PatchKind,
+    Resource,
+)
+from trainop.runtime.lowlevel import Request
 
 
 async def install(client: Client, definitions: Iterable[Json]) -> None:
@@ -27,11 +35,19 @@ async def apply(client: Client, documents: Sequence[Document]) -> None:
         resource = await _resource(client, document)
         namespace = document.key.namespace if resource.namespaced else None
         if namespace:
-            await _ensure_namespace(client, namespace)
+            try:
+                await ensure_namespace(client, namespace)
+            except ApiError as error:
+                lines = (line.replace("metadata.name:", "metadata.namespace:") for line in describe_refusal(error))
+                raise _refused(document, lines) from error
         try:
             await client.patch(resource, document.key.name, namespace, document.raw, kind=PatchKind.APPLY, force=True)
         except ApiError as error:
-            raise BadInputError(f"{document.where}: {document.kind} {document.key.name}: {error}") from error
+            raise _refused(document, describe_refusal(error)) from error
+
+
+def _refused(document: Document, lines: Iterable[str]) -> BadInputError:
+    return BadInputError("\n".join(map(document.complain, lines)))
 
 
 async def _resource(client: Client, document: Document) -> Resource:
@@ -47,12 +63,15 @@ async def _resource(client: Client, document: Document) -> Resource:
         if entry["kind"] == document.kind and "/" not in entry["name"]:
             return Resource(group, version, entry["name"], document.kind, entry["namespaced"])
     raise BadInputError(
-        f"{document.where}: unknown kind {document.kind} in {document.api_version}; "
-        "check the spelling, or apply its CRD in an earlier file"
+        document.complain(
+            f"kind: {document.kind} is unknown in {document.api_version}; "
+            "check the spelling, or apply its CRD in an earlier file"
+        )
     )
 
 
-async def _ensure_namespace(client: Client, name: str) -> None:
+async def ensure_namespace(client: Client, name: str) -> None:
+    """Creates the namespace if it does not exist."""
     try:
         await client.get(NAMESPACES, name)
     except NotFoundError:

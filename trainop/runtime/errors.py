@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from trainop.runtime.objects.metadata import Json, Key, Unstructured
-from trainop.runtime.texts import cut
+from trainop.runtime.texts import cut, join_some
 
 MAX_RETRY_AFTER = 60.0
 """Upper limit of Retry-After in seconds. API servers send 1 to 10; a faulty value must not stop a client for hours."""
@@ -173,6 +173,14 @@ def error_of_status(status: Json, code: int = 500, retry_after: float | None = N
     if retry_after is None:
         retry_after = _as_dict(status.get("details")).get("retryAfterSeconds")
     return kind(code, reason, str(status.get("message") or ""), status, retry_after)
+
+
+def describe(error: BaseException) -> str:
+    """The type and message of an error in one line; for an exception group, those of all its members."""
+    if isinstance(error, BaseExceptionGroup):
+        return join_some(map(describe, error.exceptions), len(error.exceptions), separator="; ")
+    text = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else "")
+    return cut(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def _as_dict(value: object) -> dict[str, Any]:

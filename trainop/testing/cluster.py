@@ -17,13 +17,8 @@ from typing import Any, Self, TypeVar
 import yaml
 
 from trainop.local.api.serving.server import ApiServer
-from trainop.runtime.builder.operator import Operator
-from trainop.runtime.client.client import Client
-from trainop.runtime.client.transport import Request, Transport
-from trainop.runtime.errors import NotFoundError
-from trainop.runtime.manager.manager import Manager
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Client, Json, Manager, NotFoundError, Operator, Resource
+from trainop.runtime.lowlevel import Request, Transport
 
 V = TypeVar("V")
 

@@ -180,7 +180,7 @@ async def test_reviews_allow_every_authenticated_user():
     answer = await api("POST", path, {"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}})
     assert (answer.code, answer.json["status"]) == (201, {"allowed": True})
     unknown = await api("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": "x"}})
-    assert unknown.json["status"] == {"user": {}}
+    assert unknown.json["status"] == {"user": {}, "error": "invalid bearer token"}
 
 
 async def test_kubectl_feels_at_home(tmp_path: Path, kubectl: str):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.local.api.support import CONFIG_MAPS, PODS, SERVICES, Api
-from trainop.runtime.objects.quantity import canonical
+from trainop.runtime.objects.quantity import canonical_quantity
 
 SECRETS = "/api/v1/namespaces/default/secrets"
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
@@ -228,7 +228,7 @@ async def test_says_what_is_wrong(path: str, body: Any, problem: str):
     ],
 )
 def test_quantities_have_one_form(given: str, written: str):
-    assert canonical(given) == written
+    assert canonical_quantity(given) == written
 
 
 async def test_external_names_and_node_ports():
@@ -307,19 +307,3 @@ async def test_kinds_that_are_left_out_are_named(resource: str):
     answer = await Api()("POST", resource, {"metadata": {"name": "x"}})
     assert (answer.code, answer.json["reason"]) == (404, "NotFound")
     assert answer.json["message"] == f"this cluster does not serve {shown}: it has no controller for them"
-
-
-async def test_a_token_of_a_service_account_opens_the_server_until_it_expires():
-    api = Api()
-    account = "/api/v1/namespaces/default/serviceaccounts/default/token"
-    made = await api("POST", account, {"spec": {"expirationSeconds": 600}})
-    assert made.code == 201
-    assert made.json["status"]["expirationTimestamp"] == "2026-01-02T03:14:05Z"
-    backend, token = api.server._backend, made.json["status"]["token"]
-    assert backend.accepts_token(token)
-    await api.clock.advance(601)
-    assert not backend.accepts_token(token)
-    specs: list[Any] = [{"expirationSeconds": 1}, {"expirationSeconds": "x"}, {"expirationSeconds": 2**40}, "x"]
-    for spec in specs:
-        assert (await api("POST", account, {"spec": spec})).code in {400, 422}
-    assert (await api("GET", account)).code == 405

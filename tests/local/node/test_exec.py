@@ -317,12 +317,12 @@ async def test_attach_shows_what_the_container_writes_from_now_on(isolated_one: 
         isolated_one.world,
         "sh",
         "-c",
-        "echo before; until [ -e /tmp/go ]; do sleep 0.05; done; echo after",
-        volumes=[{"name": "tmp", "emptyDir": {}}],
-        main={"volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]},
+        "echo before; until [ -e /marks/go ]; do sleep 0.05; done; echo after",
+        volumes=[{"name": "marks", "emptyDir": {}}],
+        main={"volumeMounts": [{"name": "marks", "mountPath": "/marks"}]},
     )
     await isolated_one.world.log_with(pod, "before\n")
     async with isolated_one.connect(pod) as client:
-        await isolated_one.run(pod, "touch", "/tmp/go")
+        await isolated_one.run(pod, "touch", "/marks/go")
         found = await client.read()
     assert (found[STDOUT], json.loads(found[ERROR])["status"]) == ("after\n", "Success")

@@ -198,6 +198,46 @@ async def test_a_command_that_cannot_run(world: World, main: Json, code: int, re
     assert message in event["message"]
 
 
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program whose directory a volume can cover."""
+    found = tmp_path / "bin" / "program"
+    found.parent.mkdir()
+    found.write_text("#!/bin/sh\n")
+    found.chmod(0o755)
+    return found
+
+
+@pytest.mark.parametrize("through", ["the path", "a symbolic link"])
+@pytest.mark.parametrize("what", ["directory", "command", "command on PATH"])
+async def test_what_a_volume_hides(isolated: World, program: Path, tmp_path: Path, what: str, through: str) -> None:
+    """A checkout below `/tmp` and an emptyDir at `/tmp`, for example."""
+    top = str(program.parent)
+    if through == "a symbolic link":
+        (tmp_path / "link").symlink_to(program.parent)
+        program = tmp_path / "link" / program.name
+    parts: dict[str, Json] = {
+        "directory": {"command": ["true"], "workingDir": str(program.parent / "sub")},
+        "command": {"command": [str(program)]},
+        "command on PATH": {"command": ["program"], "env": [{"name": "PATH", "value": f"/bin:{program.parent}"}]},
+    }
+    main = {"volumeMounts": [{"name": "empty", "mountPath": top}], "workingDir": "/"} | parts[what]
+    (program.parent / "sub").mkdir()
+    name = await isolated.start(volumes=[{"name": "empty", "emptyDir": {}}], main=main)
+    ended = terminated(await isolated.finish(name))
+    subject = f"working directory '{program.parent}/sub'" if what == "directory" else f'exec: "{main["command"][0]}"'
+    assert ended["message"] == f"{subject}: hidden by the volume mounted at {top}"
+    assert ended["exitCode"] == (128 if what == "directory" else 127)
+
+
+async def test_a_directory_that_is_missing_in_a_volume_was_not_hidden(isolated: World) -> None:
+    mount = {"name": "empty", "mountPath": "/marks"}
+    main = {"command": ["true"], "volumeMounts": [mount], "workingDir": "/marks/missing"}
+    name = await isolated.start(volumes=[{"name": "empty", "emptyDir": {}}], main=main)
+    message = terminated(await isolated.finish(name))["message"]
+    assert message == "working directory '/marks/missing': does not exist on this machine"
+
+
 async def test_a_container_without_command_says_that_one_is_needed(world: World) -> None:
     container = {"name": "main", "image": "pytorch/pytorch:latest", "args": ["--epochs", "3"]}
     name = await world.create({"containers": [container]})

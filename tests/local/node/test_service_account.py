@@ -13,6 +13,7 @@ from tests.needs import lack
 from tests.patience import PATIENCE
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.local.node.agent import SandboxError
+from trainop.runtime.metrics.authorize import TOKEN_REVIEWS
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import PODS, SERVICE_ACCOUNTS
 
@@ -75,3 +76,19 @@ async def test_a_pod_calls_the_api_as_its_service_account(cluster: LocalCluster)
         log = await run(cluster, name, "sh", "-c", shows, **spec)
         assert "token" not in log, name
         assert "KUBERNETES_" not in log, name
+
+
+async def test_the_token_of_a_pod_is_its_own_and_ends_with_it(cluster: LocalCluster):
+    tokens = [
+        await run(cluster, name, "cat", f"{FOLDER}/token", serviceAccountName="caller") for name in ("one", "two")
+    ]
+
+    async def review(token: str) -> Json:
+        status: Json = (await cluster.client.create(TOKEN_REVIEWS, {"spec": {"token": token}}))["status"]
+        return status
+
+    pods = [(await review(token))["user"]["extra"]["authentication.kubernetes.io/pod-name"] for token in tokens]
+    assert pods == [["one"], ["two"]]
+    await cluster.client.delete(PODS, "one", "default", grace_seconds=0)
+    assert "has been invalidated" in (await review(tokens[0]))["error"]
+    assert (await review(tokens[1]))["authenticated"] is True

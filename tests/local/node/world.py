@@ -14,7 +14,7 @@ from tests.patience import PATIENCE
 from trainop.local.api.serving.server import ApiServer
 from trainop.local.node.agent import NetworkMode, Node, NodeOptions, Timing
 from trainop.runtime.client.client import Client
-from trainop.runtime.clock import SystemClock
+from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.errors import AlreadyExistsError
 from trainop.runtime.objects.metadata import Json, Key, Unstructured
 from trainop.runtime.objects.resource import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
@@ -51,7 +51,9 @@ class FakeHostNetwork:
 class World:
     """A node with its API server, started by `run`; all pods are in namespace `team`."""
 
-    def __init__(self, directory: Path, network: NetworkMode, api: ApiServer | None = None) -> None:
+    def __init__(
+        self, directory: Path, network: NetworkMode, api: ApiServer | None = None, clock: Clock | None = None
+    ) -> None:
         self.api = api or ApiServer()
         self.client = Client(self.api.transport())
         self.directory = directory
@@ -59,7 +61,7 @@ class World:
             self.client,
             "local",
             directory,
-            clock=HurriedClock(),
+            clock=clock or HurriedClock(),
             options=NodeOptions(network, QUICK, FakeHostNetwork()),
         )
         self.seen: dict[str, list[Json]] = {}

@@ -123,11 +123,14 @@ class GangObserver:
     def _min_member(self, job: Json) -> int:
         """§4.2; a launcher that waits for its workers is no member (mpi-v2beta1 D2)."""
         specs = job["spec"][FIELDS[job["kind"]]]
-        total = sum(_replicas(job, role, spec) for role, spec in specs.items())
+        counted = {role: _replicas(job, role, spec) for role, spec in specs.items()}
+        total = sum(counted.values())
         policy = (job["spec"].get("runPolicy") or {}).get("schedulingPolicy") or {}
         wanted = policy.get("minAvailable")
+        if counted.get("Launcher") == 0 and wanted == total + 1:  # all, of which the launcher comes later
+            wanted = total
         least = 0 if self._is_volcano else 1
-        return max(total if wanted is None else min(int(wanted), total), least)
+        return max(total if wanted is None else int(wanted), least)
 
     @property
     def _window(self) -> float:

@@ -87,7 +87,9 @@ class Job:
         self.policy: Json = self.spec.get("runPolicy") or {}
         self.roles: Mapping[str, Json] = self.spec[self.kind.field]
         self.status: Json = value.get("status") or {}
-        self.conditions: list[Json] = self.status.get("conditions") or []
+        found: list[Json] = self.status.get("conditions") or []
+        self.conditions = [each for each in found if each["type"] != "Waiting"]
+        """But for Waiting, which stands first and has rules of its own (standstill.py)."""
 
     # What the spec asks for -------------------------------------------------------------------------------------------
 
@@ -195,8 +197,19 @@ class Job:
         return self.is_true("Succeeded") or self.is_true("Failed")
 
     def message(self, type_: str) -> str:
+        """Upstream's part of the message, without the root cause behind it."""
         found = self.find(type_)
-        return str(found["message"]) if found else ""
+        return without_cause(str(found["message"])) if found else ""
+
+
+def without_cause(text: str) -> str:
+    """The text of a condition up to the words for the root cause. The full stop between them belongs to them if
+    upstream's text has none; here it is always dropped."""
+    for mark in (" First failure: ", " No replica had failed: ", " It is not known how "):
+        before, found, _ = text.partition(mark)
+        if found:
+            return before.removesuffix(".")
+    return text
 
 
 def _find_word(given: str, words: tuple[str, ...], default: str) -> str:

@@ -25,7 +25,8 @@ class MpiJob:
         self.spec: Json = value["spec"]
         self.policy: Json = self.spec.get("runPolicy") or {}
         self.status: Json = value.get("status") or {}
-        self.conditions: list[Json] = self.status.get("conditions") or []
+        found: list[Json] = self.status.get("conditions") or []
+        self.conditions = [each for each in found if each["type"] != "Waiting"]
 
     @property
     def transport(self) -> str:
@@ -177,6 +178,8 @@ class MpiRecord:
     """By the first child, or the annotation."""
     key: Json | None = None
     """Data of the last Secret that was there."""
+    keyless: bool = False
+    """Somebody has deleted that Secret."""
     evicted: bool = False
     """A worker was."""
     refused: bool = False

@@ -24,6 +24,7 @@ from tests.simulation.oracle.mpi_objects import launcher_differences, worker_dif
 from tests.simulation.oracle.mpi_rest import Children, rest_faults
 from tests.simulation.oracle.mpi_statuses import condition_faults, end_faults
 from tests.simulation.oracle.observer import AT_LAST, AT_ONCE, Setting
+from tests.simulation.oracle.rights import BINDINGS, ROLES, RightsWatch
 
 KEYS = {"ssh-privatekey", "ssh-publickey"}
 
@@ -39,6 +40,7 @@ class MpiObserver:
         self._by_launcher: dict[str, MpiRecord] = {}
         """By UID of a batch Job."""
         self._taken: set[str] = set()
+        self._rights = RightsWatch(objects)
         self.by_others = False
         """The present write is that of a user."""
         self._takers = {
@@ -68,6 +70,8 @@ class MpiObserver:
 
     def __call__(self, table: Any, change: Any) -> None:
         take = self._takers.get(table.name)
+        if table.name in {"pods", ROLES, BINDINGS}:
+            self._look_at_rights(self._window)
         if take is not None:
             take(*(stored.value if stored is not None else None for stored in (change.old, change.new)))
 
@@ -192,23 +196,35 @@ class MpiObserver:
         if not any(found == each.hostfile(transport) for each in self._known(record)):
             self._accuse(record.job, "hosts", [f"the hostfile became {found!r}"])
 
-    def _on_secret(self, _old: Json | None, new: Json | None) -> None:
-        """The key does not change while workers run, not even if somebody has deleted it."""
-        record = self._records.get(owner_of(new)[1]) if new is not None else None
-        if record is None or new is None:
+    def _on_secret(self, old: Json | None, new: Json | None) -> None:
+        """A usable key does not change once a child exists that needs it, and a new one is made only when a pod needs
+        it. Before that, the operator cannot know whether it has made the key itself."""
+        record = self._records.get(owner_of(new or old or {})[1]) if new or old else None
+        if record is None:
+            return
+        if new is None:
+            record.keyless = True
             return
         before, record.key = record.key, new.get("data") or {}
+        lost, record.keyless = record.keyless, False
         if self.by_others or before == record.key:
             return
         self._choose(record, "ssh", "a Secret")
         if set(record.key) != KEYS:
             self._accuse(record.job, "key", [f"the Secret has {sorted(record.key)}"])
+        needed = record.launcher is not None or any(not each.gone for each in record.members.values())
+        if needed and before is not None and set(before) == KEYS and not lost:
+            self._accuse(record.job, "key", ["a usable key has changed"])
+        elif before is not None and self._all_run(record):
+            self._accuse(record.job, "key", ["the key has changed, and all pods run"])
+
+    def _all_run(self, record: MpiRecord) -> bool:
+        """Nothing has been missing or pending for a while."""
         since = self._setting.now() - self._window
-        running = [
-            each.name for each in record.of("worker") if each.phase == "Running" and (each.ran_at or since) < since
-        ]
-        if before is not None and running:
-            self._accuse(record.job, "key", [f"the key has changed while {running} run"])
+        running = [each for each in record.members.values() if each.living and each.phase == "Running"]
+        settled = {each.name for each in running if (each.ran_at or math.inf) < since}
+        launched = any(each.role == "launcher" and each.name in settled for each in running)
+        return launched and settled >= {*record.job.worker_names()}
 
     def _choose(self, record: MpiRecord, transport: str, why: str) -> None:
         """A child belongs to one transport; all others are of the same."""
@@ -220,12 +236,19 @@ class MpiObserver:
 
     def look(self) -> None:
         """The cluster is at rest without faults: everything has to be as specified."""
+        self._look_at_rights(-1.0)
         for record in self._records.values():
-            children = Children(record, self._objects, KEYS)
+            children = Children(record, self._objects)
             if record.gone:
                 self._accuse(record.job, "nothing stays behind", (f"left {name}" for name in children.names()))
             elif not record.job.terminating:
                 self._accuse(record.job, "nothing forgotten", rest_faults(record, children))
+
+    def _look_at_rights(self, window: float) -> None:
+        for each in self._rights.look(self._setting.now(), window):
+            record = self._records.get(each.job)
+            if record is not None:
+                self._accuse(record.job, "rights follow ownership", [f"{each.account} {each.what}"])
 
     # What is known ----------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tests.simulation.oracle.kinds import Json, is_terminating
 from tests.simulation.oracle.mpi import MpiRecord, is_done, is_ready, is_suspended, owner_of
+from tests.simulation.oracle.rights import ROLES
 
 TABLES = (
     "pods",
@@ -15,7 +16,7 @@ TABLES = (
     "secrets",
     "jobs.batch",
     "serviceaccounts",
-    "roles.rbac.authorization.k8s.io",
+    ROLES,
     "rolebindings.rbac.authorization.k8s.io",
 )
 
@@ -23,7 +24,7 @@ TABLES = (
 class Children:
     """The objects that a job controls."""
 
-    def __init__(self, record: MpiRecord, objects: Callable[[str], Mapping[Any, Any]], keys: Collection[str]) -> None:
+    def __init__(self, record: MpiRecord, objects: Callable[[str], Mapping[Any, Any]]) -> None:
         uids = {record.job.uid, *record.launchers}
         self.found: dict[str, dict[str, Json]] = {
             table: {
@@ -33,9 +34,6 @@ class Children:
             }
             for table in TABLES
         }
-        secret = self.found["secrets"].get(f"{record.job.name}-ssh") or {}
-        self.keyless = record.transport == "ssh" and set(secret.get("data") or ()) != set(keys)
-        """Somebody has deleted the key, or a part of it."""
 
     def names(self) -> list[str]:
         return [f"{table} {name}" for table, found in self.found.items() for name in sorted(found)]
@@ -49,10 +47,15 @@ def rest_faults(record: MpiRecord, children: Children) -> Iterator[str]:
         yield "has no transport"
     elif job.finished:
         yield from _finished(record)
+        yield from _no_rights(children)
     else:
         if not job.is_true("Created"):
             yield "does not say that it is created"
+        if job.find("RightsGranted") is not None:
+            yield "says that names are taken"
         yield from (_suspended if job.suspended else _active)(record, children)
+        if job.suspended:
+            yield from _no_rights(children)
         if job.transport == "ssh" or not job.suspended:
             yield from _files(record, children)
         if job.transport == "ssh":
@@ -84,8 +87,6 @@ def _active(record: MpiRecord, children: Children) -> Iterator[str]:
     job = record.job
     if job.is_true("Suspended"):
         yield "still says that it is suspended"
-    if children.keyless and record.running_workers():
-        return  # what is missing cannot start before the others have ended and there is a new key
     wanted, found = set(job.worker_names()), {each.name for each in record.of("worker") if each.living}
     if any(pod.living and pod.value["status"].get("reason") == "Evicted" for pod in record.of("worker")):
         yield "goes on, and a worker was evicted"
@@ -142,15 +143,24 @@ def _files(record: MpiRecord, children: Children) -> Iterator[str]:
 
 
 def _permissions(record: MpiRecord, children: Children) -> Iterator[str]:
-    """The launcher may execute commands in the workers of its job, and nowhere else."""
+    """The launcher may execute commands in all workers of its job; `rights` shows what it may do elsewhere."""
     name = f"{record.job.name}-launcher"
-    for table in TABLES[-3:]:
+    for table in TABLES[-3:] if record.job.workers else ():
         if name not in children.found[table]:
             yield f"has no {table} {name}"
-    role = children.found["roles.rbac.authorization.k8s.io"].get(name) or {}
-    allowed = [each.get("resourceNames") for each in role.get("rules") or () if "pods/exec" in each["resources"]]
-    if record.job.workers and allowed != [list(record.job.worker_names())]:
-        yield f"the launcher may execute commands in {allowed}"
+    for resource in ("pods", "pods/exec"):
+        allowed = [each.get("resourceNames") for each in _rules(children) if resource in each["resources"]]
+        if record.job.workers and allowed != [list(record.job.worker_names())]:
+            yield f"the launcher has rights for {resource} in {allowed}"
+
+
+def _no_rights(children: Children) -> Iterator[str]:
+    if rules := _rules(children):
+        yield f"is not running, and its launcher still has the rights {rules}"
+
+
+def _rules(children: Children) -> list[Json]:
+    return [rule for role in children.found[ROLES].values() for rule in role.get("rules") or ()]
 
 
 def _ssh(record: MpiRecord, children: Children) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.simulation.oracle.mpi import MpiJob, MpiRecord
 
-TYPES = {"Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed", "GangReady"}
+TYPES = {"Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed", "GangReady", "RightsGranted"}
 
 
 def condition_faults(record: MpiRecord, old: MpiJob, new: MpiJob) -> Iterator[str]:
@@ -14,6 +14,11 @@ def condition_faults(record: MpiRecord, old: MpiJob, new: MpiJob) -> Iterator[st
     types = [each["type"] for each in new.conditions]
     if len(set(types)) != len(types) or not set(types) <= TYPES:
         yield f"the conditions are {types}"
+    taken = new.find("RightsGranted")
+    if taken is not None and (types[0] != "RightsGranted" or taken["status"] != "False"):
+        yield f"says {taken} in {types}"
+    if taken is not None and (new.finished or record.transport == "ssh"):
+        yield "waits for names, and has no use for them"
     true = {each["type"] for each in new.conditions if each["status"] == "True"}
     for pair in ({"Succeeded", "Failed"}, {"Running", "Suspended"}, {"Running", "Restarting"}):
         if pair <= true:

@@ -17,7 +17,7 @@ Variables = dict[str, str]
 def variables_of(job: Job, slot: Slot, zone: str) -> Variables:
     """What the operator has to add to the containers of that slot's pod. `zone` follows the name of a replica in
     the addresses of kinds that state the namespace."""
-    return _tensorflow(job, *slot, zone) if job.kind_name == "TFJob" else _RULES[job.kind_name](job, *slot)
+    return _RULES[job.kind_name](job, *slot, zone)
 
 
 def variables_in(container: Json) -> Variables:
@@ -60,7 +60,7 @@ def _tensorflow(job: Job, role: str, index: int, zone: str) -> Variables:
     return {"TF_CONFIG": _compact({"cluster": cluster, "task": task, "environment": "cloud"})}
 
 
-def _pytorch(job: Job, role: str, index: int) -> Variables:
+def _pytorch(job: Job, role: str, index: int, _zone: str) -> Variables:
     found = {"PYTHONUNBUFFERED": "1"}
     processes = str(job.spec.get("nprocPerNode") or "auto")
     if "Master" in job.roles:
@@ -78,7 +78,7 @@ def _pytorch(job: Job, role: str, index: int) -> Variables:
     return found | {"PET_NPROC_PER_NODE": processes, "PET_NNODES": str(job.total)}
 
 
-def _xgboost(job: Job, role: str, index: int) -> Variables:
+def _xgboost(job: Job, role: str, index: int, _zone: str) -> Variables:
     rank = index if role == "master" else index + job.replicas("Master")
     found = {
         "MASTER_PORT": str(_port(job, "Master")),
@@ -93,7 +93,7 @@ def _xgboost(job: Job, role: str, index: int) -> Variables:
     return found
 
 
-def _paddle(job: Job, role: str, index: int) -> Variables:
+def _paddle(job: Job, role: str, index: int, _zone: str) -> Variables:
     found = {"PYTHONUNBUFFERED": "1", "PADDLE_JOB_ID": job.name, "PADDLE_NNODES": str(job.total)}
     first = "Master" if "Master" in job.roles else "Worker"
     port = _port(job, first)
@@ -106,7 +106,7 @@ def _paddle(job: Job, role: str, index: int) -> Variables:
     return found
 
 
-def _jax(job: Job, _role: str, index: int) -> Variables:
+def _jax(job: Job, _role: str, index: int, _zone: str) -> Variables:
     return {
         "PYTHONUNBUFFERED": "1",
         "COORDINATOR_PORT": str(_port(job, "Worker")),
@@ -116,7 +116,7 @@ def _jax(job: Job, _role: str, index: int) -> Variables:
     }
 
 
-def _mxnet(job: Job, role: str, index: int) -> Variables:
+def _mxnet(job: Job, role: str, index: int, _zone: str) -> Variables:
     ordered = sorted(job.roles, key=str.lower)
     config = {
         "cluster": {
@@ -143,7 +143,8 @@ def _tuner_server_key(job: Job, role: str) -> str:
     return str((metadata.get("annotations") or {}).get("tuner-server-key", ""))
 
 
-_RULES: Mapping[str, Callable[[Job, str, int], Variables]] = {
+_RULES: Mapping[str, Callable[[Job, str, int, str], Variables]] = {
+    "TFJob": _tensorflow,
     "PyTorchJob": _pytorch,
     "XGBoostJob": _xgboost,
     "PaddleJob": _paddle,

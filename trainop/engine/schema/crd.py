@@ -7,6 +7,9 @@ stored object. `admission` validates values instead.
 from __future__ import annotations
 
 from trainop.engine.framework import Framework
+from trainop.engine.progress import TRAINER_STATUS
+from trainop.engine.root_cause import LAST_FAILURE
+from trainop.engine.schema.failure import last_failure
 from trainop.engine.schema.openapi import (
     anything,
     fields,
@@ -22,9 +25,13 @@ from trainop.engine.schema.openapi import (
     texts,
 )
 from trainop.engine.schema.podschema import pod_template
-from trainop.runtime.objects.metadata import Json
+from trainop.engine.schema.progress import PROGRESS_COLUMNS, trainer_status
+from trainop.runtime import Json
 
 _STATE: Json = {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"}
+_CONDITION_TYPES = (
+    "Created, Running, Restarting, Suspended, Succeeded, Failed, GangReady, RightsGranted, Waiting or TemplateValid."
+)
 _AGE: Json = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 
 
@@ -62,7 +69,7 @@ def _version(framework: Framework) -> Json:
         "served": True,
         "storage": True,
         "subresources": subresources,
-        "additionalPrinterColumns": [_STATE, _AGE],
+        "additionalPrinterColumns": [_STATE, _AGE, *PROGRESS_COLUMNS],
         "schema": {"openAPIV3Schema": _schema(framework)},
     }
 
@@ -155,11 +162,11 @@ def _scheduling_policy() -> Json:
     )
 
 
-def _status() -> Json:
-    condition = fields(
+def _condition() -> Json:
+    return fields(
         "One condition of the job.",
         {
-            "type": text("Created, Running, Restarting, Suspended, Succeeded, Failed or GangReady."),
+            "type": text(_CONDITION_TYPES),
             "status": text("True, False or Unknown."),
             "reason": text("The reason of the last transition, in CamelCase."),
             "message": text("The reason as a sentence."),
@@ -168,6 +175,9 @@ def _status() -> Json:
         },
         required=["type", "status"],
     )
+
+
+def _status() -> Json:
     replica_status = fields(
         "The number of pods of one type by state.",
         {
@@ -187,10 +197,12 @@ def _status() -> Json:
     return fields(
         "The observed state of the job, written by the operator.",
         {
-            "conditions": items("The state of the job; the latest condition is the last entry.", condition),
+            "conditions": items("The state of the job; the latest condition is the last entry.", _condition()),
             "replicaStatuses": mapping("Pods by type.", replica_status),
             "startTime": moment("When the job started, or resumed last."),
             "completionTime": moment("When the job finished."),
             "lastReconcileTime": moment("When the operator last reconciled the job while it waited for scheduling."),
+            LAST_FAILURE: last_failure(),
+            TRAINER_STATUS: trainer_status(),
         },
     )

@@ -19,7 +19,7 @@ from trainop.engine.schema.openapi import (
     texts,
     words,
 )
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 
 def _environment() -> Json:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from trainop.engine.actions import DeletePod, DeleteService
+from trainop.engine.actions import Remove
 from trainop.engine.claim import Children
 from trainop.engine.seen import Pod
+from trainop.runtime import PODS, SERVICES
 
 
-def sweep(
-    children: Children, policy: str, surplus: Collection[str] = frozenset()
-) -> Iterator[DeletePod | DeleteService]:
+def sweep(children: Children, policy: str, surplus: Collection[str] = frozenset()) -> Iterator[Remove]:
     """Deletes the children that `policy` does not keep: `None` keeps all, `Running` keeps pods that have ended and
     their services, `All` keeps none. Services are examined on their own, so that a service without a pod is deleted
     too; that of the whole job is kept as long as any pod.
@@ -32,11 +31,11 @@ def sweep(
         goes = metadata.name in surplus or policy != "None"
         needed = metadata.name in kept or (kept and metadata.name == children.shared_service)
         if goes and not needed and not metadata.terminating:
-            yield DeleteService(metadata.name, metadata.uid)
+            yield Remove(SERVICES, metadata.name, metadata.uid)
 
 
 _UNFINISHED = frozenset({"Running", "Pending"})
 
 
-def delete_pod(pod: Pod) -> DeletePod:
-    return DeletePod(pod.metadata.name, pod.metadata.uid)
+def delete_pod(pod: Pod) -> Remove:
+    return Remove(PODS, pod.metadata.name, pod.metadata.uid)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from operator import itemgetter
 
-from trainop.engine.actions import CreatePod, CreateService, DeleteService
+from trainop.engine.actions import LOOK_AGAIN, Ensure, Need, Remove
 from trainop.engine.assess import Assessment
 from trainop.engine.claim import Claimed, is_shared_service
 from trainop.engine.failures import restart_group
+from trainop.engine.fields import sentence
 from trainop.engine.framework import Services
 from trainop.engine.job import Role
 from trainop.engine.manifests import child_name, child_namer
@@ -18,20 +18,19 @@ from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod, Service
 from trainop.engine.service_modes import JOB, LEADER, has_name_in, missed_mode
 from trainop.engine.slots import RoleSlots, read_place
-from trainop.engine.steps.builder import PlanBuilder
+from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.cleanup import delete_pod
 from trainop.engine.steps.gang import warn_of_other_schedulers
 from trainop.engine.steps.restarts import restarting_groups
+from trainop.engine.waiting import BACK_OFF, CREATION_FAILED, INVALID_SPEC
+from trainop.runtime import PODS, SERVICES
 
 MAX_PER_PLAN = 500
 """Maximum per plan of created pods, of created services, and of deleted surplus pods. The events of these children
 trigger the next reconcile, which continues. The restart history has room for this many entries."""
-NAME_OCCUPIED_REQUEUE_DELAY = 30.0
-"""Seconds until an occupied name is checked again. Usually the deletion event of its object triggers a reconcile
-first."""
 
 
-def remove_surplus(builder: PlanBuilder, found: Assessment) -> None:
+def remove_surplus(builder: ReplicasBuilder, found: Assessment) -> None:
     """Deletes pods that the spec does not ask for: indices above `replicas`, removed roles, and pods with a wrong name.
     Pods of removed roles are kept while the spec has errors, because the role may only be misspelt."""
     removed = () if builder.job.errors else found.arrangement.pods_of_removed_roles
@@ -41,44 +40,50 @@ def remove_surplus(builder: PlanBuilder, found: Assessment) -> None:
         builder.actions.append(delete_pod(pod))
 
 
-def create_missing(builder: PlanBuilder, found: Assessment, *, gated: bool = False) -> None:
+def create_missing(builder: ReplicasBuilder, found: Assessment, *, gated: bool = False) -> None:
     """Creates missing services and pods, leaders first, and deletes surplus services. With `gated`, companions or the
-    PodGroup are not ready and no pods are created."""
+    PodGroup are not ready and no pods are created; names of theirs that are taken are reported nevertheless."""
     present = _sort_services(builder, found.role_slots)
     _create_shared_service(builder)
     busy = restarting_groups(builder.job, found)
     for slots in found.role_slots:
         role = slots.role
         if not role.has_valid_template:
+            if not slots.full:
+                text = f"{role.type} pods are missing and cannot be made from an invalid template"
+                builder.wait(INVALID_SPEC, text, sentence(builder.job.errors, builder.job.more_errors))
             continue
         services = _available(builder, role, "Service", _lacking_services(builder, role, present[role.label]))
-        pods = [] if gated else _available(builder, role, "Pod", _vacant(builder, slots, busy, found.history))
+        pods = _available(builder, role, "Pod", _vacant(builder, slots, busy, found.history))
+        if gated:
+            pods = []
         if pods and (size_error := builder.manifests.size_error):  # scaled beyond a size limit: running pods continue
-            builder.warn("overlong", "FailedCreatePod", f"Error creating: {size_error.detail}")
+            text = f"Error creating: {size_error.detail}"
+            builder.warn("overlong", "FailedCreatePod", text, holds_up=CREATION_FAILED)
             continue
         builder.actions += _create(builder, role, services, pods)
         if pods and role.template["spec"].get("restartPolicy"):
             text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
-            builder.warn(f"restart-policy/{role.type}", "SetPodTemplateRestartPolicy", text)
+            builder.warn(f"restart-policy/{role.type}", f"{builder.framework.template_warnings}RestartPolicy", text)
         if pods:
             warn_of_other_schedulers(builder)
 
 
-def _create(
-    builder: PlanBuilder, role: Role, services: Sequence[int], pods: Sequence[int]
-) -> Iterator[CreateService | CreatePod]:
+def _create(builder: ReplicasBuilder, role: Role, services: Sequence[int], pods: Sequence[int]) -> Iterator[Ensure]:
     """Creations ordered by index, each service before the pod of its index, so that the cap of a reconcile postpones
     the highest indices of both."""
     manifests, job = builder.manifests, builder.job.name
-    wanted: list[tuple[int, type[CreateService | CreatePod], Callable[[Role, int], bytes]]] = [
-        *((index, CreateService, manifests.service) for index in services),
-        *((index, CreatePod, manifests.pod) for index in pods),
-    ]
-    for index, action, encode in sorted(wanted, key=itemgetter(0)):
-        yield action(child_name(job, role, index), partial(encode, role, index))
+    template = f"spec.{builder.framework.replica_specs}.{role.type}.template"
+    wanted = sorted([*((index, False) for index in services), *((index, True) for index in pods)])
+    for index, is_pod in wanted:
+        name = child_name(job, role, index)
+        if is_pod:
+            yield Ensure(PODS, name, partial(manifests.pod, role, index), template=template)
+        else:
+            yield Ensure(SERVICES, name, partial(manifests.service, role, index), need=Need.NONE)
 
 
-def _vacant(builder: PlanBuilder, slots: RoleSlots, busy: set[str], history: RestartHistory) -> Iterator[int]:
+def _vacant(builder: ReplicasBuilder, slots: RoleSlots, busy: set[str], history: RestartHistory) -> Iterator[int]:
     """The vacant indices of the role; none while its group waits for pods to terminate or is in back-off."""
     group = restart_group(builder.job, slots.role.type)
     if group in busy:
@@ -88,9 +93,11 @@ def _vacant(builder: PlanBuilder, slots: RoleSlots, busy: set[str], history: Res
         yield from slots.vacancies()
     elif not slots.full:
         builder.requeue_after(wait)
+        text = f"{slots.role.type} replicas fail again and again, so the next ones start later"
+        builder.wait(BACK_OFF, text, since=history.last_round(group))
 
 
-def _create_shared_service(builder: PlanBuilder) -> None:
+def _create_shared_service(builder: ReplicasBuilder) -> None:
     """Creates the service of the whole job, or reports why a job that is to have one has none. Pods that exist already
     decide about that alone."""
     job, children = builder.job, builder.children
@@ -99,12 +106,12 @@ def _create_shared_service(builder: PlanBuilder) -> None:
         if not exists and any(role.has_valid_template for role in job.roles):
             encode = builder.manifests.shared_service
             free = _free_names(builder, "Service", [children.shared_service])
-            builder.actions += [CreateService(name, encode) for name in free]
-    elif not builder.has_pods and (text := missed_mode(builder.framework, job, builder.seen.options)):
+            builder.actions += [Ensure(SERVICES, name, encode, need=Need.NONE) for name in free]
+    elif not builder.children.has_pods and (text := missed_mode(builder.framework, job, builder.seen.options)):
         builder.warn("service-mode", "ServiceModeNotPossible", text)
 
 
-def _find_obsolete(builder: PlanBuilder) -> set[str]:
+def _find_obsolete(builder: ReplicasBuilder) -> set[str]:
     """The UIDs of the services of a mode that the job has left: that of the whole job, or those of replicas. The latter
     stay while a pod depends on them that was not created in mode `job`."""
     job, children = builder.job, builder.children
@@ -115,7 +122,7 @@ def _find_obsolete(builder: PlanBuilder) -> set[str]:
     return {each.uid for each in places if is_shared_service(job.name, each) == shared}
 
 
-def _sort_services(builder: PlanBuilder, all_slots: Iterable[RoleSlots]) -> dict[str, set[int]]:
+def _sort_services(builder: ReplicasBuilder, all_slots: Iterable[RoleSlots]) -> dict[str, set[int]]:
     """Role label -> indices that have a service. Surplus services are deleted."""
     roles = {slots.role.label: slots.role for slots in all_slots}
     name_of = {label: child_namer(builder.job.name, role) for label, role in roles.items()}
@@ -126,7 +133,7 @@ def _sort_services(builder: PlanBuilder, all_slots: Iterable[RoleSlots]) -> dict
         label, index = read_place(metadata.labels)
         if metadata.uid in obsolete:
             if not metadata.terminating:
-                builder.actions.append(DeleteService(metadata.name, metadata.uid))
+                builder.actions.append(Remove(SERVICES, metadata.name, metadata.uid))
             continue
         if index is None or label is None:
             continue
@@ -134,11 +141,11 @@ def _sort_services(builder: PlanBuilder, all_slots: Iterable[RoleSlots]) -> dict
         if role is not None and index < role.replicas and metadata.name == name_of[label](index):
             present[label].add(index)
         elif not metadata.terminating and (role is not None or not builder.job.errors):
-            builder.actions.append(DeleteService(metadata.name, metadata.uid))
+            builder.actions.append(Remove(SERVICES, metadata.name, metadata.uid))
     return present
 
 
-def _lacking_services(builder: PlanBuilder, role: Role, present: set[int]) -> Iterator[int]:
+def _lacking_services(builder: ReplicasBuilder, role: Role, present: set[int]) -> Iterator[int]:
     """The indices that need a service, by the kind and the service mode, and have none."""
     services = builder.framework.roles[role.type].services
     if len(present) == role.replicas or services is Services.NONE:
@@ -151,13 +158,13 @@ def _lacking_services(builder: PlanBuilder, role: Role, present: set[int]) -> It
             yield index
 
 
-def _available(builder: PlanBuilder, role: Role, kind: str, indices: Iterator[int]) -> list[int]:
+def _available(builder: ReplicasBuilder, role: Role, kind: str, indices: Iterator[int]) -> list[int]:
     """The first `MAX_PER_PLAN` of `indices`, without those whose names are occupied."""
     wanted = {child_name(builder.job.name, role, index): index for index in islice(indices, MAX_PER_PLAN)}
     return [wanted[name] for name in _free_names(builder, kind, wanted)]
 
 
-def _free_names(builder: PlanBuilder, kind: str, wanted: Collection[str]) -> Sequence[str]:
+def _free_names(builder: ReplicasBuilder, kind: str, wanted: Collection[str]) -> Sequence[str]:
     """Those names that no object has. A child of the job that was relabelled as another replica occupies its name until
     it is gone."""
     claimed: Claimed[Pod] | Claimed[Service] = builder.children.pods if kind == "Pod" else builder.children.services
@@ -169,13 +176,11 @@ def _free_names(builder: PlanBuilder, kind: str, wanted: Collection[str]) -> Seq
     for name in wanted:
         if name in unreadable:
             builder.warn_unreadable(kind, name, unreadable[name])
-            builder.requeue_after(
-                NAME_OCCUPIED_REQUEUE_DELAY
-            )  # its owner is unknown, so that its deletion triggers no reconcile
+            builder.requeue_after(LOOK_AGAIN)  # its owner is unknown, so that its deletion triggers no reconcile
         elif name in claimed.foreign:
             builder.warn_name_taken(kind, name)
         elif name in going:
-            builder.requeue_after(NAME_OCCUPIED_REQUEUE_DELAY)
+            builder.requeue_after(LOOK_AGAIN)
         else:
             free.append(name)
     return free

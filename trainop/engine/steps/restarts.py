@@ -6,21 +6,21 @@ them are deleted, new ones are created only after all are gone, and the restart 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from trainop.engine.assess import Assessment
-from trainop.engine.failures import restart_group
+from trainop.engine.failures import Restart, restart_group
 from trainop.engine.job import Job
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import RESTARTING
-from trainop.engine.steps.builder import PlanBuilder
+from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.cleanup import delete_pod
-from trainop.runtime.clock import read_time
+from trainop.runtime.lowlevel import read_time
 
 
-def restart(builder: PlanBuilder, found: Assessment) -> None:
+def restart(builder: ReplicasBuilder, found: Assessment) -> None:
     """Counts new restarts, deletes their pods and sets the condition Restarting."""
     history, findings = found.history, found.findings
     history.count(found.new_restarts.failures, found.new_restarts.disruptions)
@@ -37,7 +37,7 @@ def restart(builder: PlanBuilder, found: Assessment) -> None:
         history.mark_counted(pod.metadata.uid)
         if not pod.metadata.terminating:
             builder.actions.append(delete_pod(pod))
-    _report(builder, new)
+    _report(builder, new, findings.restarts)
 
 
 def _peers(job: Job, all_slots: Iterable[RoleSlots], new: dict[str, int], history: RestartHistory) -> Iterator[Pod]:
@@ -50,7 +50,7 @@ def _peers(job: Job, all_slots: Iterable[RoleSlots], new: dict[str, int], histor
             yield from (pod for pod in slots.pods.values() if not history.is_counted(pod.metadata.uid))
 
 
-def _report(builder: PlanBuilder, new: dict[str, int]) -> None:
+def _report(builder: ReplicasBuilder, new: dict[str, int], restarts: Sequence[Restart]) -> None:
     """Adds condition, event and counter: once per role, or once for the job with scope `job`. `new` is role -> number
     of new restarts."""
     scope = builder.job.extensions.restart_scope
@@ -58,11 +58,19 @@ def _report(builder: PlanBuilder, new: dict[str, int]) -> None:
         first = next((role for role, count in new.items() if count), next(iter(new)))
         new = {first: sum(new.values())}
     for role, count in new.items():
-        text = f"job {builder.job.name} is restarting because {role} replica(s) failed."
+        text = builder.with_cause(_describe(builder, role, restarts))
         if builder.status.set(RESTARTING, builder.reason(RESTARTING), text) or count:
             builder.event(builder.reason(RESTARTING), text, "Warning")
         if count:
             builder.count("restarted", count if scope == "pod" else 1)
+
+
+def _describe(builder: ReplicasBuilder, role: str, restarts: Sequence[Restart]) -> str:
+    """The message for the restarts of a role. Upstream's differs for pods that another client deletes."""
+    phases = [each.pod.status.phase for each in restarts if each.role.type == role]
+    if "Failed" in phases:
+        return f"job {builder.job.name} is restarting because {role} replica(s) failed."
+    return builder.fill(builder.framework.texts(builder.job).restarting, count=len(phases), role=role)
 
 
 def restarting_groups(job: Job, found: Assessment) -> set[str]:

@@ -7,21 +7,22 @@ from itertools import islice
 
 from trainop.engine.actions import Event, Notice
 from trainop.engine.framework import REPLICA_TYPE
-from trainop.engine.job import Job
-from trainop.engine.seen import ContainerStatus, Pod
+from trainop.engine.job import Role
+from trainop.engine.pod_status import ContainerStatus
+from trainop.engine.seen import Pod
 
 MAX_NOTICES = 20
 """Notices of one plan. Pods of one job usually have the same problem, so that more events add no information."""
 
 
-def notice_symptoms(job: Job, pods: Iterable[Pod]) -> list[Notice]:
+def notice_symptoms(pods: Iterable[Pod], roles: Iterable[Role] = ()) -> list[Notice]:
     """Notices about pods (training-operator `pkg/controller.v1/common/{job,pod}.go`). Unlike upstream's events, each is
-    emitted once, not on every reconcile."""
-    return list(islice(_symptoms(job, pods), MAX_NOTICES))
+    emitted once, not on every reconcile. `roles`: those whose container of the framework is reported when it ends."""
+    return list(islice(_symptoms(pods, roles), MAX_NOTICES))
 
 
-def _symptoms(job: Job, pods: Iterable[Pod]) -> Iterator[Notice]:
-    mains = {role.label: role.container for role in job.roles}
+def _symptoms(pods: Iterable[Pod], roles: Iterable[Role]) -> Iterator[Notice]:
+    mains = {role.label: role.container for role in roles}
     for pod in pods:
         main = mains.get(pod.metadata.labels.get(REPLICA_TYPE, ""))
         containers = pod.status.container_statuses + pod.status.init_container_statuses

@@ -9,8 +9,8 @@ from trainop.engine.admission import Judgement
 from trainop.engine.fields import Fields
 from trainop.kinds.dijob.job import ALIASES, DEFAULT_POLICY, DiJob, is_unset, parse_dijob, refuse_policy
 from trainop.kinds.dijob.names import SUFFIX_LENGTH, Role
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime import Json, Unstructured
+from trainop.runtime.lowlevel import FieldError
 
 MAX_LABEL = 63
 """Characters of a label value, and so of a pod's name."""

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trainop.engine.actions import DeletePod, DeleteService
+from trainop.engine.actions import Remove
 from trainop.engine.seen import Service
 from trainop.kinds.dijob.job import ALL, NONE
 from trainop.kinds.dijob.seen import DiPod
+from trainop.runtime import PODS, SERVICES
 
 _ALIVE = ("Running", "Pending")
 
 
-def leftover_services(services: Iterable[Service]) -> list[DeleteService]:
+def leftover_services(services: Iterable[Service]) -> list[Remove]:
     """All services of the job."""
     found = (service.metadata for service in services)
-    return [DeleteService(metadata.name, metadata.uid) for metadata in found if not metadata.terminating]
+    return [Remove(SERVICES, metadata.name, metadata.uid) for metadata in found if not metadata.terminating]
 
 
-def leftover_pods(pods: Iterable[DiPod], policy: str, *, graceful: bool) -> list[DeletePod]:
+def leftover_pods(pods: Iterable[DiPod], policy: str, *, graceful: bool) -> list[Remove]:
     """The pods that the policy does not keep. Without `graceful` they have no grace period, as upstream."""
     return [
-        DeletePod(pod.metadata.name, pod.metadata.uid, force=not graceful)
+        Remove(PODS, pod.metadata.name, pod.metadata.uid, force=not graceful)
         for pod in pods
         if not pod.metadata.terminating and not _is_kept(pod, policy)
     ]

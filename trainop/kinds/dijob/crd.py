@@ -9,11 +9,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
+from trainop.engine.progress import TRAINER_STATUS
+from trainop.engine.root_cause import LAST_FAILURE
+from trainop.engine.schema.failure import last_failure
 from trainop.engine.schema.openapi import fields, int32, items, mapping, moment, open_fields, text
 from trainop.engine.schema.podschema import pod_template
+from trainop.engine.schema.progress import PROGRESS_COLUMNS, trainer_status
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, MAIN_CONTAINER, Role
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Json, Resource
 
 _PHASE: Json = {"name": "Phase", "type": "string", "jsonPath": ".status.phase"}
 _AGE: Json = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
@@ -45,7 +48,7 @@ def dijob_crd() -> Json:
         "status": _status(),
     }
     what = "DIJob is a job of DI-engine: a coordinator, and collectors and learners that it asks for."
-    return _crd(DIJOBS, "dijob", what, schema, [_PHASE, _AGE])
+    return _crd(DIJOBS, "dijob", what, schema, [_PHASE, _AGE, *PROGRESS_COLUMNS])
 
 
 def aggregator_config_crd() -> Json:
@@ -124,5 +127,7 @@ def _status() -> Json:
                 fields("One phase.", condition, required=["type", "status"]),
             ),
             "replicaStatus": mapping("Pods by role.", fields("The number of pods by state.", counters)),
+            LAST_FAILURE: last_failure(),
+            TRAINER_STATUS: trainer_status(),
         },
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from trainop.kinds.dijob.names import GPU
-from trainop.runtime.objects.quantity import exact_amount
+from trainop.runtime.lowlevel import exact_amount
 
 POLICIES = ("simple",)
 """The values of `--gpu-alloc-policy`."""

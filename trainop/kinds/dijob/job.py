@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trainop.engine.fields import Fields
+from trainop.engine.fields import Fields, label_faults
 from trainop.engine.seen import Options
 from trainop.kinds.dijob.names import Role
 from trainop.kinds.dijob.pods import JobFacts, PodOptions, read_job
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json, Metadata, Unstructured
-from trainop.runtime.texts import cut
+from trainop.runtime import Json, Metadata, Unstructured
+from trainop.runtime.lowlevel import FieldError, cut
 
 ALL, RUNNING, NONE = "All", "Running", "None"
 DEFAULT_POLICY = RUNNING
@@ -25,7 +23,6 @@ SECTIONS = (Role.COORDINATOR, Role.COLLECTOR, Role.LEARNER)
 LONGEST_NAME = 51
 """With it the name of the coordinator and its service has 63 characters."""
 
-_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MAX_DUPLICATES = 10
 """Reported names of duplicate volumes per list."""
 
@@ -53,7 +50,7 @@ def parse_dijob(raw: Unstructured) -> DiJob:
     """The job with all errors. Never raises, whatever it contains."""
     fields = Fields()
     if raw.fault is not None:
-        fields.unreadable(raw.fault.path or "job", raw.fault.detail)
+        fields.unreadable(*raw.fault)
     spec = fields.mapping("spec", raw.raw.get("spec"))
     policy = _read_policy(fields, spec.get("cleanPodPolicy"))
     templates = dict(_read_templates(fields, spec))
@@ -72,7 +69,7 @@ def parse_dijob(raw: Unstructured) -> DiJob:
 
 
 def pod_options(options: Options) -> PodOptions:
-    return PodOptions(options.di_server_address)
+    return PodOptions(options.di_server_address, termination_message_policy=options.termination_message_policy)
 
 
 def _read_policy(fields: Fields, given: object) -> str:
@@ -119,9 +116,8 @@ def _read_templates(fields: Fields, spec: Json) -> Iterator[tuple[Role, Json]]:
 
 
 def _check_name(fields: Fields, name: str) -> None:
-    if not _DNS_1035.fullmatch(name):
-        detail = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
-        fields.invalid("metadata.name", name, f"{detail}character, and end with an alphanumeric character")
+    for fault in label_faults(name[:LONGEST_NAME]):
+        fields.invalid("metadata.name", name, fault)
     if len(name) > LONGEST_NAME:
         detail = f"must be no more than {LONGEST_NAME} characters, because the name of the coordinator is longer"
         fields.invalid("metadata.name", name, detail)

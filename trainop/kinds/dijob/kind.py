@@ -5,7 +5,16 @@ from __future__ import annotations
 from trainop.engine.children import ChildEvents, ChildSelection
 from trainop.engine.kind import Kind
 from trainop.kinds.dijob.admission import default_dijob, judge_dijob
-from trainop.kinds.dijob.names import CONTROLLER, CONTROLLER_NAME, DIJOBS, GROUP, GROUP_NAME, JOB_NAME, OUR_PODS
+from trainop.kinds.dijob.names import (
+    AGGREGATOR_CONFIGS,
+    CONTROLLER,
+    CONTROLLER_NAME,
+    DIJOBS,
+    GROUP,
+    GROUP_NAME,
+    JOB_NAME,
+    OUR_PODS,
+)
 from trainop.kinds.dijob.plan import plan_dijob, reject_dijob
 from trainop.kinds.dijob.seen import decode_di_pod, decode_di_service
 
@@ -37,4 +46,5 @@ DIJOB = Kind(
     reject=reject_dijob,
     judge=judge_dijob,
     default=default_dijob,
+    template_resources=(AGGREGATOR_CONFIGS,),
 )

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from trainop.engine.extensions import ANNOTATION_PREFIX
-from trainop.runtime.objects.resource import Resource
+from trainop.engine.seen import Options
+from trainop.runtime import Resource
 
 GROUP = "diengine.opendilab.org"
 DIJOBS = Resource(GROUP, "v1alpha1", "dijobs", "DIJob")
@@ -22,7 +23,7 @@ MASTER_PORT_NAME = "master-port"
 MASTER_PORT = 10314
 GPU_PORT_PREFIX = "gpu-port-"
 GPU = "nvidia.com/gpu"
-SERVER_URL = "di-server.di-system:8080"
+SERVER_URL = Options().di_server_address
 """The default of `--server-address`, passed to the pods verbatim."""
 
 SUFFIX_LENGTH = 5

@@ -10,14 +10,17 @@ from functools import partial
 
 import msgspec
 
-from trainop.engine.actions import CreatePod, CreateService, DeleteService, Plan
+from trainop.engine.actions import Ensure, Need, Plan, Remove
 from trainop.engine.fields import sentence
+from trainop.engine.progress import ProgressAccess, access_of
 from trainop.engine.seen import Snapshot
 from trainop.engine.status import FAILED, SUCCEEDED
 from trainop.engine.steps.replicas import MAX_PER_PLAN
+from trainop.engine.steps.stuck import find_stuck
+from trainop.engine.waiting import INVALID_SPEC
 from trainop.kinds.dijob.clean_up import leftover_pods, leftover_services
 from trainop.kinds.dijob.job import DiJob, pod_options
-from trainop.kinds.dijob.names import Role, coordinator_name, default_port
+from trainop.kinds.dijob.names import DIJOBS, MAIN_CONTAINER, Role, coordinator_name, default_port
 from trainop.kinds.dijob.pods import PodOptions, build_pod
 from trainop.kinds.dijob.seen import DiPod
 from trainop.kinds.dijob.services import build_service, service_ports
@@ -31,7 +34,9 @@ from trainop.kinds.dijob.status import (
     write_counters,
 )
 from trainop.kinds.dijob.world import World, look
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import PODS, SERVICES, Json
+
+_COORDINATOR_TEMPLATE = f"spec.{Role.COORDINATOR.value}.template"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -41,14 +46,15 @@ def plan_dijob(seen: Snapshot) -> Plan:
     if seen.job.metadata.terminating:
         return Plan()
     world = look(seen)
+    world.builder.take_over(find_stuck(seen, (*world.pods, *world.false_coordinators)))
     if world.phase in {SUCCEEDED, FAILED}:
         return _tidy_up(world)
     is_new = not world.phase
     if world.job.errors:
         if is_new and not world.pods:
             refuse(world)
-            return world.plan(status_first=True)
-        world.warn("validation", "DIJobFailedValidation", sentence(world.job.errors))
+            return world.builder.plan(status_first=True)
+        world.builder.warn("validation", "DIJobFailedValidation", sentence(world.job.errors))
     if is_new:
         note_creation(world)
     return _proceed(world, is_new=is_new)
@@ -63,16 +69,22 @@ def _proceed(world: World, *, is_new: bool) -> Plan:
     if world.false_coordinators:
         names = ", ".join(sorted(pod.metadata.name for pod in world.false_coordinators)[:10])
         text = f"there must be only one coordinator: {names} is ignored"
-        world.warn("coordinators", "TooManyCoordinators", text)
+        world.builder.warn("coordinators", "TooManyCoordinators", text)
     coordinator = world.coordinator
     write_counters(world, count(world.pods))
     if coordinator is not None and follow_coordinator(world, coordinator):
         return _end(world)
+    name = coordinator_name(world.job.name)
     if coordinator is None and world.job.coordinator is not None:
-        encode = partial(encode_coordinator, world.job, world.job.coordinator, pod_options(world.seen.options))
-        world.actions.append(CreatePod(coordinator_name(world.job.name), encode))
+        options = world.seen.options
+        progress = access_of(world.job.metadata, DIJOBS, options.progress)
+        encode = partial(encode_coordinator, world.job, world.job.coordinator, pod_options(options), progress)
+        world.builder.actions.append(Ensure(PODS, name, encode, template=_COORDINATOR_TEMPLATE))
+    elif coordinator is None:
+        text = f"Pod {name} cannot be made from an invalid template"
+        world.builder.wait(INVALID_SPEC, text, sentence(world.job.errors))
     _reconcile_services(world)
-    return world.plan(status_first=is_new)
+    return world.builder.plan(status_first=is_new, waits=True)
 
 
 # Finished -------------------------------------------------------------------------------------------------------------
@@ -82,7 +94,7 @@ def _end(world: World) -> Plan:
     if world.phase == SUCCEEDED:
         retire_active(world)
     _clean_up(world)
-    return world.plan(status_first=True)
+    return world.builder.plan(status_first=True)
 
 
 def _tidy_up(world: World) -> Plan:
@@ -90,15 +102,15 @@ def _tidy_up(world: World) -> Plan:
     _clean_up(world)
     if world.phase == SUCCEEDED:
         retire_active(world)
-    elif not world.actions and not any(pod.metadata.terminating for pod in world.pods):
+    elif not world.builder.actions and not any(pod.metadata.terminating for pod in world.pods):
         lower_active(world)
-    return world.plan()
+    return world.builder.plan()
 
 
 def _clean_up(world: World) -> None:
     graceful = world.seen.options.di_graceful_deletion
-    world.actions += leftover_services(world.services)
-    world.actions += leftover_pods(world.pods, world.job.clean_pod_policy, graceful=graceful)
+    world.builder.actions += leftover_services(world.services)
+    world.builder.actions += leftover_pods(world.pods, world.job.clean_pod_policy, graceful=graceful)
 
 
 # Children -------------------------------------------------------------------------------------------------------------
@@ -108,16 +120,25 @@ def _reconcile_services(world: World) -> None:
     """One service per pod. A service may be seen before its pod, which is then looked up before the deletion."""
     served = {service.metadata.name for service in world.services}
     missing = [pod for pod in world.pods if pod.metadata.name not in served][:MAX_PER_PLAN]
-    world.actions += [CreateService(pod.metadata.name, partial(encode_service, pod)) for pod in missing]
+    world.builder.actions += [
+        Ensure(SERVICES, pod.metadata.name, partial(encode_service, pod), need=Need.NONE) for pod in missing
+    ]
     pods = {pod.metadata.name for pod in world.pods}
     unused = (service.metadata for service in world.services if service.metadata.name not in pods)
-    world.actions += [
-        DeleteService(metadata.name, metadata.uid, unless_pod=True) for metadata in unused if not metadata.terminating
+    world.builder.actions += [
+        Remove(SERVICES, metadata.name, metadata.uid, unless_pod=True)
+        for metadata in unused
+        if not metadata.terminating
     ]
 
 
-def encode_coordinator(job: DiJob, template: Json, options: PodOptions) -> bytes:
-    return _encode(build_pod(job.facts, Role.COORDINATOR, template, options))
+def encode_coordinator(
+    job: DiJob, template: Json, options: PodOptions, progress: ProgressAccess | None = None
+) -> bytes:
+    """The coordinator's pod, which reports the progress of the whole job."""
+    added = progress.annotations if progress else None
+    pod = build_pod(job.facts, Role.COORDINATOR, template, options, annotations=added)
+    return _encode({**pod, "spec": progress.add_to(pod["spec"], MAIN_CONTAINER)} if progress else pod)
 
 
 def encode_service(pod: DiPod) -> bytes:

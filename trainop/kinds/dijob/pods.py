@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainop.engine.framework import variable
+from trainop.engine.termination import FALLBACK, keep_log_ends
 from trainop.kinds.dijob.names import (
     CONTROLLER,
     CONTROLLER_NAME,
@@ -43,14 +44,10 @@ from trainop.kinds.dijob.names import (
     default_port,
     url,
 )
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime import PODS, Json
 
-_SET_BY_THE_SERVER = frozenset(
-    {"generateName", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"}
-    | {"deletionGracePeriodSeconds", "managedFields", "selfLink"}
-)
-"""Metadata of a template that would make the API server refuse the pod, or that it ignores."""
+_KEPT = frozenset({"labels", "annotations"})
+"""Metadata of a template that its pods get. A finalizer, which nobody removes, would keep a deleted pod for ever."""
 
 MAX_GPUS = 1024
 """Of one pod, as far as it gets ports: an absurd request must not cost memory."""
@@ -103,6 +100,8 @@ class PodOptions(NamedTuple):
     ports_by_rank: bool = False
     """Pods of a ddp group other than the first publish the main port plus their global rank, which is where DI-engine's
     processes listen. By default they publish the local index, as upstream."""
+    termination_message_policy: str = FALLBACK
+    """Of containers whose template names none."""
 
 
 def read_job(raw: Json) -> JobFacts:
@@ -171,7 +170,8 @@ def build_pod(
     metadata = _metadata(job, role, name, template, place)
     if annotations:
         metadata["annotations"] = {**mapping(metadata.get("annotations")), **annotations}
-    return {"apiVersion": PODS.api_version, "kind": PODS.kind, "metadata": metadata, "spec": spec}
+    kept = keep_log_ends(spec, options.termination_message_policy)
+    return {"apiVersion": PODS.api_version, "kind": PODS.kind, "metadata": metadata, "spec": kept}
 
 
 def ddp_place(gpus: Sequence[int], index: int, aggregator: Json, master: str = "") -> Place:
@@ -200,9 +200,7 @@ def pod_url(pod: Json) -> str:
 
 
 def _metadata(job: JobFacts, role: Role, name: str, template: Json, place: Place | None) -> Json:
-    given = {
-        field: value for field, value in mapping(template.get("metadata")).items() if field not in _SET_BY_THE_SERVER
-    }
+    given = {field: value for field, value in mapping(template.get("metadata")).items() if field in _KEPT}
     labels = {GROUP_NAME: GROUP, JOB_NAME: job.name.replace("/", "-"), CONTROLLER_NAME: CONTROLLER}
     labels |= {REPLICA_TYPE: role.value, POD_NAME: name}
     owners = [job.owner]

@@ -15,8 +15,7 @@ from trainop.kinds.dijob.names import (
     WORLD_SIZE,
 )
 from trainop.kinds.dijob.pods import Resources, main_place, mapping
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime import PODS, Json
 
 TOKEN_VOLUME = "kube-api-access-"  # noqa: S105  # a prefix
 """Starts the name of the volume that the API server adds for the service account's token."""

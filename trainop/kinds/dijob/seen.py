@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 
-from trainop.engine.seen import ChildMetadata, Pod, PodStatus, Service
+from trainop.engine.pod_status import ContainerStatus, PodStatus
+from trainop.engine.seen import ChildMetadata, Pod, PodSpec, Service
 from trainop.kinds.dijob.gpus import gpus_of
 from trainop.kinds.dijob.names import LABELS, MAIN_CONTAINER, MAIN_PORT, REPLICA_TYPE
 
 CRASH_LOOP = "CrashLoopBackOff"
+_NO_SPEC = PodSpec()
 
 
 class DiMetadata(ChildMetadata, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -34,7 +36,7 @@ class DiPod(Pod, frozen=True, gc=False):
 
     metadata: DiMetadata = DiMetadata()
     status: PodStatus = PodStatus(phase="Unknown")
-    """Only the phase; it is unknown if the pod cannot be decoded."""
+    """Only the phase, unless the pod has failed; it is unknown if the pod cannot be decoded."""
     restart_policy: str = "Always"
     main_exit_code: int | None = None
     """Of the main container; None if it has not terminated, or if no container is recognized as the main one."""
@@ -44,6 +46,8 @@ class DiPod(Pod, frozen=True, gc=False):
     """`di-port` of `di-container`, if it has one."""
     gpus: int = 0
     """Of `di-container`."""
+    main: str = ""
+    """The name of the main container, of a pod that has failed."""
 
 
 # What is read of a pod ------------------------------------------------------------------------------------------------
@@ -62,40 +66,14 @@ class _Container(msgspec.Struct, frozen=True, gc=False):
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     restart_policy: str = "Always"
+    node_name: str = ""
     containers: tuple[_Container, ...] = ()
-
-
-class _Terminated(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    exit_code: int = 0
-
-
-class _Waiting(msgspec.Struct, frozen=True, gc=False):
-    reason: str = ""
-
-
-class _State(msgspec.Struct, frozen=True, gc=False):
-    terminated: _Terminated | None = None
-    waiting: _Waiting | None = None
-
-    @property
-    def has_stopped(self) -> bool:
-        return self.terminated is not None or (self.waiting is not None and self.waiting.reason == CRASH_LOOP)
-
-
-class _ContainerStatus(msgspec.Struct, frozen=True, gc=False):
-    name: str = ""
-    state: _State = _State()
-
-
-class _Status(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    phase: str = "Pending"
-    container_statuses: tuple[_ContainerStatus, ...] = ()
 
 
 class _WholePod(msgspec.Struct, frozen=True, gc=False):
     metadata: DiMetadata = DiMetadata()
     spec: _Spec = _Spec()
-    status: _Status = _Status()
+    status: PodStatus = PodStatus()
 
 
 _decode_whole: Callable[[bytes], _WholePod] = msgspec.json.Decoder(_WholePod).decode
@@ -110,15 +88,18 @@ def decode_di_pod(raw: bytes) -> DiPod:
     except (msgspec.MsgspecError, ValueError):
         return DiPod(decode_di_service(raw).metadata)
     containers, statuses = found.spec.containers, found.status.container_statuses
+    failed = found.status.has_failed_container or found.status.phase == "Failed"
     main = next((each for each in containers if each.name == MAIN_CONTAINER), None)
     return DiPod(
         metadata=found.metadata,
-        status=_only_phase(found.status.phase),
+        status=found.status if failed else _only_phase(found.status.phase),
+        spec=PodSpec(node_name=found.spec.node_name) if failed else _NO_SPEC,
         restart_policy=intern(found.spec.restart_policy),
         main_exit_code=_exit_code(main_name(found), statuses),
-        has_stopped_container=any(each.state.has_stopped for each in statuses),
+        has_stopped_container=any(_has_stopped(each) for each in statuses),
         port=next((port.container_port for port in (main and main.ports) or () if port.name == MAIN_PORT), None),
         gpus=gpus_of(main.resources) if main else 0,
+        main=intern(main_name(found) or "") if failed else "",
     )
 
 
@@ -132,7 +113,12 @@ def main_name(pod: _WholePod) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def _exit_code(name: str | None, statuses: tuple[_ContainerStatus, ...]) -> int | None:
+def _has_stopped(status: ContainerStatus) -> bool:
+    waiting = status.state.waiting
+    return status.state.terminated is not None or (waiting is not None and waiting.reason == CRASH_LOOP)
+
+
+def _exit_code(name: str | None, statuses: tuple[ContainerStatus, ...]) -> int | None:
     for each in statuses:
         if each.name == name and each.state.terminated is not None:
             return each.state.terminated.exit_code

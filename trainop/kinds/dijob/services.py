@@ -15,8 +15,7 @@ from trainop.kinds.dijob.names import (
     Role,
 )
 from trainop.kinds.dijob.pods import gpu_ports
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import SERVICES
+from trainop.runtime import SERVICES, Json
 
 
 def service_ports(labels: Mapping[str, str], port: int, gpus: int) -> list[Json]:

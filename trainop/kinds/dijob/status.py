@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from trainop.engine.actions import Count
+from trainop.engine.ends import Place, failure_of
+from trainop.engine.evidence import MAX_EXAMINED
 from trainop.engine.fields import sentence
 from trainop.engine.framework import Tally
+from trainop.engine.plan import VALIDATION
+from trainop.engine.root_cause import LAST_FAILURE, Failure, find_cause, refusal
 from trainop.engine.status import CREATED, FAILED, RUNNING, SUCCEEDED
+from trainop.engine.words import append_cause
 from trainop.kinds.dijob.names import Role
 from trainop.kinds.dijob.seen import DiPod
 from trainop.kinds.dijob.world import World, role_of_pod
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 COUNTED = {
     Role.COLLECTOR: "Collector",
@@ -58,7 +62,7 @@ def count(pods: Iterable[DiPod]) -> dict[Role, Tally]:
 
 def write_counters(world: World, tallies: Mapping[Role, Tally]) -> None:
     """Writes `replicaStatus`, without zeros."""
-    world.status.put("replicaStatus", {COUNTED[role]: _counters(tally) for role, tally in tallies.items()})
+    world.builder.status.put("replicaStatus", {COUNTED[role]: _counters(tally) for role, tally in tallies.items()})
 
 
 def _counters(tally: Tally) -> Json:
@@ -72,7 +76,7 @@ def retire_active(world: World) -> None:
     for entry in entries.values():
         if active := entry.pop("active", 0):
             entry["succeeded"] = entry.get("succeeded", 0) + active
-    world.status.put("replicaStatus", entries)
+    world.builder.status.put("replicaStatus", entries)
 
 
 def lower_active(world: World) -> None:
@@ -82,12 +86,12 @@ def lower_active(world: World) -> None:
         entry = entries.get(name, {})
         if active := min(entry.pop("active", 0), left[role].active):
             entry["active"] = active
-    world.status.put("replicaStatus", entries)
+    world.builder.status.put("replicaStatus", entries)
 
 
 def _stored_counters(world: World) -> dict[str, dict[str, int]]:
     """A copy of the valid counters in the status."""
-    stored = world.status.get("replicaStatus")
+    stored = world.builder.status.get("replicaStatus")
     return {
         name: {field: number for field, number in entry.items() if isinstance(number, int)}
         for name, entry in (stored.items() if isinstance(stored, dict) else ())
@@ -103,8 +107,8 @@ def note_creation(world: World) -> None:
     name = world.job.name
     write_counters(world, count(()))
     _enter(world, CREATED, "DIJobCreated", text := f"DIJob {name} created")
-    world.event("Normal", "DIJobCreated", text)
-    world.transitions.append(Count("created"))
+    world.builder.event("DIJobCreated", text)
+    world.builder.count("created")
 
 
 def follow_coordinator(world: World, coordinator: DiPod) -> bool:
@@ -113,7 +117,9 @@ def follow_coordinator(world: World, coordinator: DiPod) -> bool:
     if state == "active":
         _enter(world, RUNNING, "DIJobRunning", f"coordinator and aggregator of DIJob {name} are running")
     elif state == "failed":
-        fail(world, f"DIJob {name} failed because coordinator failed")
+        cause = find_dijob_cause(world, coordinator)
+        world.builder.status.put(LAST_FAILURE, cause.as_json())
+        fail(world, append_cause(f"DIJob {name} failed because coordinator failed", cause))
     elif state == "succeeded":
         _end(world, SUCCEEDED, "Normal", f"DIJob {name} succeeded because coordinator succeeded")
     return state in {"failed", "succeeded"}
@@ -122,13 +128,28 @@ def follow_coordinator(world: World, coordinator: DiPod) -> bool:
 def refuse(world: World) -> None:
     """Fails a job that cannot begin. A job without a coordinator is no DIJob at all, in upstream's words."""
     write_counters(world, count(()))
-    world.transitions.append(Count("created"))
+    world.builder.count("created")
     errors = sentence(world.job.errors)
+    world.builder.status.put(LAST_FAILURE, refusal(VALIDATION, errors, world.seen.now).as_json())
     if world.job.coordinator is not None:
         fail(world, errors)
         return
     fail(world, f"{NOT_A_DIJOB}: {errors}")
-    del world.status.conditions[-1]["reason"]
+    del world.builder.status.conditions[-1]["reason"]
+
+
+def find_dijob_cause(world: World, coordinator: DiPod) -> Failure:
+    """The failure of the coordinator, or that of a replica from which it follows."""
+    now = world.seen.wall or world.seen.now
+    replicas = [pod for pod in world.pods if pod is not coordinator and state_of(pod) == "failed"]
+    past = [failure_of(pod, _place(pod), now) for pod in replicas[:MAX_EXAMINED]]
+    standing = failure_of(coordinator, _place(coordinator), now)
+    return find_cause([standing], past) or standing
+
+
+def _place(pod: DiPod) -> Place:
+    role = role_of_pod(pod)
+    return Place(role.value if role is not None else "replica", main=pod.main)
 
 
 def fail(world: World, message: str) -> None:
@@ -136,14 +157,14 @@ def fail(world: World, message: str) -> None:
 
 
 def _end(world: World, phase: str, type_: str, message: str) -> None:
-    if (running := world.status.find(RUNNING)) is not None:
+    if (running := world.builder.status.find(RUNNING)) is not None:
         reason, text = (str(running.get(field) or "") for field in ("reason", "message"))
-        world.status.set(RUNNING, reason, text, status="False")
+        world.builder.status.set(RUNNING, reason, text, status="False")
     _enter(world, phase, f"DIJob{phase}", message)
-    world.event(type_, f"DIJob{phase}", message)
-    world.transitions.append(Count("successful" if phase == SUCCEEDED else "failed"))
+    world.builder.event(f"DIJob{phase}", message, type_)
+    world.builder.count("successful" if phase == SUCCEEDED else "failed")
 
 
 def _enter(world: World, phase: str, reason: str, message: str) -> None:
-    world.status.set(phase, reason, message)
-    world.status.put("phase", phase)
+    world.builder.status.set(phase, reason, message)
+    world.builder.status.put("phase", phase)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
-from trainop.engine.actions import Action, Count, Event, Notice, Plan
+from trainop.engine.framework import Words
 from trainop.engine.seen import Pod, Service, Snapshot
-from trainop.engine.status import ConditionRules, Status
+from trainop.engine.status import ConditionRules
+from trainop.engine.steps.builder import PlanBuilder
 from trainop.kinds.dijob.job import DiJob, parse_dijob
-from trainop.kinds.dijob.names import REPLICA_TYPE, Role, coordinator_name, role_of
+from trainop.kinds.dijob.names import CONTROLLER, DIJOBS, REPLICA_TYPE, Role, coordinator_name, role_of
 from trainop.kinds.dijob.seen import DiPod
-from trainop.runtime.objects.metadata import Metadata
+from trainop.runtime import Metadata
 
 ChildT = TypeVar("ChildT", Pod, Service)
 
+WORDS = Words(resource=DIJOBS, controller=CONTROLLER)
 RULES = ConditionRules(removes={}, closes="")
 """No condition removes another. At the end of a job, `kinds/dijob/status.py` sets Running to False with new times."""
 
@@ -24,23 +26,23 @@ RULES = ConditionRules(removes={}, closes="")
 class World:
     """The job and its children, and the plan that is being made."""
 
-    seen: Snapshot
+    builder: PlanBuilder
     job: DiJob
-    status: Status
     pods: list[DiPod]
     """The pods that the job controls, and those that its aggregators control: ddp learners of v0.1.0."""
     false_coordinators: list[DiPod]
     """Pods that would be among them, with the role of the coordinator but not its name. The operator creates none: they
     must neither end the job nor hold it up."""
     services: list[Service]
-    actions: list[Action] = field(default_factory=list)
-    transitions: list[Event | Count] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
+
+    @property
+    def seen(self) -> Snapshot:
+        return self.builder.seen
 
     @property
     def phase(self) -> str:
         """The stored phase; empty for a new job."""
-        found = self.status.get("phase")
+        found = self.builder.status.get("phase")
         return found if isinstance(found, str) else ""
 
     @property
@@ -48,25 +50,6 @@ class World:
         """The pod with the name of the coordinator, whatever its labels."""
         name = coordinator_name(self.job.name)
         return next((pod for pod in self.pods if pod.metadata.name == name), None)
-
-    def event(self, type_: str, reason: str, message: str) -> None:
-        """Adds an event that is emitted after the status has been written."""
-        self.transitions.append(Event(type_, reason, message))
-
-    def warn(self, identity: str, reason: str, message: str) -> None:
-        """Adds a Warning about a state, emitted once per `identity` and message."""
-        self.notices.append(Notice(identity, Event("Warning", reason, message)))
-
-    def plan(self, *, status_first: bool = False) -> Plan:
-        """The plan. No refusal of the API server fails a DIJob, so it counts as begun."""
-        return Plan(
-            status=self.status.changed(),
-            status_first=status_first,
-            actions=tuple(self.actions),
-            transitions=tuple(self.transitions),
-            notices=tuple(self.notices),
-            begun=True,
-        )
 
 
 def look(seen: Snapshot) -> World:
@@ -85,8 +68,8 @@ def look(seen: Snapshot) -> World:
         if isinstance(pod, DiPod):
             is_false = role_of_pod(pod) is Role.COORDINATOR and pod.metadata.name != name
             (false_coordinators if is_false else pods).append(pod)
-    status = Status(seen.job.raw.get("status"), seen.now, RULES)
-    return World(seen, parse_dijob(seen.job), status, pods, false_coordinators, _owned(seen.services, owners))
+    builder = PlanBuilder(WORDS, seen, begun=True, rules=RULES)  # no refusal of the API server fails a DIJob
+    return World(builder, parse_dijob(seen.job), pods, false_coordinators, _owned(seen.services, owners))
 
 
 def role_of_pod(pod: DiPod) -> Role | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from trainop.engine.admission import Judgement, judge, judge_by
 from trainop.engine.fields import Fields
 from trainop.engine.seen import Options
-from trainop.kinds.mpi.exec import MPI_EXEC
-from trainop.kinds.mpi.ssh_job import parse_ssh
+from trainop.kinds.mpi.exec.kind import MPI_EXEC
+from trainop.kinds.mpi.ssh.job import parse_ssh
 from trainop.kinds.mpi.transport import EXEC, SSH, TRANSPORT, expect
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Unstructured
+from trainop.runtime import Unstructured
+from trainop.runtime.lowlevel import FieldError
 
 
 def judge_mpi(options: Options, new: Unstructured, old: Unstructured | None) -> Judgement:

@@ -10,10 +10,10 @@ import copy
 
 from trainop.engine.schema.crd import crd
 from trainop.engine.schema.openapi import flag, text
-from trainop.kinds.mpi.exec import MPI_EXEC
-from trainop.kinds.mpi.ssh_job import AT_STARTUP, DEFAULT_KEY_FOLDER, INTEL, MPICH, OPEN_MPI, WHEN_READY
+from trainop.kinds.mpi.exec.kind import MPI_EXEC
+from trainop.kinds.mpi.ssh.job import AT_STARTUP, DEFAULT_KEY_FOLDER, INTEL, MPICH, OPEN_MPI, WHEN_READY
 from trainop.kinds.mpi.transport import MPI_V1, MPI_V2
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 _SSH_FIELDS: Json = {
     "runLauncherAsWorker": flag("The launcher is a host as well (transport ssh)."),
@@ -37,7 +37,8 @@ def mpi_crd() -> Json:
     """The CRD that serves both versions and stores v1."""
     definition = copy.deepcopy(crd(MPI_EXEC))
     (first,) = definition["spec"]["versions"]
-    first["additionalPrinterColumns"].reverse()
+    state, age, *more = first["additionalPrinterColumns"]
+    first["additionalPrinterColumns"] = [age, state, *more]
     properties = _properties(first)
     properties["spec"]["properties"] |= copy.deepcopy(_SSH_FIELDS)
     policy = properties["spec"]["properties"]["runPolicy"]["properties"]
@@ -51,7 +52,7 @@ def mpi_crd() -> Json:
     keys = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
     properties["status"]["properties"]["conditions"] |= keys
     second = copy.deepcopy(first) | {"name": MPI_V2.version, "storage": False}
-    del second["additionalPrinterColumns"]
+    second["additionalPrinterColumns"] = [age, *more]
     for name, value in _V2_DEFAULTS.items():
         _properties(second)["spec"]["properties"][name]["default"] = value
     del _properties(second)["spec"]["properties"]["runPolicy"]["properties"]["schedulingPolicy"]["properties"]["queue"][

@@ -10,9 +10,8 @@ from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.fields import Fields
 from trainop.engine.framework import Companion, CompanionKind
 from trainop.engine.seen import Pod, Snapshot
-from trainop.runtime.clock import read_time, timestamp
-from trainop.runtime.objects.metadata import Unstructured
-from trainop.runtime.objects.resource import CONFIG_MAPS
+from trainop.runtime import CONFIG_MAPS, Unstructured
+from trainop.runtime.lowlevel import read_time, timestamp
 
 LAUNCHER, WORKER = "Launcher", "Worker"
 REPLICA_SPECS = "mpiReplicaSpecs"
@@ -49,8 +48,7 @@ def owned_workers(seen: Snapshot) -> Iterator[tuple[int, Pod]]:
     """The workers that the job controls, terminating ones included, with their indices."""
     metadata = seen.job.metadata
     for pod in seen.pods:
-        owner = pod.metadata.controller
-        if owner is not None and owner.uid == metadata.uid:
+        if pod.metadata.controlled_by(metadata.uid):
             index = worker_index(metadata.name, pod.metadata.name)
             if index is not None:
                 yield index, pod
@@ -111,8 +109,7 @@ def find_config(seen: Snapshot) -> Unstructured | None:
     """The job's ConfigMap in the snapshot."""
     name, uid = config_name(seen.job.metadata.name), seen.job.metadata.uid
     for found in seen.companions.get(CONFIG_MAPS, ()):
-        owner = found.metadata.controller
-        if found.metadata.name == name and owner is not None and owner.uid == uid:
+        if found.metadata.name == name and found.metadata.controlled_by(uid):
             return found
     return None
 

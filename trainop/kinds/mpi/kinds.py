@@ -13,12 +13,13 @@ from trainop.engine.kind import Kind, kind_of
 from trainop.engine.limits import seconds_to_due
 from trainop.engine.parse import ignored
 from trainop.engine.seen import Options, Snapshot
+from trainop.engine.steps.rights import BINDING, ROLE, withdraw
 from trainop.kinds.mpi.admission import judge_mpi
-from trainop.kinds.mpi.exec import ACCOUNT, BINDING, MPI_EXEC, ROLE
-from trainop.kinds.mpi.hosts import LAUNCHER
-from trainop.kinds.mpi.ssh import plan_ssh, reject_ssh
-from trainop.kinds.mpi.ssh_finish import release
-from trainop.kinds.mpi.ssh_world import MPI_SSH
+from trainop.kinds.mpi.exec.kind import ACCOUNT, MPI_EXEC
+from trainop.kinds.mpi.hosts import CONFIG, LAUNCHER
+from trainop.kinds.mpi.ssh.finish import release
+from trainop.kinds.mpi.ssh.plan import plan_ssh, reject_ssh
+from trainop.kinds.mpi.ssh.world import LAUNCHER_JOB, WORDS
 from trainop.kinds.mpi.transport import (
     EXEC,
     LAUNCHER_JOBS,
@@ -30,13 +31,20 @@ from trainop.kinds.mpi.transport import (
     lookups,
     watched_version,
 )
-from trainop.runtime.objects.metadata import Unstructured
-from trainop.runtime.objects.resource import SECRETS
+from trainop.runtime import SECRETS, Unstructured
+
+COMPONENTS = {
+    "": ("mpi-exec", "mpi-ssh"),
+    "namespaced": ("mpi-exec-namespaced", "mpi-ssh-namespaced"),
+    "mpi-operator": ("overlays/mpi-operator/exec", ""),
+}
+"""Installation -> the components that grant the rights for each transport; empty: every installation has them."""
 
 
 def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
     """Transport exec, and transport ssh, which also decides about jobs without a recorded transport."""
     judge = partial(judge_mpi, options)
+    exec_component, ssh_component = COMPONENTS[options.installation]
     by_exec = replace(
         kind_of(MPI_EXEC, options),
         plan=plan_exec,
@@ -45,25 +53,27 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
         watched=watched_version(options),
         decode=decode_mpi_job,
         concerns=_is_exec,
-        rights_component="mpi-exec",
+        rights_component=exec_component,
         component_resources=frozenset({ACCOUNT.resource, ROLE.resource, BINDING.resource}),
         lookups=lookups,
+        release=withdraw,
+        shows_taken=True,
     )
     by_ssh = Kind(
-        resource=MPI_SSH.resource,
-        name=MPI_SSH.name,
-        controller=MPI_SSH.controller,
+        resource=WORDS.resource,
+        name=MPI_EXEC.name,
+        controller=WORDS.controller,
         component="mpi-job-controller",
         child_events=ChildEvents(not_created=("MPIJobFailed", "worker pod created failed: {error}")),
-        companion_kinds=MPI_SSH.companion_kinds,
+        companion_kinds=(CONFIG, LAUNCHER_JOB),
         plan=plan_ssh,
         reject=reject_ssh,
         judge=judge,
-        name_taken=MPI_SSH.name_taken,
+        name_taken=WORDS.name_taken,
         watched=watched_version(options),
         decode=decode_mpi_job,
         concerns=lambda job: not _is_exec(job),
-        rights_component="mpi-ssh",
+        rights_component=ssh_component,
         component_resources=frozenset({SECRETS, LAUNCHER_JOBS}),
         lookups=lookups,
         release=release,
@@ -75,13 +85,13 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
 def plan_exec(seen: Snapshot) -> Plan:
     """Plans one reconcile of a job with transport exec. A job of the other transport is left to its controller, and one
     without a transport to that of ssh, which records it: two writes at once would conflict."""
-    if seen.job.metadata.terminating or ignored(seen.job, MPI_EXEC.managers) or known_transport(seen.job) is None:
+    if ignored(seen.job, MPI_EXEC.managers) or known_transport(seen.job) is None:
         return Plan()
     choice = choose(seen)
     if choice.transport != EXEC:
         return leave_to_other(choice)
     made = engine.plan(MPI_EXEC, seen)
-    if not choice.record:
+    if not choice.record or seen.job.metadata.terminating:
         return made
     return replace(
         made, annotations={**made.annotations, **choice.annotations()}, notices=(*choice.notices(), *made.notices)

@@ -15,8 +15,8 @@ from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.framework import GROUP, OPERATOR_NAME
 from trainop.engine.seen import Options, Snapshot
 from trainop.engine.status import FAILED, SUCCEEDED
-from trainop.runtime.objects.metadata import HasMetadata, Json, Unstructured, decode_complete, drop_bookkeeping
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import HasMetadata, Json, Resource, Unstructured, decode_complete
+from trainop.runtime.lowlevel import drop_bookkeeping
 
 TRANSPORT = ANNOTATION_PREFIX + "mpi-transport"
 EXEC, SSH = "exec", "ssh"
@@ -123,7 +123,7 @@ def leave_to_other(choice: Choice) -> Plan:
 
 def _transport_of_children(seen: Snapshot) -> str | None:
     found = {transport for child in _owned(seen) if (transport := _transport_of(child)) is not None}
-    if any(_is_of(job, seen) for job in seen.companions.get(LAUNCHER_JOBS, ())):
+    if any(job.metadata.controlled_by(seen.job.metadata.uid) for job in seen.companions.get(LAUNCHER_JOBS, ())):
         found.add(SSH)
     return SSH if SSH in found else next(iter(found), None)
 
@@ -131,12 +131,7 @@ def _transport_of_children(seen: Snapshot) -> str | None:
 def _owned(seen: Snapshot) -> Iterator[HasMetadata]:
     kinds: tuple[Sequence[HasMetadata], ...] = (seen.services, seen.pods, *seen.companions.values())
     for objects in kinds:
-        yield from (child for child in objects if _is_of(child, seen))
-
-
-def _is_of(child: HasMetadata, seen: Snapshot) -> bool:
-    owner = child.metadata.controller
-    return owner is not None and owner.uid == seen.job.metadata.uid
+        yield from (child for child in objects if child.metadata.controlled_by(seen.job.metadata.uid))
 
 
 def _transport_of(child: HasMetadata) -> str | None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trainop.local.api.schema.crd_schema import invalid_message
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Json, Resource
+from trainop.runtime.lowlevel import FieldError
 
 
 class StatusError(Exception):

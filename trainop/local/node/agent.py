@@ -45,14 +45,25 @@ from trainop.local.node.pods.service_account import (
 from trainop.local.node.pods.worker import retry_api_call
 from trainop.local.node.sandbox.bridge import HUB_ADDRESS, NETWORK
 from trainop.local.node.sandbox.sandbox import ContainerRuntime, NetworkMode, SandboxError
-from trainop.runtime.cache.cache import Cache
-from trainop.runtime.cache.store import by_namespace
-from trainop.runtime.client.client import Client
-from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.errors import ApiError, error_of_status
-from trainop.runtime.events.recorder import Recorder
-from trainop.runtime.objects.metadata import Json, Key, Unstructured, decode_unstructured
-from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SECRETS, SERVICES
+from trainop.local.node.sandbox.usage import Usage
+from trainop.runtime import (
+    CONFIG_MAPS,
+    PODS,
+    SECRETS,
+    SERVICES,
+    ApiError,
+    Cache,
+    Client,
+    Clock,
+    Json,
+    Key,
+    Recorder,
+    SystemClock,
+    Unstructured,
+    by_namespace,
+    decode_unstructured,
+)
+from trainop.runtime.lowlevel import error_of_status
 
 __all__ = ["ApiEndpoint", "NetworkMode", "Node", "NodeOptions", "SandboxError", "Timing"]
 
@@ -204,9 +215,7 @@ class Node:
             ),
             working_directory=str(Path.cwd()),
             allocatable=registration.allocatable(),
-            service_accounts=ServiceAccounts(
-                self._client, self.api_endpoint if runtime.network == "namespaces" else None
-            ),
+            service_accounts=ServiceAccounts(self.api_endpoint if runtime.network == "namespaces" else None),
             common_mounts=registration.common_mounts(self._directory / "etc"),
             address_of=loopback.address_of,
         )
@@ -264,6 +273,22 @@ class Node:
             raise _api_error(400, "BadRequest", _explain_missing_log(found, container, previous=previous))
         options = LogOptions(follow, tail_lines, since, timestamps, limit_bytes)
         return read_log(log_file, options)
+
+    async def usage(self) -> tuple[dict[str, dict[str, Usage]], Usage]:
+        """What each running container uses, by UID of the pod and name, and what the whole machine does."""
+        manager, runtime = self._pod_manager, await self.prepare()
+        running = {
+            process: (pod.metadata.uid, container["name"])
+            for pod in (self._pods.store.list() if manager else ())
+            for container in pod.raw["spec"]["containers"]
+            if manager and (process := manager.process(pod.metadata.uid, container["name"]))
+        }
+        used, machine = await runtime.usage(running)
+        found: dict[str, dict[str, Usage]] = {}
+        for process, amounts in used.items():
+            uid, container = running[process]
+            found.setdefault(uid, {})[container] = amounts
+        return found, machine
 
     def open_exec(
         self,

@@ -14,11 +14,8 @@ from pathlib import Path
 import trainop
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.sandbox import NetworkMode
-from trainop.runtime.client.client import Client
-from trainop.runtime.clock import timestamp
-from trainop.runtime.errors import AlreadyExistsError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import NODES
+from trainop.runtime import NODES, AlreadyExistsError, Client, Json
+from trainop.runtime.lowlevel import timestamp
 
 NETWORK_ANNOTATION = "trainop.kubeflow.org/network"
 

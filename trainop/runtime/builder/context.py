@@ -12,6 +12,7 @@ from trainop.runtime.cache.informer import Informer
 from trainop.runtime.cache.scope import Namespaces
 from trainop.runtime.cache.store import Index, Store
 from trainop.runtime.client.client import Client
+from trainop.runtime.client.permissions import MissingPermissions
 from trainop.runtime.clock import Clock
 from trainop.runtime.events.recorder import Recorder
 from trainop.runtime.manager.manager import Manager
@@ -31,10 +32,21 @@ class OperatorParts:
     """Of all controllers; refuses writes while another replica may lead."""
     unfenced: Client
     """For what every replica may write, such as the certificates of its webhooks."""
+    urgent: Client
+    """The same with connections of its own and no limiter: for leases and health."""
     cache: Cache
     metrics: Metrics
     clock: Clock
     rng: random.Random
+    permissions: MissingPermissions
+    """Reports what the API server denies to any of these clients; `announce` may be set."""
+
+    def recorder(self, source: str, *, standby: bool = False) -> Recorder:
+        """A recorder of events from `source`. With `standby` it records also while another replica leads."""
+        client = self.unfenced if standby else self.client
+        recorder = Recorder(client, source, self.clock, rng=self.rng, metrics=self.metrics)
+        self.manager.add_recorder(recorder)
+        return recorder
 
 
 @dataclass(frozen=True, slots=True, eq=False)

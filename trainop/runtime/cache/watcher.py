@@ -27,17 +27,22 @@ BACKOFF_RESET = 120.0
 MIN_WATCH, MAX_WATCH = 300, 600
 """Range in seconds of the `timeoutSeconds` of watches (client-go `minWatchTimeout`)."""
 
-BRIEF = 5.0
-"""Seconds below which a watch counts as brief. After a brief watch, the next one waits for a back-off; but if it had
-delivered events, only from the second one in a row, since any server may end a watch early once."""
+EARLY = 5.0
+"""Seconds. A server keeps a watch open for minutes; one that ends sooner than this has ended early, and something is
+wrong with the server or the connection. The next watch is opened
 
-FIRST_BRIEF_BACKOFF = 0.05
-"""The first back-off after brief watches with events, in seconds."""
+- after a back-off that begins with `FIRST_BACKOFF`, if the watch had no events (`Cause.EARLY_WITHOUT_EVENTS`);
+- at once the first time, because any server may do this once, and then after a back-off that begins with
+  `FIRST_EARLY_BACKOFF`, if it had events (`Cause.EARLY`);
+- always at once, if it had at least `BUSY` events.
+"""
 
-MANY = 10
-"""Events after which a brief watch is followed by the next one at once. A busy API server ends watches again and again
-because their events were not read fast enough (each has a buffer of at least this size), and a delay would hide the
-events of that time."""
+FIRST_EARLY_BACKOFF = 0.05
+"""The first back-off in seconds after the second early end in a row of watches that had events."""
+
+BUSY = 10
+"""Number of events. An API server under load closes watches whose events are not read fast enough; it buffers at least
+this many. To wait before the next watch would delay the events of that time."""
 
 MUTE_AFTER = 90.0
 """Seconds after which a watch without events or bookmarks is suspicious: servers send bookmarks every minute."""
@@ -68,8 +73,8 @@ class Cause(enum.Enum):
     """Why an action ended; the value is a metric label."""
 
     CLOSED = "closed"  # the stream ended normally
-    BRIEF = "brief"  # ended within `BRIEF` seconds, but delivered events
-    SHORT = "short"  # ended within `BRIEF` seconds without any event
+    EARLY = "brief"  # ended within `EARLY` seconds of its start, with events or bookmarks
+    EARLY_WITHOUT_EVENTS = "short"  # the same, without any event or bookmark
     MUTE = "mute"  # ended, or was abandoned, after a long time without any event or bookmark
     SILENT = "silent"  # abandoned because no further events or bookmarks arrived
     DISCONNECTED = "disconnected"  # no connection, or a timeout
@@ -137,8 +142,8 @@ class State:
     """The paged list was already restarted after an expired token."""
     relisted_at_once: bool = False
     """A list without delay was already tried since the last progress."""
-    brief: int = 0
-    """Consecutive watches that delivered events, but fewer than `MANY`, and ended within `BRIEF` seconds."""
+    early_ends: int = 0
+    """Consecutive watches that ended early, with events, but fewer than `BUSY`."""
     without_progress: int = 0
     """Consecutive attempts without progress."""
     failures: int = 0
@@ -151,7 +156,7 @@ class Reaction(enum.Enum):
     """The reaction to the end of an action."""
 
     REWATCH = enum.auto()  # watch from the last version, at once
-    REWATCH_SLOWLY = enum.auto()  # the same, with a back-off from the second time in a row, unless it was busy
+    REWATCH_AFTER_EARLY_END = enum.auto()  # the same, with a back-off from the second early end in a row
     REWATCH_UNTIL_LIMIT = enum.auto()  # the same at once, but list after `MAX_WITHOUT_PROGRESS` in a row
     RETRY = enum.auto()  # repeat the action after a back-off
     RETRY_UNTIL_LIMIT = enum.auto()  # the same, but list after `MAX_WITHOUT_PROGRESS` in a row
@@ -165,8 +170,8 @@ class Reaction(enum.Enum):
 _WATCHING = {
     Cause.CLOSED: Reaction.REWATCH,
     Cause.SILENT: Reaction.REWATCH,
-    Cause.BRIEF: Reaction.REWATCH_SLOWLY,
-    Cause.SHORT: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.EARLY: Reaction.REWATCH_AFTER_EARLY_END,
+    Cause.EARLY_WITHOUT_EVENTS: Reaction.RETRY_UNTIL_LIMIT,
     Cause.MUTE: Reaction.REWATCH_UNTIL_LIMIT,
     Cause.UNAVAILABLE: Reaction.RETRY_UNTIL_LIMIT,
     Cause.DISCONNECTED: Reaction.RETRY,
@@ -184,8 +189,8 @@ _WATCHING = {
 
 _STREAMING = {
     Cause.CLOSED: Reaction.RETRY_UNTIL_LIMIT,
-    Cause.BRIEF: Reaction.RETRY_UNTIL_LIMIT,
-    Cause.SHORT: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.EARLY: Reaction.RETRY_UNTIL_LIMIT,
+    Cause.EARLY_WITHOUT_EVENTS: Reaction.RETRY_UNTIL_LIMIT,
     Cause.MUTE: Reaction.RETRY_UNTIL_LIMIT,
     Cause.ERROR: Reaction.RETRY_UNTIL_LIMIT,
     Cause.EXPIRED: Reaction.RETRY_UNTIL_LIMIT,
@@ -234,15 +239,15 @@ def step(state: State, outcome: Paged | Listed | Ended, now: float, rng: random.
 
 
 def _after_end(state: State, ended: Ended, now: float, rng: random.Random) -> tuple[State, Action]:
-    busy = ended.events >= MANY and ended.version != state.version  # a server may repeat the same events for ever
+    busy = ended.events >= BUSY and ended.version != state.version  # a server may repeat the same events for ever
     if state.phase is Phase.WATCHING:
         state = replace(state, version=ended.version or state.version)
         if ended.made_progress:
             state = replace(state, without_progress=0, relisted_at_once=False)
     reaction = _REACTIONS[state.phase][ended.cause]
-    if reaction in (Reaction.REWATCH, Reaction.REWATCH_SLOWLY, Reaction.REWATCH_UNTIL_LIMIT):
+    if reaction in (Reaction.REWATCH, Reaction.REWATCH_AFTER_EARLY_END, Reaction.REWATCH_UNTIL_LIMIT):
         return _after_close(state, reaction, rng, busy=busy)
-    state = replace(state, brief=0)
+    state = replace(state, early_ends=0)
     if reaction is Reaction.RELIST_AT_ONCE and not state.relisted_at_once:
         return _list(replace(state, relisted_at_once=True), rng)
     if reaction is Reaction.RESTART_PAGES and state.token and not state.restarted:
@@ -256,11 +261,11 @@ def _after_end(state: State, ended: Ended, now: float, rng: random.Random) -> tu
 
 def _after_close(state: State, reaction: Reaction, rng: random.Random, *, busy: bool) -> tuple[State, Action]:
     """A watch ended without an error."""
-    if reaction is Reaction.REWATCH_SLOWLY:
-        state = replace(state, brief=0 if busy else state.brief + 1)
-        return _watch(state, rng, _brief_delay(state.brief, rng))
+    if reaction is Reaction.REWATCH_AFTER_EARLY_END:
+        state = replace(state, early_ends=0 if busy else state.early_ends + 1)
+        return _watch(state, rng, _delay_after_early_ends(state.early_ends, rng))
     without_progress = state.without_progress + 1 if reaction is Reaction.REWATCH_UNTIL_LIMIT else 0
-    state = replace(state, brief=0, without_progress=without_progress % MAX_WITHOUT_PROGRESS)
+    state = replace(state, early_ends=0, without_progress=without_progress % MAX_WITHOUT_PROGRESS)
     # No delay: these watches lasted long, and a delay would only make the next event late.
     return _list(state, rng) if without_progress >= MAX_WITHOUT_PROGRESS else _watch(state, rng)
 
@@ -318,9 +323,8 @@ def _back_off(state: State, now: float, at_least: float, rng: random.Random) -> 
     return replace(state, failures=failures + 1, failed_at=now + delay), delay
 
 
-def _brief_delay(brief: int, rng: random.Random) -> float:
-    """The delay after the last of `brief` consecutive brief watches."""
-    return _exponential(brief - 2, rng, first=FIRST_BRIEF_BACKOFF) if brief > 1 else 0.0
+def _delay_after_early_ends(in_a_row: int, rng: random.Random) -> float:
+    return _exponential(in_a_row - 2, rng, first=FIRST_EARLY_BACKOFF) if in_a_row > 1 else 0.0
 
 
 def _exponential(failures: int, rng: random.Random, *, first: float = FIRST_BACKOFF) -> float:
@@ -334,15 +338,15 @@ def cause_of_close(*, made_progress: bool, seconds: float) -> Cause:
     A long watch without even a bookmark (MUTE) may start from a version that the server, after a restore of etcd, has
     not reached again; it would stay silent. After three of these in a row, the objects are listed again.
     """
-    if seconds < BRIEF:
-        return Cause.BRIEF if made_progress else Cause.SHORT
+    if seconds < EARLY:
+        return Cause.EARLY if made_progress else Cause.EARLY_WITHOUT_EVENTS
     return Cause.MUTE if seconds >= MUTE_AFTER and not made_progress else Cause.CLOSED
 
 
 def cause_of_silence(*, made_progress: bool, seconds: float) -> Cause:
     """The cause for a watch that was abandoned after its idle timeout, `seconds` after it was opened."""
-    if seconds < BRIEF:
-        return Cause.BRIEF if made_progress else Cause.SHORT
+    if seconds < EARLY:
+        return Cause.EARLY if made_progress else Cause.EARLY_WITHOUT_EVENTS
     return Cause.SILENT if made_progress else Cause.MUTE
 
 

@@ -16,6 +16,7 @@ from typing import Any, NotRequired, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from trainop.runtime.client.bodies import OWN_FIELDS, delete_options, names_version
 from trainop.runtime.client.decoding import ObjectDecoder, check_depth, read
@@ -138,7 +139,7 @@ class Client:
         """`gate` is called right before each write is sent and raises to refuse it. `host` is a metric label.
         `user_agent` and `field_manager` identify the program in audit logs and `managedFields`. An `urgent` client, for
         leases, has connections of its own and never waits. `denied` receives all 403 (`MissingPermissions.report`)."""
-        self._field_manager = field_manager
+        self.field_manager = field_manager
         self._clock = clock or SystemClock()
         self._metrics = metrics or NoRequestMetrics()
         self._sender = Sender(
@@ -226,16 +227,18 @@ class Client:
         namespace: str | None = None,
         metadata_only: bool = False,
         own_fields: bool = False,
+        warned: Callable[[str], None] | None = None,
     ) -> Json:
         """Creates an object from `body`, decoded or encoded; `namespace` defaults to the one in a decoded `body`. Only
         retried if the request certainly had no effect. With `metadata_only` the result has just name, namespace, UID
         and resourceVersion, which saves most of the decoding. `own_fields`: none is a user's, so that the API server
-        need not look for misspelt ones."""
+        need not look for misspelt ones; `warned` receives what it says about those."""
         if namespace is None and not isinstance(body, msgspec.Raw):
             namespace = (body.get("metadata") or {}).get("namespace")
         query = OWN_FIELDS if own_fields else None
         request = self._write("POST", resource.path(namespace), body, query, metadata_only=metadata_only)
-        return await self._answer(resource, await self.request(request), metadata_only=metadata_only)
+        answer = await self.request(replace(request, warned=warned))
+        return await self._answer(resource, answer, metadata_only=metadata_only)
 
     async def replace(
         self,
@@ -264,12 +267,13 @@ class Client:
         kind: PatchKind = PatchKind.MERGE,
         subresource: str | None = None,
         force: bool = False,
+        field_manager: str = "",
         metadata_only: bool = False,
     ) -> Json:
-        """Patches the object. `force`, for APPLY only, takes over fields of other managers; `metadata_only` as in
-        `create`. Retried if it is APPLY or demands a resourceVersion."""
+        """Patches the object. `force`, for APPLY only, takes over fields of other managers; `field_manager` replaces
+        that of the client; `metadata_only` as in `create`. Retried if it is APPLY or demands a resourceVersion."""
         path = resource.path(namespace, name, subresource)
-        query = {"force": "true"} if force else {}
+        query = ({"force": "true"} if force else {}) | ({"fieldManager": field_manager} if field_manager else {})
         request = self._write("PATCH", path, patch, query, kind.value, metadata_only=metadata_only)
         answer = await self.request(request, repeatable=kind is PatchKind.APPLY or names_version(patch))
         return await self._answer(resource, answer, metadata_only=metadata_only)
@@ -376,7 +380,7 @@ class Client:
         return Request(
             method,
             path,
-            {"fieldManager": self._field_manager, **(query or {})},
+            {"fieldManager": self.field_manager, **(query or {})},
             _encode(body),
             content_type,
             METADATA_OBJECT if metadata_only else JSON,

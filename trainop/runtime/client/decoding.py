@@ -120,7 +120,7 @@ class ObjectDecoder(Generic[T]):
         key = Key(metadata.namespace, metadata.name) if named else None
         fault = DecodeError(path, detail, resource=self._resource, key=key)
         if key and metadata.uid and metadata.resource_version:
-            fault.remains = Unstructured(value, metadata, fault)
+            fault.remains = Unstructured(value, metadata, (fault.path, fault.detail))
         return fault
 
 

@@ -157,7 +157,7 @@ class Sender:
             raise
         finally:
             self._count(request, code, started, received)
-        self._log_warnings(response.headers)
+        self._pass_warnings_on(request, response.headers)
         if 200 <= response.status < 300:
             return response
         raise self._error(response.status, response.body, response.headers)
@@ -216,12 +216,16 @@ class Sender:
         seconds = self._clock.monotonic() - started
         self._metrics.requested(request.method, code, self._host, seconds, sent=len(request.body), received=received)
 
-    def _log_warnings(self, headers: Mapping[str, str]) -> None:
-        """Logs each distinct API warning (`Warning: 299` header) once."""
+    def _pass_warnings_on(self, request: Request, headers: Mapping[str, str]) -> None:
+        """Gives each API warning (`Warning: 299` header) to the sender of the request, and logs each distinct one
+        once."""
         header = headers.get("warning")
         if not header:
             return
-        for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header):
+        for quoted in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header):
+            text = re.sub(r"\\(.)", r"\1", quoted)
+            if request.warned is not None:
+                request.warned(text)
             if text not in self._warnings and len(self._warnings) < 1000:
                 self._warnings[text] = None
                 log.warning("API server warning", warning=text)

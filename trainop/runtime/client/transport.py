@@ -20,7 +20,7 @@ class Request(msgspec.Struct, frozen=True):
 
     A response body longer than `max_answer` bytes raises `AnswerTooLongError`. `urgent` requests use separate
     connections and never wait for others. `gate` is called each time the request is about to be sent, and raises to
-    refuse it (see `manager/leader.py`).
+    refuse it (see `manager/leader.py`). `warned` receives each warning of the API server.
     """
 
     method: str
@@ -34,6 +34,7 @@ class Request(msgspec.Struct, frozen=True):
     max_answer: int = MAX_ANSWER
     urgent: bool = False
     gate: Callable[[], None] | None = None
+    warned: Callable[[str], None] | None = None
 
     def __repr__(self) -> str:
         """Omits headers and body, which may contain tokens and Secrets."""

@@ -22,10 +22,9 @@ from trainop.runtime.controller.enqueue import Enqueue, Mapper, Pace, Predicate
 from trainop.runtime.controller.ratelimit import ExponentialLimiter, RateLimiter, RetryLimiter
 from trainop.runtime.controller.reconcile import Reconciler, Result
 from trainop.runtime.controller.workqueue import QueueShutDownError, WorkQueue
-from trainop.runtime.errors import ApiError, ReconcileError, TerminalError
+from trainop.runtime.errors import ApiError, ReconcileError, TerminalError, describe
 from trainop.runtime.metrics.metrics import ControllerMetrics, Metrics
 from trainop.runtime.objects.metadata import HasMetadata, Key
-from trainop.runtime.texts import cut, join_some
 
 T = TypeVar("T", bound=HasMetadata)
 T_co = TypeVar("T_co", bound=HasMetadata, covariant=True)
@@ -277,13 +276,6 @@ class Controller:
                 yield
             finally:
                 self._metrics.time.observe(self._clock.monotonic() - started)
-
-
-def describe(error: BaseException) -> str:
-    """The type and message of an error in one line; for an exception group, those of all its members."""
-    if isinstance(error, BaseExceptionGroup):
-        return join_some(map(describe, error.exceptions), len(error.exceptions), separator="; ")
-    return cut(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
 def _is_expected(error: Exception) -> bool:

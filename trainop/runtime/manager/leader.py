@@ -32,6 +32,7 @@ from trainop.runtime.errors import (
     NotFoundError,
     NotLeaderError,
     UnhealthyError,
+    describe,
 )
 from trainop.runtime.metrics.metrics import Metrics
 from trainop.runtime.objects.metadata import Json, ObjectReference
@@ -254,7 +255,7 @@ class LeaderElector:
             async with asyncio.timeout(min(CALL_TIMEOUT, self._time_left(lock))):
                 await self._write_or_refresh(lock)
         except TRANSIENT_ERRORS as error:
-            log.warning("lease not renewed", lease=lock.name, error=f"{type(error).__name__}: {error}")
+            log.warning("lease not renewed", lease=lock.name, error=describe(error))
 
     async def _write_or_refresh(self, lock: _Lock) -> None:
         """Replaces the record last written (fast path). If that fails, reads the record and writes again."""
@@ -303,7 +304,7 @@ class LeaderElector:
                     return False
                 await self._write(lock, now)
         except TRANSIENT_ERRORS as error:
-            log.warning("lease not acquired", lease=lock.name, error=f"{type(error).__name__}: {error}")
+            log.warning("lease not acquired", lease=lock.name, error=describe(error))
             return False
         log.info("lease acquired", lease=lock.name, identity=self._identity)
         return True
@@ -370,9 +371,8 @@ class LeaderElector:
         if self._recorder is None:
             return
         metadata = (lock.lease or {}).get("metadata") or {}
-        about = ObjectReference(
-            LEASES.api_version, LEASES.kind, self._namespace, lock.name, str(metadata.get("uid") or "")
-        )
+        uid = str(metadata.get("uid") or "")
+        about = ObjectReference(LEASES.api_version, LEASES.kind, self._namespace, lock.name, uid)
         self._recorder.event(about, "Normal", "LeaderElection", f"{self._identity} {what}")
 
     async def _release_lock(self, lock: _Lock) -> None:
@@ -381,7 +381,7 @@ class LeaderElector:
                 while not await self._try_release_lock(lock):
                     await self._clock.sleep(0.1)
         except TRANSIENT_ERRORS as error:
-            log.warning("lease not released", lease=lock.name, error=f"{type(error).__name__}: {error}")
+            log.warning("lease not released", lease=lock.name, error=describe(error))
         finally:
             lock.renewed_at = None
 

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import structlog
 
 from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.texts import LONGEST, cut
+from trainop.runtime.texts import LONGEST_TEXT, cut
 
 _Entry = MutableMapping[str, Any]
 
@@ -92,16 +92,16 @@ def _truncate_values(_logger: Any, _method: str, entry: _Entry) -> _Entry:
 
 
 def _is_short(value: object) -> bool:
-    """Whether all texts in `value` together fit into LONGEST characters. Stops at the first that does not fit."""
+    """Whether all texts in `value` together fit into LONGEST_TEXT characters. Stops at the first that does not fit."""
     size, stack = 0, [value]
-    while stack and size <= LONGEST:
+    while stack and size <= LONGEST_TEXT:
         each = stack.pop()
         if isinstance(each, Mapping):
             stack += [*each.keys(), *each.values()]
         elif isinstance(each, list | tuple | set | frozenset):
             stack += each
         size += 2 + (len(each) if isinstance(each, Sized) else len(str(each)))
-    return size <= LONGEST
+    return size <= LONGEST_TEXT
 
 
 def _add_timestamp(

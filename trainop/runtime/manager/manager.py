@@ -19,8 +19,7 @@ from typing import Protocol
 import structlog
 
 from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.controller.controller import describe
-from trainop.runtime.errors import LeadershipLostError, UnhealthyError
+from trainop.runtime.errors import LeadershipLostError, UnhealthyError, describe
 from trainop.runtime.serving.server import BindError, Checks
 
 CANCEL_BEFORE_END = 5.0
@@ -137,6 +136,7 @@ class Manager:
         self._controllers: list[Stoppable] = []
         self._recorders: list[Flushable] = []
         self._tasks: dict[Group, list[asyncio.Task[None]]] = {group: [] for group in Group}
+        self._prerequisites: list[Callable[[], Awaitable[None]]] = []
         self._running: asyncio.TaskGroup | None = None
         self._started: set[Group] = set()
         self._ended = False
@@ -176,6 +176,10 @@ class Manager:
             raise ValueError(f"controller with name {controller.name} already exists")
         self._add(Group.CONTROLLERS, controller.name, controller)
         self._controllers.append(controller)
+
+    def before_controllers(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Adds something that controllers wait for at the start, each for a limited time of its own."""
+        self._prerequisites.append(wait)
 
     def add_recorder(self, recorder: Flushable) -> None:
         """Adds an event recorder. It is flushed after the controllers have ended."""
@@ -241,6 +245,8 @@ class Manager:
         self._spawn_group(tasks, Group.OTHERS)
         if self._elector is not None:
             await self._elector.wait_leading()
+        for wait in self._prerequisites:
+            await wait()
         self._spawn_group(tasks, Group.CONTROLLERS)
 
     async def _stop(self, electing: list[asyncio.Task[None]]) -> None:

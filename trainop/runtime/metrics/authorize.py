@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.errors import ApiError
+from trainop.runtime.errors import ApiError, describe
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import Resource
 
@@ -169,6 +169,6 @@ async def _rejection(authorizer: Authorizer, request: web.Request) -> web.Respon
         if await authorizer.allows(user, attributes):
             return None
     except (ApiError, ConnectionError, TimeoutError) as error:
-        log.warning("cannot authorize request", path=request.path, error=f"{type(error).__name__}: {error}")
+        log.warning("cannot authorize request", path=request.path, error=describe(error))
         return web.Response(status=500, text="Authentication failed\n")
     return web.Response(status=403, text=f"Authorization denied for user {user.name}\n")

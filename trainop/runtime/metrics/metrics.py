@@ -367,6 +367,9 @@ class Metrics:
         self.certificate_read_errors = self._counter(
             "certwatcher_read_certificate_errors_total", "Certificates that failed to load"
         )
+        self.bundle_resets = self._counter(
+            f"{self._prefix}_webhook_bundle_resets_total", "Resets of a caBundle by another writer", "configuration"
+        )
         self.certificate_expiry = self._gauge(
             f"{self._prefix}_certificate_expiry_timestamp_seconds",
             "End of validity of the serving certificate in use, as Unix time",

@@ -13,14 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from trainop.runtime.objects.nesting import check_value_counts
-
-if TYPE_CHECKING:
-    from trainop.runtime.errors import DecodeError
 
 Json: TypeAlias = dict[str, Any]
 """A decoded JSON object with the field names of the API (camelCase)."""
@@ -97,6 +94,11 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
                 return owner
         return None
 
+    def controlled_by(self, uid: str) -> bool:
+        """Whether the object with this UID is the controller."""
+        owner = self.controller
+        return owner is not None and owner.uid == uid
+
     @property
     def terminating(self) -> bool:
         return self.deletion_timestamp is not None
@@ -146,9 +148,11 @@ class PartialObject(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unstructured:
-    """An object with all its fields. `raw` is the decoded JSON and must not be mutated. `fault` is set if the object
-    could only be decoded in part; `raw` then holds the readable part. `reduced`: `raw` lacks the last-applied
-    annotation, which the stored object has."""
+    """An object with all its fields. `raw` is the decoded JSON and must not be mutated.
+
+    `fault` is set if the object could only be decoded in part: the path and the detail of the `DecodeError`. `raw` then
+    holds the readable part. `reduced`: `raw` lacks the last-applied annotation, which the stored object has.
+    """
 
     __slots__ = ("fault", "metadata", "raw", "reduced")
 
@@ -156,7 +160,7 @@ class Unstructured:
         self,
         raw: Json,
         metadata: Metadata | None = None,
-        fault: DecodeError | None = None,
+        fault: tuple[str, str] | None = None,
         *,
         reduced: bool = False,
     ) -> None:

@@ -42,7 +42,7 @@ class Quantity(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def parse(text: str) -> Quantity:
+def parse_quantity(text: str) -> Quantity:
     """Parses a quantity. Raises `ValueError` if it is invalid. Cached, because the same few texts occur over and over
     and exact arithmetic is slow."""
     match = _PATTERN.fullmatch(text) if len(text) <= MAX_LENGTH else None
@@ -58,9 +58,9 @@ def parse(text: str) -> Quantity:
 
 
 def read_quantity(value: object) -> Quantity:
-    """Like `parse`, also for a quantity that is written as a number. Raises `ValueError` if it is none."""
+    """Like `parse_quantity`, also for a quantity that is written as a number. Raises `ValueError` if it is none."""
     try:
-        return parse(str(value).strip())
+        return parse_quantity(str(value).strip())
     except ValueError:
         raise ValueError(f"{value!r} is not a quantity") from None
 
@@ -70,10 +70,10 @@ def exact_amount(value: object) -> Fraction:
     return read_quantity(value).amount
 
 
-def canonical(text: str) -> str:
+def canonical_quantity(text: str) -> str:
     """The canonical form of a quantity; an invalid one is returned unchanged."""
     try:
-        return str(parse(text))
+        return str(parse_quantity(text))
     except ValueError:
         return text
 

@@ -42,11 +42,18 @@ class ServingCertificate:
             self.context.verify_mode = ssl.CERT_REQUIRED
         self.server_name = server_name
         self.authority: bytes | None = None
+        self.mounted_authority: bytes | None = None
+        """`ca.crt` of a mounted Secret: what clients are told. Self-checks do not rely on it."""
         self._pair: tuple[bytes, bytes] | None = None
 
     @property
     def loaded(self) -> bool:
         return self._pair is not None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Changes with what clients see and trust."""
+        return self._pair, self.authority, self.server_name
 
     @property
     def expires(self) -> float:
@@ -112,12 +119,17 @@ class CertificateFolder:
             if self._certificate.load(*pair):
                 log.info("serving certificate loaded", folder=str(self._folder))
                 self._metrics.certificate_loaded(str(self._folder), self._certificate.expires)
+            self._certificate.mounted_authority = await asyncio.to_thread(self._read_authority)
             self._last_error = ""
         except (OSError, CertificateError) as error:
             self._metrics.certificate_read_errors.inc()
             if str(error) != self._last_error:
                 log.warning("cannot load serving certificate", folder=str(self._folder), error=str(error))
             self._last_error = str(error)
+
+    def _read_authority(self) -> bytes | None:
+        file = self._folder / "ca.crt"
+        return file.read_bytes() if file.exists() else None
 
     def _read(self) -> tuple[bytes, bytes]:
         return (self._folder / "tls.crt").read_bytes(), (self._folder / "tls.key").read_bytes()

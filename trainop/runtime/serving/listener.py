@@ -1,8 +1,10 @@
 """Accepts the connections of an HTTP server, with a limit on their number and a timeout for each phase.
 
 aiohttp by itself accepts connections without limit. Here, when a server has reached its limit, a new connection closes
-the one that has been idle longest, and is refused if none is idle. Timeouts: 10 s for the TLS handshake and again for
-the first request's headers, 60 s for a response, 90 s idle.
+an idle one of the client that has most connections, the one that has been idle longest, and is refused if none is idle.
+A connection is busy only from the end of a request's body to the end of its handler: until then it waits for its
+client, who may be slow for ever. Timeouts: 10 s for the TLS handshake and again for the first request's head, 60 s for
+a body and again for a response, 90 s idle.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import structlog
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.http import HttpProcessingError, RawRequestMessage
 from aiohttp.typedefs import Handler
 
 from trainop.runtime.process import descriptor_limit
@@ -25,21 +29,39 @@ HEADER_TIMEOUT = 10.0
 """Seconds for a TLS handshake, and then for the headers of the first request."""
 
 RESPONSE_TIMEOUT = 60.0
-"""Seconds from a request's headers to the end of the handler."""
+"""Seconds from a request's head to the end of its body, and then to the end of the handler."""
 
 IDLE_TIMEOUT = 90.0
 """Seconds from the end of a handler to the next request; sending the response is included."""
 
-DESCRIPTOR_SHARE = 8
-"""A server may use one eighth of the process's file descriptors."""
+MAX_HEAD = 64 * 1024
+"""Bytes of a request's head."""
+
+MAX_HEADS = 16 * 1024 * 1024
+"""Bytes of all heads of a server that are incomplete. Beyond that, the connection with the longest is closed."""
 
 BACKLOG = 128
 ACCEPT_RETRY = 1.0
 """Seconds before the next accept when no file descriptors are left."""
 
+PLACE_RETRIES = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1)
+"""Seconds between two looks for a place while all connections are in use. Others wait meanwhile in the backlog of the
+socket."""
+
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 log = structlog.get_logger(__name__)
+
+
+class Limits(NamedTuple):
+    """What the clients of one server may use, besides the number of connections."""
+
+    share: int = 8
+    """The server may use one of so many file descriptors of the process for connections."""
+    head: int = MAX_HEAD
+    """Bytes of a request's head."""
+    response: float | None = RESPONSE_TIMEOUT
+    """Seconds for which a handler may run; None for servers whose responses are streams without an end."""
 
 
 def listen(host: str | None, port: int) -> list[socket.socket]:
@@ -71,30 +93,12 @@ def _nonblocking(listener_socket: socket.socket) -> socket.socket:
 
 @web.middleware
 async def track_use(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Marks the connection of a request as busy while the handler runs, and as idle afterwards."""
+    """Marks the connection of a request as busy while the handler runs and has the body, else as idle."""
     connection = request.protocol
     if not isinstance(connection, _Connection):
         return await handler(request)
-    connection.mark_busy()
-    try:
+    with connection.serving(request.content):
         return await handler(request)
-    finally:
-        connection.mark_idle(IDLE_TIMEOUT)
-
-
-@contextmanager
-def awaiting_client(request: web.Request) -> Iterator[None]:
-    """Marks the connection of a request as idle within the context: while its body arrives, it may be closed for a new
-    connection. Else clients that send slowly would keep all others out."""
-    connection = request.protocol
-    if not isinstance(connection, _Connection):
-        yield
-        return
-    connection.mark_idle(RESPONSE_TIMEOUT)
-    try:
-        yield
-    finally:
-        connection.mark_busy()
 
 
 class Listener:
@@ -107,24 +111,30 @@ class Listener:
         sockets: list[socket.socket],
         tls: ssl.SSLContext | None,
         connections: int,
+        *,
+        limits: Limits = Limits(),  # noqa: B008  # immutable
         **options: Any,
     ) -> None:
         """`options` are those of aiohttp's `RequestHandler`."""
-        self._name = name
+        self.name = name
         self._server = server
         self.sockets = sockets
         self._tls = tls
-        self._limit = max(4, min(connections, descriptor_limit() // DESCRIPTOR_SHARE))
+        self._limit = max(4, min(connections, descriptor_limit() // limits.share))
+        self.limits = limits
         self._options = options
-        self.open: set[_Connection | asyncio.Task[None]] = set()
-        self.idle: dict[_Connection | asyncio.Task[None], None] = {}
-        """Connections that may be closed for a new one, longest idle first. Tasks are TLS handshakes in progress."""
+        self.open: dict[_Open, str] = {}
+        """Each with the address of its client."""
+        self.idle: dict[_Open, None] = {}
+        """Connections that may be closed for a new one, longest idle first."""
+        self.heads: dict[_Connection, int] = {}
+        """Bytes received of heads that are incomplete."""
 
     async def run(self) -> None:
         """Accepts until cancelled. Requests in progress continue after that."""
         async with asyncio.TaskGroup() as tasks:
             for listener_socket in self.sockets:
-                tasks.create_task(self._accept(listener_socket, tasks), name=f"accept {self._name}")
+                tasks.create_task(self._accept(listener_socket, tasks), name=f"accept {self.name}")
 
     def close(self) -> None:
         """Closes the listening sockets."""
@@ -135,34 +145,50 @@ class Listener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listener_socket)
+                accepted, peer = await loop.sock_accept(listener_socket)
             except OSError as error:
                 if error.errno in EXHAUSTED:  # without a pause, this loop would spin while a connection is pending
-                    log.warning("out of file descriptors", server=self._name, error=error.strerror)
+                    log.warning("out of file descriptors", server=self.name, error=error.strerror)
                     self._close_idle()
                     await asyncio.sleep(ACCEPT_RETRY)
                 continue
-            if len(self.open) < self._limit or self._close_idle():
-                self._spawn_connection(accepted, tasks)
+            address = str(peer[0]) if peer else ""
+            if await self._has_place(address):
+                self._spawn_connection(accepted, address, tasks)
             else:
                 accepted.close()
             await asyncio.sleep(0)  # a flood of connections must not starve other tasks
 
-    def _close_idle(self) -> bool:
-        """Closes the connection that has been idle longest; returns False if none is idle."""
-        oldest = next(iter(self.idle), None)
-        if oldest is None:
+    async def _has_place(self, newcomer: str) -> bool:
+        """Whether there is a place for a connection from this address. If all are in use, looks again for a moment: a
+        client that sends many requests at once has each of its connections idle only between two of them."""
+        for wait in (*PLACE_RETRIES, None):
+            if len(self.open) < self._limit or self._close_idle(newcomer):
+                return True
+            if wait is not None:
+                await asyncio.sleep(wait)
+        return False
+
+    def _close_idle(self, newcomer: str = "") -> bool:
+        """Closes an idle connection in favour of one from the address `newcomer`; returns False if none is idle.
+
+        It is one of the client with most connections, so that a client that floods the server closes its own, and the
+        API server keeps those to the webhooks.
+        """
+        used = Counter((*self.open.values(), newcomer))
+        chosen = max(self.idle, key=lambda each: used[self.open[each]], default=None)  # the longest idle of equals
+        if chosen is None:
             return False
-        self.discard(oldest)
-        if isinstance(oldest, _Connection):
-            oldest.abort()
+        self.discard(chosen)
+        if isinstance(chosen, _Connection):
+            chosen.abort()
         else:
-            oldest.cancel()
+            chosen.cancel()
         return True
 
-    def _spawn_connection(self, accepted: socket.socket, tasks: asyncio.TaskGroup) -> None:
-        task = tasks.create_task(self._connect(accepted), name=f"connect {self._name}")
-        self.open.add(task)
+    def _spawn_connection(self, accepted: socket.socket, address: str, tasks: asyncio.TaskGroup) -> None:
+        task = tasks.create_task(self._connect(accepted), name=f"connect {self.name}")
+        self.open[task] = address
         self.idle[task] = None
         task.add_done_callback(self.discard)
         task.add_done_callback(lambda ended: accepted.close() if ended.cancelled() else None)
@@ -180,36 +206,90 @@ class Listener:
         except (OSError, TimeoutError):
             accepted.close()  # the handshake failed or the peer closed the connection
 
-    def discard(self, connection: _Connection | asyncio.Task[None]) -> None:
-        self.open.discard(connection)
+    def replace(self, handshake: asyncio.Task[None], connection: _Connection) -> None:
+        """The handshake is over, and the connection is open."""
+        address = self.open.get(handshake, "")
+        self.discard(handshake)
+        self.open[connection] = address
+
+    def count_head(self, connection: _Connection, size: int) -> None:
+        """Closes the connection, or the one with the longest head, if the bytes of heads are too many."""
+        self.heads[connection] = self.heads.get(connection, 0) + size
+        if self.heads[connection] > self.limits.head:
+            connection.abort()
+        elif sum(self.heads.values()) > MAX_HEADS:
+            max(self.heads, key=self.heads.__getitem__).abort()
+
+    def discard(self, connection: _Open) -> None:
+        self.open.pop(connection, None)
         self.idle.pop(connection, None)
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's connection, with a deadline for its current phase: headers, response or idle."""
+    """aiohttp's connection, with a deadline for its current phase: head, body, response or idle."""
 
-    __slots__ = ("_deadline", "_handshake", "_listener")
+    __slots__ = ("_body", "_broken", "_deadline", "_handshake", "_listener")
 
     def __init__(self, listener: Listener, handshake: asyncio.Task[None], server: web.Server, **options: Any) -> None:
         super().__init__(server, **options)
         self._listener = listener
         self._handshake = handshake
         self._deadline: asyncio.TimerHandle | None = None
+        self._body: StreamReader | None = None
+        """That of the last request that has begun."""
+        self._broken = False
+        """What has arrived is no HTTP. It gets one answer: aiohttp makes one, and keeps the data, for each piece."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._listener.discard(self._handshake)
-        self._listener.open.add(self)
+        self._listener.replace(self._handshake, self)
         self.mark_idle(HEADER_TIMEOUT)
+
+    def data_received(self, data: bytes) -> None:
+        if self._broken:
+            return
+        begun, in_head = self._request_count, self._body is None or self._body.is_eof()
+        super().data_received(data)
+        if self._request_count != begun and self._messages:
+            self._listener.heads.pop(self, None)
+            message, self._body = self._messages[-1]
+            self._broken = not isinstance(message, RawRequestMessage)
+        elif in_head and not self._upgraded:
+            self._listener.count_head(self, len(data))  # the parser limits each header and their number, not the sum
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._listener.discard(self)
+        self._listener.heads.pop(self, None)
         self._set_deadline(None)
         super().connection_lost(exc)
 
-    def mark_busy(self) -> None:
+    def log_exception(self, *args: Any, **more: Any) -> None:
+        """Anybody may send what is no HTTP: aiohttp would log a traceback and a part of it."""
+        if isinstance(more.get("exc_info"), HttpProcessingError):
+            log.debug("malformed request", server=self._listener.name, error=type(more["exc_info"]).__name__)
+        else:
+            super().log_exception(*args, **more)
+
+    @contextmanager
+    def serving(self, body: StreamReader) -> Iterator[None]:
+        """The time in which a request is served."""
+        served = False
+
+        def mark_received() -> None:
+            if not served:
+                self._mark_busy()
+
+        self.mark_idle(RESPONSE_TIMEOUT)
+        body.on_eof(mark_received)
+        try:
+            yield
+        finally:
+            served = True
+            self.mark_idle(IDLE_TIMEOUT)
+
+    def _mark_busy(self) -> None:
         self._listener.idle.pop(self, None)
-        self._set_deadline(RESPONSE_TIMEOUT)
+        self._set_deadline(self._listener.limits.response)
 
     def mark_idle(self, seconds: float) -> None:
         """Allows the listener to close this connection, and closes it after `seconds`.
@@ -231,3 +311,7 @@ class _Connection(web.RequestHandler):
         self._deadline = None
         if seconds is not None:
             self._deadline = asyncio.get_running_loop().call_later(seconds, self.abort)
+
+
+_Open: TypeAlias = _Connection | asyncio.Task[None]
+"""A connection, or the task of its TLS handshake."""

@@ -10,25 +10,25 @@ import asyncio
 import inspect
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import structlog
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 
 from trainop.runtime.errors import UnhealthyError
-from trainop.runtime.serving.listener import Listener, listen, track_use
+from trainop.runtime.serving.listener import Limits, Listener, listen, track_use
+from trainop.runtime.serving.scrapes import metrics_handler
 
-Check: TypeAlias = Callable[[], None] | Callable[[], Awaitable[None]]
+HealthCheck: TypeAlias = Callable[[], None] | Callable[[], Awaitable[None]]
 """A health check. Returns if healthy; raises `UnhealthyError` or `OSError` with the reason otherwise."""
 
 CONNECTIONS = 64
 """Default limit of open connections of one server: enough for probes and several scrapers."""
 
-_LIMITS = {"access_log": None, "keepalive_timeout": 100.0, "max_headers": 64, "max_field_size": 32 * 1024}
-"""aiohttp options; headers are limited to 2 MiB in total. The listener closes idle connections before aiohttp does."""
+_OPTIONS = {"access_log": None, "keepalive_timeout": 100.0, "max_headers": 64, "max_field_size": 32 * 1024}
+"""Of aiohttp. The listener closes idle connections before aiohttp does."""
 
 log = structlog.get_logger(__name__)
 
@@ -62,9 +62,9 @@ class Checks:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._checks: dict[str, Check] = {}
+        self._checks: dict[str, HealthCheck] = {}
 
-    def add(self, name: str, check: Check) -> None:
+    def add(self, name: str, check: HealthCheck) -> None:
         """Adds a check. Raises `ValueError` if the name is in use."""
         if name in self._checks:
             raise ValueError(f"{self.name} check {name!r} exists")
@@ -75,7 +75,7 @@ class Checks:
 
         `exclude` names checks to skip. Failure reasons are withheld, as upstream, because the endpoint is public.
         """
-        checks: dict[str, Check] = self._checks or {"ping": ping}
+        checks: dict[str, HealthCheck] = self._checks or {"ping": ping}
         unknown = [name for name in dict.fromkeys(exclude) if name not in checks]
         lines, failed = [], []
         for name, check in sorted(checks.items()):
@@ -100,7 +100,7 @@ class Checks:
 
     async def one(self, name: str) -> tuple[int, str]:
         """HTTP status and text of one check; 404 if it does not exist."""
-        checks: dict[str, Check] = self._checks or {"ping": ping}
+        checks: dict[str, HealthCheck] = self._checks or {"ping": ping}
         if name not in checks:
             return 404, "404 page not found\n"
         reason = await _failure(checks[name])
@@ -111,7 +111,7 @@ def ping() -> None:
     """The default check, which always passes."""
 
 
-async def _failure(check: Check) -> str | None:
+async def _failure(check: HealthCheck) -> str | None:
     try:
         answer = check()
         if inspect.isawaitable(answer):
@@ -125,7 +125,7 @@ class HttpServer:
     """Serves an aiohttp application on one address, or not at all if that is None.
 
     With a TLS context, it serves HTTPS; the certificate of the context may be replaced while the server runs. At most
-    `connections` are open at a time (see `listener.py`).
+    `connections` are open at a time (see `listener.py`). `options` are those of aiohttp's `RequestHandler`.
     """
 
     def __init__(
@@ -136,14 +136,27 @@ class HttpServer:
         tls: ssl.SSLContext | None = None,
         *,
         connections: int = CONNECTIONS,
+        limits: Limits = Limits(),  # noqa: B008  # immutable
+        grace: float = 5.0,
+        handler_cancellation: bool = False,
+        **options: Any,
     ) -> None:
+        """`grace` are the seconds for which requests in progress may go on once the server ends."""
         self.name = name
         self.address = address
         self._tls = tls
         self._connections = connections
+        self._limits = limits
+        self._options = {**_OPTIONS, **options}
         self._listener: Listener | None = None
         application.middlewares.insert(0, track_use)
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=5.0)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=handler_cancellation,
+            shutdown_timeout=grace,
+        )
 
     async def bind(self) -> None:
         """Starts listening. Raises `BindError` if the address cannot be bound."""
@@ -157,7 +170,9 @@ class HttpServer:
             where = f"{self.address.host or ''}:{self.address.port}"
             raise BindError(f"cannot listen on {where} for {self.name}: {error.strerror or error}") from error
         assert self._runner.server is not None  # noqa: S101  # set by `setup`
-        self._listener = Listener(self.name, self._runner.server, sockets, self._tls, self._connections, **_LIMITS)
+        self._listener = Listener(
+            self.name, self._runner.server, sockets, self._tls, self._connections, limits=self._limits, **self._options
+        )
         log.info("listening", server=self.name, port=self.port)
 
     @property
@@ -166,7 +181,7 @@ class HttpServer:
         return self._listener.sockets[0].getsockname()[1] if self._listener else None
 
     async def run(self) -> None:
-        """Serves until cancelled, then waits up to 5 s for requests in progress."""
+        """Serves until cancelled, then waits for requests in progress."""
         try:
             if self._listener is None:
                 await _forever()
@@ -219,14 +234,6 @@ def metrics_application(registry: CollectorRegistry, *middlewares: Middleware) -
     `middlewares` may reject requests, for example `authorize.require_permission`.
     """
 
-    async def answer(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        names = request.query.getall("name[]", [])
-        chosen = registry.restricted_registry(names) if names else registry
-        response = web.Response(body=encode(chosen), headers={"Content-Type": content_type})
-        response.enable_compression()
-        return response
-
     application = web.Application(middlewares=middlewares)
-    application.router.add_get("/metrics", answer)
+    application.router.add_get("/metrics", metrics_handler(registry))
     return application

@@ -103,7 +103,7 @@ class AdmissionResponse:
     status: Json = field(default_factory=dict)
 
 
-Handler: TypeAlias = Callable[[AdmissionRequest], AdmissionResponse | Awaitable[AdmissionResponse]]
+AdmissionHandler: TypeAlias = Callable[[AdmissionRequest], AdmissionResponse | Awaitable[AdmissionResponse]]
 """Must not modify the request. An `ApiError` that it raises is returned as its Status; any other exception is a bug
 and returns 500."""
 
@@ -135,7 +135,7 @@ def amend(before: Json, after: Json) -> AdmissionResponse:
     return AdmissionResponse(True, patch=tuple(diff(before, after)))
 
 
-def validating(check: Check, deleting: Callable[[Json], AdmissionResponse] | None = None) -> Handler:
+def validating(check: Check, deleting: Callable[[Json], AdmissionResponse] | None = None) -> AdmissionHandler:
     """A handler that validates CREATE and UPDATE with `check`, and DELETE with `deleting` (admitted by default).
 
     An UPDATE that changes only metadata and status is admitted even if `check` rejects the object. Otherwise the
@@ -158,7 +158,7 @@ def validating(check: Check, deleting: Callable[[Json], AdmissionResponse] | Non
     return judge
 
 
-def defaulting(default: Change) -> Handler:
+def defaulting(default: Change) -> AdmissionHandler:
     """A handler that returns defaults as a JSON patch against the submitted object.
 
     `default` receives a copy. It either modifies the copy and returns None, or returns a new object.

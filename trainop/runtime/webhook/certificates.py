@@ -52,6 +52,31 @@ def make_authority(name: str, organization: str, now: datetime) -> Pair:
     return _pair(builder.add_extension(own, critical=False).sign(key, hashes.SHA256()), key)
 
 
+def vouch_for(successor: bytes, authority: Pair, now: datetime) -> bytes:
+    """A certificate of the next CA that the current one signs (both PEM). A server that sends it with its own
+    certificate is accepted by clients that know the current CA only, such as trainings that read it once. Raises
+    `ValueError` if the CA cannot sign."""
+    following, signer, signing_key = _parse(successor), _parse(authority.certificate), _parse_key(authority.key)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(following.subject)
+        .issuer_name(signer.subject)
+        .public_key(following.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(signer.not_valid_after_utc)
+    )
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
+    for extension, critical in (
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (_usage(signs_certificates=True), True),
+        (x509.SubjectKeyIdentifier.from_public_key(following.public_key()), False),
+        (signed_by, False),
+    ):
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(signing_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
 def issue(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
     """A server certificate for the DNS `names`, the first of which is its subject.
 

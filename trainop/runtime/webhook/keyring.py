@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from trainop.runtime.clock import parse_timestamp, timestamp
-from trainop.runtime.webhook.certificates import Pair, authority_fault, issue, make_authority, server_fault
+from trainop.runtime.webhook.certificates import Pair, authority_fault, issue, make_authority, server_fault, vouch_for
 
 OVERLAP = timedelta(hours=24)
 
@@ -125,8 +125,16 @@ def _succeed(
         return replace(ring, successor=None), f"next CA: {fault}"
     if not published and _is_served(ring, subject, now):
         return ring, ""
-    server = issue(successor, subject.names, now)
+    server = _accepted_by_both(issue(successor, subject.names, now), successor, ring.authority, now)
     return Keyring(successor, server, None, ring.authority.certificate, now + OVERLAP), "next CA: it becomes current"
+
+
+def _accepted_by_both(server: Pair, successor: Pair, authority: Pair, now: datetime) -> Pair:
+    """The server certificate with that by which the current CA vouches for the next, as far as it can."""
+    try:
+        return replace(server, certificate=server.certificate + vouch_for(successor.certificate, authority, now))
+    except ValueError:  # it has expired, or has lost its key
+        return server
 
 
 def _is_served(ring: Keyring, subject: Subject, now: datetime) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -38,6 +38,7 @@ from trainop.runtime.metrics.metrics import Metrics
 from trainop.runtime.objects.metadata import HasMetadata, Json, Key, PartialObject
 from trainop.runtime.objects.resource import SECRETS, Resource
 from trainop.runtime.serving.certificate_folder import CertificateError, ServingCertificate
+from trainop.runtime.webhook.contest import LONGEST_PAUSE, NOTICED, Contest, other_writer
 from trainop.runtime.webhook.injection import Configuration, injection, is_managed_by_cert_manager
 
 if TYPE_CHECKING:
@@ -97,11 +98,14 @@ class CertificateRotation:
         clock: Clock | None = None,
         rng: random.Random | None = None,
         metrics: Metrics | None = None,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
-        """`client` must not be gated by leader election, because every replica writes."""
+        """`client` must not be gated by leader election, because every replica writes. `announce` gets the text of what
+        an administrator has to change, such as for an event."""
         self._clock = clock or SystemClock()
         self._metrics = metrics or Metrics()
         self._rotator = _Rotator(client, options, certificate, self._clock, self._metrics)
+        self._rotator.announce = announce or self._rotator.announce
         self._controller = Controller(CONTROLLER, self._rotator, clock=self._clock, rng=rng, metrics=self._metrics)
         self._key = options.secret
         # Informers only trigger reconciles. The reconciler reads from the API server, so that without permission to
@@ -154,6 +158,10 @@ class _Rotator:
         self._metrics = metrics
         self._published: tuple[bytes, float] | None = None
         """The bundle that all configurations contain, and the monotonic time of its confirmation."""
+        self._contests = {each: Contest() for each in options.configurations}
+        for each in options.configurations:
+            metrics.bundle_resets.labels(each.name)
+        self.announce: Callable[[str], None] = lambda _text: None
         self._reported_missing: set[Configuration] = set()
         self._reported_forbidden = ""
         self.succeeded = asyncio.Event()
@@ -193,10 +201,11 @@ class _Rotator:
                     raise  # the namespace does not exist
                 return Result(requeue=True)  # deleted meanwhile
         self._serve(desired)
-        await self._inject(reading, desired.bundle)
+        pause = await self._inject(reading, desired.bundle)
         self.settled = True
         self.succeeded.set()
-        return Result(requeue_after=self._requeue_after(desired, now))
+        after = self._requeue_after(desired, now)
+        return Result(requeue_after=min(after, pause) if pause else after)
 
     async def _read_secret(self, key: Key) -> Json | None:
         try:
@@ -239,21 +248,45 @@ class _Rotator:
                     found.append((each, configuration))
         return _Reading(tuple(found), tuple(failures))
 
-    async def _inject(self, reading: _Reading, bundle: bytes) -> None:
+    async def _inject(self, reading: _Reading, bundle: bytes) -> float:
+        """Writes the bundle where it is missing; returns the seconds until the next write of one that is contested, or
+        0."""
         failures: list[Exception] = list(reading.failures)
+        pauses: list[float] = []
         for each, configuration in reading.found:
             patch = injection(configuration, bundle, self._options.names)
-            if not patch:
+            if pause := self._contend(each, configuration, bundle, present=not patch):
+                pauses.append(pause)
+            if not patch or pause:
                 continue
             try:
                 await self._client.patch(each.resource, each.name, None, patch, kind=PatchKind.JSON)
                 log.info("CA bundle injected", configuration=str(each))
+                self._contests[each].note_write(self._clock.monotonic())
                 self._published = None
             except (ConflictError, InvalidError, NotFoundError):
                 failures.append(ReconcileError(f"{each} was changed by another writer"))  # the `test` operation failed
             except (ApiError, ConnectionError, TimeoutError) as error:
                 failures.append(error)
         self._confirm(bundle, failures)
+        if pauses:
+            self._published = None
+        return min(pauses, default=0.0)
+
+    def _contend(self, each: Configuration, configuration: Json, bundle: bytes, *, present: bool) -> float:
+        """Counts and reports resets of the bundle; returns the seconds until it may be written."""
+        contest, now = self._contests[each], self._clock.monotonic()
+        if contest.is_reset(bundle, present=present, now=now):
+            self._metrics.bundle_resets.labels(each.name).inc()
+            if contest.resets == NOTICED:
+                writer = other_writer(configuration, self._client.field_manager)
+                log.warning("CA bundle is reset again and again", configuration=str(each), by=writer)
+                self.announce(
+                    f"{writer} has reset caBundle of {each} {NOTICED} times. Until it is written again, with pauses of "
+                    f"up to {LONGEST_PAUSE:.0f} s, the API server cannot call the webhooks: let {writer} ignore "
+                    "/webhooks/*/clientConfig/caBundle"
+                )
+        return 0.0 if present else contest.pause(now)
 
     def _confirm(self, bundle: bytes, failures: Sequence[Exception]) -> None:
         if failures:

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import re
 import ssl
+from typing import NamedTuple
 
 import structlog
 from aiohttp import web
@@ -20,12 +21,13 @@ from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.errors import ApiError, UnhealthyError
 from trainop.runtime.log_throttle import LogThrottle
 from trainop.runtime.metrics.metrics import Metrics
+from trainop.runtime.serving.bodies import Bodies, BodyRefusedError
 from trainop.runtime.serving.certificate_folder import ServingCertificate
 from trainop.runtime.serving.server import Address, HttpServer
 from trainop.runtime.webhook.admission import (
+    AdmissionHandler,
     AdmissionRequest,
     AdmissionResponse,
-    Handler,
     MalformedReviewError,
     answer_crowded,
     becomes_too_deep,
@@ -41,19 +43,21 @@ MAX_BODY = 7 * 1024 * 1024
 """Bytes. An UPDATE review contains two objects, each at most 3 MiB (the API server's limit on request bodies)."""
 
 CONNECTIONS = 128
-BODY_TIMEOUT = 10.0
-"""Seconds for receiving the body of a review, and for the wait before that."""
-
 LARGE_BODY = 256 * 1024
 """Bytes from which a review is large. A decoded review takes several times its size."""
 
 LARGE_REVIEWS = 4
-"""Large reviews that are received and evaluated at a time; others wait before their body is read. Otherwise, all
-connections together could use a gigabyte."""
+"""Large reviews that are evaluated at a time; others wait once they have been received, so that no slow client keeps
+others waiting. Otherwise, all connections together could use a gigabyte."""
 
 DEFAULT_TIMEOUT = 10.0
+MAX_TIMEOUT = 30.0
+"""The longest timeout of a webhook that the API server permits."""
 MARGIN = 0.5
-"""Seconds by which a handler's timeout is shorter than that of the API server."""
+"""Seconds by which an answer is due before the API server stops waiting for it."""
+
+SHORTEST = 0.1
+"""Seconds that each step of an answer gets in any case."""
 
 SLOW_HANDLER = 0.005
 """Seconds. A synchronous handler that takes longer is logged, because it blocks the event loop."""
@@ -62,6 +66,8 @@ LOG_INTERVAL = 300.0
 """Seconds between two log entries of one kind about the same path: any pod may send requests to the server."""
 
 PROBE_TIMEOUT = 10.0
+PROBE_INTERVAL = 1.0
+"""Minimum seconds between two probes that succeed, because anyone can ask for readiness, and TLS handshakes cost."""
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
@@ -85,17 +91,20 @@ class WebhookServer:
         self._certificate = certificate
         self._metrics = metrics or Metrics()
         self._clock = clock or SystemClock()
-        self._application = web.Application(client_max_size=MAX_BODY)
+        self._application = web.Application()
         self._server = HttpServer("webhooks", address, self._application, certificate.context, connections=CONNECTIONS)
         self._paths: set[str] = set()
-        self._room = asyncio.Semaphore(LARGE_REVIEWS)
+        self._rooms = _Rooms(Bodies(MAX_BODY), asyncio.Semaphore(LARGE_REVIEWS))
+        self._probing = asyncio.Lock()
+        self._probed: tuple[float, tuple[object, ...]] = (float("-inf"), ())
+        """When a probe has succeeded, and with which certificate."""
 
-    def register(self, path: str, handler: Handler) -> None:
+    def register(self, path: str, handler: AdmissionHandler) -> None:
         """Serves `handler` at `path`. Raises `ValueError` if the path is already registered."""
         if path in self._paths:
             raise ValueError(f"webhook path {path} is registered already")
         self._paths.add(path)
-        endpoint = _Endpoint(path, handler, self._metrics, self._clock, self._room)
+        endpoint = _Endpoint(path, handler, self._metrics, self._clock, self._rooms)
         self._application.router.add_route("*", path, endpoint.answer)
 
     async def bind(self) -> None:
@@ -117,26 +126,38 @@ class WebhookServer:
             raise UnhealthyError("webhook server has not been started yet")
         if not self._certificate.loaded:
             raise UnhealthyError("webhook server has no certificate yet")
+        async with self._probing:
+            since, certificate = self._probed
+            if self._clock.monotonic() - since >= PROBE_INTERVAL or certificate != self._certificate.identity:
+                certificate = self._certificate.identity
+                await self._probe(self.port)
+                self._probed = (self._clock.monotonic(), certificate)
+
+    async def _probe(self, port: int) -> None:
         host = self._server.address.host if self._server.address else None
         name = self._certificate.server_name
         try:
             async with asyncio.timeout(PROBE_TIMEOUT):
                 _, writer = await asyncio.open_connection(
-                    host or "localhost", self.port, ssl=self._certificate.client_context(), server_hostname=name
+                    host or "localhost", port, ssl=self._certificate.client_context(), server_hostname=name
                 )
         except (TimeoutError, ssl.SSLError) as error:
             raise UnhealthyError(f"webhook server is not reachable: {error}") from error
         writer.close()
 
 
+class _Rooms(NamedTuple):
+    """What all reviews of a server share."""
+
+    bodies: Bodies
+    large: asyncio.Semaphore
+
+
 class _Endpoint:
     """One registered path: its handler and its metrics."""
 
-    def __init__(
-        self, path: str, handler: Handler, metrics: Metrics, clock: Clock, room: asyncio.Semaphore | None = None
-    ) -> None:
-        """`room` limits the large reviews in progress."""
-        self._room = room or asyncio.Semaphore(LARGE_REVIEWS)
+    def __init__(self, path: str, handler: AdmissionHandler, metrics: Metrics, clock: Clock, rooms: _Rooms) -> None:
+        self._rooms = rooms
         self._path = path
         self._handler = handler
         self._metrics = metrics.webhook(path)
@@ -146,30 +167,39 @@ class _Endpoint:
     async def answer(self, request: web.Request) -> web.Response:
         began = self._clock.monotonic()
         with self._metrics.in_flight.track_inprogress():
-            body = await self._review_in_room(request)
+            body = await self._receive(request, began + handler_timeout(request.query.get("timeout", "")))
         self._metrics.latency.observe(self._clock.monotonic() - began)
         self._metrics.succeeded.inc()
         return web.Response(body=body, content_type="application/json")
 
-    async def _review_in_room(self, request: web.Request) -> bytes:
-        """Waits, before a large body is read, until there is room for it."""
-        size = request.content_length
-        if size is not None and size < LARGE_BODY:
-            return await self._review(request)
+    async def _receive(self, request: web.Request, deadline: float) -> bytes:
         try:
-            async with asyncio.timeout(BODY_TIMEOUT):
-                await self._room.acquire()
+            async with self._rooms.bodies.receive(request, self._left(deadline)) as body:
+                content_type = request.headers.get("Content-Type", "")
+                if body and content_type != "application/json":
+                    return self._refuse(refuse(400, f"contentType={content_type}, expected application/json"))
+                if len(body) < LARGE_BODY:
+                    return await self._review(body, deadline)
+                return await self._review_large(body, deadline)
+        except BodyRefusedError as error:
+            message = f"request entity is too large; limit is {MAX_BODY} bytes" if error.status == 413 else str(error)
+            return self._refuse(refuse(error.status, message))
+
+    async def _review_large(self, body: bytes, deadline: float) -> bytes:
+        try:
+            async with asyncio.timeout(self._left(deadline)):
+                await self._rooms.large.acquire()
         except TimeoutError:
             return self._refuse(refuse(429, "too many large requests are being served"))
         try:
-            return await self._review(request)
+            return await self._review(body, deadline)
         finally:
-            self._room.release()
+            self._rooms.large.release()
 
-    async def _review(self, request: web.Request) -> bytes:
-        refusal, body = await _read(request)
-        if refusal is not None:
-            return self._refuse(refusal)
+    def _left(self, deadline: float) -> float:
+        return max(deadline - self._clock.monotonic(), SHORTEST)
+
+    async def _review(self, body: bytes, deadline: float) -> bytes:
         if (answer := answer_crowded(body)) is not None:
             return answer
         try:
@@ -180,7 +210,7 @@ class _Endpoint:
             await asyncio.sleep(0)  # decoding has taken some milliseconds
         if becomes_too_deep(review):
             return encode_review(deny(f"the object {TOO_DEEP}"), review.uid, api_version)
-        response = await self._respond(review, handler_timeout(request.query.get("timeout", "")))
+        response = await self._respond(review, self._left(deadline))
         return encode_review(response, review.uid, api_version)
 
     def _refuse(self, refusal: AdmissionResponse) -> bytes:
@@ -224,24 +254,9 @@ class _Endpoint:
         return refuse(500, f"panic: {error} [recovered]")
 
 
-async def _read(request: web.Request) -> tuple[AdmissionResponse | None, bytes]:
-    """The rejection of an unusable body (or None), and the body."""
-    content_type = request.headers.get("Content-Type", "")
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT):
-            body = await request.read()
-    except TimeoutError:
-        return refuse(408, f"request body was not received within {BODY_TIMEOUT:.0f} s"), b""
-    except web.HTTPRequestEntityTooLarge:
-        return refuse(413, f"request entity is too large; limit is {MAX_BODY} bytes"), b""
-    if body and content_type != "application/json":
-        return refuse(400, f"contentType={content_type}, expected application/json"), b""
-    return None, body
-
-
 def handler_timeout(timeout: str) -> float:
-    """Seconds that a handler may take if the API server waits for `timeout` (a Go duration, e.g. `10s`)."""
+    """Seconds for an answer, body included, if the API server waits for `timeout` (a Go duration, e.g. `10s`)."""
     parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)(h|ms|us|µs|ns|m|s)", timeout)
     whole = bool(parts) and "".join(number + unit for number, unit in parts) == timeout
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts) if whole else DEFAULT_TIMEOUT
-    return max(seconds - MARGIN, 0.1)
+    return max(min(seconds, MAX_TIMEOUT) - MARGIN, SHORTEST)

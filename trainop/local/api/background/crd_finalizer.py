@@ -11,7 +11,7 @@ from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.crds import CLEANUP_FINALIZER
 from trainop.local.api.request.deletes import Deleter
 from trainop.local.api.storage.versioned_store import Change, Stored, Table
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.runtime import CUSTOM_RESOURCE_DEFINITIONS
 
 
 class CrdFinalizer:

@@ -7,7 +7,7 @@ from collections import deque
 from trainop.local.api.background.work_queue import WorkQueue
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.storage.versioned_store import Change, Key, Stored, Table
-from trainop.runtime.objects.resource import EVENTS
+from trainop.runtime import EVENTS
 
 _EVENT_TTL = 3600.0
 

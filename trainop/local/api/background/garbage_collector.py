@@ -13,7 +13,7 @@ from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request.deletes import DeleteOptions, Deleter
 from trainop.local.api.storage.versioned_store import Change, Key, Stored, Table
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 Node = tuple[str, Key]
 """A node of the graph: the table and key of an object."""

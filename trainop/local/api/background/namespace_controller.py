@@ -10,8 +10,7 @@ from trainop.local.api.background.work_queue import WorkQueue
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.request.deletes import Deleter
 from trainop.local.api.storage.versioned_store import Change, Table
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import NAMESPACES, SERVICE_ACCOUNTS
+from trainop.runtime import NAMESPACES, SERVICE_ACCOUNTS, Json
 
 
 class NamespaceController:

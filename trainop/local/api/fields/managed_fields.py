@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainop.local.api.fields.field_sets import FieldSet, union
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 _MAX_UPDATE_MANAGERS = 10
 _OLD_UPDATES_MANAGER = "ancient-changes"

@@ -25,7 +25,7 @@ from trainop.local.api.fields.field_sets import (
 )
 from trainop.local.api.fields.managed_fields import ManagedFields, Manager
 from trainop.local.api.schema.shapes import Shape
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """The annotation in which client-side `kubectl apply` stores the applied object."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainop.local.api.schema.shapes import Shape
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 _ORDER, _DELETE_PRIMITIVES = "$setElementOrder/", "$deleteFromPrimitiveList/"
 

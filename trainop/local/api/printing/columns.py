@@ -9,8 +9,8 @@ from typing import Any
 
 from trainop.local.api.printing.pod_status import pod_ready, pod_restarts, pod_status, readiness_gates
 from trainop.local.api.schema.durations import age, human_duration
-from trainop.runtime.clock import read_time
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import read_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from trainop.local.api.schema.durations import age
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 
 def pod_status(pod: Json) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from trainop.local.api.printing.columns import COLUMNS_BY_KIND, DEFAULT_COLUMNS, Column, Columns, age_of, name_of
 from trainop.local.api.printing.jsonpath import compile_path
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 __all__ = ["Column", "Columns", "columns_of_crd", "columns_of_kind", "table"]
 

@@ -23,7 +23,7 @@ from trainop.local.api.registry.simple_kinds import (
     WebhookStrategy,
 )
 from trainop.local.api.registry.workloads import DeploymentStrategy, JobStrategy, NoControllerStrategy
-from trainop.runtime.objects.resource import (
+from trainop.runtime import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     EVENTS,

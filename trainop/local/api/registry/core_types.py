@@ -1,7 +1,4 @@
-"""The types of the built-in kinds: decoding with the strictness and messages of Go's decoder, and OpenAPI schemas.
-
-`core_types.json` is trimmed from the OpenAPI documents of Kubernetes (Apache-2.0) by `e2e/core_types.py`.
-"""
+"""The types of the built-in kinds: decoding with the strictness and messages of Go's decoder."""
 
 from __future__ import annotations
 
@@ -9,16 +6,20 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from typing import Any
 
-import msgspec
+from trainop.local.api.registry.messages import omitted_when_empty
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import (
+    SCHEMA_PREFIX,
+    canonical_quantity,
+    core_schemas,
+    micro_timestamp,
+    parse_quantity,
+    parse_timestamp,
+    timestamp,
+)
 
-from trainop.runtime.clock import micro_timestamp, parse_timestamp, timestamp
-from trainop.runtime.objects import quantity
-from trainop.runtime.objects.metadata import Json
-
-_PREFIX = "#/components/schemas/"
 _UNTYPED_SUFFIXES = ("JSONSchemaProps", "FieldsV1", "RawExtension", ".JSON", "OrArray", "OrBool")
 _MICROSECONDS = re.compile(r"\.\d{6}(?!\d)")
 _SCALARS = {"integer": int, "number": float, "boolean": bool, "string": str}
@@ -44,22 +45,17 @@ class Type:
     go: str
     form: str
     fields: dict[str, Type] = field(default_factory=dict)
+    omitted: frozenset[str] = frozenset()
+    """The fields of a struct that are left out when they have the zero value."""
     element: Type | None = None
     python_type: type | None = None
     """Values of this Python type need no conversion."""
 
 
 @cache
-def schemas() -> dict[str, Json]:
-    """All OpenAPI definitions by name."""
-    text = resources.files(__package__).joinpath("core_types.json").read_bytes()
-    return msgspec.json.decode(text, type=dict[str, Json])
-
-
-@cache
 def definition_of(group: str, version: str, kind: str) -> str:
     """The name of the OpenAPI definition of a kind; empty if there is none."""
-    for name, schema in schemas().items():
+    for name, schema in core_schemas().items():
         for gvk in schema.get("x-kubernetes-group-version-kind", ()):
             if (gvk["group"], gvk["version"], gvk["kind"]) == (group, version, kind):
                 return name
@@ -69,8 +65,9 @@ def definition_of(group: str, version: str, kind: str) -> str:
 def decode(definition: str, value: Json, *, keep_empty: bool = False) -> tuple[Json, list[str]]:
     """The object with only the fields of its type, and the paths of unknown fields.
 
-    Drops nulls, and empty lists and maps unless `keep_empty`, as encoding with `omitempty` does. Quantities become
-    canonical. The result shares no containers with the argument except in untyped fields. Raises `MistypedError`.
+    Drops nulls, and unless `keep_empty` what encoding with `omitempty` drops: empty lists and maps, and the zero values
+    of fields that are no pointers. Quantities become canonical. The result shares no containers with the argument
+    except in untyped fields. Raises `MistypedError`.
     """
     unknown: list[str] = []
     decoded: Json = _Decoder(unknown, keep_empty=keep_empty).struct(_type(definition), value, "", "")
@@ -80,11 +77,18 @@ def decode(definition: str, value: Json, *, keep_empty: bool = False) -> tuple[J
 @cache
 def _type(definition: str) -> Type:
     """The type of a definition. Its fields are added after it is created, because types may be recursive."""
-    schema = schemas()[definition]
+    schema = core_schemas()[definition]
     made = Type(".".join(definition.split(".")[-2:]), _form(definition, schema))
     if made.form == "struct":
         made.fields = {name: _of_schema(part) for name, part in schema["properties"].items()}
+        made.omitted = omitted_when_empty(message_of(definition))
     return made
+
+
+def message_of(definition: str) -> str:
+    """The name of a definition's type in `messages`."""
+    *_, group, version, name = definition.split(".")
+    return f"{group}{version if (group, version) == ('autoscaling', 'v1') else ''}.{name}"
 
 
 def _form(definition: str, schema: Json) -> str:
@@ -99,7 +103,7 @@ def _form(definition: str, schema: Json) -> str:
 
 def _of_schema(schema: Json) -> Type:
     if "$ref" in schema:
-        return _type(schema["$ref"].removeprefix(_PREFIX))
+        return _type(schema["$ref"].removeprefix(SCHEMA_PREFIX))
     match schema.get("type"):
         case "array":
             element = _of_schema(schema["items"])
@@ -128,6 +132,8 @@ class _Decoder:
             held = kind.fields.get(name)
             if held is None:
                 self._unknown.append(place + name)
+            elif not part and name in kind.omitted and not self._keep_empty and part is not None:
+                self._any(held, part, owner, path + name, place + name)  # for its type
             elif type(part) is held.python_type:
                 decoded[name] = part
             elif part is not None and (part or self._keep_empty or held.form not in {"list", "map"}):
@@ -183,10 +189,10 @@ class _Decoder:
     def _quantity(self, kind: Type, value: Any, owner: str, path: str) -> str:
         self._expect(isinstance(value, str | int | float), kind, value, owner, path)
         try:
-            quantity.parse(str(value))
+            parse_quantity(str(value))
         except ValueError as error:
             raise MistypedError(str(error)) from error
-        return quantity.canonical(str(value))
+        return canonical_quantity(str(value))
 
     def _time(self, kind: Type, value: Any, owner: str, path: str) -> str:
         """In UTC with seconds; a `MicroTime` has microseconds, and its input must have six fractional digits."""

@@ -14,9 +14,8 @@ from trainop.local.api.registry.kinds import Kind, Strategy
 from trainop.local.api.schema.crd_schema import Schema, SchemaError
 from trainop.local.api.schema.field_errors import invalid, required
 from trainop.local.api.storage.versioned_store import Change, Table
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from trainop.runtime import CUSTOM_RESOURCE_DEFINITIONS, Json, Resource
+from trainop.runtime.lowlevel import FieldError
 
 _VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Json, Resource
 
 EVENTS_V1 = Resource("events.k8s.io", "v1", "events", "Event")
 

@@ -13,9 +13,8 @@ from trainop.local.api.registry.names import dns_subdomain
 from trainop.local.api.schema.crd_schema import Schema
 from trainop.local.api.schema.shapes import Shape, shape_of_kind
 from trainop.local.api.storage.versioned_store import Stored
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import Json, Resource
+from trainop.runtime.lowlevel import FieldError
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 

@@ -6,8 +6,7 @@ from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Kind, Strategy
 from trainop.local.api.registry.names import dns_label
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import NAMESPACES
+from trainop.runtime import NAMESPACES, Json
 
 UNDELETABLE = frozenset({"default", "kube-system", "kube-public"})
 SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")

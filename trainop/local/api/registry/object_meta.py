@@ -5,13 +5,14 @@ Sources: apimachinery `pkg/api/validation/objectmeta.go`, apiserver `pkg/registr
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.registry.names import label_value, qualified_name
 from trainop.local.api.schema.field_errors import forbidden, from_message, immutable, invalid, required
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import FieldError
 
 _STANDARD_FINALIZERS = {"kubernetes", "orphan", "foregroundDeletion", "customresourcecleanup.apiextensions.k8s.io"}
 _ANNOTATIONS_LIMIT = 256 * 1024
@@ -48,9 +49,10 @@ def drop_empty(metadata: Json) -> None:
         del metadata["namespace"]
 
 
-def generated_name(base: str, suffix: str) -> str:
-    """The name for a `generateName`, truncated to the length of a DNS label."""
-    return base[: _NAME_LIMIT - _SUFFIX] + suffix
+def generated_name(base: str, rng: random.Random) -> str:
+    """A name for a `generateName`, truncated to the length of a DNS label (apiserver `pkg/storage/names/generate.go`).
+    Letters and digits are those of apimachinery `pkg/util/rand`, without vowels and digits that look like them."""
+    return base[: _NAME_LIMIT - _SUFFIX] + "".join(rng.choices("bcdfghjklmnpqrstvwxz2456789", k=_SUFFIX))
 
 
 def validate(kind: Kind, metadata: Json) -> list[FieldError]:

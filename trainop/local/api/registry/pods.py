@@ -6,11 +6,10 @@ from typing import Any
 
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.kinds import Strategy
-from trainop.local.api.registry.podspec import default_pod_spec, validate_pod_spec
+from trainop.local.api.registry.podspec import default_pod, validate_pod_spec
 from trainop.local.api.schema.field_errors import forbidden
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.quantity import canonical
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import FieldError, canonical_quantity
 
 _NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _TERMINAL = {"Succeeded", "Failed"}
@@ -33,7 +32,7 @@ class PodStrategy(Strategy):
         self._backend = backend
 
     def default(self, value: Json) -> None:
-        default_pod_spec(value.setdefault("spec", {}))
+        default_pod(value.setdefault("spec", {}))
 
     def prepare_create(self, value: Json) -> None:
         spec = value.setdefault("spec", {})
@@ -121,4 +120,6 @@ def qos_class(spec: Json) -> str:
 
 
 def _cpu_and_memory(amounts: Any) -> dict[str, str]:
-    return {name: canonical(str(amount)) for name, amount in (amounts or {}).items() if name in {"cpu", "memory"}}
+    return {
+        name: canonical_quantity(str(amount)) for name, amount in (amounts or {}).items() if name in {"cpu", "memory"}
+    }

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainop.local.api.registry.names import dns_label, environment_name, port_name
+from trainop.local.api.registry.written_volumes import validate_written_volume
 from trainop.local.api.schema.field_errors import duplicate, invalid, not_found, not_supported, required
-from trainop.runtime.objects import quantity
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import FieldError, canonical_quantity, parse_quantity
 
 _RESTART_POLICIES = ("Always", "OnFailure", "Never")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -40,6 +40,17 @@ def default_pod_spec(spec: Json) -> None:
         spec["serviceAccountName"] = spec["serviceAccount"]
     spec.setdefault("securityContext", {})
     spec.setdefault("schedulerName", "default-scheduler")
+
+
+def default_pod(spec: Json) -> None:
+    """Set the defaults of a pod's spec in place: those of a PodSpec, and those that templates do not get
+    (`SetDefaults_Pod`)."""
+    default_pod_spec(spec)
+    for container in _all_containers(spec):
+        if limits := container["resources"].get("limits"):
+            container["resources"]["requests"] = {**limits, **(container["resources"].get("requests") or {})}
+        for port in container.get("ports") or [] if spec.get("hostNetwork") else []:
+            port.setdefault("hostPort", port.get("containerPort", 0))
     spec.setdefault("enableServiceLinks", True)
 
 
@@ -52,9 +63,7 @@ def _default_container(container: Json) -> None:
     resources = container.setdefault("resources", {})
     for field in ("limits", "requests"):
         if amounts := resources.get(field):
-            resources[field] = {name: quantity.canonical(str(amount)) for name, amount in amounts.items()}
-    if limits := resources.get("limits"):
-        resources["requests"] = {**limits, **(resources.get("requests") or {})}
+            resources[field] = {name: canonical_quantity(str(amount)) for name, amount in amounts.items()}
     container.setdefault("terminationMessagePath", "/dev/termination-log")
     container.setdefault("terminationMessagePolicy", "File")
     container.setdefault("imagePullPolicy", _pull_policy(container.get("image") or ""))
@@ -85,13 +94,18 @@ def _default_volume(volume: Json) -> None:
     if not any(field != "name" for field in volume):
         volume["emptyDir"] = {}
     for kind in _VOLUMES_WITH_MODE:
-        if source := volume.get(kind):
+        if (source := volume.get(kind)) is not None:
             source.setdefault("defaultMode", _DEFAULT_MODE)
     if source := volume.get("hostPath"):
         source.setdefault("type", "")
-    for source in (volume.get("projected") or {}).get("sources") or []:
-        if token := source.get("serviceAccountToken"):
-            token.setdefault("expirationSeconds", 3600)
+    sources = (volume.get("projected") or {}).get("sources") or []
+    for source in sources:
+        if (token := source.get("serviceAccountToken")) is not None and token.get("expirationSeconds") is None:
+            token["expirationSeconds"] = 3600
+    for source in (volume, *sources):
+        for item in (source.get("downwardAPI") or {}).get("items") or []:
+            if reference := item.get("fieldRef"):
+                reference.setdefault("apiVersion", "v1")
 
 
 def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
@@ -121,18 +135,25 @@ def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
 
 
 def _validate_volumes(volumes: list[Json], path: str) -> tuple[set[str], list[FieldError]]:
+    """The names of valid volumes, and all errors: a mount of an invalid volume is an error, too."""
     names: set[str] = set()
     errors: list[FieldError] = []
     for index, volume in enumerate(volumes):
-        name, field = volume.get("name") or "", f"{path}[{index}].name"
-        if not name:
-            errors.append(required(field))
-        elif problems := dns_label(name):
-            errors += [invalid(field, name, problem) for problem in problems]
-        elif name in names:
-            errors.append(duplicate(field, name))
-        names.add(name)
+        place = f"{path}[{index}]"
+        found = validate_written_volume(volume, place) + _validate_volume_name(volume, f"{place}.name", names)
+        if not found:
+            names.add(volume["name"])
+        errors += found
     return names, errors
+
+
+def _validate_volume_name(volume: Json, field: str, names: set[str]) -> list[FieldError]:
+    name = volume.get("name") or ""
+    if not name:
+        return [required(field)]
+    if problems := dns_label(name):
+        return [invalid(field, name, problem) for problem in problems]
+    return [duplicate(field, name)] if name in names else []
 
 
 def _validate_containers(containers: list[Json], path: str, volumes: set[str], names: set[str]) -> list[FieldError]:
@@ -247,6 +268,6 @@ def _validate_resources(resources: Json, path: str) -> list[FieldError]:
 
 def _amount(text: Any) -> Any:
     try:
-        return quantity.parse(str(text))[0]
+        return parse_quantity(str(text))[0]
     except ValueError:
         return None

@@ -6,8 +6,8 @@ from typing import Any
 
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.schema.field_errors import invalid
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import FieldError
 
 
 def read_path(value: Any, path: str) -> Any:

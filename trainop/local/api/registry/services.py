@@ -9,9 +9,8 @@ from trainop.local.api.registry.kinds import Strategy
 from trainop.local.api.registry.names import dns_1035_label, dns_label, port_name
 from trainop.local.api.registry.object_meta import validate_labels
 from trainop.local.api.schema.field_errors import duplicate, invalid, not_supported, required
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import SERVICES
+from trainop.runtime import SERVICES, Json
+from trainop.runtime.lowlevel import FieldError
 
 _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")

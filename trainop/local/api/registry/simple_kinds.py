@@ -9,9 +9,8 @@ from trainop.local.api.registry.kinds import Strategy
 from trainop.local.api.registry.names import config_key, path_segment
 from trainop.local.api.schema.field_errors import forbidden, from_message, immutable, invalid, required
 from trainop.local.api.status_errors import bad_request
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.quantity import canonical
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import FieldError, canonical_quantity
 
 _IMMUTABLE = "field is immutable when `immutable` is set"
 _NO_WEBHOOKS = "this cluster calls no admission webhooks"
@@ -169,7 +168,7 @@ class VolumeClaimStrategy(Strategy):
         spec.setdefault("volumeMode", "Filesystem")
         requests = (spec.get("resources") or {}).get("requests")
         if requests:
-            spec["resources"]["requests"] = {name: canonical(str(amount)) for name, amount in requests.items()}
+            spec["resources"]["requests"] = {name: canonical_quantity(str(amount)) for name, amount in requests.items()}
 
     def prepare_create(self, value: Json) -> None:
         value["status"] = {"phase": "Pending"}

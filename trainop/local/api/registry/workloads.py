@@ -12,9 +12,8 @@ from trainop.local.api.registry.podspec import default_pod_spec, validate_pod_sp
 from trainop.local.api.registry.simple_kinds import StoredOnlyStrategy
 from trainop.local.api.schema.field_errors import from_message, invalid, required
 from trainop.local.api.storage.versioned_store import Change, Table
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import EVENTS
+from trainop.runtime import EVENTS, Json
+from trainop.runtime.lowlevel import FieldError
 
 _TRACKING = "batch.kubernetes.io/"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
@@ -16,12 +16,13 @@ from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.request import limits, protobuf
 from trainop.local.api.schema.field_errors import forbidden, invalid, not_supported
 from trainop.local.api.status_errors import StatusError, bad_request
-from trainop.runtime.client.transport import Request
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import FieldError, Request
 
 APPLY = "application/apply-patch"
 _OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,21 @@ def decode(request: Request, expected: str) -> Json:
     if limits.may_exceed_depth(request.body):
         limits.check_value(value)
     return value
+
+
+def decode_review(request: Request, kind: str, type_: type[T]) -> T:
+    """The body of a request for a token or a review as `type_`; unknown fields are ignored. Raises 400 or 415."""
+    value = decode(request, kind)
+    given = value.get("kind") or kind
+    if given != kind:
+        raise bad_request(
+            f'{given} in version "v1" cannot be handled as a {kind}: converting (v1.{given}) to '
+            f"(authentication.{kind}): unknown conversion"
+        )
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: {error}') from error
 
 
 def _load_protobuf(body: bytes, expected: str) -> Json:

@@ -22,10 +22,8 @@ from trainop.local.api.request.writes import deep_copy, deletion_is_due
 from trainop.local.api.schema.field_errors import not_supported
 from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.local.api.storage.versioned_store import Stored
-from trainop.runtime.client.transport import Request
-from trainop.runtime.clock import parse_timestamp, timestamp
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import NAMESPACES, Resource
+from trainop.runtime import NAMESPACES, Json, Resource
+from trainop.runtime.lowlevel import Request, parse_timestamp, timestamp
 
 _PROPAGATION_FINALIZERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 

@@ -16,8 +16,8 @@ from trainop.local.api.request.selectors import SelectorError, field_selector, l
 from trainop.local.api.schema.field_errors import forbidden, not_supported
 from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.local.api.storage.versioned_store import Key, Store, Stored
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import FieldError
 
 Filter = Callable[[Stored], bool]
 

@@ -27,8 +27,8 @@ from trainop.local.api.request.request_info import RequestInfo
 from trainop.local.api.request.writes import Writer, WriteResult, deep_copy, with_type_meta
 from trainop.local.api.schema.field_errors import from_message, invalid
 from trainop.local.api.status_errors import StatusError, bad_request
-from trainop.runtime.client.transport import Request
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import Request
 
 _MAX_OPERATIONS = 10_000
 """The maximum number of operations of a JSON patch."""

@@ -18,8 +18,7 @@ from trainop.local.api.request.lists import parse_bool
 from trainop.local.api.request.pod_subresources import PodSubresources, select_container
 from trainop.local.api.request.request_info import RequestInfo
 from trainop.local.api.status_errors import StatusError, bad_request, internal_error, method_not_allowed
-from trainop.runtime.errors import ApiError
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import ApiError, Json
 
 SESSIONS = frozenset({"exec", "attach", "portforward"})
 

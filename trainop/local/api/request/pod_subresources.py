@@ -20,14 +20,16 @@ from trainop.local.api.request.writes import Writer
 from trainop.local.api.schema.field_errors import invalid
 from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.local.api.storage.versioned_store import Stored
-from trainop.runtime.client.transport import Request, Response, Stream
-from trainop.runtime.clock import parse_timestamp
-from trainop.runtime.errors import ApiError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime import ApiError, Json, Resource
+from trainop.runtime.lowlevel import Request, Response, Stream, parse_timestamp
 
 _BINDING = Resource("", "v1", "pods/binding", "Binding")
 _TEXT = {"content-type": "text/plain"}
+_NO_EPHEMERAL_CONTAINERS = (
+    "this cluster adds no containers to a running pod, because its containers are processes of this machine and images "
+    'are not used: "kubectl exec -it {0} -- sh" has the programs, files, environment and network of the container, and '
+    '"kubectl debug {0} --copy-to=NAME" makes a copy of the pod with another container'
+)
 
 
 class LogSource(Protocol):
@@ -98,6 +100,8 @@ class PodSubresources:
                 return self._bind(info, stored, request)
             case "eviction", "POST":
                 return self._evict(info, stored, request)
+            case "ephemeralcontainers", "PATCH" | "PUT":
+                raise bad_request(_NO_EPHEMERAL_CONTAINERS.format(info.name))
         raise status_errors.method_not_allowed()
 
     def _log(self, info: RequestInfo, stored: Stored, request: Request) -> Stream | Response:

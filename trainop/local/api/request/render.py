@@ -15,7 +15,7 @@ from trainop.local.api.printing.table import table
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.status_errors import StatusError
 from trainop.local.api.storage.versioned_store import Stored
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 
 class Form(Enum):

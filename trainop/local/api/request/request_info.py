@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trainop.local.api import status_errors
 from trainop.local.api.registry.kinds import Kind, Registry
 from trainop.local.api.status_errors import StatusError
-from trainop.runtime.objects.resource import NAMESPACES
+from trainop.runtime import NAMESPACES
 
 _NAMESPACE_SUBRESOURCES = {"status", "finalize"}
 

@@ -14,8 +14,8 @@ from trainop.local.api.request.bodies import WriteOptions
 from trainop.local.api.request.patching import apply_patch
 from trainop.local.api.request.request_info import RequestInfo
 from trainop.local.api.request.writes import Writer, WriteResult
-from trainop.runtime.client.transport import Request
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import Request
 
 
 class ScaleSubresource:

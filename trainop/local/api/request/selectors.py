@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 Predicate = Callable[[Json], bool]
 """Whether an object matches."""

@@ -18,7 +18,7 @@ from trainop.local.api.request.lists import Filter, ListOptions, parse_version
 from trainop.local.api.request.render import Renderer
 from trainop.local.api.status_errors import StatusError
 from trainop.local.api.storage.versioned_store import Change, Store, Stored, Table
-from trainop.runtime.clock import Clock
+from trainop.runtime import Clock
 
 _BOOKMARK_INTERVAL = 60.0
 _LAST_BOOKMARK_BEFORE_TIMEOUT = 2.0

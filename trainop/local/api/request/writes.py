@@ -23,8 +23,8 @@ from trainop.local.api.request.request_info import RequestInfo
 from trainop.local.api.schema.field_errors import invalid, quote
 from trainop.local.api.status_errors import StatusError, bad_request
 from trainop.local.api.storage.versioned_store import Key, Stored
-from trainop.runtime.client.transport import Request
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import Request
 
 _TYPE_META_AND_METADATA = ("kind", "apiVersion", "metadata")
 
@@ -72,7 +72,7 @@ class Writer:
         object_meta.initialize(meta, uid=self._backend.new_uid(), now=self._backend.now())
         generated = not meta.get("name") and bool(meta.get("generateName"))
         if generated:
-            meta["name"] = object_meta.generated_name(meta["generateName"], self._backend.random_suffix())
+            meta["name"] = object_meta.generated_name(meta["generateName"], self._backend.rng)
         if kind.strategy.has_status:
             value.pop("status", None)
         if kind.strategy.has_generation:

@@ -15,8 +15,8 @@ from trainop.local.api.schema.pruning import fill_defaults, prune
 from trainop.local.api.schema.shapes import shape_of_schema
 from trainop.local.api.schema.structural import SchemaError, Structural, compile_schema
 from trainop.local.api.schema.validation import validate
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import FieldError
 
 __all__ = ["Schema", "SchemaError", "invalid_message"]
 

@@ -10,15 +10,7 @@ from typing import Any
 
 import msgspec
 
-from trainop.runtime.objects.field_error import (
-    DUPLICATE,
-    FORBIDDEN,
-    INVALID,
-    NOT_FOUND,
-    NOT_SUPPORTED,
-    REQUIRED,
-    FieldError,
-)
+from trainop.runtime.lowlevel import DUPLICATE, FORBIDDEN, INVALID, NOT_FOUND, NOT_SUPPORTED, REQUIRED, FieldError
 
 
 def quote(value: Any) -> str:

@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Any
 
 from trainop.local.api.schema.structural import ABSENT, METADATA_FIELDS, Structural
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 _OBJECT_FIELDS = ("apiVersion", "kind", "metadata")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 
 @dataclass(frozen=True, slots=True)

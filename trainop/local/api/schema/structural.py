@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainop.local.api.schema.cel import Rule, compile_rules
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 ABSENT: Any = object()
 """A missing value, as opposed to null."""

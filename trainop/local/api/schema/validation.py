@@ -17,9 +17,8 @@ import msgspec
 from trainop.local.api.schema.cel import Rule, RuleError
 from trainop.local.api.schema.field_errors import from_message
 from trainop.local.api.schema.structural import ABSENT, Structural
-from trainop.runtime.clock import read_time
-from trainop.runtime.objects.field_error import FieldError
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import FieldError, read_time
 
 _SKIPS_RULES = frozenset(
     {"FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany", "FieldValueNotSupported"}

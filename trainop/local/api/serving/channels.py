@@ -16,7 +16,7 @@ from aiohttp import WSMsgType, web
 
 from trainop.local.api import status_errors
 from trainop.local.api.request.pod_streams import Exit, Session
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from trainop.local.api.registry.kinds import Kind, Registry
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _SUBRESOURCE_VERBS = {

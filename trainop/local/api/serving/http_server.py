@@ -1,7 +1,12 @@
-"""The HTTP server: authenticates requests by bearer token and converts between aiohttp and `Request` / `Response`."""
+"""The HTTP server: authenticates requests by bearer token and converts between aiohttp and `Request` / `Response`.
+
+Connections are accepted and limited by the listener of the operator's servers, with limits of its own: watches and
+sessions with containers have no end, and a request line may contain a command.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -9,12 +14,14 @@ import msgspec
 from aiohttp import web
 
 from trainop.local.api import status_errors
+from trainop.local.api.registry.authentication import NotAuthenticatedError, authenticate
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.request.pod_streams import Arguments, PodPorts, Session
 from trainop.local.api.serving import channels, port_forward
 from trainop.local.api.serving.tls import SERVICE_NAMES, Certificate
 from trainop.local.api.status_errors import StatusError, bad_request
-from trainop.runtime.client.transport import Request, Response, Stream
+from trainop.runtime.lowlevel import MAX_HEAD, Address, BindError, Limits, Request, Response, Stream
+from trainop.runtime.lowlevel import HttpServer as Listener
 
 Handler = Callable[[Request], Awaitable[Response | Stream]]
 Connector = Callable[[Request, Arguments], Session | PodPorts | Response | None]
@@ -24,11 +31,16 @@ MAX_SESSIONS = 500
 _BODY_LIMIT = 8 * 1024 * 1024
 _LINE_LIMIT = 1024 * 1024
 """Bytes of a request line, as in Go: the URL of an exec contains its command."""
+_PUBLIC = {"/healthz", "/livez", "/readyz", "/version"}
+"""What every client may read, as by the ClusterRole system:public-info-viewer of Kubernetes."""
+CONNECTIONS = 2_000
+"""Open at a time; each watch is one."""
+_LIMITS = Limits(share=2, head=_LINE_LIMIT + MAX_HEAD, response=None)
 _LOCAL_NAMES = {"localhost", *SERVICE_NAMES}
 
 
 class HttpServer:
-    """Listens on one address. Rejects requests without a valid token, and all requests of browsers."""
+    """Listens on one address. Rejects requests without a valid token, but for `_PUBLIC`, and all of browsers."""
 
     def __init__(self, backend: Backend, handler: Handler, connector: Connector = lambda *_: None) -> None:
         """`connector` opens the session of a request that asks for one; `handler` answers all others."""
@@ -36,33 +48,39 @@ class HttpServer:
         self._handler = handler
         self._connector = connector
         self._sessions = 0
-        self._runner: web.AppRunner | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._host = ""
 
     async def start(self, host: str, port: int, certificate: Certificate | None) -> str:
-        """Listen, with TLS if a certificate is given; returns the URL. Port 0 selects a free port."""
+        """Listen, with TLS if a certificate is given; returns the URL. Port 0 selects a free port. Raises `OSError`."""
         application = web.Application(client_max_size=_BODY_LIMIT)
         application.router.add_route("*", "/{path:.*}", self._serve)
-        runner = web.AppRunner(
+        http = Listener(
+            "API",
+            Address(host, port),
             application,
+            certificate.context() if certificate else None,
+            connections=CONNECTIONS,
+            limits=_LIMITS,
+            grace=1.0,
             handler_cancellation=True,
-            access_log=None,
-            shutdown_timeout=1.0,
             max_line_size=_LINE_LIMIT,
         )
-        await runner.setup()
-        self._runner, self._host = runner, host
-        site = web.TCPSite(runner, host, port, ssl_context=certificate.context() if certificate else None)
-        await site.start()
-        bound = runner.addresses[0][1]
+        try:
+            await http.bind()
+        except BindError as error:
+            raise error.__cause__ or OSError(str(error)) from None
+        self._serving, self._host = asyncio.create_task(http.run(), name="API"), host
+        await asyncio.sleep(0)  # `run` has begun, and so closes the sockets when it is cancelled
         shown = f"[{host}]" if ":" in host else host
-        return f"{'https' if certificate else 'http'}://{shown}:{bound}"
+        return f"{'https' if certificate else 'http'}://{shown}:{http.port}"
 
     async def stop(self) -> None:
         """Stop listening and close all connections; idempotent."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait([self._serving])
+            self._serving = None
 
     async def _serve(self, incoming: web.Request) -> web.StreamResponse:
         if (error := self._authenticate(incoming)) is not None:
@@ -113,8 +131,14 @@ class HttpServer:
         """The error of a request from a web page (403) or without a valid token (401); None if it is accepted."""
         if "Origin" in incoming.headers or not self._is_expected_host(incoming.host):
             return status_errors.StatusError(403, "Forbidden", "requests from web pages are refused", {})
+        if "Authorization" not in incoming.headers and _is_public(incoming):
+            return None
         scheme, _, token = incoming.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not self._backend.accepts_token(token.strip()):
+        if scheme.lower() != "bearer":
+            return status_errors.unauthorized()
+        try:
+            authenticate(self._backend, token.strip())
+        except NotAuthenticatedError:
             return status_errors.unauthorized()
         return None
 
@@ -129,6 +153,10 @@ class HttpServer:
         except ValueError:
             return False
         return True
+
+
+def _is_public(incoming: web.Request) -> bool:
+    return incoming.method == "GET" and incoming.path.rstrip("/") in _PUBLIC
 
 
 def _handshake_error(incoming: web.Request, protocols: Sequence[str]) -> StatusError | None:

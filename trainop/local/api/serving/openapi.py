@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from trainop.local.api.registry import core_types
+from trainop.local.api.registry.core_types import definition_of
 from trainop.local.api.registry.kinds import Kind, Registry
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import SCHEMA_PREFIX, core_schemas
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
-_PREFIX = "#/components/schemas/"
 SWAGGER = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 """The content type of `/openapi/v2`, which kubectl requests for unknown kinds; an empty body is an empty document."""
 
@@ -86,7 +86,7 @@ def _gvk(kind: Kind) -> Json:
 
 
 def _operation(kind: Kind, action: str, schema: str) -> Json:
-    response = {"content": {"application/json": {"schema": {"$ref": _PREFIX + schema}}}, "description": "OK"}
+    response = {"content": {"application/json": {"schema": {"$ref": SCHEMA_PREFIX + schema}}}, "description": "OK"}
     operation: Json = {
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": _gvk(kind),
@@ -103,9 +103,9 @@ def _add_schema(kind: Kind, schemas: dict[str, Json]) -> str:
     """Add the schema of a kind to `schemas`; returns its name."""
     resource = kind.resource
     if not kind.custom:
-        name = core_types.definition_of(resource.group, resource.version, resource.kind)
+        name = definition_of(resource.group, resource.version, resource.kind)
         if name:
-            schemas[name] = core_types.schemas()[name]
+            schemas[name] = core_schemas()[name]
             return name
     name = ".".join([*reversed(resource.group.split(".")), resource.version, resource.kind])
     schema: Json = dict(kind.openapi_schema)
@@ -114,7 +114,7 @@ def _add_schema(kind: Kind, schemas: dict[str, Json]) -> str:
         "apiVersion": {"type": "string", "description": "The version of the schema of this object"},
         "kind": {"type": "string", "description": "The kind of this object"},
         **(schema.get("properties") or {}),
-        "metadata": {"description": "Standard object's metadata", "allOf": [{"$ref": _PREFIX + _META}]},
+        "metadata": {"description": "Standard object's metadata", "allOf": [{"$ref": SCHEMA_PREFIX + _META}]},
     }
     schemas[name] = {**schema, "properties": properties, "x-kubernetes-group-version-kind": [_gvk(kind)]}
     return name
@@ -122,7 +122,7 @@ def _add_schema(kind: Kind, schemas: dict[str, Json]) -> str:
 
 def _add_references(schemas: dict[str, Json]) -> None:
     """Add all definitions that the schemas refer to, transitively."""
-    known = core_types.schemas()
+    known = core_schemas()
     wanted = [name for schema in tuple(schemas.values()) for name in _references(schema)]
     while wanted:
         name = wanted.pop()
@@ -134,7 +134,7 @@ def _add_references(schemas: dict[str, Json]) -> None:
 def _references(value: Any) -> list[str]:
     if isinstance(value, dict):
         own = value.get("$ref")
-        found = [own.removeprefix(_PREFIX)] if isinstance(own, str) else []
+        found = [own.removeprefix(SCHEMA_PREFIX)] if isinstance(own, str) else []
         return found + [name for part in value.values() for name in _references(part)]
     if isinstance(value, list):
         return [name for part in value for name in _references(part)]

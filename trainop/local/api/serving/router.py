@@ -17,6 +17,8 @@ from trainop.local.api.request.pod_streams import SESSIONS, Arguments, PodPorts,
 from trainop.local.api.request.pod_subresources import PodSubresources
 from trainop.local.api.request.render import Form, Renderer, Representation, content_type, encode, negotiate
 from trainop.local.api.request.request_info import NoSuchPathError, RequestInfo, parse_path
+from trainop.local.api.request.resource_metrics import GROUP as METRICS
+from trainop.local.api.request.resource_metrics import ResourceMetrics
 from trainop.local.api.request.reviews import review
 from trainop.local.api.request.scale_subresource import ScaleSubresource
 from trainop.local.api.request.tokens import issue_token
@@ -25,8 +27,8 @@ from trainop.local.api.request.writes import Writer, WriteResult
 from trainop.local.api.serving import discovery
 from trainop.local.api.serving.openapi import SWAGGER, OpenApiDocuments
 from trainop.local.api.status_errors import StatusError
-from trainop.runtime.client.transport import Request, Response, Stream
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import Request, Response, Stream
 
 KUBERNETES = "v1.34.4"
 """The version of Kubernetes whose behaviour is imitated."""
@@ -62,6 +64,8 @@ class Router:
         self._deleter = Deleter(backend)
         self._pods = pods
         self._streams = streams
+        self.metrics: ResourceMetrics | None = None
+        """Serves metrics.k8s.io, if there is a source."""
         self._documents = OpenApiDocuments(backend.registry)
         self._watches: dict[Watch, None] = {}
 
@@ -132,6 +136,8 @@ class Router:
         return Response(200, _JSON, body)
 
     async def _serve_resource(self, info: RequestInfo, request: Request) -> Response | Stream:
+        if self.metrics is not None and info.kind.resource.group == METRICS:
+            return _json_response(await self.metrics.answer(info, request))
         if info.subresource and info.subresource not in {"status", "finalize"}:
             if info.subresource == "scale":
                 return self._write_response(info, request, self._scaler.answer(info, request))

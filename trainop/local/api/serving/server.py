@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
+import secrets
 from pathlib import Path
 
 from trainop.local.api import status_errors
@@ -15,21 +16,21 @@ from trainop.local.api.background.namespace_controller import NamespaceControlle
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.registry.builtin_kinds import builtin_kinds
 from trainop.local.api.registry.crds import CrdRegistrar
+from trainop.local.api.registry.jwt import KEY_SIZE, Signer
 from trainop.local.api.registry.kinds import Registry
 from trainop.local.api.registry.namespaces import SYSTEM_NAMESPACES
 from trainop.local.api.registry.workloads import NoControllerEvents
 from trainop.local.api.request.deletes import Deleter
 from trainop.local.api.request.pod_streams import ExecSource, PodStreams, PortSource
 from trainop.local.api.request.pod_subresources import LogSource, PodSubresources
+from trainop.local.api.request.resource_metrics import MetricsSource, ResourceMetrics
 from trainop.local.api.serving.http_server import HttpServer
 from trainop.local.api.serving.router import BufferedStream, Router, error_response
 from trainop.local.api.serving.tls import make_certificate
 from trainop.local.api.storage.persistence import Journal, StorageError
 from trainop.local.api.storage.versioned_store import Store
-from trainop.runtime.client.transport import NotConnectedError, Request, Response, Stream, Transport
-from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES
+from trainop.runtime import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES, Clock, Json, NotConnectedError, SystemClock
+from trainop.runtime.lowlevel import Request, Response, Stream, Transport
 
 __all__ = ["ApiServer", "ExecSource", "LogSource", "PortSource"]
 
@@ -52,13 +53,15 @@ class ApiServer:
         history: int = 8192,
         network: str = "10.96.0.0/16",
     ) -> None:
+        store, clock = Store(history), clock or SystemClock()
+        self._journal = Journal(persist, store, clock) if persist is not None else None
         self._backend = Backend(
-            Store(history),
+            store,
             Registry(),
-            clock or SystemClock(),
+            clock,
             rng or random.Random(),  # noqa: S311 - names and addresses, not secrets
+            Signer(self._journal.signing_key(KEY_SIZE) if self._journal else secrets.token_bytes(KEY_SIZE)),
         )
-        store = self._backend.store
         for kind in builtin_kinds(self._backend, network):
             self._backend.registry.add(kind)
         deleter = Deleter(self._backend)
@@ -78,7 +81,6 @@ class ApiServer:
         self.url = ""
         self.authority = b""
         """The PEM of the CA certificate for clients; empty without TLS."""
-        self._journal = Journal(persist, store, self._backend.clock) if persist is not None else None
         self._load_or_initialize()
 
     def _load_or_initialize(self) -> None:
@@ -132,6 +134,10 @@ class ApiServer:
     @port_source.setter
     def port_source(self, source: PortSource | None) -> None:
         self._streams.port_source = source
+
+    def serve_metrics(self, source: MetricsSource) -> None:
+        """Serve metrics.k8s.io from now on, for `kubectl top`."""
+        self._router.metrics = ResourceMetrics(self._backend, source)
 
     def transport(self) -> Transport:
         """A transport within this process, without authentication."""

@@ -8,6 +8,7 @@ up to one resourceVersion, so that the file is consistent after a crash of the p
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ import msgspec
 import structlog
 
 from trainop.local.api.storage.versioned_store import Change, Key, Store, Stored, Table
-from trainop.runtime.clock import Clock
+from trainop.runtime import Clock
 
 Pending = dict[tuple[str, Key], Stored | None]
 """The latest state by table and key; None for a deleted object."""
@@ -34,6 +35,7 @@ CREATE TABLE IF NOT EXISTS objects (
     PRIMARY KEY (resource, namespace, name)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS counter (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS signing_key (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL);
 """
 
 log = structlog.get_logger(__name__)
@@ -103,6 +105,16 @@ class Journal:
         self._store.resume(row[0])
         self._saved = self._store.version
         return True
+
+    def signing_key(self, size: int) -> bytes:
+        """The key of service account tokens, made at the first start. Raises `OSError`."""
+        with self._as_os_error():
+            row = self._database.execute("SELECT key FROM signing_key").fetchone()
+            if row is None or len(row[0]) != size:
+                row = (secrets.token_bytes(size),)
+                self._database.execute("INSERT OR REPLACE INTO signing_key VALUES (1, ?)", row)
+            key: bytes = row[0]
+            return key
 
     async def run(self) -> None:
         """Commit the changes of background tasks, until cancelled."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 Key = tuple[str, str]
 """Namespace (empty for cluster-scoped objects) and name; sorts like keys of etcd."""

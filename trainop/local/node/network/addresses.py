@@ -18,7 +18,7 @@ from typing import TypeAlias
 from trainop.local.node.sandbox.bridge import NETWORK
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.sandbox import Command, NetworkMode
-from trainop.runtime.objects.metadata import Key
+from trainop.runtime import Key
 
 AddressOf: TypeAlias = Callable[[str], str | None]
 """Returns the IP address for a DNS name, or None if the word is not a name in the cluster."""

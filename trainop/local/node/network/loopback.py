@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from trainop.local.node.network.addresses import AddressAllocator, AddressOf
 from trainop.local.node.network.names import DOMAIN, ObjectLookup, is_ready, selects
-from trainop.runtime.objects.metadata import Json, Key, Unstructured
+from trainop.runtime import Json, Key, Unstructured
 
 _ZONES = ("", "{namespace}", "{namespace}.svc", f"{{namespace}}.svc.{DOMAIN}")
 

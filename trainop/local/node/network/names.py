@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trainop.runtime.objects.metadata import Json, Unstructured
+from trainop.runtime import Json, Unstructured
 
 DOMAIN = "cluster.local"
 

@@ -34,8 +34,7 @@ from trainop.local.node.pods.stopping import StopSignal
 from trainop.local.node.pods.volumes import VolumeError
 from trainop.local.node.sandbox.filesystem import TERMINATION_LOG, Mount
 from trainop.local.node.sandbox.sandbox import CANNOT_START, Command, ContainerProcess, Exit, SandboxError
-from trainop.runtime.errors import ApiError
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import ApiError, Json
 
 _MESSAGE_SIZE = 4096
 _FALLBACK_LINES, _FALLBACK_SIZE = 80, 2048

@@ -18,12 +18,7 @@ from trainop.local.node.pods.logs import RunLog
 from trainop.local.node.pods.service_account import ServiceAccounts
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.sandbox import ContainerRuntime
-from trainop.runtime.client.client import Client
-from trainop.runtime.clock import Clock
-from trainop.runtime.errors import NotFoundError
-from trainop.runtime.events.recorder import Recorder
-from trainop.runtime.objects.metadata import Json, ObjectReference
-from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS
+from trainop.runtime import CONFIG_MAPS, SECRETS, Client, Clock, Json, NotFoundError, ObjectReference, Recorder
 
 MALFORMED_OBJECT_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
 """Raised by code that reads an object with unexpected types or missing fields, such as a malformed pod spec.

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.quantity import exact_amount
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import exact_amount
 
 _ENTRY_POINTS = {
     "kubectl-delivery": (

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from trainop.local import private_files
-from trainop.runtime.clock import Clock
+from trainop.runtime import Clock
 
 RECORD = struct.Struct("<QQ")
 """Log offset of the first byte of a chunk, and its arrival time in microseconds since 1970."""

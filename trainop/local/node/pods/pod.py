@@ -16,12 +16,12 @@ from trainop.local.node.pods.environment import Placement
 from trainop.local.node.pods.service_account import MOUNT_PATH, VARIABLES
 from trainop.local.node.pods.status import PodState
 from trainop.local.node.pods.stopping import StopSignal
+from trainop.local.node.pods.tokens import CHECK_SECONDS, PodTokens
 from trainop.local.node.pods.volumes import VolumeDirectory, VolumeError, volume_references
 from trainop.local.node.sandbox.bridge import HUB_ADDRESS
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.sandbox import ContainerProcess, SandboxError
-from trainop.runtime.errors import ApiError
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import ApiError, Json
 
 DEFAULT_GRACE_PERIOD = 30
 _ACCOUNT = "serviceaccount"
@@ -45,6 +45,9 @@ class Pod:
         self._on_change = on_change
         self._root = context.pod_directory(pod["metadata"])
         self._volumes = VolumeDirectory(self._root / "volumes", context.directory / "claims")
+        self._tokens = PodTokens(context.client, context.clock)
+        self._writing = asyncio.Lock()
+        """Held from reading what volumes contain to writing it, so that the latest content is written last."""
         self._stop = StopSignal()
         self._stop_sidecars = StopSignal()
         self._failure: tuple[str, str] | None = None
@@ -106,10 +109,12 @@ class Pod:
             if await self._set_up():
                 async with asyncio.TaskGroup() as tasks:
                     deadline = tasks.create_task(self._enforce_deadline())
+                    renewal = tasks.create_task(self._renew_tokens())
                     if await self._initialize(tasks):
                         await self._run_containers()
                     self._stop_sidecars.set(self._stop.grace if self._stop.is_set else self.grace)
                     deadline.cancel()
+                    renewal.cancel()
         finally:
             self._kill()
         await self._tear_down()
@@ -135,14 +140,36 @@ class Pod:
         return VARIABLES if self._calls_api else {}
 
     async def refresh_volumes(self) -> None:
-        """Rewrites volumes after a ConfigMap or Secret has changed; on an error, records an event and keeps them."""
-        references = volume_references(self.obj)
-        if references and self._sandbox:
-            sources = await self._context.fetch(references, self._namespace)
+        """Rewrites volumes after something that they contain has changed; on an error, records an event and keeps them.
+
+        Raises `ApiError` as the client does, and `ConnectionError`.
+        """
+        if self._sandbox:
             try:
-                self._volumes.prepare(self.obj, sources, self.placement)
+                await self._write_volumes()
+            except (ConnectionError, TimeoutError):
+                raise
             except (VolumeError, OSError) as error:
                 self._context.record_event(self.obj, "Warning", "FailedMount", str(error))
+
+    async def _write_volumes(self) -> None:
+        """Writes all volumes with their current content. Raises `VolumeError`, `ApiError` and `OSError`."""
+        async with self._writing:
+            sources = await self._context.fetch(volume_references(self.obj), self._namespace)
+            tokens = await self._tokens.of_volumes(self.obj)
+            if self._final:
+                return  # the volumes are removed
+            self._volumes.prepare(self.obj, sources, self.placement, tokens)
+            if await self._context.service_accounts.write(self.obj, self._tokens, self._root / _ACCOUNT):
+                self._calls_api = True
+
+    async def _renew_tokens(self) -> None:
+        """Renews the pod's tokens and replaces their files, until cancelled."""
+        while True:
+            await self._context.clock.sleep(CHECK_SECONDS)
+            if self._tokens.due():
+                with suppress(ApiError, ConnectionError, TimeoutError):  # tried again at the next look
+                    await self.refresh_volumes()
 
     @property
     def _namespace(self) -> str:
@@ -162,9 +189,7 @@ class Pod:
         delay = self._context.timing.retry_initial
         while not self._stop.is_set:
             try:
-                sources = await self._context.fetch(volume_references(self.obj), self._namespace)
-                self._volumes.prepare(self.obj, sources, self.placement)
-                self._calls_api = await self._context.service_accounts.write(self.obj, self._root / _ACCOUNT)
+                await self._write_volumes()
                 await self._open_sandbox()
             except VolumeError as error:
                 self._context.record_event(self.obj, "Warning", "FailedMount", str(error))

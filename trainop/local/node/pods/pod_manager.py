@@ -19,11 +19,8 @@ from trainop.local.node.pods.environment import Placement, Reference
 from trainop.local.node.pods.status import ContainerState, PodState, Terminated, pod_status
 from trainop.local.node.pods.worker import PodWorker, complete_deletion, retry_api_call, write_status
 from trainop.local.node.sandbox.sandbox import ContainerProcess
-from trainop.runtime.client.transport import Request
-from trainop.runtime.clock import parse_timestamp
-from trainop.runtime.events.recorder import Recorder
-from trainop.runtime.objects.metadata import Json, Key, ObjectReference, Unstructured
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime import PODS, Json, Key, ObjectReference, Recorder, Unstructured
+from trainop.runtime.lowlevel import Request, parse_timestamp
 
 NODE_LOST = ("NodeLost", "the node stopped while the pod ran, and its processes ended with it")
 
@@ -113,7 +110,8 @@ class PodManager:
         finished = (pod.get("status") or {}).get("phase") in _FINISHED
         worker = self._workers.get(meta["uid"])
         if worker is not None:
-            worker.update(pod)
+            if worker.update(pod):
+                self._spawn(worker.refresh())
         elif self._shutting_down:
             return
         elif not spec.get("nodeName"):

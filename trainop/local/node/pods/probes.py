@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from trainop.local.node.pods.context import MALFORMED_OBJECT_ERRORS, NodeContext
 from trainop.local.node.pods.environment import Placement
 from trainop.local.node.sandbox.sandbox import ContainerProcess
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
 
 _GRACE = 30
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from trainop.runtime.clock import timestamp
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import timestamp
 
 Phase: TypeAlias = Literal["Pending", "Running", "Succeeded", "Failed"]
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 from trainop.local.node.pods.environment import (
     ConfigError,
@@ -23,14 +25,16 @@ from trainop.local.node.pods.environment import (
     resource_field,
 )
 from trainop.local.node.sandbox.filesystem import Mount
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.quantity import exact_amount
+from trainop.runtime import Json
+from trainop.runtime.lowlevel import exact_amount
 
 _MODE = 0o644
 _SECRET_MODE = 0o700
 """The bits of a Secret's files that are kept. On other nodes these files belong to root, and other users of a pod need
 the bits of group or others. Here they belong to this user, and ssh refuses a key that others may read."""
+_DEFAULT_SECONDS = 3600
 _NODE_WRITTEN = ("configMap", "secret", "downwardAPI", "projected")
+_TOKEN_MODE, _GROUP_TOKEN_MODE = 0o600, 0o640
 _CREATE_DIRECTORY = "DirectoryOrCreate"
 _CREATE_FILE = "FileOrCreate"
 
@@ -45,6 +49,37 @@ class File:
 
     content: bytes
     mode: int
+
+
+class TokenSource(NamedTuple):
+    """A `serviceAccountToken` of a projected volume; an empty audience is that of the API server."""
+
+    audience: str
+    seconds: int
+
+    @classmethod
+    def of(cls, source: Json) -> TokenSource:
+        """From the field `serviceAccountToken`."""
+        return cls(source.get("audience") or "", int(source.get("expirationSeconds") or _DEFAULT_SECONDS))
+
+
+Tokens: TypeAlias = Mapping[TokenSource, str]
+
+
+def volume_tokens(pod: Json) -> list[tuple[str, TokenSource]]:
+    """The tokens that the pod's volumes contain, each with the name of its volume."""
+    return [
+        (volume["name"], TokenSource.of(source["serviceAccountToken"]))
+        for volume in pod["spec"].get("volumes") or ()
+        for source in _written_sources(volume)
+        if source.get("serviceAccountToken")
+    ]
+
+
+def shows_fields(pod: Json) -> bool:
+    """Whether a volume of the pod contains fields of the pod, such as its annotations."""
+    volumes = pod["spec"].get("volumes") or ()
+    return any("downwardAPI" in source for volume in volumes for source in _written_sources(volume))
 
 
 def volume_references(pod: Json) -> set[Reference]:
@@ -66,8 +101,13 @@ def _written_sources(volume: Json) -> list[Json]:
     return [volume] if any(kind in volume for kind in _NODE_WRITTEN) else []
 
 
-def render_files(volume: Json, pod: Json, sources: Sources, placement: Placement) -> dict[str, File]:
-    """The files by relative path of a configMap, secret, downwardAPI or projected volume. Raises `VolumeError`."""
+def render_files(
+    volume: Json, pod: Json, sources: Sources, placement: Placement, tokens: Tokens = MappingProxyType({})
+) -> dict[str, File]:
+    """The files by relative path of a configMap, secret, downwardAPI or projected volume. Raises `VolumeError`.
+
+    `tokens` has at least those of `volume_tokens`.
+    """
     own: Json = next((volume[kind] for kind in _NODE_WRITTEN if kind in volume), {})
     default = own.get("defaultMode")
     mode = _MODE if default is None else int(default)
@@ -76,19 +116,48 @@ def render_files(volume: Json, pod: Json, sources: Sources, placement: Placement
         for source in _written_sources(volume):
             if "downwardAPI" in source:
                 files |= _downward_files(source["downwardAPI"], pod, placement, mode)
-            elif "configMap" in source:
-                reference = Reference("configmap", source["configMap"].get("name", ""))
-                files |= _object_files(reference, source["configMap"], sources, mode)
-            elif "secret" in source:
-                named = source["secret"].get("secretName") or source["secret"].get("name", "")
-                found = _object_files(Reference("secret", named), source["secret"], sources, mode)
-                files |= {path: replace(file, mode=file.mode & _SECRET_MODE) for path, file in found.items()}
+            elif "serviceAccountToken" in source:
+                files |= _token_file(source["serviceAccountToken"], pod, tokens, mode)
+            else:
+                files |= _object_files(source, sources, mode)
     except ConfigError as error:
         raise VolumeError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {error}') from error
     return files
 
 
-def _object_files(reference: Reference, source: Json, sources: Sources, mode: int) -> dict[str, File]:
+def _token_file(source: Json, pod: Json, tokens: Tokens, mode: int) -> dict[str, File]:
+    content = tokens[TokenSource.of(source)].encode()
+    return {_inside(source["path"]): File(content, token_mode(pod["spec"], mode))}
+
+
+def token_mode(spec: Json, default: int) -> int:
+    """The mode of a token's file in a pod with this spec: if its containers have one user or a group for files, nobody
+    else can read it (kubelet `pkg/volume/projected`)."""
+    security = spec.get("securityContext") or {}
+    if security.get("fsGroup") is not None:
+        return _GROUP_TOKEN_MODE
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    own = ((container.get("securityContext") or {}).get("runAsUser") for container in containers)
+    users = {security.get("runAsUser") if user is None else user for user in own}
+    return _TOKEN_MODE if len(users) == 1 and None not in users else default
+
+
+def _object_files(source: Json, sources: Sources, mode: int) -> dict[str, File]:
+    """The files of a ConfigMap or Secret; none for a source that is empty."""
+    if "configMap" in source:
+        return _files_of(
+            Reference("configmap", source["configMap"].get("name", "")), source["configMap"], sources, mode
+        )
+    if "secret" in source:
+        named = source["secret"].get("secretName") or source["secret"].get("name", "")
+        found = _files_of(Reference("secret", named), source["secret"], sources, mode)
+        return {path: replace(file, mode=file.mode & _SECRET_MODE) for path, file in found.items()}
+    if source:
+        raise ConfigError(f"the source {min(source)} cannot be projected on a local node")
+    return {}
+
+
+def _files_of(reference: Reference, source: Json, sources: Sources, mode: int) -> dict[str, File]:
     found = sources.get(reference)
     if found is None:
         if source.get("optional"):
@@ -135,13 +204,13 @@ class VolumeDirectory:
         self._root = root
         self._claims = claims
 
-    def prepare(self, pod: Json, sources: Sources, placement: Placement) -> None:
+    def prepare(self, pod: Json, sources: Sources, placement: Placement, tokens: Tokens = MappingProxyType({})) -> None:
         """Creates all volumes or updates their contents. Raises `VolumeError` for the first one that fails."""
         for volume in pod["spec"].get("volumes") or ():
             path = self._root / volume["name"]
             if _written_sources(volume) or "projected" in volume:
                 path.mkdir(parents=True, exist_ok=True)
-                write_files(path, render_files(volume, pod, sources, placement))
+                write_files(path, render_files(volume, pod, sources, placement, tokens))
             elif "hostPath" in volume:
                 _check_host_path(volume)
             else:

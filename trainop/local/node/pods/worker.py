@@ -15,12 +15,9 @@ from trainop.local.node.pods.context import NodeContext
 from trainop.local.node.pods.environment import Placement, Reference
 from trainop.local.node.pods.pod import DEFAULT_GRACE_PERIOD, SHUTDOWN, Pod
 from trainop.local.node.pods.status import pod_status
-from trainop.local.node.pods.volumes import volume_references
+from trainop.local.node.pods.volumes import shows_fields, volume_references
 from trainop.local.node.sandbox.sandbox import ContainerProcess
-from trainop.runtime.clock import Clock
-from trainop.runtime.errors import ApiError, ConflictError, ForbiddenError, InvalidError, NotFoundError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime import PODS, ApiError, Clock, ConflictError, ForbiddenError, InvalidError, Json, NotFoundError
 
 _FIRST_RETRY, _LAST_RETRY = 0.2, 10.0
 
@@ -80,15 +77,21 @@ class PodWorker:
         """Set when no process of the pod is left and its final status is written."""
         self._pod = Pod(context, pod, placement, self._changed.set)
         self._references = volume_references(pod)
+        self._shows_fields = shows_fields(pod)
         self.update(pod)
 
-    def update(self, pod: Json) -> None:
-        """Sets the latest pod object; starts termination if it has a deletion timestamp."""
-        self._pod.obj = pod
+    def update(self, pod: Json) -> bool:
+        """Sets the latest pod object; starts termination if it has a deletion timestamp.
+
+        Returns whether volumes show fields of the pod that have changed.
+        """
+        old, self._pod.obj = self._pod.obj, pod
         if pod["metadata"].get("deletionTimestamp"):
             grace = pod["metadata"].get("deletionGracePeriodSeconds")
             self._pod.stop(DEFAULT_GRACE_PERIOD if grace is None else grace)
             self._deletion_requested.set()
+        changed = (old["metadata"].get(name) != pod["metadata"].get(name) for name in ("annotations", "labels"))
+        return self._shows_fields and any(changed)
 
     def on_object_deleted(self) -> None:
         """The pod object was deleted from the API: kills the processes without a grace period."""
@@ -120,7 +123,7 @@ class PodWorker:
         return reference in self._references and self._pod.obj["metadata"].get("namespace") == namespace
 
     async def refresh(self) -> None:
-        """Updates the pod's volumes from the current ConfigMaps and Secrets, with retries."""
+        """Updates the pod's volumes from the current ConfigMaps, Secrets and fields of the pod, with retries."""
         await retry_api_call(self._pod.refresh_volumes, self._context.clock)
 
     async def run(self) -> None:

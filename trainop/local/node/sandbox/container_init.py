@@ -20,13 +20,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import termios
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trainop.local.node.sandbox import processes
@@ -45,6 +47,8 @@ class ContainerInit:
     argv: list[str]
     environment: dict[str, str]
     directory: str
+    hidden: dict[str, str] = field(default_factory=dict)
+    """The working directory or the command if a volume hides it, with the mount point."""
     _main: int = 0
     _code: int | None = None
     _execs: dict[int, int] = field(default_factory=dict)
@@ -66,7 +70,8 @@ class ContainerInit:
         try:
             self._main = self._spawn(self.argv, subprocess.DEVNULL, output, errors)
         except (OSError, ValueError) as error:
-            self.channel.send({"event": "start-failed", **describe_start_error(error, self.argv, self.directory)})
+            details = describe_start_error(error, self.argv, self.directory, self.hidden)
+            self.channel.send({"event": "start-failed", **details})
             return False
         finally:
             os.close(output)
@@ -134,7 +139,7 @@ class ContainerInit:
         try:
             pid = self._spawn(message["argv"], stdin, output, errors, tty=message["tty"])
         except (OSError, ValueError) as error:
-            details = describe_start_error(error, message["argv"], self.directory)
+            details = describe_start_error(error, message["argv"], self.directory, self.hidden)
             self.channel.send({"event": "exec-exited", "id": message["id"], **details})
         else:
             self._execs[pid] = message["id"]
@@ -169,19 +174,34 @@ def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def describe_start_error(error: OSError | ValueError, argv: Sequence[str], directory: str) -> dict[str, Any]:
-    """Exit `code` and `message` for a command that could not be started, worded as by runc and Docker."""
+def locate_needed(argv: Sequence[str], environment: Mapping[str, str], directory: str) -> dict[str, str]:
+    """Where the working directory and the command are found now, by the name by which the container asks for them."""
+    command = argv[0]
+    located = shutil.which(command, path=environment.get("PATH", os.defpath)) if "/" not in command else command
+    return {directory: directory, command: str(Path(directory, located or command))}
+
+
+def describe_start_error(
+    error: OSError | ValueError, argv: Sequence[str], directory: str, hidden: Mapping[str, str]
+) -> dict[str, Any]:
+    """Exit `code` and `message` for a command that could not be started, worded as by runc and Docker.
+
+    `hidden`: what a volume hides, with the path at which it is mounted.
+    """
     command = argv[0]
     if isinstance(error, ValueError):  # a NUL byte, or an invalid variable name
         return {"code": CANNOT_START, "message": f'exec: "{command}": {error}'}
+    covered = hidden.get(error.filename)
+    missing = f"hidden by the volume mounted at {covered}" if covered else ""
     if error.filename == directory and error.errno in {errno.ENOENT, errno.ENOTDIR, errno.EACCES}:
-        details = "does not exist on this machine" if error.errno == errno.ENOENT else (error.strerror or "").lower()
+        absent = missing or "does not exist on this machine"
+        details = absent if error.errno == errno.ENOENT else (error.strerror or "").lower()
         return {"code": CANNOT_START, "message": f"working directory {directory!r}: {details}"}
     if "/" not in command and error.errno in {errno.ENOENT, errno.EACCES}:
         # EACCES may be caused by a directory in PATH that this user cannot read.
-        return {"code": NOT_FOUND, "message": f'exec: "{command}": executable file not found in $PATH'}
+        return {"code": NOT_FOUND, "message": f'exec: "{command}": {missing or "executable file not found in $PATH"}'}
     if error.errno == errno.ENOENT:
-        return {"code": NOT_FOUND, "message": f'exec: "{command}": no such file or directory'}
+        return {"code": NOT_FOUND, "message": f'exec: "{command}": {missing or "no such file or directory"}'}
     if error.errno in {errno.EACCES, errno.ENOEXEC}:
         return {"code": NOT_EXECUTABLE, "message": f'exec: "{command}": {(error.strerror or "").lower()}'}
     return {"code": CANNOT_START, "message": f'exec: "{command}": {error.strerror or error}'}

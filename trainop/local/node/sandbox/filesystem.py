@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +75,22 @@ def assemble(mounts: list[Mount]) -> None:
     for fd in sources:
         if fd >= 0:
             os.close(fd)
+
+
+def locate(needed: Mapping[str, str]) -> dict[str, list[Path]]:
+    """Those of the paths that exist now, each as written and with its symbolic links followed."""
+    return {name: [Path(path), Path(path).resolve()] for name, path in needed.items() if Path(path).exists()}
+
+
+def find_hidden(located: Mapping[str, Sequence[Path]], mounts: Iterable[Mount]) -> dict[str, str]:
+    """What `locate` found before `mounts` were assembled and is missing now, with the mount point that hides it."""
+    targets = sorted((mount.target for mount in mounts), key=len, reverse=True)
+    hidden: dict[str, str] = {}
+    for name, paths in located.items():
+        above = (target for target in targets if any(path.is_relative_to(target) for path in paths))
+        if not paths[0].exists() and (target := next(above, "")):
+            hidden[name] = target
+    return hidden
 
 
 def _mount(mount: Mount, source: Path) -> None:

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal, TypeAlias
 
@@ -21,6 +21,7 @@ from trainop.local.node.sandbox.container_init import CANNOT_START
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.link import Link
 from trainop.local.node.sandbox.supervisor import raise_file_limit
+from trainop.local.node.sandbox.usage import Usage, measure
 
 NetworkMode: TypeAlias = Literal["namespaces", "addresses"]
 
@@ -91,6 +92,8 @@ class ContainerProcess:
         self._execs: dict[int, Execution] = {}
         self._ids = itertools.count(1)
         self._link = Link(sock, self._on_message, self._on_close)
+        self.pid = 0
+        """The PID of the container's init, as its supervisor sees it; the container's processes are its descendants."""
 
     def signal(self, number: int) -> None:
         """Sends a signal to the container's main process only, as container runtimes do."""
@@ -231,7 +234,7 @@ class ContainerRuntime:
         }
         try:
             with remote:
-                await self._call(request, (remote.fileno(), stdout, stderr))
+                process.pid = (await self._call(request, (remote.fileno(), stdout, stderr)))[0]["pid"]
         except BaseException:
             process.abandon()
             raise
@@ -249,6 +252,12 @@ class ContainerRuntime:
         sock = socket.socket(fileno=fds[0])
         sock.setblocking(False)
         return sock
+
+    async def usage(self, containers: Iterable[ContainerProcess]) -> tuple[dict[ContainerProcess, Usage], Usage]:
+        """What running containers use, and what the whole machine does. Raises `OSError` where /proc is missing."""
+        by_pid = {each.pid: each for each in containers}
+        used, machine = await measure(self._process.pid, by_pid, nested=self.network == "namespaces")
+        return {by_pid[pid]: found for pid, found in used.items()}, machine
 
     async def close(self) -> None:
         """Kills all containers and waits until the supervisor has exited."""

@@ -27,7 +27,7 @@ from contextlib import suppress
 from trainop.local.node.sandbox import filesystem, linux, processes
 from trainop.local.node.sandbox.bridge import Hub, PodNamespaces
 from trainop.local.node.sandbox.channel import Channel, Message, wait_readable
-from trainop.local.node.sandbox.container_init import ContainerInit, report_start_failure
+from trainop.local.node.sandbox.container_init import ContainerInit, locate_needed, report_start_failure
 
 _OPEN_FILES = 65536
 
@@ -86,7 +86,7 @@ class Supervisor:
                     if (pod := self._pods.pop(message["pod"], None)) is not None:
                         pod.close()
                 case "start":
-                    self._start(message, fds)
+                    reply["pid"] = self._start(message, fds)
                 case "socket":
                     reply_fds = [self._make_socket(message)]
         except OSError as error:
@@ -103,8 +103,8 @@ class Supervisor:
         with self._hub.network_of(pod):
             return _make_socket(message)
 
-    def _start(self, message: Message, fds: list[int]) -> None:
-        """Forks an init; in mode `namespaces` it becomes PID 1 of a new PID namespace.
+    def _start(self, message: Message, fds: list[int]) -> int:
+        """Forks an init and returns its PID; in mode `namespaces` it becomes PID 1 of a new PID namespace.
 
         unshare(CLONE_NEWPID) affects the next child only; setns then restores the supervisor's own namespace for
         later forks.
@@ -121,6 +121,7 @@ class Supervisor:
         self._inits.add(pid)
         if self._hub is not None:
             linux.setns(self._pid_namespace, linux.CLONE_NEWPID)
+        return pid
 
     def _become_init(self, message: Message, fds: list[int], supervisor: int) -> None:
         """In the forked child: enters the pod's namespaces, mounts the file system, and runs the container.
@@ -131,13 +132,17 @@ class Supervisor:
         channel_fd, output, errors = fds
         self._control.socket.close()
         channel = socket.socket(fileno=channel_fd)
+        hidden: dict[str, str] = {}
         try:
             if self._hub is not None:
                 self._pods[message["pod"]].enter()
                 for pod in self._pods.values():
                     pod.close()  # otherwise this init would keep all pods' namespaces alive
                 linux.unshare(linux.CLONE_NEWNS)
-                filesystem.assemble([filesystem.Mount(**mount) for mount in message["mounts"]])
+                mounts = [filesystem.Mount(**mount) for mount in message["mounts"]]
+                needed = filesystem.locate(locate_needed(message["argv"], message["env"], message["cwd"]))
+                filesystem.assemble(mounts)
+                hidden = filesystem.find_hidden(needed, mounts)
                 _scatter_pids()
             elif sys.platform == "linux":
                 linux.adopt_orphans()
@@ -147,7 +152,7 @@ class Supervisor:
         except OSError as error:
             report_start_failure(channel, str(error))
             return
-        init = ContainerInit(Channel(channel), message["argv"], message["env"], message["cwd"])
+        init = ContainerInit(Channel(channel), message["argv"], message["env"], message["cwd"], hidden)
         signal.signal(signal.SIGTERM, lambda *_: channel.shutdown(socket.SHUT_RD))
         init.run(output, errors)
 

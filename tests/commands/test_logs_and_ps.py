@@ -1,0 +1,213 @@
+"""`trainop logs` and `trainop ps` beside real pods, and their parts on hostile input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.commands.conftest import Shell, python_job
+from trainop.commands.loglines import MAX_LINE, Line, lines_of
+from trainop.commands.ps import HEADINGS, render, row_of
+from trainop.commands.target import job_types, replica_of
+
+FAILING = """
+import os, time
+print("hello", os.environ["RANK"], flush=True)
+if os.environ["RANK"] == "2":
+    raise ValueError("bad shard")
+time.sleep(600)
+"""
+TALKING = """
+import time
+for step in range(3):
+    print("step", step, flush=True)
+    time.sleep(0.3)
+"""
+
+
+@pytest.fixture(scope="module")
+def failed(shell: Shell) -> str:
+    """The name of a job whose worker 1, of rank 2, has failed."""
+    shell.create(python_job("dead", {"Master": (1, FAILING), "Worker": (2, FAILING)}))
+    shell.wait_state("dead", "Failed")
+    return "dead"
+
+
+def test_the_replica_that_failed_first_comes_first(shell: Shell, failed: str):
+    done = shell.run("logs", failed)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0] == "worker-1 hello 2"
+    assert lines[3] == "worker-1 ValueError: bad shard"
+    assert sorted(line for line in lines[4:] if "hello" in line) == [
+        "master-0 hello 0",
+        "worker-0 hello 1",
+        "worker-1 hello 2",
+    ]
+    assert done.stderr.splitlines() == ["--- worker-1 failed first; its last lines:", "--- all replicas by time:"]
+
+
+def test_lines_are_merged_by_time(shell: Shell, failed: str):
+    lines = shell.run("logs", failed, "--timestamps").stdout.splitlines()
+    times = [line.split()[1] for line in lines[4:]]
+    assert times == sorted(times)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z", time) for time in times)
+
+
+@pytest.mark.parametrize(
+    ("options", "replicas"),
+    [
+        (["--role", "master"], {"master-0"}),
+        (["--role", "Worker"], {"worker-0", "worker-1"}),
+        (["--index", "0"], {"master-0", "worker-0"}),
+        (["--rank", "1"], {"worker-0"}),
+        (["--role", "worker", "--index", "1", "--tail", "1"], {"worker-1"}),
+    ],
+)
+def test_replicas_are_chosen(shell: Shell, failed: str, options: list[str], replicas: set[str]):
+    assert {line.split()[0] for line in shell.run("logs", failed, *options).stdout.splitlines()} == replicas
+
+
+def test_a_choice_without_a_replica_names_those_that_exist(shell: Shell, failed: str):
+    done = shell.run("logs", failed, "--rank", "7")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no replica of PyTorchJob dead is selected; it has: master-0 (rank 0), worker-0 (rank 1), " in done.stderr
+
+
+def test_too_many_replicas_are_left_out_but_not_the_failed_one(shell: Shell, failed: str):
+    done = shell.run("logs", failed, "--max-replicas", "1")
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {"worker-1"}
+    assert "2 replicas are left out" in done.stderr
+
+
+def test_following_ends_with_the_job(shell: Shell):
+    shell.create(python_job("talks", {"Master": (1, TALKING), "Worker": (1, TALKING)}))
+    done = shell.run("logs", "pytorchjob/talks", "-f")
+    wanted = sorted(f"{name} step {step}" for name in ("master-0", "worker-0") for step in range(3))
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, wanted)
+
+
+def test_what_cannot_be_found_says_what_to_do(shell: Shell, failed: str):
+    assert "no job nope in namespace default (choose another with -n;" in shell.run("logs", "nope").stderr
+    assert "no PyTorchJob dead in namespace other" in shell.run("logs", "pytorchjob/dead", "-n", "other").stderr
+    assert (
+        "'banana' is no kind of job; known are: dijob, jaxjob, mpijob," in shell.run("logs", f"banana/{failed}").stderr
+    )
+    assert "expected a duration such as" in shell.run("logs", failed, "--since", "soon").stderr
+    assert "dead-master-0 has no container x; it has: pytorch" in shell.run("logs", failed, "-c", "x").stderr
+
+
+def test_ps_lists_what_there_is(shell: Shell, failed: str):
+    lines = shell.run("ps").stdout.splitlines()
+    assert lines[0].split() == ["KIND", "NAME", "STATE", "REPLICAS", "RESTARTS", "AGE", "REASON"]
+    row = next(line for line in lines if f" {failed} " in line)
+    assert re.match(r"PyTorchJob +dead +Failed +\d/3 +0 +\w+ +PyTorchJob dead is failed because 1 Worker ", row)
+    assert shell.run("ps", "-n", "empty").stdout == "no jobs in namespace empty\n"
+    assert shell.run("ps", "-A").stdout.splitlines()[0].split()[0] == "NAMESPACE"
+
+
+def test_a_server_that_is_away_is_one_line(shell: Shell):
+    gone = Shell(shell._folder / "none", shell._folder)
+    for command in (("ps",), ("logs", "x"), ("top",)):
+        done = gone.run(*command)
+        assert done.returncode == 1
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert "no such file" in done.stderr
+
+
+# Lines ----------------------------------------------------------------------------------------------------------------
+
+
+async def split(*chunks: bytes) -> list[Line]:
+    async def send() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+
+    return [line async for line in lines_of(send())]
+
+
+async def test_times_sort_as_text_whatever_their_form():
+    stamps = [b"2026-11-25T10:00:00Z", b"2026-11-25T12:00:00.5+02:00", b"2026-11-25T10:00:00.123456789Z"]
+    times = [(await split(stamp + b" x\n"))[0].time for stamp in stamps]
+    assert times == [
+        "2026-11-25T10:00:00.000000000Z",
+        "2026-11-25T10:00:00.500000000Z",
+        "2026-11-25T10:00:00.123456789Z",
+    ]
+
+
+async def test_lines_are_found_across_chunks_and_without_an_end():
+    stamp = b"2026-11-25T10:00:00.000000000Z "
+    lines = await split(stamp[:7], stamp[7:] + b"a\n\n" + stamp + b"b \xff", b"\x00c")
+    assert [line.text for line in lines] == [b"a", b"", b"b \xff\x00c"]
+    assert {line.time for line in lines} == {stamp.decode().strip()}
+
+
+async def test_a_line_without_an_end_does_not_fill_the_memory():
+    lines = await split(*[b"x" * 1000] * 1000)
+    assert sum(len(line.text) for line in lines) == 1_000_000
+    assert max(len(line.text) for line in lines) <= MAX_LINE + 1000
+
+
+# Rows -----------------------------------------------------------------------------------------------------------------
+
+NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
+PYTORCH = next(each for each in job_types() if each.resource.kind == "PyTorchJob")
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {},
+        {"metadata": {"name": "x"}, "status": "no object"},
+        {
+            "metadata": {"name": "x", "annotations": {"a": 1}},
+            "spec": [],
+            "status": {"conditions": [1, {"status": "True"}]},
+        },
+        {
+            "metadata": {"name": "x"},
+            "spec": {"pytorchReplicaSpecs": {"Worker": 3}},
+            "status": {"replicaStatuses": {"a": "b"}},
+        },
+        {"metadata": {"creationTimestamp": "soon"}, "status": {"trainerStatus": {"progressPercentage": "many"}}},
+    ],
+)
+def test_a_row_is_made_of_any_status(job: dict[str, Any]):
+    assert len(row_of(PYTORCH, job, NOW).cells) == len(HEADINGS)
+
+
+def test_a_row_says_progress_and_reason():
+    job = {
+        "metadata": {"namespace": "a", "name": "x\x1b[2J", "creationTimestamp": "2026-11-25T10:30:00Z", "uid": "u"},
+        "spec": {"pytorchReplicaSpecs": {"Master": {}, "Worker": {"replicas": 7}}},
+        "status": {
+            "conditions": [
+                {"type": "Created", "status": "True", "message": "m"},
+                {"type": "Running", "status": "False"},
+                {"type": "Restarting", "status": "True", "message": "worker-1\n failed"},
+            ],
+            "replicaStatuses": {"Master": {"active": 1}, "Worker": {"active": 6}},
+            "trainerStatus": {"progressPercentage": 42, "estimatedRemainingSeconds": 3700},
+        },
+    }
+    row = row_of(PYTORCH, job, NOW)
+    assert row.cells == ("a", "PyTorchJob", "x", "Restarting", "7/8", "0", "1h30m", "42%, 1h1m left", "worker-1 failed")
+    narrow = list(render([row], width=40))
+    assert all(len(re.sub(r"\x1b\[\d+m", "", line)) <= 40 for line in narrow)
+
+
+def test_replicas_are_named_by_their_labels():
+    prefix = "training.kubeflow.org/"
+    pod: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": []}}
+    assert replica_of(pod).name == "p"
+    pod["metadata"]["labels"] = {f"{prefix}replica-type": "worker", f"{prefix}replica-index": "3"}
+    assert replica_of(pod).name == "worker-3"
+    pod["metadata"]["labels"] = {f"{prefix}job-role": "launcher"}
+    assert replica_of(pod).name == "launcher"
+    pod["metadata"]["labels"] = {f"{prefix}replica-type": "worker", f"{prefix}replica-index": "9" * 5000}
+    assert replica_of(pod).name == "worker"

@@ -1,0 +1,101 @@
+"""`trainop why` as a process beside real pods, and how much it asks of the API server."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from tests.commands.conftest import Shell, python_job
+from tests.commands.test_plan import job
+from trainop.commands.connection import Connection
+from trainop.commands.evidence import MAX_REQUESTS, Collector
+from trainop.commands.target import find_job
+from trainop.explain.why import diagnose
+from trainop.programs.schemes import crds
+from trainop.runtime.client.client import PAGE_SIZE, Client
+from trainop.runtime.client.transport import Request, Response, Stream, Transport
+from trainop.runtime.objects.resource import PODS
+from trainop.testing.cluster import TestCluster
+
+FAILS = "raise ValueError('bad shard')"
+
+
+def test_the_cause_of_a_failed_job_is_named(shell: Shell):
+    shell.create(python_job("dead", {"Master": (1, "import time; time.sleep(600)"), "Worker": (2, FAILS)}))
+    shell.wait_state("dead", "Failed")
+    done = shell.run("why", "dead")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith(
+        "PyTorchJob dead in namespace default: Failed\n  The job failed. First failure: Worker "
+    )
+    assert "exited with code 1" in done.stdout
+    assert "bad shard" in done.stdout
+    said = json.loads(shell.run("why", "pytorchjob/dead", "-o", "json").stdout)
+    assert (said["kind"], said["name"], said["state"], said["causes"][0]["code"]) == (
+        "PyTorchJob",
+        "dead",
+        "Failed",
+        "Failed",
+    )
+
+
+def test_a_job_that_does_not_exist_or_cannot_be_read(shell: Shell):
+    done = shell.run("why", "nothing")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no job nothing in namespace default" in done.stderr
+
+
+class Counting:
+    """A transport that counts requests by path."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.paths: Counter[str] = Counter()
+
+    async def send(self, request: Request) -> Response:
+        self.paths[request.path] += 1
+        return await self._inner.send(request)
+
+    async def open(self, request: Request) -> Stream:
+        self.paths[request.path] += 1
+        return await self._inner.open(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@pytest.mark.parametrize("kind", ["queued", "untouched", "unscheduled"])
+async def test_few_requests_whatever_is_the_matter(kind: str):
+    """Beyond the pages of pods and events, and the job."""
+    async with TestCluster(*crds()) as cluster:
+        raw = job(0, suspend=kind == "queued")
+        raw["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "gpu"}
+        (made,) = await cluster.create(raw)
+        if kind == "unscheduled":
+            count = 2 * PAGE_SIZE
+            owner = {
+                "apiVersion": "kubeflow.org/v1",
+                "kind": "PyTorchJob",
+                "name": "train",
+                "uid": made["metadata"]["uid"],
+            }
+            labels = {
+                "training.kubeflow.org/job-name": "train",
+                "training.kubeflow.org/operator-name": "pytorchjob-controller",
+            }
+            for number in range(count):
+                metadata = {"name": f"train-worker-{number}", "labels": labels, "ownerReferences": [owner]}
+                spec = {"containers": [{"name": "pytorch", "image": "i"}], "schedulerName": "volcano"}
+                pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+                await cluster.client.create(PODS, pod, namespace="default")
+        counting = Counting(cluster.transport)
+        connection = Connection(Client(counting, user_agent="test", field_manager="test"), "default", "test")
+        target = await find_job(connection, "pytorchjob/train", "default")
+        found = diagnose(await Collector(connection, target).collect())
+        assert found.causes
+        lists = ("/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/events")
+        others = {path: number for path, number in counting.paths.items() if path not in lists}
+        assert sum(others.values()) <= 1 + MAX_REQUESTS <= 6, others
+        assert counting.paths[lists[0]] == (2 if kind == "unscheduled" else 1)

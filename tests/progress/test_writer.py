@@ -1,0 +1,203 @@
+"""How often progress is written: rarely, fairly, the newest, and never not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from tests.runtime.virtual_time import VirtualClock, virtual_time
+from trainop.controllers.progress.payload import TrainerStatus
+from trainop.controllers.progress.writer import INTERVAL, MAX_RATE, Job, ProgressWriter
+from trainop.runtime import Client, Json, Key, Metadata, PatchKind, Resource, Unstructured
+from trainop.runtime.lowlevel import error_of_status
+
+JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+
+
+class Server:
+    """Takes the writes, and notes when each was made."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.writes: list[tuple[float, str, Json]] = []
+        self.failures: list[Exception] = []
+        self.takes = 0.0
+
+    async def patch(self, resource: Resource, name: str, namespace: str, body: Json, **how: Any) -> Json:
+        assert (how["kind"], how["subresource"], how["force"]) == (PatchKind.APPLY, "status", True)
+        assert how["field_manager"] == "trainop-progress"
+        assert (body["apiVersion"], body["kind"]) == (resource.api_version, resource.kind)
+        assert set(body["status"]) == {"trainerStatus"}
+        assert body["metadata"] == {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
+        await self.clock.sleep(self.takes)
+        if self.failures:
+            raise self.failures.pop(0)
+        self.writes.append((self.clock.monotonic(), name, body["status"]["trainerStatus"]))
+        return {}
+
+    def of(self, name: str) -> list[tuple[float, int]]:
+        return [(at, status["progressPercentage"]) for at, written, status in self.writes if written == name]
+
+
+def job(name: str) -> Job:
+    return Job(JOBS, Key("ns", name), f"uid-{name}")
+
+
+def report(percent: int, at: datetime | None = None) -> TrainerStatus:
+    return TrainerStatus(progress_percentage=percent, last_updated_time=at)
+
+
+@asynccontextmanager
+async def writing() -> AsyncIterator[tuple[ProgressWriter, Server, list[str]]]:
+    clock = VirtualClock()
+    counted: list[str] = []
+    server = Server(clock)
+    writer = ProgressWriter(cast("Client", server), clock, counted.append)
+    task = asyncio.create_task(writer.run())
+    try:
+        yield writer, server, counted
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+@virtual_time
+async def test_one_job_is_written_once_per_interval():
+    async with writing() as (writer, server, counted):
+        for step in range(61):
+            writer.put(job("a"), report(step))
+            await asyncio.sleep(1)
+        await asyncio.sleep(INTERVAL)
+        times = [at for at, _ in server.of("a")]
+        assert all(later - earlier >= INTERVAL for earlier, later in itertools.pairwise(times))
+        assert len(times) == 7
+        assert server.of("a")[0] == (0.0, 0)
+        assert server.of("a")[-1][1] == 60
+        assert counted == ["written"] * 7
+        assert writer.pending == 0
+
+
+@virtual_time
+async def test_a_thousand_jobs_share_the_rate_evenly():
+    async with writing() as (writer, server, _):
+        for second in range(300):
+            if second % 5 == 0:
+                for number in range(1000):
+                    writer.put(job(f"j{number}"), report(second // 3))
+            await asyncio.sleep(1)
+        in_second = [0] * 301
+        for at, _, _ in server.writes:
+            in_second[int(at)] += 1
+        assert max(in_second) <= MAX_RATE + 1
+        counts = [len(server.of(f"j{number}")) for number in range(1000)]
+        assert max(counts) - min(counts) <= 1  # 300 s at 20 per second are 6 for each
+        assert min(counts) >= 5
+
+
+@virtual_time
+async def test_the_newest_is_written_even_while_the_server_is_slow():
+    async with writing() as (writer, server, _):
+        server.takes = 30.0
+        writer.put(job("a"), report(1))
+        await asyncio.sleep(1)
+        for percent in range(2, 101):
+            writer.put(job("a"), report(percent))
+        await asyncio.sleep(90)
+        assert [percent for _, percent in server.of("a")] == [1, 100]
+
+
+@virtual_time
+async def test_one_job_that_cannot_be_written_delays_no_other():
+    async with writing() as (writer, server, counted):
+        server.failures = [error_of_status({"message": "field not declared in schema"}, 500)]
+        writer.put(job("bad"), report(1))
+        await asyncio.sleep(0)
+        writer.put(job("good"), report(2))
+        await asyncio.sleep(1)
+        assert server.of("good")
+        assert counted == ["failed", "written"]
+        await asyncio.sleep(60)
+        assert server.of("bad")  # tried again
+
+
+@virtual_time
+async def test_attempts_become_rarer():
+    async with writing() as (writer, server, counted):
+        server.failures = [ConnectionError("no")] * 1000
+        writer.put(job("a"), report(1))
+        await asyncio.sleep(3600)
+        assert 10 < len(counted) < 25
+        server.failures = []
+        await asyncio.sleep(300)
+        assert server.of("a")
+
+
+@virtual_time
+async def test_a_job_that_is_gone_is_forgotten():
+    async with writing() as (writer, server, _):
+        for error in (error_of_status({}, 404), error_of_status({}, 409)):
+            server.failures = [error]
+            writer.put(job("a"), report(1))
+            await asyncio.sleep(60)
+            assert (server.writes, writer.pending) == ([], 0)
+        writer.put(job("b"), report(1))
+        writer.forget("uid-b")
+        await asyncio.sleep(60)
+        assert (server.writes, writer.pending) == ([], 0)
+
+
+def shown(name: str, status: Json) -> Unstructured:
+    return Unstructured({"status": {"trainerStatus": status}}, Metadata(name=name, namespace="ns", uid=f"uid-{name}"))
+
+
+@virtual_time
+async def test_the_writes_of_other_replicas_count():
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    async with writing() as (writer, server, _):
+        writer.put(job("a"), report(1, now))
+        await asyncio.sleep(5)
+        writer.put(job("a"), report(2, now + timedelta(seconds=5)))
+        writer.observe(shown("a", {"progressPercentage": 3, "lastUpdatedTime": "2026-01-01T00:00:07Z"}))
+        await asyncio.sleep(30)
+        assert [percent for _, percent in server.of("a")] == [1]  # the other replica's is newer
+        writer.put(job("a"), report(4, now + timedelta(seconds=35)))
+        writer.observe(shown("a", {"progressPercentage": 3, "lastUpdatedTime": "2026-01-01T00:00:34Z"}))
+        before = writer._clock.monotonic()
+        await asyncio.sleep(30)
+        ((at, percent),) = server.of("a")[1:]
+        assert percent == 4
+        assert at - before >= INTERVAL
+
+
+@virtual_time
+async def test_seeing_its_own_write_delays_nothing():
+    async with writing() as (writer, server, _):
+        writer.put(job("a"), report(1))
+        await asyncio.sleep(9)
+        writer.observe(shown("a", {"progressPercentage": 1}))
+        writer.put(job("a"), report(2))
+        await asyncio.sleep(1.1)
+        assert [percent for _, percent in server.of("a")] == [1, 2]
+
+
+@virtual_time
+async def test_what_is_left_is_written_at_the_end():
+    clock = VirtualClock()
+    server = Server(clock)
+    writer = ProgressWriter(cast("Client", server), clock)
+    task = asyncio.create_task(writer.run())
+    for number in range(200):
+        writer.put(job(f"j{number}"), report(number % 101))
+    await asyncio.sleep(1)
+    written = len(server.writes)
+    began = clock.monotonic()
+    task.cancel()
+    await asyncio.wait({task})
+    assert clock.monotonic() - began < 3.5
+    last = [status["progressPercentage"] for _, _, status in server.writes[written:]]
+    assert len(last) > 20
+    assert last == sorted(last, reverse=True)  # the most advanced first

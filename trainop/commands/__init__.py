@@ -1,0 +1,1 @@
+"""Commands about single jobs, on any cluster or without one: what a job would make, and what became of it."""

@@ -1,0 +1,294 @@
+"""`trainop logs`: the logs of all replicas of a job, merged by time."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import sys
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import click
+
+from trainop.commands.connection import Connection, connect
+from trainop.commands.loglines import Line, lines_of
+from trainop.commands.options import cluster_options, run_command
+from trainop.commands.target import Replica, Target, find_job, replica_of
+from trainop.errors import StartError
+from trainop.programs.flags import parse_duration
+from trainop.runtime import PODS, ApiError, Json, NotFoundError
+from trainop.runtime.lowlevel import Request, printable
+
+MAX_REPLICAS = 64
+"""Replicas whose logs are read at once, unless the user asks for more. Each is a connection."""
+
+FAILED_LINES = 20
+"""Lines of the replica that failed first which are shown before all others."""
+
+POLL = 2.0
+"""Seconds between two looks at the pods and the job with --follow."""
+
+_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What the user asked for."""
+
+    role: str = ""
+    index: int | None = None
+    rank: int | None = None
+    container: str = ""
+    tail: int | None = None
+    since: float | None = None
+    """Seconds."""
+    previous: bool = False
+    timestamps: bool = False
+    max_replicas: int = MAX_REPLICAS
+
+    def selects(self, replica: Replica) -> bool:
+        return (
+            (not self.role or replica.role == self.role.lower())
+            and self.index in {None, replica.index}
+            and self.rank in {None, replica.rank}
+        )
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Parameters of the request for a log."""
+        asked = {
+            "tailLines": None if self.tail is None else str(self.tail),
+            "sinceSeconds": None if self.since is None else str(max(1, round(self.since))),
+            "previous": "true" if self.previous else None,
+        }
+        return {"timestamps": "true", **{name: value for name, value in asked.items() if value is not None}}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One container of a replica, in one of its runs."""
+
+    replica: Replica
+    container: str
+    label: str
+    restarts: int
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        return str(self.replica.pod["metadata"].get("uid")), self.container, self.restarts
+
+
+@click.command("logs")
+@click.argument("job")
+@cluster_options
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has finished, replaced pods included.")
+@click.option("--role", default="", help="Only replicas of this role, such as worker.")
+@click.option("--index", type=click.IntRange(min=0), help="Only replicas with this index.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only the replica with this rank, as its variables say.")
+@click.option("-c", "--container", default="", help="This container. Default: the first of each pod.")
+@click.option("--tail", type=click.IntRange(min=0), help="Only the last lines of each replica.")
+@click.option("--since", help="Only lines that are not older, such as 10m or 1h30m.")
+@click.option("-p", "--previous", is_flag=True, help="The run of each container before its last restart.")
+@click.option("--timestamps", is_flag=True, help="Show the time of each line.")
+@click.option(
+    "--max-replicas", type=click.IntRange(min=1), default=MAX_REPLICAS, show_default=True, help="Read at most so many."
+)
+def logs_command(job: str, follow: bool, since: str | None, **given: object) -> None:
+    """Show the logs of JOB (NAME or KIND/NAME), merged by time, each line with its replica.
+
+    If the job has failed, the last lines of the replica that failed first come before all others.
+    """
+    cluster = {name: given.pop(name) for name in ("kubeconfig", "context", "namespace")}
+    seconds = _read_since(since)
+    options = LogOptions(since=seconds, **given)  # type: ignore[arg-type]  # click has checked them
+
+    async def show() -> int:
+        kubeconfig, context, namespace = (None if value is None else str(value) for value in cluster.values())
+        async with connect(kubeconfig, context) as connection:
+            target = await find_job(connection, job, namespace or connection.namespace)
+            return await Logs(connection, target, options).show(follow=follow)
+
+    run_command(show())
+
+
+def _read_since(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r}: expected a duration such as 90s, 10m or 1h30m", param_hint="--since"
+        ) from None
+
+
+class Logs:
+    """Prints the logs of one job."""
+
+    def __init__(self, connection: Connection, target: Target, options: LogOptions) -> None:
+        self._client = connection.client
+        self._target = target
+        self._options = options
+        self._terminal = sys.stdout.isatty()
+        self._failed = ""
+        """The name of the replica that failed first."""
+        self._width = 0
+
+    async def show(self, *, follow: bool) -> int:
+        """Returns the exit code: 1 if there is nothing to show."""
+        replicas = await self._replicas()
+        if not replicas and not follow:
+            return self._explain_absence()
+        failed = min(
+            (each for each in replicas if each.first_failure), key=lambda each: each.first_failure, default=None
+        )
+        self._failed = failed.name if failed else ""
+        self._width = max((len(source.label) for source in self._sources(replicas)), default=10)
+        if follow:
+            await self._follow()
+            return 0
+        if failed is not None and len(replicas) > 1 and self._options.tail is None:
+            await self._show_failed(failed)
+        await self._show_merged(self._sources(replicas))
+        return 0
+
+    async def _replicas(self) -> list[Replica]:
+        """The selected replicas, at most as many as allowed; those that have failed first."""
+        listing = await self._client.list(PODS, self._target.namespace, label_selector=self._target.pod_selector)
+        found = sorted(map(replica_of, listing.items), key=lambda each: each.order)
+        chosen = [each for each in found if self._options.selects(each)]
+        if found and not chosen:
+            names = ", ".join(
+                f"{each.name}" + ("" if each.rank is None else f" (rank {each.rank})") for each in found[:20]
+            )
+            raise StartError(f"no replica of {self._target.title} is selected; it has: {printable(names)}")
+        most = self._options.max_replicas
+        if len(chosen) > most:
+            chosen.sort(key=lambda each: (each.first_failure or "~", each.order))
+            left = f"{len(chosen) - most} replicas are left out"
+            _say(f"{left}; choose with --role, --index or --rank, or raise --max-replicas")
+        return chosen[:most]
+
+    def _explain_absence(self) -> int:
+        """The pods are gone, or do not exist yet. What the status kept of the log is shown."""
+        status: Json = self._target.raw.get("status") or {}
+        failure = status.get("lastFailure")
+        failure = failure if isinstance(failure, dict) else {}
+        lines = failure.get("log")
+        if isinstance(lines, list) and lines:
+            _say(f"{self._target.title} has no pods any more; the last lines of {failure.get('pod')} are:")
+            for line in lines:
+                click.echo(printable(str(line)))
+            return 0
+        _say(f"{self._target.title} has no pods; see `kubectl describe` or the conditions of the job")
+        return 1
+
+    def _sources(self, replicas: Iterable[Replica]) -> list[Source]:
+        """The containers to read: the named one, or the first of each pod."""
+        found = []
+        for replica in replicas:
+            names = [each["name"] for each in replica.pod["spec"]["containers"]]
+            name = self._options.container or names[0]
+            if name not in names:
+                _say(f"{replica.pod_name} has no container {name}; it has: {', '.join(names)}")
+                continue
+            status: Json = next((each for each in replica.statuses() if each.get("name") == name), {})
+            found.append(Source(replica, name, printable(replica.name), status.get("restartCount", 0)))
+        return found
+
+    async def _show_failed(self, replica: Replica) -> None:
+        _say(f"{replica.name} failed first; its last lines:")
+        for source in self._sources([replica]):
+            async for line in self._read(source, tail=FAILED_LINES):
+                self._print(source, line)
+        _say("all replicas by time:")
+
+    async def _show_merged(self, sources: Sequence[Source]) -> None:
+        """Merges the logs by time, with one line of each in memory."""
+        streams = [self._read(source) for source in sources]
+        heads = await asyncio.gather(*(anext(stream, None) for stream in streams))
+        heap = [(line.time, number, line) for number, line in enumerate(heads) if line is not None]
+        heapq.heapify(heap)
+        while heap:
+            _, number, line = heap[0]
+            self._print(sources[number], line)
+            following = await anext(streams[number], None)
+            if following is None:
+                heapq.heappop(heap)
+            else:
+                # a line is never older than the one before it, whatever its time stamp says
+                heapq.heapreplace(heap, (max(following.time, line.time), number, following))
+
+    async def _read(self, source: Source, *, follow: bool = False, tail: int | None = None) -> AsyncIterator[Line]:
+        """The lines of one log. What cannot be read is said on stderr, and the others go on."""
+        pod = source.replica.pod["metadata"]
+        query = self._options.query | {"container": source.container}
+        query |= {"tailLines": str(tail)} if tail is not None else {}
+        query |= {"follow": "true"} if follow else {}
+        try:
+            stream = await self._client.open(Request("GET", PODS.path(pod["namespace"], pod["name"], "log"), query))
+            try:
+                async for line in lines_of(stream.chunks()):
+                    yield line
+            finally:
+                await stream.close()
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            _say(f"{source.label}: {printable(str(error))}")
+
+    async def _follow(self) -> None:
+        """Follows all containers, those of replaced pods included, until the job has finished."""
+        running: dict[tuple[str, str, int], asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                finished = await self._is_finished()
+                for source in self._sources(await self._replicas()):
+                    if source.identity not in running and _has_started(source):
+                        running[source.identity] = tasks.create_task(self._show_followed(source))
+                if finished:
+                    return  # the group waits for the logs of containers that still run
+                await asyncio.sleep(POLL)
+
+    async def _show_followed(self, source: Source) -> None:
+        async for line in self._read(source, follow=True):
+            self._print(source, line)
+
+    async def _is_finished(self) -> bool:
+        with suppress(NotFoundError):
+            job = await self._client.get(self._target.type.resource, self._target.name, self._target.namespace)
+            status = job.get("status") or {}
+            conditions = status.get("conditions") or ()
+            true = {each.get("type") for each in conditions if each.get("status") == "True"}
+            return bool(true & {"Succeeded", "Failed"}) or status.get("phase") in {"Succeeded", "Failed"}
+        return True
+
+    def _print(self, source: Source, line: Line) -> None:
+        """Unmodified in a pipe; on a terminal without control sequences, and with colours of ours."""
+        label = source.label.ljust(self._width)
+        time = f"{line.time} " if self._options.timestamps else ""
+        if not self._terminal:
+            sys.stdout.buffer.write(f"{label} {time}".encode() + line.text + b"\n")
+            sys.stdout.buffer.flush()
+            return
+        number = abs(hash(source.label)) % len(_COLOURS)
+        colour = "red" if source.replica.name == self._failed else _COLOURS[number]
+        click.echo(f"{click.style(label, fg=colour)} {time}{printable(line.text.decode(errors='replace'))}")
+
+
+def _failure_of(replica: Replica) -> str:
+    return replica.first_failure
+
+
+def _describe(replica: Replica) -> str:
+    return replica.name if replica.rank is None else f"{replica.name} (rank {replica.rank})"
+
+
+def _has_started(source: Source) -> bool:
+    state: Json = next((each for each in source.replica.statuses() if each.get("name") == source.container), {})
+    return bool({"running", "terminated"} & (state.get("state") or {}).keys())
+
+
+def _say(text: str) -> None:
+    click.echo(f"--- {text}", err=True)

@@ -1,0 +1,44 @@
+"""`trainop stacks`: where the Python processes of all replicas stand, the odd one out first."""
+
+from __future__ import annotations
+
+import click
+
+from trainop.commands.connection import connect
+from trainop.commands.options import cluster_options, run_command
+from trainop.commands.target import find_job, replica_of
+from trainop.explain.stacks import render
+from trainop.run.dumper import Dumper
+from trainop.runtime import PODS
+
+
+@click.command("stacks")
+@click.argument("job")
+@cluster_options
+@click.option("--role", default="", help="Only replicas of this role.")
+@click.option("-c", "--container", default="", help="This container. Default: the first of each pod.")
+def stacks_command(job: str, role: str, container: str, **cluster: str | None) -> None:
+    """Show where the Python processes of JOB stand: their stacks, grouped, the odd one out first.
+
+    Runs py-spy in the pods by exec; where it is missing, sends the signal that the job allows by the variable
+    TRAINOP_STACKS_SIGNAL, and reads what faulthandler writes to the log.
+    """
+
+    async def show() -> int:
+        async with connect(cluster["kubeconfig"], cluster["context"]) as connection:
+            target = await find_job(connection, job, cluster["namespace"] or connection.namespace)
+            listing = await connection.client.list(PODS, target.namespace, label_selector=target.pod_selector)
+            replicas = [
+                replica_of(each) for each in listing.items if (each.get("status") or {}).get("phase") == "Running"
+            ]
+            replicas = [each for each in replicas if not role or each.role == role.lower()]
+            if not replicas:
+                click.echo(f"trainop: no running replica of {target.title}; see trainop why {target.name}", err=True)
+                return 1
+            dumper = Dumper(connection.client, connection.config, container=container)
+            processes = await dumper.dump(replicas)
+        for line in render(processes):
+            click.echo(line)
+        return 0 if any(each.frames for each in processes) else 1
+
+    run_command(show())

@@ -1,0 +1,237 @@
+"""Writes what jobs report into `status.trainerStatus`, rarely: the newest report of each job, and few in all.
+
+Every report could be a write to etcd; a thousand jobs report two hundred times a second. Each job is written at most
+once per `INTERVAL`, all together at most `MAX_RATE` times a second, in the order in which they are due, so that with
+many jobs the interval of all grows evenly. A job that ends keeps its turn: its last report is written.
+
+Replicas of the operator share the limits without talking to each other: each sees in its cache what the others write,
+counts it as a write of its own, and drops its own report if that one is newer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+from collections.abc import Callable
+from datetime import datetime
+from typing import NamedTuple
+
+import structlog
+
+from trainop.controllers.progress.payload import TrainerStatus
+from trainop.engine.progress import TRAINER_STATUS
+from trainop.runtime import (
+    ApiError,
+    Client,
+    Clock,
+    ConflictError,
+    Json,
+    Key,
+    NotFoundError,
+    PatchKind,
+    Resource,
+    Unstructured,
+)
+from trainop.runtime.lowlevel import LogThrottle, read_time
+
+FIELD_MANAGER = "trainop-progress"
+INTERVAL = 10.0
+"""Seconds between two writes of one job."""
+MAX_RATE = 20.0
+"""Writes per second of all jobs."""
+MAX_IN_FLIGHT = 4
+MAX_DELAY = 300.0
+"""Seconds between two attempts if writes fail."""
+LAST_WORDS = 3.0
+"""Seconds for the reports that are left when the process ends."""
+LOG_INTERVAL = 600.0
+
+log = structlog.get_logger(__name__)
+
+
+class Job(NamedTuple):
+    """A job as the writer addresses it. The UID keeps a report away from a later job of the same name."""
+
+    resource: Resource
+    key: Key
+    uid: str
+
+    def body(self, status: Json) -> Json:
+        """What server-side apply sends: only this field, so that it owns nothing else."""
+        metadata = {"name": self.key.name, "namespace": self.key.namespace, "uid": self.uid}
+        resource = self.resource
+        return {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": metadata,
+            "status": {TRAINER_STATUS: status},
+        }
+
+
+class _State:
+    """What is known of one job that has reported."""
+
+    __slots__ = ("failures", "job", "last", "newest", "queued", "written")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.newest: TrainerStatus | None = None
+        """The report that is still to be written."""
+        self.written: Json | None = None
+        """The last one that was."""
+        self.last = float("-inf")
+        """Time of the last write, of any replica."""
+        self.failures = 0
+        self.queued = False
+
+
+class ProgressWriter:
+    """One per process, a runnable for `Manager.add`. `client` writes on every replica, so that it must not be gated by
+    leader election."""
+
+    def __init__(self, client: Client, clock: Clock, count: Callable[[str], None] = lambda _result: None) -> None:
+        """`count` gets the result of each write, `written` or `failed`."""
+        self._client = client
+        self._clock = clock
+        self._count = count
+        self._states: dict[str, _State] = {}
+        self._queue: list[tuple[float, int, str]] = []
+        """When it is due, a number that keeps the order, and the UID."""
+        self._numbers = itertools.count()
+        self._changed = asyncio.Event()
+        self._next_slot = 0.0
+        self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._throttle = LogThrottle(clock, LOG_INTERVAL)
+
+    @property
+    def pending(self) -> int:
+        """Reports that are still to be written."""
+        return sum(state.newest is not None for state in self._states.values())
+
+    def put(self, job: Job, status: TrainerStatus) -> None:
+        """Takes a report, which replaces an earlier one that is not written yet."""
+        state = self._states.get(job.uid)
+        if state is None:
+            state = self._states[job.uid] = _State(job)
+        state.newest = status
+        self._enqueue(state)
+
+    def observe(self, job: Unstructured) -> None:
+        """A job as the cache has it. A change of the field that is not this writer's is a write of another replica."""
+        state = self._states.get(job.metadata.uid)
+        shown = (job.raw.get("status") or {}).get(TRAINER_STATUS)
+        if state is None or not isinstance(shown, dict) or shown == state.written:
+            return
+        state.written, state.last = shown, self._clock.monotonic()
+        self._next_slot = max(self._next_slot, self._clock.monotonic()) + 1 / MAX_RATE
+        if state.newest is not None and _is_older(state.newest.last_updated_time, shown):
+            state.newest = None
+
+    def forget(self, uid: str) -> None:
+        """The job is deleted."""
+        self._states.pop(uid, None)
+
+    async def run(self) -> None:
+        """Writes until cancelled; then what is left, the most advanced first, for `LAST_WORDS`."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    state = await self._take()
+                    await self._in_flight.acquire()
+                    tasks.create_task(self._write(state), name="progress")
+        finally:
+            await self._write_rest()
+
+    async def _write_rest(self) -> None:
+        rest = [state for state in self._states.values() if state.newest is not None]
+        rest.sort(key=lambda state: -((state.newest and state.newest.progress_percentage) or 0))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                for state in rest:
+                    await self._in_flight.acquire()
+                    await self._write(state)
+                    await self._clock.sleep(1 / MAX_RATE)
+
+    def _enqueue(self, state: _State, *, after: float = 0.0) -> None:
+        if not state.queued:
+            state.queued = True
+            due = max(self._clock.monotonic() + after, state.last + INTERVAL)
+            heapq.heappush(self._queue, (due, next(self._numbers), state.job.uid))
+            self._changed.set()
+
+    async def _take(self) -> _State:
+        """Waits for a job that is due, and for the next write that the rate permits."""
+        while True:
+            self._changed.clear()
+            now = self._clock.monotonic()
+            wait = max(self._queue[0][0], self._next_slot) - now if self._queue else None
+            if wait is not None and wait <= 0:
+                _, _, uid = heapq.heappop(self._queue)
+                state = self._states.get(uid)
+                if state is None:
+                    continue
+                state.queued = False
+                if state.newest is None:
+                    continue
+                if state.last + INTERVAL > now:  # another replica has written meanwhile
+                    self._enqueue(state)
+                    continue
+                self._next_slot = max(self._next_slot, now) + 1 / MAX_RATE
+                return state
+            await self._wait(wait)
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Until something is added, or for so many seconds."""
+        added = asyncio.ensure_future(self._changed.wait())
+        timer = asyncio.ensure_future(self._clock.sleep(seconds)) if seconds is not None else None
+        try:
+            await asyncio.wait({added, timer} if timer else {added}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            added.cancel()
+            if timer:
+                timer.cancel()
+
+    async def _write(self, state: _State) -> None:
+        report, state.newest = state.newest, None
+        if report is None:
+            self._in_flight.release()
+            return
+        job, before = state.job, state.written
+        state.last, state.written = self._clock.monotonic(), report.as_json()
+        try:
+            await self._client.patch(
+                job.resource,
+                job.key.name,
+                job.key.namespace,
+                job.body(state.written),
+                kind=PatchKind.APPLY,
+                subresource="status",
+                force=True,
+                field_manager=FIELD_MANAGER,
+                metadata_only=True,
+            )
+            self._count("written")
+            state.failures = 0
+        except (NotFoundError, ConflictError):  # deleted, or replaced by another of the same name
+            self._states.pop(job.uid, None)
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            state.written = before
+            self._retry(state, report, error)
+        finally:
+            self._in_flight.release()
+
+    def _retry(self, state: _State, report: TrainerStatus, error: Exception) -> None:
+        self._count("failed")
+        state.failures += 1
+        if (left_out := self._throttle.count("write")) is not None:
+            log.warning("progress cannot be written", job=str(state.job.key), error=str(error), left_out=left_out)
+        state.newest = state.newest or report
+        self._enqueue(state, after=min(INTERVAL * 2 ** min(state.failures, 8), MAX_DELAY))
+
+
+def _is_older(reported: datetime | None, shown: Json) -> bool:
+    """Whether a report is older than the one in a status. Both have the time of the same client."""
+    at = read_time(shown.get("lastUpdatedTime"))
+    return reported is not None and at is not None and reported < at

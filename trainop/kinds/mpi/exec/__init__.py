@@ -1,0 +1,1 @@
+"""Transport exec (training-operator): the launcher reaches workers by `kubectl exec`."""
