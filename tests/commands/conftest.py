@@ -72,7 +72,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "PATH": path})
     try:
         end = time.monotonic() + PATIENCE
-        while (found := re.search(r"^export KUBECONFIG=(.+)$", out.read_text(), re.MULTILINE)) is None:
+        while (found := re.search(r"^export KUBECONFIG=(.+)\n", out.read_text(), re.MULTILINE)) is None:
             assert process.poll() is None, out.read_text()
             assert time.monotonic() < end, out.read_text()
             time.sleep(0.05)

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from rich.console import Console
 from tests.patience import PATIENCE
 from trainop.local.cluster import ClusterOptions
 from trainop.run.documents import BadInputError, read
-from trainop.run.session import run_documents
+from trainop.run.session import run_cluster, run_documents
+from trainop.run.submit import install
+from trainop.runtime import Client, Json
 
 
 def job(name: str, script: str, *, workers: int = 0, policy: str = "Never", **spec: object) -> dict[str, Any]:
@@ -295,6 +298,35 @@ def test_a_cluster_continues_where_it_was(tmp_path: Path):
     assert process.wait(PATIENCE) == 130
     process.stdout.close()
     assert (tmp_path / "data" / "objects.sqlite").exists()
+
+
+async def test_all_kinds_are_served_when_a_cluster_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Scripts wait for this line and create jobs at once. The installation lasts until the line could have come."""
+    order = []
+
+    class Lines(io.StringIO):
+        def write(self, text: str) -> int:
+            if "export KUBECONFIG=" in text:
+                order.append("printed")
+                loop.call_soon_threadsafe(printed.set)
+            return len(text)
+
+    async def slow_install(client: Client, definitions: Iterable[Json]) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(printed.wait(), 0.5)
+        await install(client, definitions)
+        order.append("installed")
+
+    loop, printed = asyncio.get_running_loop(), asyncio.Event()
+    monkeypatch.setattr("trainop.run.session.install", slow_install)
+    options = ClusterOptions(tmp_path / "data")
+    running = asyncio.create_task(run_cluster(options, Console(file=Lines(), width=200), with_operator=True))
+    async with asyncio.timeout(PATIENCE):
+        await printed.wait()
+        assert order == ["installed", "printed"]
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
 
 
 def test_a_port_in_use_is_reported_in_one_line():

@@ -46,7 +46,7 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Iterator[dict[str, s
         process = subprocess.Popen(command.split(), cwd=ROOT, env=environment, stdout=file, stderr=file)
     try:
         end = time.monotonic() + PATIENCE
-        while (found := re.search(r"^export KUBECONFIG=(.+)$", out.read_text(), re.MULTILINE)) is None:
+        while (found := re.search(r"^export KUBECONFIG=(.+)\n", out.read_text(), re.MULTILINE)) is None:
             assert process.poll() is None, out.read_text()
             assert time.monotonic() < end, out.read_text()
             time.sleep(0.05)

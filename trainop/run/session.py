@@ -7,7 +7,7 @@ import shlex
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
 import click
@@ -78,15 +78,17 @@ async def run_cluster(
 ) -> int:
     """Runs an embedded cluster until cancelled; `di_server` has an effect only with the operator."""
     interrupts = interrupts or Interrupts()
-    async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
+    async with (
+        Output(console, interrupts.on_output_error) as output,
+        _cluster(options, interrupts) as cluster,
+        _operator(cluster) if with_operator else nullcontext(),
+    ):
+        await ensure_namespace(cluster.client, UPSTREAM_NAMESPACE)
+        # Only here: who reads these lines creates jobs at once, and their kinds must be served.
         output.print(Text(f"# API server {cluster.url}, pods have {_NETWORKS[cluster.node.network]}"))
         output.print(Text(_export(cluster)))
-        await ensure_namespace(cluster.client, UPSTREAM_NAMESPACE)
-        if with_operator:
-            async with _operator(cluster):
-                if di_server:
-                    await start_di_server(cluster)
-                await asyncio.Event().wait()
+        if with_operator and di_server:
+            await start_di_server(cluster)
         await asyncio.Event().wait()
     return 0
 
