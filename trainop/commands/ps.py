@@ -15,6 +15,7 @@ from trainop.commands.connection import Connection, connect
 from trainop.commands.options import cluster_options, run_command
 from trainop.commands.target import JobType, job_types
 from trainop.engine.restart_history import RestartHistory
+from trainop.explain.why.reported import read_reported
 from trainop.runtime import ApiError, ForbiddenError, Json, NotFoundError
 from trainop.runtime.lowlevel import printable, read_time
 
@@ -171,11 +172,11 @@ def _replicas(job: Json, status: Json) -> str:
 
 
 def _progress(status: Json) -> str:
-    reported = _object(status.get("trainerStatus"))
-    percent, left = reported.get("progressPercentage"), reported.get("estimatedRemainingSeconds")
-    if not isinstance(percent, int):
+    reported = read_reported(status)
+    if reported is None or reported.percent is None:
         return ""
-    return f"{percent}%" + (f", {_duration(left)} left" if isinstance(left, int) and percent < 100 else "")
+    left = f", {_duration(reported.left)} left" if reported.left is not None and reported.percent < 100 else ""
+    return f"{reported.percent}%{left}"
 
 
 def _age(created: object, now: datetime) -> str:

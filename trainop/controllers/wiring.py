@@ -29,6 +29,7 @@ from trainop.engine.children import ChildSelection
 from trainop.engine.framework import CompanionKind
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.kind import Kind
+from trainop.engine.progress import ProgressEndpoint
 from trainop.engine.seen import Options
 from trainop.engine.status import WAITING
 from trainop.engine.waiting import REASONS, reason_of
@@ -66,17 +67,14 @@ class ControllerDependencies:
     options: Options
     workers: int = 1
     pod_events: bool = False
-    progress_authority: Callable[[], str] = str
-    """Returns the CA certificates (PEM) of the endpoint for progress; empty until they are made."""
+    endpoint: Callable[[], ProgressEndpoint] | None = None
+    """Returns what pods are told about the endpoint for progress; None: no reports are taken."""
     dispatchers: ChildDispatchers = field(default_factory=ChildDispatchers)
     bodies: BodyBudget = field(default_factory=BodyBudget)
 
     def current_options(self) -> Options:
         """The options of a plan that is made now."""
-        progress = self.options.progress
-        if progress is None:
-            return self.options
-        return replace(self.options, progress=replace(progress, authority=self.progress_authority()))
+        return replace(self.options, progress=self.endpoint()) if self.endpoint else self.options
 
 
 class ObserveDeleted:

@@ -23,7 +23,7 @@ from trainop.errors import StartError
 from trainop.logs import configure_logs
 from trainop.programs.mpi_versions import MpiVersionWatch, adapt_to_crds
 from trainop.programs.process import run_on_cluster
-from trainop.programs.progress import Serving, add_progress
+from trainop.programs.progress import EmbeddedEndpoint, Serving, add_progress
 from trainop.programs.schemes import KINDS, enabled_schemes, kinds_with_webhooks
 from trainop.programs.settings import Settings
 from trainop.runtime import (
@@ -71,12 +71,14 @@ def build(
     rng: random.Random | None = None,
     signals: bool = True,
     metrics: JobMetrics | None = None,
+    progress: EmbeddedEndpoint | None = None,
 ) -> Manager:
     """Builds the operator on `transport`, ready for `Manager.run`. `host` is the label of the client's metrics. Without
-    `signals`, the caller stops it with `Manager.stop`. Raises `StartError`."""
+    `signals`, the caller stops it with `Manager.stop`. `progress` serves progress without webhooks. Raises
+    `StartError`."""
     clock, metrics = clock or SystemClock(), metrics or JobMetrics()
     operator = declare(settings, clock)
-    operator.setup(functools.partial(_add_jobs, settings, metrics))
+    operator.setup(functools.partial(_add_jobs, settings, metrics, embedded=progress))
     return operator.build(transport, host=host, clock=clock, rng=rng, metrics=metrics, signals=signals)
 
 
@@ -123,14 +125,18 @@ def _limiter(settings: Settings, clock: Clock) -> TokenBucket | None:
     return TokenBucket(clock, settings.kube_api_qps, settings.kube_api_burst or DEFAULT_BURST)
 
 
-def _add_jobs(settings: Settings, metrics: JobMetrics, parts: OperatorParts) -> None:
+def _add_jobs(
+    settings: Settings, metrics: JobMetrics, parts: OperatorParts, *, embedded: EmbeddedEndpoint | None = None
+) -> None:
     """Adds what makes an operator for jobs: webhooks on every replica, and the controllers."""
     warn = _warnings(settings, parts)
     parts.permissions.announce = functools.partial(_record_denial, warn)
     certificate = _add_webhooks(settings, parts, warn)
     if not settings.webhooks_only:
         needs = _dependencies(settings, metrics, parts)
-        if (address := _address("progress-bind-address", settings.progress_bind_address)) is not None:
+        if embedded is not None:
+            needs = add_progress(parts, needs, embedded.serving(_enabled_kinds(settings)))
+        elif (address := _address("progress-bind-address", settings.progress_bind_address)) is not None:
             kinds, per_job = _enabled_kinds(settings), settings.progress_job_metrics
             needs = add_progress(parts, needs, Serving(kinds, address, certificate, job_metrics=per_job))
         _add_controllers(settings, needs, parts, warn)

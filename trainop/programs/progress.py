@@ -11,9 +11,10 @@ import structlog
 from trainop.controllers.progress.metrics import ProgressMetrics
 from trainop.controllers.progress.reporters import TokenCheck
 from trainop.controllers.progress.server import CONNECTIONS, ProgressServer, Reporting, find_ratios
-from trainop.controllers.progress.writer import ProgressWriter
+from trainop.controllers.progress.writer import INTERVAL, ProgressWriter
 from trainop.controllers.wiring import ControllerDependencies
 from trainop.engine.kind import Kind
+from trainop.engine.progress import ProgressEndpoint
 from trainop.errors import StartError
 from trainop.runtime import PODS, Cache, Clock, OperatorParts
 from trainop.runtime.lowlevel import Address, HttpServer, ServingCertificate
@@ -36,12 +37,29 @@ class Serving:
     certificate: ServingCertificate | None
     """That of the webhooks; None if there are none."""
     job_metrics: bool = False
+    url: Callable[[int], str] | None = None
+    """Returns scheme, host and port as pods see them, by the port that is bound; None: those of the options."""
+    interval: float = INTERVAL
+    """Seconds between two writes of one job."""
 
     def authority(self) -> str:
         """The CA certificates (PEM) that pods get; empty until there are some."""
         certificate = self.certificate
         found = certificate and (certificate.authority or certificate.mounted_authority)
         return (found or b"").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedEndpoint:
+    """The endpoint of an operator beside its cluster in one process, on a free port of 127.0.0.1."""
+
+    certificate: ServingCertificate
+    url: Callable[[int], str]
+    """As in `Serving`."""
+
+    def serving(self, kinds: Sequence[Kind]) -> Serving:
+        """Writes are cheap there, and people look at them."""
+        return Serving(kinds, Address("127.0.0.1", 0), self.certificate, url=self.url, interval=1.0)
 
 
 def add_progress(parts: OperatorParts, needs: ControllerDependencies, serving: Serving) -> ControllerDependencies:
@@ -54,7 +72,8 @@ def add_progress(parts: OperatorParts, needs: ControllerDependencies, serving: S
             " outside a pod set MY_POD_NAMESPACE"
         )
     metrics, clock, client = ProgressMetrics(needs.metrics.registry), parts.clock, parts.unfenced
-    writer, tokens = ProgressWriter(client, clock, metrics.count_write), TokenCheck(client, clock)
+    writer = ProgressWriter(client, clock, metrics.count_write, interval=serving.interval)
+    tokens = TokenCheck(client, clock)
     metrics.show_pending(lambda: writer.pending)
     kinds = [_watch(kind, needs.cache) for kind in serving.kinds]
     server = ProgressServer(
@@ -67,7 +86,12 @@ def add_progress(parts: OperatorParts, needs: ControllerDependencies, serving: S
     if serving.job_metrics:
         metrics.show_jobs(lambda: find_ratios(kinds) if needs.metrics.leads else iter(()))
     manager.before_controllers(lambda: _wait_for(serving.authority, clock))
-    return replace(needs, progress_authority=serving.authority)
+
+    def endpoint() -> ProgressEndpoint:
+        url = serving.url(http.port or 0) if serving.url else progress.url
+        return replace(progress, url=url, authority=serving.authority())
+
+    return replace(needs, endpoint=endpoint)
 
 
 def _watch(kind: Kind, cache: Cache) -> Reporting:

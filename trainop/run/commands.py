@@ -44,6 +44,12 @@ _DIRECTORY = click.option(
 _PORT = click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Port of the API server. Default: a free one."
 )
+_PROGRESS = click.option(
+    "--progress",
+    is_flag=True,
+    help="The pods of all jobs can report progress, but for those with the annotation "
+    'trainop.kubeflow.org/progress: "false". Otherwise, those of jobs whose annotation is "true".',
+)
 
 
 def _read_duration(_context: click.Context, _option: click.Parameter, text: str) -> float:
@@ -75,10 +81,13 @@ _FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_t
     show_default=True,
     help="Show the stacks of the Python processes of a running job that has printed nothing for this long; 0 disables.",
 )
+@_PROGRESS
 @_NETWORK
 @_DIRECTORY
 @_PORT
-def run_command(files: tuple[Path, ...], keep: bool, start_timeout: float, silent_after: float, **options: Any) -> None:
+def run_command(
+    files: tuple[Path, ...], keep: bool, start_timeout: float, silent_after: float, progress: bool, **options: Any
+) -> None:
     """Run the jobs in FILES on an embedded cluster in this process, and follow them.
 
     FILES are YAML or JSON files with any number of objects, folders of them, or - for standard input.
@@ -98,6 +107,7 @@ def run_command(files: tuple[Path, ...], keep: bool, start_timeout: float, silen
             keep=keep,
             start_timeout=start_timeout,
             silent_after=silent_after,
+            progress=progress,
             interrupts=interrupts,
         )
 
@@ -107,15 +117,23 @@ def run_command(files: tuple[Path, ...], keep: bool, start_timeout: float, silen
 @click.command("cluster")
 @click.option("--no-operator", is_flag=True, help="Start only API server and node, to run another operator.")
 @click.option("--di-server", is_flag=True, help="Also run di-server, which DIJobs ask for their replicas.")
+@_PROGRESS
 @_NETWORK
 @_DIRECTORY
 @_PORT
-def cluster_command(no_operator: bool, di_server: bool, **options: Any) -> None:
+def cluster_command(no_operator: bool, di_server: bool, progress: bool, **options: Any) -> None:
     """Start an embedded cluster with the operator, and run it until Ctrl-C."""
 
     def start(console: Console, interrupts: Interrupts) -> Coroutine[Any, Any, int]:
         cluster, with_operator = _cluster(**options), not no_operator
-        return run_cluster(cluster, console, with_operator=with_operator, di_server=di_server, interrupts=interrupts)
+        return run_cluster(
+            cluster,
+            console,
+            with_operator=with_operator,
+            di_server=di_server,
+            progress=progress,
+            interrupts=interrupts,
+        )
 
     sys.exit(_run(start))
 

@@ -18,6 +18,7 @@ from trainop.engine.children import TRAINING_CHILDREN, ChildSelection
 from trainop.engine.framework import JOB_NAME
 from trainop.engine.restart_history import RestartHistory
 from trainop.explain import Failure, describe, describe_cause
+from trainop.explain.why.reported import read_reported
 from trainop.local.node.pods.container import NO_COMMAND
 from trainop.run.exits import Exits
 from trainop.run.logview import LogView
@@ -169,7 +170,13 @@ class Follower:
         for condition in conditions:
             self._show_condition(job, condition, goes_on)
         self._show_restart(job, goes_on)
+        self._show_progress(job, seen)
         self._check_all_ended()
+
+    def _show_progress(self, job: FollowedJob, seen: Unstructured) -> None:
+        pace, now = job.view.pace, self._clock.monotonic()
+        if pace.take(read_reported(seen.raw.get("status") or {}), now) and pace.text and pace.is_line_due(now):
+            self._screen.progress(job.view)
 
     def _show_condition(self, job: FollowedJob, condition: Json, goes_on: str) -> None:
         kind, identity = condition["type"], f"{condition['type']}/{condition.get('lastTransitionTime')}"

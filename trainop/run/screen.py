@@ -15,6 +15,7 @@ from rich.text import Text
 
 from trainop.run.exits import Exits
 from trainop.run.output import Output
+from trainop.run.pace import Pace
 from trainop.runtime import Json
 from trainop.runtime.lowlevel import printable
 
@@ -71,6 +72,8 @@ class JobView:
     replicas: dict[str, Replica] = field(default_factory=dict)
     started: bool = False
     """Whether a container of the job has started."""
+    pace: Pace = field(default_factory=Pace)
+    """What it reports about its progress."""
 
     def replica(self, name: str) -> Replica:
         return self.replicas.setdefault(name, Replica(name))
@@ -118,6 +121,11 @@ class Screen:
         style = _STYLES.get(kind, "")
         self._output.print(Text.assemble((job.name, "bold"), " ", (kind, style or "bold"), " ", printable(message)))
 
+    def progress(self, job: JobView) -> None:
+        """Prints what a job has reported. On a terminal, the table shows it instead."""
+        if not self.terminal:
+            self._output.print(Text.assemble((job.name, "bold"), " ", job.pace.text))
+
     def failure(self, job: JobView, exits: Exits) -> None:
         """Prints the root cause with the end of its log, and what happened to the other replicas."""
         for text, log in exits.describe():
@@ -154,7 +162,8 @@ def _job_table(job: JobView) -> Group:
         replica = job.replicas[name]
         phase = Text(replica.phase, style=_STYLES.get(replica.phase, ""))
         table.add_row(replica.name, phase, str(replica.restarts), Text(_describe(replica), overflow="ellipsis"))
-    return Group(title, table)
+    progress = job.pace.draw()
+    return Group(title, progress, table) if progress else Group(title, table)
 
 
 def _describe(replica: Replica) -> str:

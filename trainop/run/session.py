@@ -14,6 +14,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from trainop.engine.progress import ProgressEndpoint
+from trainop.engine.seen import Options
 from trainop.local import private_files
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.logs import LogSettings, configure_logs
@@ -23,6 +25,7 @@ from trainop.programs.settings import Settings
 from trainop.run.check import Job, find_jobs
 from trainop.run.di_server import NEEDS_NAMESPACES, start_di_server
 from trainop.run.documents import Document
+from trainop.run.endpoint import make_endpoint
 from trainop.run.follow import FollowedJob, Follower
 from trainop.run.interrupts import Interrupts
 from trainop.run.output import Output
@@ -43,19 +46,20 @@ async def run_documents(
     keep: bool = False,
     start_timeout: float = DEFAULT_TIMEOUT,
     silent_after: float = DEFAULT_SILENCE,
+    progress: bool = False,
     interrupts: Interrupts | None = None,
 ) -> int:
     """Runs the jobs among the objects and returns the exit code of `trainop run`.
 
     Raises `BadInputError` for invalid objects before anything is started. `start_timeout` in seconds: a job without a
     started container by then counts as failed; 0 disables the timeout. `silent_after` in seconds: the stacks of a
-    running job that printed nothing for that long are shown; 0 disables that.
+    running job that printed nothing for that long are shown; 0 disables that. `progress`: all jobs can report theirs.
     """
     jobs = find_jobs(documents)
     interrupts = interrupts or Interrupts()
     async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
         await delete_finished(cluster.client, jobs, lambda line: output.print(Text(line)))
-        async with _operator(cluster):
+        async with _operator(cluster, progress):
             if any(job.kind == "DIJob" for job, _ in jobs):
                 await _serve_replicas(cluster, output)
             await apply(cluster.client, documents)
@@ -74,14 +78,15 @@ async def run_cluster(
     *,
     with_operator: bool,
     di_server: bool = False,
+    progress: bool = False,
     interrupts: Interrupts | None = None,
 ) -> int:
-    """Runs an embedded cluster until cancelled; `di_server` has an effect only with the operator."""
+    """Runs an embedded cluster until cancelled; `di_server` and `progress` have an effect only with the operator."""
     interrupts = interrupts or Interrupts()
     async with (
         Output(console, interrupts.on_output_error) as output,
         _cluster(options, interrupts) as cluster,
-        _operator(cluster) if with_operator else nullcontext(),
+        _operator(cluster, progress) if with_operator else nullcontext(),
     ):
         await ensure_namespace(cluster.client, UPSTREAM_NAMESPACE)
         # Only here: who reads these lines creates jobs at once, and their kinds must be served.
@@ -138,11 +143,12 @@ async def _cluster(options: ClusterOptions, interrupts: Interrupts) -> AsyncIter
 
 
 @asynccontextmanager
-async def _operator(cluster: LocalCluster) -> AsyncIterator[None]:
-    """Installs the CRDs and runs the operator in this process."""
+async def _operator(cluster: LocalCluster, progress: bool) -> AsyncIterator[None]:
+    """Installs the CRDs and runs the operator in this process, with the endpoint for progress."""
     await install(cluster.client, crds())
-    settings = Settings(metrics_bind_address="0", health_probe_bind_address="0")
-    manager = build(settings, cluster.transport, signals=False)
+    options = Options(progress=ProgressEndpoint("", everywhere=progress))
+    settings = Settings(metrics_bind_address="0", health_probe_bind_address="0", options=options)
+    manager = build(settings, cluster.transport, signals=False, progress=make_endpoint(cluster))
     running = asyncio.create_task(manager.run())
     try:
         yield

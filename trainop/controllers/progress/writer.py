@@ -1,7 +1,7 @@
 """Writes what jobs report into `status.trainerStatus`, rarely: the newest report of each job, and few in all.
 
 Every report could be a write to etcd; a thousand jobs report two hundred times a second. Each job is written at most
-once per `INTERVAL`, all together at most `MAX_RATE` times a second, in the order in which they are due, so that with
+once per `interval`, all together at most `MAX_RATE` times a second, in the order in which they are due, so that with
 many jobs the interval of all grows evenly. A job that ends keeps its turn: its last report is written.
 
 Replicas of the operator share the limits without talking to each other: each sees in its cache what the others write,
@@ -91,8 +91,17 @@ class ProgressWriter:
     """One per process, a runnable for `Manager.add`. `client` writes on every replica, so that it must not be gated by
     leader election."""
 
-    def __init__(self, client: Client, clock: Clock, count: Callable[[str], None] = lambda _result: None) -> None:
-        """`count` gets the result of each write, `written` or `failed`."""
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        count: Callable[[str], None] = lambda _result: None,
+        *,
+        interval: float = INTERVAL,
+    ) -> None:
+        """`count` gets the result of each write, `written` or `failed`; `interval` are the seconds between two writes
+        of one job."""
+        self._interval = interval
         self._client = client
         self._clock = clock
         self._count = count
@@ -157,7 +166,7 @@ class ProgressWriter:
     def _enqueue(self, state: _State, *, after: float = 0.0) -> None:
         if not state.queued:
             state.queued = True
-            due = max(self._clock.monotonic() + after, state.last + INTERVAL)
+            due = max(self._clock.monotonic() + after, state.last + self._interval)
             heapq.heappush(self._queue, (due, next(self._numbers), state.job.uid))
             self._changed.set()
 
@@ -175,7 +184,7 @@ class ProgressWriter:
                 state.queued = False
                 if state.newest is None:
                     continue
-                if state.last + INTERVAL > now:  # another replica has written meanwhile
+                if state.last + self._interval > now:  # another replica has written meanwhile
                     self._enqueue(state)
                     continue
                 self._next_slot = max(self._next_slot, now) + 1 / MAX_RATE
@@ -228,7 +237,7 @@ class ProgressWriter:
         if (left_out := self._throttle.count("write")) is not None:
             log.warning("progress cannot be written", job=str(state.job.key), error=str(error), left_out=left_out)
         state.newest = state.newest or report
-        self._enqueue(state, after=min(INTERVAL * 2 ** min(state.failures, 8), MAX_DELAY))
+        self._enqueue(state, after=min(self._interval * 2 ** min(state.failures, 8), MAX_DELAY))
 
 
 def _is_older(reported: datetime | None, shown: Json) -> bool:

@@ -16,6 +16,7 @@ from trainop.explain.story.queues import waits_of
 from trainop.explain.story.replicas import Clocks, Life, find_clocks, read_lives, restarted_in_place, steps_of
 from trainop.explain.story.timeline import Step, Story, lasted
 from trainop.explain.why.evidence import Evidence, as_object, as_text
+from trainop.explain.why.reported import describe_reported, read_reported
 from trainop.runtime.lowlevel import EARLIEST, LATEST, read_time
 
 SAME = timedelta(seconds=2)
@@ -276,6 +277,8 @@ def _notes(seen: Evidence, entries: Sequence[_Entry], lives: Sequence[Life], clo
         yield f"the clock of node {node} is {apart} {way} the API server's: its times are corrected"
     if len(clocks) > 5:
         yield f"{len(clocks) - 5:,} more nodes have wrong clocks"
+    if (reported := read_reported(seen.status)) and (said := describe_reported(reported)):
+        yield f"the last report of progress: {said}" + (f" (at {as_text(reported.at, 32)})" if reported.at else "")
     annotations = {
         name: text for name, text in as_object(seen.metadata.get("annotations")).items() if isinstance(text, str)
     }

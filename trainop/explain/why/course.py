@@ -14,6 +14,7 @@ from trainop.engine.words import describe, describe_cause
 from trainop.explain.why.cause import Cause, Weight
 from trainop.explain.why.evidence import Evidence, as_object, as_text, as_texts
 from trainop.explain.why.refusals import REFUSALS
+from trainop.explain.why.reported import read_reported
 from trainop.explain.why.words import name_pods, span
 from trainop.runtime.lowlevel import read_time
 
@@ -201,8 +202,7 @@ def _running(seen: Evidence) -> Iterator[Cause]:
             weight=Weight.COURSE + 1,
         )
     elif len(running) == total:
-        progress = as_object(seen.status.get("trainerStatus")).get("progressPercentage")
-        done = f", {progress} % done" if isinstance(progress, int) else ""
+        done = _done(seen)
         yield Cause(
             "Running", f"all {total} pods run{done}" if total > 1 else f"its pod runs{done}", weight=Weight.COURSE
         )
@@ -216,6 +216,15 @@ def _running(seen: Evidence) -> Iterator[Cause]:
             f"{len(running)} of {total} pods run{more}{waits}",
             weight=Weight.COURSE,
         )
+
+
+def _done(seen: Evidence) -> str:
+    """What the job has reported."""
+    reported = read_reported(seen.status)
+    if reported is None or reported.percent is None:
+        return ""
+    left = f", {span(reported.left)} left" if reported.left is not None and reported.percent < 100 else ""
+    return f", {reported.percent} % done{left}"
 
 
 def _deadline(seen: Evidence) -> Iterator[Cause]:

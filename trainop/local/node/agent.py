@@ -36,6 +36,7 @@ from trainop.local.node.pods.exec_session import ExecSession
 from trainop.local.node.pods.logreader import LogOptions, read_log
 from trainop.local.node.pods.pod_manager import PodManager
 from trainop.local.node.pods.service_account import (
+    EXPOSED_ADDRESS,
     SERVICE_ADDRESS,
     SERVICE_NAME,
     SERVICE_PORT,
@@ -102,6 +103,8 @@ class Node:
         self._options = options or NodeOptions()
         self.api_endpoint: ApiEndpoint | None = None
         """Where pods reach the API server, in mode `namespaces`; to be set before `run`."""
+        self._redirected: dict[tuple[str, int], tuple[str, int]] = {}
+        """Addresses and ports of the pod network that stand for servers of this machine."""
         self._runtime: ContainerRuntime | None = None
         self._ready = asyncio.Event()
         self._pod_manager: PodManager | None = None
@@ -176,12 +179,18 @@ class Node:
         self._logs.remove_orphans({pod.metadata.uid for pod in self._pods.store.list()})
         self._ready.set()
 
+    def expose(self, port: int) -> str:
+        """Lets pods reach one server on 127.0.0.1 of this machine; returns its `host:port` as pods see it."""
+        if self.network == "addresses":
+            return f"127.0.0.1:{port}"
+        self._redirected[EXPOSED_ADDRESS, SERVICE_PORT] = ("127.0.0.1", port)
+        return f"{EXPOSED_ADDRESS}:{SERVICE_PORT}"
+
     async def _serve_network(self, runtime: ContainerRuntime, tasks: asyncio.TaskGroup) -> None:
         """Serves cluster DNS and the outbound gateway on sockets in the pod network."""
-        host_network = self._options.host_network or DirectHostNetwork()
+        host_network = RedirectedNetwork(self._options.host_network or DirectHostNetwork(), self._redirected)
         if self.api_endpoint is not None:
-            there = (self.api_endpoint.host, self.api_endpoint.port)
-            host_network = RedirectedNetwork(host_network, {(SERVICE_ADDRESS, SERVICE_PORT): there})
+            self._redirected[SERVICE_ADDRESS, SERVICE_PORT] = (self.api_endpoint.host, self.api_endpoint.port)
 
         async def lookup(name: str) -> list[str] | None:
             if name.rstrip(".").lower() == SERVICE_NAME:

@@ -7,11 +7,12 @@ import platform
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 import trainop
+from trainop.local.node.pods.service_account import EXPOSED_ADDRESS, SERVICE_ADDRESS
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.sandbox import NetworkMode
 from trainop.runtime import NODES, AlreadyExistsError, Client, Json
@@ -20,6 +21,7 @@ from trainop.runtime.lowlevel import timestamp
 NETWORK_ANNOTATION = "trainop.kubeflow.org/network"
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_SERVICES = (SERVICE_ADDRESS, EXPOSED_ADDRESS)
 _EXCLUDED_VARIABLES = ("KUBERNETES_", "KUBECONFIG")
 _NSSWITCH = Path("/etc/nsswitch.conf")
 _SSHD, _SSHD_DIRECTORY = Path("/usr/sbin/sshd"), Path("/run/sshd")
@@ -121,7 +123,17 @@ def container_environment(caller: Mapping[str, str], shims: Path, mode: NetworkM
     environment.setdefault("PYTHONUNBUFFERED", "1")  # as images do, so that output reaches the log without delay
     if mode == "addresses":
         environment["TRAINOP_READY_ADDRESSES"] = str(ready)
-    return environment
+    return environment | _without_proxy(caller, ["127.0.0.1"] if mode == "addresses" else _SERVICES)
+
+
+def _without_proxy(caller: Mapping[str, str], addresses: Sequence[str]) -> dict[str, str]:
+    """The variables with which the caller's proxies, if there are any, are not used for these addresses: they are of
+    this cluster."""
+    if not any(name.lower() in {"http_proxy", "https_proxy", "all_proxy"} and value for name, value in caller.items()):
+        return {}
+    given = caller.get("no_proxy") or caller.get("NO_PROXY") or ""
+    text = ",".join(dict.fromkeys([*filter(None, given.split(",")), *addresses]))
+    return {"no_proxy": text, "NO_PROXY": text}
 
 
 def write_shims(directory: Path) -> None:

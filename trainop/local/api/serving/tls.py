@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import ssl
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -39,10 +40,12 @@ class Certificate:
         return context
 
 
-def make_certificate(host: str, now: datetime) -> Certificate:
-    """A P-256 certificate for `host`, loopback and `SERVICE_NAMES`, valid for ten years."""
+def make_certificate(
+    host: str, now: datetime, names: Sequence[str] = SERVICE_NAMES, *, subject: str = "trainop local API server"
+) -> Certificate:
+    """A P-256 certificate for `host`, loopback and the `names` by which pods reach it, valid for ten years."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trainop local API server")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
     builder = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -51,7 +54,9 @@ def make_certificate(host: str, now: datetime) -> Certificate:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + _VALIDITY)
-        .add_extension(x509.SubjectAlternativeName(_alternative_names(host)), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName(_alternative_names(host, "127.0.0.1", "localhost", *names)), critical=False
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(_usage(), critical=True)
@@ -65,9 +70,9 @@ def make_certificate(host: str, now: datetime) -> Certificate:
     )
 
 
-def _alternative_names(host: str) -> list[x509.GeneralName]:
+def _alternative_names(*texts: str) -> list[x509.GeneralName]:
     names: list[x509.GeneralName] = []
-    for text in dict.fromkeys([host, "127.0.0.1", "localhost", *SERVICE_NAMES]):
+    for text in dict.fromkeys(texts):
         try:
             names.append(x509.IPAddress(ipaddress.ip_address(text)))
         except ValueError:

@@ -16,6 +16,8 @@ from trainop.runtime import Json, NotFoundError
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 SERVICE_ADDRESS, SERVICE_PORT = "10.96.0.1", 443
 """Where pods reach the API server, as in clusters with the usual network of Services."""
+EXPOSED_ADDRESS = "10.96.0.2"
+"""Where pods reach the one other server of this machine that is exposed to them, at the same port."""
 SERVICE_NAME = "kubernetes.default.svc.cluster.local"
 VARIABLES = {"KUBERNETES_SERVICE_HOST": SERVICE_ADDRESS, "KUBERNETES_SERVICE_PORT": str(SERVICE_PORT)}
 

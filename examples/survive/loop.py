@@ -1,0 +1,111 @@
+"""A training loop that survives: it reports its progress, saves when it is told to end, and goes on where it was.
+
+    python -m examples.survive.loop [--steps N] [--seconds S] [--every N] [--backend auto|numpy|torch] --checkpoint DIR
+
+Every rank takes part in each step, as in examples/pytorch/train.py: with torch installed by torch.distributed (gloo),
+else with numpy. A checkpoint is written every --every steps, and when any rank has got SIGTERM: the ranks tell each
+other with the gradients, so that all stop after the same step. Rank 0 then saves, and all exit with 143.
+
+--seconds is how long a step takes at least, because these steps are small.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import numpy as np
+
+from examples.common import FEATURES, RATE, gradient, report_end, shard
+from examples.common import report as print_step
+from examples.pytorch.train import NumpyGroup, TorchGroup
+
+try:
+    from trainop.progress import report
+except ImportError:  # copy trainop/progress.py into the image: it needs the standard library only
+
+    def report(*_step, **_metrics):
+        return False
+
+
+STOPPED = 128 + signal.SIGTERM
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=0.05)
+    parser.add_argument("--every", type=int, default=100)
+    parser.add_argument("--backend", choices=("auto", "numpy", "torch"), default="auto")
+    parser.add_argument("--checkpoint", type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    backend = options.backend
+    if backend == "auto":
+        backend = "torch" if importlib.util.find_spec("torch") else "numpy"
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    group = {"torch": TorchGroup, "numpy": NumpyGroup}[backend](rank, world, address)
+    sys.exit(train(group, rank, options))
+
+
+class Stop:
+    """Whether this rank has been told to end."""
+
+    def __init__(self):
+        self.asked = False
+        signal.signal(signal.SIGTERM, self.ask)
+
+    def ask(self, _signal, _frame):
+        self.asked = True
+
+
+def train(group, rank, options):
+    """Returns the exit code."""
+    features, targets = shard(rank)
+    step, weights = load(options.checkpoint)
+    step, weights = group.join(step, weights)  # a rank that joins late takes over those of rank 0
+    stop, kept = Stop(), step  # before its first step, a rank has nothing to save
+    while step < options.steps:
+        began = time.monotonic()
+        own, loss = gradient(features, targets, weights)
+        average, loss = group.average(step, weights, np.append(own, float(stop.asked)), loss)
+        weights, ending = weights - RATE * average[:-1], average[-1] > 0
+        step += 1
+        print_step(step, loss)
+        if rank == 0 and (ending or step % options.every == 0 or step == options.steps):
+            kept = save(options.checkpoint, step, weights)
+        report(step=step, total=options.steps, force=ending, loss=loss, checkpoint_step=kept)
+        if ending:
+            print(f"step {step}: told to end", flush=True)
+            return STOPPED
+        time.sleep(max(0.0, began + options.seconds - time.monotonic()))
+    report_end(weights)
+    group.close()
+    return 0
+
+
+def load(folder):
+    """Step and weights of the last checkpoint."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "checkpoint.json").exists():
+        return 0, np.zeros(FEATURES)
+    saved = json.loads((folder / "checkpoint.json").read_text())
+    print(f"resuming from checkpoint at step {saved['step']}", flush=True)
+    return saved["step"], np.array(saved["weights"])
+
+
+def save(folder, step, weights):
+    """Writes a new file and renames it, so that one that is killed meanwhile leaves the old one. Returns the step."""
+    new = folder / "checkpoint.new"
+    new.write_text(json.dumps({"step": step, "weights": weights.tolist()}))
+    new.replace(folder / "checkpoint.json")
+    print(f"saved a checkpoint at step {step}", flush=True)
+    return step
+
+
+if __name__ == "__main__":
+    main()
