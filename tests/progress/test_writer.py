@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.controllers.progress.payload import TrainerStatus
-from trainop.controllers.progress.writer import INTERVAL, MAX_RATE, Job, ProgressWriter
+from trainop.controllers.progress.writer import INTERVAL, MAX_RATE, REPEATS, Job, ProgressWriter
 from trainop.runtime import Client, Json, Key, Metadata, PatchKind, Resource, Unstructured
 from trainop.runtime.lowlevel import error_of_status
 
@@ -125,6 +125,27 @@ async def test_one_job_that_cannot_be_written_delays_no_other():
 
 
 @virtual_time
+async def test_a_crd_without_the_field_is_announced_once_per_job():
+    """The text is that of structured-merge-diff, in the answer of a real kube-apiserver."""
+    clock, said = VirtualClock(), []
+    server = Server(clock)
+    text = "failed to create typed patch object (ns/a; kubeflow.org/v1, Kind=PyTorchJob): "
+    lacking = error_of_status({"message": f"{text}.status.trainerStatus: field not declared in schema"}, 500)
+    server.failures = [error_of_status({"message": "no"}, 500), *[lacking] * 1000]
+    writer = ProgressWriter(cast("Client", server), clock, announce=lambda job, text: said.append((job.key.name, text)))
+    task = asyncio.create_task(writer.run())
+    for number in range(3):
+        writer.put(job(f"j{number}"), report(1))
+    await asyncio.sleep(3600)
+    assert sorted(name for name, _ in said) == ["j0", "j1", "j2"]
+    (text,) = {text for _, text in said}
+    assert "the CRD pytorchjobs.kubeflow.org has no field status.trainerStatus" in text
+    assert "kubectl apply --server-side -k manifests/crds" in text
+    task.cancel()
+    await asyncio.wait({task})
+
+
+@virtual_time
 async def test_attempts_become_rarer():
     async with writing() as (writer, server, counted):
         server.failures = [ConnectionError("no")] * 1000
@@ -137,13 +158,27 @@ async def test_attempts_become_rarer():
 
 
 @virtual_time
+async def test_a_conflict_loses_no_report():
+    """The API server gives up after some attempts if others write the same object."""
+    async with writing() as (writer, server, counted):
+        server.failures = [error_of_status({}, 409)]
+        writer.put(job("a"), report(1))
+        await asyncio.sleep(60)
+        assert [percent for _, percent in server.of("a")] == [1]
+        assert counted == ["failed", "written"]
+
+
+@virtual_time
 async def test_a_job_that_is_gone_is_forgotten():
     async with writing() as (writer, server, _):
-        for error in (error_of_status({}, 404), error_of_status({}, 409)):
-            server.failures = [error]
-            writer.put(job("a"), report(1))
-            await asyncio.sleep(60)
-            assert (server.writes, writer.pending) == ([], 0)
+        server.failures = [error_of_status({}, 404)]
+        writer.put(job("a"), report(1))
+        await asyncio.sleep(60)
+        assert (server.writes, writer.pending) == ([], 0)
+        server.failures = [error_of_status({}, 409)] * 100  # another one has its name
+        writer.put(job("a"), report(1))
+        await asyncio.sleep(3600)
+        assert (server.writes, writer.pending, 100 - len(server.failures)) == ([], 0, 5)
         writer.put(job("b"), report(1))
         writer.forget("uid-b")
         await asyncio.sleep(60)
@@ -174,6 +209,25 @@ async def test_the_writes_of_other_replicas_count():
 
 
 @virtual_time
+async def test_an_older_report_that_another_replica_writes_over_a_newer_one_does_not_stay():
+    """Its watch was late: it had not seen that one."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    async with writing() as (writer, server, _):
+        writer.put(job("a"), report(100, now))
+        await asyncio.sleep(1)
+        writer.observe(shown("a", {"progressPercentage": 95, "lastUpdatedTime": "2025-12-31T23:59:55Z"}))
+        await asyncio.sleep(INTERVAL + 1)
+        assert [percent for _, percent in server.of("a")] == [100, 100]
+        for seconds in (0, 1):  # what was reported in the same second, or later, is not written over
+            writer.observe(shown("a", {"progressPercentage": 7, "lastUpdatedTime": f"2026-01-01T00:00:0{seconds}Z"}))
+            await asyncio.sleep(INTERVAL + 1)
+        await asyncio.sleep(REPEATS)  # by now, it may be another pod, whose clock is behind
+        writer.observe(shown("a", {"progressPercentage": 5, "lastUpdatedTime": "2025-12-31T23:00:00Z"}))
+        await asyncio.sleep(INTERVAL + 1)
+        assert len(server.of("a")) == 2
+
+
+@virtual_time
 async def test_seeing_its_own_write_delays_nothing():
     async with writing() as (writer, server, _):
         writer.put(job("a"), report(1))
@@ -182,6 +236,19 @@ async def test_seeing_its_own_write_delays_nothing():
         writer.put(job("a"), report(2))
         await asyncio.sleep(1.1)
         assert [percent for _, percent in server.of("a")] == [1, 2]
+
+
+@virtual_time
+async def test_its_own_writes_seen_late_are_not_repeated():
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    async with writing() as (writer, server, _):
+        for number in range(2):
+            writer.put(job("a"), report(number, now + timedelta(seconds=15 * number)))
+            await asyncio.sleep(15)
+        writer.observe(shown("a", {"progressPercentage": 0, "lastUpdatedTime": "2026-01-01T00:00:00Z"}))
+        writer.observe(shown("a", {"progressPercentage": 1, "lastUpdatedTime": "2026-01-01T00:00:15Z"}))
+        await asyncio.sleep(60)
+        assert [percent for _, percent in server.of("a")] == [0, 1]
 
 
 @virtual_time

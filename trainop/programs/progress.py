@@ -11,12 +11,12 @@ import structlog
 from trainop.controllers.progress.metrics import ProgressMetrics
 from trainop.controllers.progress.reporters import TokenCheck
 from trainop.controllers.progress.server import CONNECTIONS, ProgressServer, Reporting, find_ratios
-from trainop.controllers.progress.writer import INTERVAL, ProgressWriter
+from trainop.controllers.progress.writer import FIELD_MANAGER, INTERVAL, Job, ProgressWriter
 from trainop.controllers.wiring import ControllerDependencies
 from trainop.engine.kind import Kind
 from trainop.engine.progress import ProgressEndpoint
 from trainop.errors import StartError
-from trainop.runtime import PODS, Cache, Clock, OperatorParts
+from trainop.runtime import PODS, Cache, Clock, ObjectReference, OperatorParts, Recorder
 from trainop.runtime.lowlevel import Address, HttpServer, ServingCertificate
 
 CERTIFICATE_TIMEOUT = 15.0
@@ -72,7 +72,8 @@ def add_progress(parts: OperatorParts, needs: ControllerDependencies, serving: S
             " outside a pod set MY_POD_NAMESPACE"
         )
     metrics, clock, client = ProgressMetrics(needs.metrics.registry), parts.clock, parts.unfenced
-    writer = ProgressWriter(client, clock, metrics.count_write, interval=serving.interval)
+    announce = _warnings(parts.recorder(FIELD_MANAGER, standby=True))
+    writer = ProgressWriter(client, clock, metrics.count_write, interval=serving.interval, announce=announce)
     tokens = TokenCheck(client, clock)
     metrics.show_pending(lambda: writer.pending)
     kinds = [_watch(kind, needs.cache) for kind in serving.kinds]
@@ -92,6 +93,16 @@ def add_progress(parts: OperatorParts, needs: ControllerDependencies, serving: S
         return replace(progress, url=url, authority=serving.authority())
 
     return replace(needs, endpoint=endpoint)
+
+
+def _warnings(recorder: Recorder) -> Callable[[Job, str], None]:
+    """Every replica writes, so that every replica may warn: each at most once per job."""
+
+    def announce(job: Job, message: str) -> None:
+        about = ObjectReference(job.resource.api_version, job.resource.kind, *job.key, job.uid)
+        recorder.event(about, "Warning", "ProgressNotReported", message)
+
+    return announce
 
 
 def _watch(kind: Kind, cache: Cache) -> Reporting:

@@ -5,7 +5,7 @@ once per `interval`, all together at most `MAX_RATE` times a second, in the orde
 many jobs the interval of all grows evenly. A job that ends keeps its turn: its last report is written.
 
 Replicas of the operator share the limits without talking to each other: each sees in its cache what the others write,
-counts it as a write of its own, and drops its own report if that one is newer.
+counts it as a write of its own, drops its own report if that one is newer, and repeats it if that one is older.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import contextlib
 import heapq
 import itertools
 from collections.abc import Callable
-from datetime import datetime
 from typing import NamedTuple
 
 import structlog
 
+from trainop.controllers.crd_check import INSTALL
 from trainop.controllers.progress.payload import TrainerStatus
 from trainop.engine.progress import TRAINER_STATUS
 from trainop.runtime import (
@@ -42,11 +42,18 @@ INTERVAL = 10.0
 MAX_RATE = 20.0
 """Writes per second of all jobs."""
 MAX_IN_FLIGHT = 4
+MAX_CONFLICTS = 4
+"""Conflicts after which a job is forgotten: others write it at the same moment, or another one has its name."""
 MAX_DELAY = 300.0
 """Seconds between two attempts if writes fail."""
+REPEATS = 60.0
+"""Seconds after a report within which it is repeated if another replica writes an older one over it. Later, another pod
+may report, whose clock may be behind."""
 LAST_WORDS = 3.0
 """Seconds for the reports that are left when the process ends."""
 LOG_INTERVAL = 600.0
+_UNDECLARED = f".status.{TRAINER_STATUS}: field not declared in schema"
+"""What server-side apply answers if the CRD lacks the field (structured-merge-diff `typed/validate.go`)."""
 
 log = structlog.get_logger(__name__)
 
@@ -73,18 +80,23 @@ class Job(NamedTuple):
 class _State:
     """What is known of one job that has reported."""
 
-    __slots__ = ("failures", "job", "last", "newest", "queued", "written")
+    __slots__ = ("announced", "failures", "job", "last", "newest", "queued", "shown", "taken", "taken_at")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.newest: TrainerStatus | None = None
         """The report that is still to be written."""
-        self.written: Json | None = None
-        """The last one that was."""
+        self.taken: TrainerStatus | None = None
+        """The last report to this replica, which came at `taken_at`."""
+        self.taken_at = float("-inf")
+        self.shown: Json | None = None
+        """The field as this replica has written or seen it."""
         self.last = float("-inf")
         """Time of the last write, of any replica."""
         self.failures = 0
         self.queued = False
+        self.announced = False
+        """Whether its user was told that the CRD lacks the field."""
 
 
 class ProgressWriter:
@@ -98,10 +110,12 @@ class ProgressWriter:
         count: Callable[[str], None] = lambda _result: None,
         *,
         interval: float = INTERVAL,
+        announce: Callable[[Job, str], None] = lambda _job, _message: None,
     ) -> None:
         """`count` gets the result of each write, `written` or `failed`; `interval` are the seconds between two writes
-        of one job."""
+        of one job. `announce` gets a job whose CRD lacks the field, once, and a message for its user."""
         self._interval = interval
+        self._announce = announce
         self._client = client
         self._clock = clock
         self._count = count
@@ -124,19 +138,25 @@ class ProgressWriter:
         state = self._states.get(job.uid)
         if state is None:
             state = self._states[job.uid] = _State(job)
-        state.newest = status
+        state.newest = state.taken = status
+        state.taken_at = self._clock.monotonic()
         self._enqueue(state)
 
     def observe(self, job: Unstructured) -> None:
         """A job as the cache has it. A change of the field that is not this writer's is a write of another replica."""
         state = self._states.get(job.metadata.uid)
         shown = (job.raw.get("status") or {}).get(TRAINER_STATUS)
-        if state is None or not isinstance(shown, dict) or shown == state.written:
+        if state is None or not isinstance(shown, dict) or shown == state.shown:
             return
-        state.written, state.last = shown, self._clock.monotonic()
-        self._next_slot = max(self._next_slot, self._clock.monotonic()) + 1 / MAX_RATE
-        if state.newest is not None and _is_older(state.newest.last_updated_time, shown):
+        now = self._clock.monotonic()
+        state.shown, state.last = shown, now
+        self._next_slot = max(self._next_slot, now) + 1 / MAX_RATE
+        order = _compare(state.taken, shown)
+        if order < 0 or (state.newest is not None and state.newest.as_json() == shown):
             state.newest = None
+        elif order > 0 and state.newest is None and now - state.taken_at < REPEATS:
+            state.newest = state.taken
+            self._enqueue(state)
 
     def forget(self, uid: str) -> None:
         """The job is deleted."""
@@ -207,14 +227,14 @@ class ProgressWriter:
         if report is None:
             self._in_flight.release()
             return
-        job, before = state.job, state.written
-        state.last, state.written = self._clock.monotonic(), report.as_json()
+        job, before = state.job, state.shown
+        state.last, state.shown = self._clock.monotonic(), report.as_json()
         try:
             await self._client.patch(
                 job.resource,
                 job.key.name,
                 job.key.namespace,
-                job.body(state.written),
+                job.body(state.shown),
                 kind=PatchKind.APPLY,
                 subresource="status",
                 force=True,
@@ -223,11 +243,14 @@ class ProgressWriter:
             )
             self._count("written")
             state.failures = 0
-        except (NotFoundError, ConflictError):  # deleted, or replaced by another of the same name
+        except NotFoundError:
             self._states.pop(job.uid, None)
         except (ApiError, ConnectionError, TimeoutError) as error:
-            state.written = before
-            self._retry(state, report, error)
+            state.shown = before
+            if isinstance(error, ConflictError) and state.failures >= MAX_CONFLICTS:
+                self._states.pop(job.uid, None)
+            else:
+                self._retry(state, report, error)
         finally:
             self._in_flight.release()
 
@@ -237,10 +260,25 @@ class ProgressWriter:
         if (left_out := self._throttle.count("write")) is not None:
             log.warning("progress cannot be written", job=str(state.job.key), error=str(error), left_out=left_out)
         state.newest = state.newest or report
+        if _UNDECLARED in str(error) and not state.announced:
+            state.announced = True
+            self._announce(state.job, describe_undeclared(state.job.resource))
         self._enqueue(state, after=min(self._interval * 2 ** min(state.failures, 8), MAX_DELAY))
 
 
-def _is_older(reported: datetime | None, shown: Json) -> bool:
-    """Whether a report is older than the one in a status. Both have the time of the same client."""
+def describe_undeclared(resource: Resource) -> str:
+    """What is wrong with a CRD without the field, and who can do what."""
+    return (
+        f"what the job reports cannot be shown: the CRD {resource.plural}.{resource.group} has no field"
+        f" status.{TRAINER_STATUS}, as that of another operator or of an older release; its administrator has to"
+        f" install those of this release: {INSTALL}"
+    )
+
+
+def _compare(taken: TrainerStatus | None, shown: Json) -> float:
+    """Seconds by which a report is newer than the one in a status; 0 if that is not known. Both have the time of the
+    client, of which there is one at a time."""
     at = read_time(shown.get("lastUpdatedTime"))
-    return reported is not None and at is not None and reported < at
+    if taken is None or taken.last_updated_time is None or at is None:
+        return 0.0
+    return (taken.last_updated_time.replace(microsecond=0) - at).total_seconds()
