@@ -28,6 +28,7 @@ from tests.simulation.facts import (
     terminating,
 )
 from tests.simulation.families import MPI
+from tests.simulation.reports import is_progress
 from trainop.engine.extensions import RESTART_SCOPE, SCOPES
 from trainop.engine.framework import Framework
 from trainop.engine.parse import ignored
@@ -210,6 +211,9 @@ class Judge:
     def sends(self, process: str, request: Request) -> None:
         """A process is about to send a write."""
         if request.path.startswith(LEASES.path()[: -len("/leases")]):
+            return
+        if self._world.reports is not None and is_progress(request):
+            self._world.reports.sends(process, request)
             return
         self._begun.setdefault(self._author, self._world.loop.time())
         self._world.count_write(process)

@@ -95,6 +95,8 @@ class Replica:
             world.settings(life), self.wire, clock=self.clock, rng=rng, signals=False, metrics=metrics()
         )
         self.manager._abort = self._abort
+        if world.reports is not None:
+            world.reports.attach(self)
         if not world.script.events:
             for recorder in self.manager._recorders:
                 recorder.event = _say_nothing  # type: ignore[attr-defined]  # a `Recorder`

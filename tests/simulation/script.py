@@ -145,6 +145,8 @@ class Script:
     """Pods that are deleted never go."""
     unready: bool = False
     """Pods never become ready."""
+    reports: bool = False
+    """Pods report progress."""
 
     def without_faults(self) -> Script:
         return replace(self, chaos=(), encore=(), fault_rates=FAIR, calm_at=self.hold, stubborn=0.0, replicas=1)

@@ -31,6 +31,7 @@ from tests.simulation.oracle.mpi_observer import MpiObserver
 from tests.simulation.oracle.observer import Observer
 from tests.simulation.oracle.standstill import StandStill
 from tests.simulation.replica import Replica, metrics
+from tests.simulation.reports import Reports
 from tests.simulation.rest import Rest
 from tests.simulation.script import NAMESPACE, JobPlan, Script, framework_of
 from tests.simulation.shortcuts import kinds_served, undisturbed
@@ -139,6 +140,7 @@ class World:
         self.scheduler = GangScheduler(self) if script.gang else None
         self.gang_observer = self._observe_gang() if self.scheduler else None
         self.standstill = StandStill(Fairness(self), lambda name: self.store.table(name).objects, PATIENCE)
+        self.reports = Reports(self) if script.reports else None
         self.fate = Fate(self)
         self.replicas = [Replica(self, f"op{number + 1}") for number in range(script.replicas)]
         self._serving: asyncio.Task[None]
@@ -157,6 +159,8 @@ class World:
             self.loop.outside(0.7 * number, replica.start)
         self._minute = self._totals()
         self.loop.outside(60.0, self._end_minute)
+        if self.reports is not None:
+            self.reports.begin()
         await Pause(self.loop, self.script.calm_at)
         if self.script.standing:
             await Pause(self.loop, 2 * self.standstill.longest)
@@ -175,6 +179,8 @@ class World:
     async def _come_to_rest(self) -> None:
         """Without faults, all becomes as specified; a job that does not go on then says why."""
         self._clear_up()
+        if self.reports is not None:
+            await self.reports.finish()
         await self.rest.settle()
         self._look()
         if self.script.encore and self.nodes.at_work() and not self.judge.violations:
@@ -210,6 +216,7 @@ class World:
             self.standstill,
             self.nodes,
             self.scheduler,
+            self.reports,
         )
         for listener in (each for each in listeners if each is not None):
             self.store.listen(listener)
