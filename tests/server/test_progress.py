@@ -41,9 +41,9 @@ class Access(NamedTuple):
 class Installation:
     """An operator in a namespace of its own that takes reports."""
 
-    def __init__(self, plane: ControlPlane, log: Path, *flags: str) -> None:
+    def __init__(self, plane: ControlPlane, log: Path, *flags: str, world: World | None = None) -> None:
         (self.port,) = free_ports(1)
-        self.world = World(plane.api, f"progress{next(NUMBERS)}")
+        self.world = world or World(plane.api, f"progress{next(NUMBERS)}")
         accounts, account = f"{CORE}/serviceaccounts", {"metadata": {"name": "default"}}
         self.world.try_to("POST", accounts, account)  # no kube-controller-manager may run
         self.host = f"{SERVICE}.{self.world.namespace}.svc"
