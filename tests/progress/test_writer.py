@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -26,18 +27,23 @@ class Server:
         self.writes: list[tuple[float, str, Json]] = []
         self.failures: list[Exception] = []
         self.takes = 0.0
+        self.versions: dict[str, int] = defaultdict(lambda: 1)
 
     async def patch(self, resource: Resource, name: str, namespace: str, body: Json, **how: Any) -> Json:
         assert (how["kind"], how["subresource"], how["force"]) == (PatchKind.APPLY, "status", True)
         assert how["field_manager"] == "trainop-progress"
         assert (body["apiVersion"], body["kind"]) == (resource.api_version, resource.kind)
         assert set(body["status"]) == {"trainerStatus"}
-        assert body["metadata"] == {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
+        assert set(body["metadata"]) == {"name", "namespace", "resourceVersion"}
+        assert (body["metadata"]["name"], body["metadata"]["namespace"]) == (name, namespace)
         await self.clock.sleep(self.takes)
         if self.failures:
             raise self.failures.pop(0)
+        if body["metadata"]["resourceVersion"] != str(self.versions[name]):
+            raise error_of_status({}, 409)
+        self.versions[name] += 1
         self.writes.append((self.clock.monotonic(), name, body["status"]["trainerStatus"]))
-        return {}
+        return {"metadata": {"resourceVersion": str(self.versions[name])}}
 
     def of(self, name: str) -> list[tuple[float, int]]:
         return [(at, status["progressPercentage"]) for at, written, status in self.writes if written == name]
@@ -69,7 +75,7 @@ async def writing() -> AsyncIterator[tuple[ProgressWriter, Server, list[str]]]:
 async def test_one_job_is_written_once_per_interval():
     async with writing() as (writer, server, counted):
         for step in range(61):
-            writer.put(job("a"), report(step))
+            writer.put(job("a"), report(step), "1")
             await asyncio.sleep(1)
         await asyncio.sleep(INTERVAL)
         times = [at for at, _ in server.of("a")]
@@ -87,7 +93,7 @@ async def test_a_thousand_jobs_share_the_rate_evenly():
         for second in range(300):
             if second % 5 == 0:
                 for number in range(1000):
-                    writer.put(job(f"j{number}"), report(second // 3))
+                    writer.put(job(f"j{number}"), report(second // 3), "1")
             await asyncio.sleep(1)
         in_second = [0] * 301
         for at, _, _ in server.writes:
@@ -102,10 +108,10 @@ async def test_a_thousand_jobs_share_the_rate_evenly():
 async def test_the_newest_is_written_even_while_the_server_is_slow():
     async with writing() as (writer, server, _):
         server.takes = 30.0
-        writer.put(job("a"), report(1))
+        writer.put(job("a"), report(1), "1")
         await asyncio.sleep(1)
         for percent in range(2, 101):
-            writer.put(job("a"), report(percent))
+            writer.put(job("a"), report(percent), "1")
         await asyncio.sleep(90)
         assert [percent for _, percent in server.of("a")] == [1, 100]
 
@@ -114,9 +120,9 @@ async def test_the_newest_is_written_even_while_the_server_is_slow():
 async def test_one_job_that_cannot_be_written_delays_no_other():
     async with writing() as (writer, server, counted):
         server.failures = [error_of_status({"message": "field not declared in schema"}, 500)]
-        writer.put(job("bad"), report(1))
+        writer.put(job("bad"), report(1), "1")
         await asyncio.sleep(0)
-        writer.put(job("good"), report(2))
+        writer.put(job("good"), report(2), "1")
         await asyncio.sleep(1)
         assert server.of("good")
         assert counted == ["failed", "written"]
@@ -135,7 +141,7 @@ async def test_a_crd_without_the_field_is_announced_once_per_job():
     writer = ProgressWriter(cast("Client", server), clock, announce=lambda job, text: said.append((job.key.name, text)))
     task = asyncio.create_task(writer.run())
     for number in range(3):
-        writer.put(job(f"j{number}"), report(1))
+        writer.put(job(f"j{number}"), report(1), "1")
     await asyncio.sleep(3600)
     assert sorted(name for name, _ in said) == ["j0", "j1", "j2"]
     (text,) = {text for _, text in said}
@@ -149,7 +155,7 @@ async def test_a_crd_without_the_field_is_announced_once_per_job():
 async def test_attempts_become_rarer():
     async with writing() as (writer, server, counted):
         server.failures = [ConnectionError("no")] * 1000
-        writer.put(job("a"), report(1))
+        writer.put(job("a"), report(1), "1")
         await asyncio.sleep(3600)
         assert 10 < len(counted) < 25
         server.failures = []
@@ -158,48 +164,68 @@ async def test_attempts_become_rarer():
 
 
 @virtual_time
-async def test_a_conflict_loses_no_report():
-    """The API server gives up after some attempts if others write the same object."""
+async def test_after_a_conflict_a_report_is_written_as_soon_as_the_cache_has_the_version():
     async with writing() as (writer, server, counted):
-        server.failures = [error_of_status({}, 409)]
-        writer.put(job("a"), report(1))
-        await asyncio.sleep(60)
+        server.versions["a"] = 7  # by the leader's write of the status
+        writer.put(job("a"), report(1), "6")
+        await asyncio.sleep(0.4)
+        assert counted == ["conflict"]
+        writer.observe(shown("a", None, version="7"))
+        await asyncio.sleep(0.1)
         assert [percent for _, percent in server.of("a")] == [1]
-        assert counted == ["failed", "written"]
+        await asyncio.sleep(60)
+        assert counted == ["conflict", "written"]
+        writer.observe(shown("a", None, version="7"))  # it lags behind the answer of its own write
+        writer.put(job("a"), report(2), "7")
+        await asyncio.sleep(0.1)
+        assert counted == ["conflict", "written", "written"]
+
+
+@virtual_time
+async def test_a_report_never_reaches_a_later_job_of_the_same_name():
+    """Its resourceVersion is another one. The attempts end when the cache shows that the job is gone."""
+    async with writing() as (writer, server, counted):
+        server.versions["a"] = 99
+        writer.put(job("a"), report(1), "6")
+        await asyncio.sleep(600)
+        assert server.writes == []
+        assert counted == ["conflict"] * len(counted)
+        assert 5 < len(counted) < 12
+        writer.forget("uid-a")
+        await asyncio.sleep(3600)
+        assert (len(counted) < 12, writer.pending) == (True, 0)
 
 
 @virtual_time
 async def test_a_job_that_is_gone_is_forgotten():
     async with writing() as (writer, server, _):
         server.failures = [error_of_status({}, 404)]
-        writer.put(job("a"), report(1))
+        writer.put(job("a"), report(1), "1")
         await asyncio.sleep(60)
         assert (server.writes, writer.pending) == ([], 0)
-        server.failures = [error_of_status({}, 409)] * 100  # another one has its name
-        writer.put(job("a"), report(1))
-        await asyncio.sleep(3600)
-        assert (server.writes, writer.pending, 100 - len(server.failures)) == ([], 0, 5)
-        writer.put(job("b"), report(1))
+        writer.put(job("b"), report(1), "1")
         writer.forget("uid-b")
         await asyncio.sleep(60)
         assert (server.writes, writer.pending) == ([], 0)
 
 
-def shown(name: str, status: Json) -> Unstructured:
-    return Unstructured({"status": {"trainerStatus": status}}, Metadata(name=name, namespace="ns", uid=f"uid-{name}"))
+def shown(name: str, status: Json | None, version: str = "") -> Unstructured:
+    """As the cache has it."""
+    metadata = Metadata(name=name, namespace="ns", uid=f"uid-{name}", resource_version=version)
+    return Unstructured({"status": {"trainerStatus": status}}, metadata)
 
 
 @virtual_time
 async def test_the_writes_of_other_replicas_count():
     now = datetime(2026, 1, 1, tzinfo=UTC)
     async with writing() as (writer, server, _):
-        writer.put(job("a"), report(1, now))
+        writer.put(job("a"), report(1, now), "1")
         await asyncio.sleep(5)
-        writer.put(job("a"), report(2, now + timedelta(seconds=5)))
+        writer.put(job("a"), report(2, now + timedelta(seconds=5)), "1")
         writer.observe(shown("a", {"progressPercentage": 3, "lastUpdatedTime": "2026-01-01T00:00:07Z"}))
         await asyncio.sleep(30)
         assert [percent for _, percent in server.of("a")] == [1]  # the other replica's is newer
-        writer.put(job("a"), report(4, now + timedelta(seconds=35)))
+        writer.put(job("a"), report(4, now + timedelta(seconds=35)), "1")
         writer.observe(shown("a", {"progressPercentage": 3, "lastUpdatedTime": "2026-01-01T00:00:34Z"}))
         before = writer._clock.monotonic()
         await asyncio.sleep(30)
@@ -213,7 +239,7 @@ async def test_an_older_report_that_another_replica_writes_over_a_newer_one_does
     """Its watch was late: it had not seen that one."""
     now = datetime(2026, 1, 1, tzinfo=UTC)
     async with writing() as (writer, server, _):
-        writer.put(job("a"), report(100, now))
+        writer.put(job("a"), report(100, now), "1")
         await asyncio.sleep(1)
         writer.observe(shown("a", {"progressPercentage": 95, "lastUpdatedTime": "2025-12-31T23:59:55Z"}))
         await asyncio.sleep(INTERVAL + 1)
@@ -230,10 +256,10 @@ async def test_an_older_report_that_another_replica_writes_over_a_newer_one_does
 @virtual_time
 async def test_seeing_its_own_write_delays_nothing():
     async with writing() as (writer, server, _):
-        writer.put(job("a"), report(1))
+        writer.put(job("a"), report(1), "1")
         await asyncio.sleep(9)
         writer.observe(shown("a", {"progressPercentage": 1}))
-        writer.put(job("a"), report(2))
+        writer.put(job("a"), report(2), "1")
         await asyncio.sleep(1.1)
         assert [percent for _, percent in server.of("a")] == [1, 2]
 
@@ -243,7 +269,7 @@ async def test_its_own_writes_seen_late_are_not_repeated():
     now = datetime(2026, 1, 1, tzinfo=UTC)
     async with writing() as (writer, server, _):
         for number in range(2):
-            writer.put(job("a"), report(number, now + timedelta(seconds=15 * number)))
+            writer.put(job("a"), report(number, now + timedelta(seconds=15 * number)), "1")
             await asyncio.sleep(15)
         writer.observe(shown("a", {"progressPercentage": 0, "lastUpdatedTime": "2026-01-01T00:00:00Z"}))
         writer.observe(shown("a", {"progressPercentage": 1, "lastUpdatedTime": "2026-01-01T00:00:15Z"}))
@@ -258,7 +284,7 @@ async def test_what_is_left_is_written_at_the_end():
     writer = ProgressWriter(cast("Client", server), clock)
     task = asyncio.create_task(writer.run())
     for number in range(200):
-        writer.put(job(f"j{number}"), report(number % 101))
+        writer.put(job(f"j{number}"), report(number % 101), "1")
     await asyncio.sleep(1)
     written = len(server.writes)
     began = clock.monotonic()

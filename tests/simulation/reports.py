@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -25,6 +24,7 @@ from trainop.programs.progress import _watch
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import timestamp
+from trainop.runtime.errors import ConflictError
 from trainop.runtime.manager.manager import Group
 from trainop.runtime.objects.metadata import Json, Key
 from trainop.runtime.objects.resource import PODS
@@ -50,14 +50,23 @@ def is_progress(request: Request) -> bool:
 class Asked(Client):
     """Notes each write that the writer asks for; what the client sends again after a 429 is the same write."""
 
-    def __init__(self, replica: Replica, note: Callable[[str, Json], None]) -> None:
+    def __init__(self, replica: Replica, reports: Reports) -> None:
         super().__init__(replica.wire, user_agent="trainop")
-        self._life, self._wire, self._note = replica.process.name, replica.wire, note
+        self._wire, self._reports = replica.wire, reports
 
     async def patch(self, resource: Any, name: str, namespace: Any, body: Any, **how: Any) -> Any:
-        if not self._wire.dead:
-            self._note(self._life, body)
-        return await super().patch(resource, name, namespace, body, **how)
+        if self._wire.dead:
+            return await super().patch(resource, name, namespace, body, **how)
+        begun = self._reports.begins(self._wire.name, body)
+        try:
+            answer = await super().patch(resource, name, namespace, body, **how)
+        except ConflictError:  # nothing is written
+            raise
+        except Exception:
+            self._reports.ends(self._wire.name, body, begun)
+            raise
+        self._reports.ends(self._wire.name, body, begun)
+        return answer
 
 
 class Reports:
@@ -85,7 +94,7 @@ class Reports:
         """Adds to a replica that is about to start what its endpoint consists of."""
         manager = replica.manager
         ((_, cache),) = manager._runnables[Group.CACHES]
-        writer = ProgressWriter(Asked(replica, self._ask), replica.clock)
+        writer = ProgressWriter(Asked(replica, self), replica.clock)
         server = ProgressServer(
             [_watch(kind, cast("Any", cache)) for kind in self._world.kinds],
             endpoint=ENDPOINT,
@@ -113,7 +122,8 @@ class Reports:
             return
         status = read_report(body)
         assert status is not None, "it has one"
-        writer.put(Job(kind.source, found.metadata.key, found.metadata.uid), status)
+        version = found.metadata.resource_version
+        writer.put(Job(kind.source, found.metadata.key, found.metadata.uid), status, version)
         self._taken[found.metadata.uid][number] = life
 
     # The pods' side ---------------------------------------------------------------------------------------------------
@@ -157,16 +167,19 @@ class Reports:
         if not request.path.endswith("/status") or place_of(request.path)[0] not in self._tables:
             world.judge.flag("only progress", f"{life} writes {request.path} as {FIELD_MANAGER}")
 
-    def _ask(self, life: str, body: Json) -> None:
-        """The writer of that life is about to write."""
-        world = self._world
-        uid, number = _read(body)
-        now, before = world.loop.time(), self._asked.get((life, uid))
+    def begins(self, life: str, body: Json) -> float:
+        """The writer of that life is about to write; returns the time."""
+        self._authors[_read(body)] = life
+        return self._world.loop.time()
+
+    def ends(self, life: str, body: Json, begun: float) -> None:
+        """It has written, or does not know."""
+        world, (uid, _) = self._world, _read(body)
+        before = self._asked.get((life, uid))
         stopping = any(each.process.name == life and each.manager.stopping for each in world.replicas)
-        if before is not None and now - before < INTERVAL - 1e-6 and not stopping:
-            world.judge.flag("rare writes", f"{life} writes {body['metadata']['name']} after {now - before:.1f} s")
-        self._asked[life, uid] = now
-        self._authors[uid, number] = life
+        if before is not None and begun - before < INTERVAL - 1e-6 and not stopping:
+            world.judge.flag("rare writes", f"{life} writes {body['metadata']['name']} after {begun - before:.1f} s")
+        self._asked[life, uid] = begun
 
     def __call__(self, table: Table, change: Change) -> None:
         old, new = change.old, change.new

@@ -86,7 +86,9 @@ class Job:
         self.spec: Json = value["spec"]
         self.policy: Json = self.spec.get("runPolicy") or {}
         self.roles: Mapping[str, Json] = self.spec[self.kind.field]
-        self.status: Json = value.get("status") or {}
+        given: Json = value.get("status") or {}
+        self.status = {name: field for name, field in given.items() if name != "trainerStatus"}
+        """Without what the pods report, which is written at any time (`reports.py`)."""
         found: list[Json] = self.status.get("conditions") or []
         self.conditions = [each for each in found if each["type"] != "Waiting"]
         """But for Waiting, which stands first and has rules of its own (standstill.py)."""

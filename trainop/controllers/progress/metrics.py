@@ -45,14 +45,14 @@ class ProgressMetrics:
         self._pending = Gauge(
             "trainop_progress_pending", "Reports of progress that are still to be written", registry=registry
         )
-        for result in ("written", "failed"):
+        for result in ("written", "conflict", "failed"):
             self._writes.labels(result)
 
     def count_report(self, status: int) -> None:
         self._reports.labels(str(status)).inc()
 
     def count_write(self, result: str) -> None:
-        """`written` or `failed`."""
+        """`written`, `conflict` or `failed`."""
         self._writes.labels(result).inc()
 
     def show_pending(self, pending: Callable[[], int]) -> None:

@@ -114,7 +114,7 @@ class ProgressServer:
             raise Refused(422, str(error)) from None
         if status is None:
             return _respond(200, {})
-        self._writer.put(Job(kind.source, key, job.metadata.uid), status)
+        self._writer.put(Job(kind.source, key, job.metadata.uid), status, job.metadata.resource_version)
         return _respond(200, {"trainerStatus": status.as_json()})
 
     def _find_kind(self, request: web.Request) -> list[Reporting]:

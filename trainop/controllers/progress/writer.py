@@ -34,7 +34,7 @@ from trainop.runtime import (
     Resource,
     Unstructured,
 )
-from trainop.runtime.lowlevel import LogThrottle, read_time
+from trainop.runtime.lowlevel import LogThrottle, is_older, read_time
 
 FIELD_MANAGER = "trainop-progress"
 INTERVAL = 10.0
@@ -42,8 +42,8 @@ INTERVAL = 10.0
 MAX_RATE = 20.0
 """Writes per second of all jobs."""
 MAX_IN_FLIGHT = 4
-MAX_CONFLICTS = 4
-"""Conflicts after which a job is forgotten: others write it at the same moment, or another one has its name."""
+CONFLICT_DELAY = 1.0
+"""Seconds after a conflict, twice as many after each further one, if the cache shows no newer version before."""
 MAX_DELAY = 300.0
 """Seconds between two attempts if writes fail."""
 REPEATS = 60.0
@@ -59,15 +59,16 @@ log = structlog.get_logger(__name__)
 
 
 class Job(NamedTuple):
-    """A job as the writer addresses it. The UID keeps a report away from a later job of the same name."""
+    """A job as the writer addresses it."""
 
     resource: Resource
     key: Key
     uid: str
 
-    def body(self, status: Json) -> Json:
-        """What server-side apply sends: only this field, so that it owns nothing else."""
-        metadata = {"name": self.key.name, "namespace": self.key.namespace, "uid": self.uid}
+    def body(self, status: Json, version: str) -> Json:
+        """What server-side apply sends: only this field, so that it owns nothing else. The API server ignores the UID
+        in a status; so it is the resourceVersion that keeps a report away from a later job of the same name."""
+        metadata = {"name": self.key.name, "namespace": self.key.namespace, "resourceVersion": version}
         resource = self.resource
         return {
             "apiVersion": resource.api_version,
@@ -80,10 +81,25 @@ class Job(NamedTuple):
 class _State:
     """What is known of one job that has reported."""
 
-    __slots__ = ("announced", "failures", "job", "last", "newest", "queued", "shown", "taken", "taken_at")
+    __slots__ = (
+        "announced",
+        "conflicts",
+        "failures",
+        "job",
+        "last",
+        "newest",
+        "queued",
+        "shown",
+        "taken",
+        "taken_at",
+        "version",
+    )
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.version = ""
+        """The newest resourceVersion that is known."""
+        self.conflicts = 0
         self.newest: TrainerStatus | None = None
         """The report that is still to be written."""
         self.taken: TrainerStatus | None = None
@@ -97,6 +113,13 @@ class _State:
         self.queued = False
         self.announced = False
         """Whether its user was told that the CRD lacks the field."""
+
+    def learn(self, version: str) -> bool:
+        """Whether this resourceVersion is another one than was known, and no older one."""
+        if not version or version == self.version or is_older(version, self.version):
+            return False
+        self.version = version
+        return True
 
 
 class ProgressWriter:
@@ -112,8 +135,8 @@ class ProgressWriter:
         interval: float = INTERVAL,
         announce: Callable[[Job, str], None] = lambda _job, _message: None,
     ) -> None:
-        """`count` gets the result of each write, `written` or `failed`; `interval` are the seconds between two writes
-        of one job. `announce` gets a job whose CRD lacks the field, once, and a message for its user."""
+        """`count` gets the result of each write: `written`, `conflict` or `failed`. `interval` are the seconds between
+        two writes of one job. `announce` gets a job whose CRD lacks the field, once, and a message for its user."""
         self._interval = interval
         self._announce = announce
         self._client = client
@@ -133,11 +156,13 @@ class ProgressWriter:
         """Reports that are still to be written."""
         return sum(state.newest is not None for state in self._states.values())
 
-    def put(self, job: Job, status: TrainerStatus) -> None:
-        """Takes a report, which replaces an earlier one that is not written yet."""
+    def put(self, job: Job, status: TrainerStatus, version: str) -> None:
+        """Takes a report, which replaces an earlier one that is not written yet. `version` is the resourceVersion of
+        the job in the cache."""
         state = self._states.get(job.uid)
         if state is None:
             state = self._states[job.uid] = _State(job)
+        state.learn(version)
         state.newest = state.taken = status
         state.taken_at = self._clock.monotonic()
         self._enqueue(state)
@@ -146,7 +171,12 @@ class ProgressWriter:
         """A job as the cache has it. A change of the field that is not this writer's is a write of another replica."""
         state = self._states.get(job.metadata.uid)
         shown = (job.raw.get("status") or {}).get(TRAINER_STATUS)
-        if state is None or not isinstance(shown, dict) or shown == state.shown:
+        if state is None:
+            return
+        if state.learn(job.metadata.resource_version) and state.conflicts and state.newest is not None:
+            state.conflicts = 0
+            self._enqueue(state, anew=True)
+        if not isinstance(shown, dict) or shown == state.shown:
             return
         now = self._clock.monotonic()
         state.shown, state.last = shown, now
@@ -174,17 +204,17 @@ class ProgressWriter:
             await self._write_rest()
 
     async def _write_rest(self) -> None:
-        rest = [state for state in self._states.values() if state.newest is not None]
-        rest.sort(key=lambda state: -((state.newest and state.newest.progress_percentage) or 0))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
-                for state in rest:
-                    await self._in_flight.acquire()
-                    await self._write(state)
-                    await self._clock.sleep(1 / MAX_RATE)
+                while rest := [state for state in self._states.values() if state.newest is not None]:
+                    for state in sorted(rest, key=_percent, reverse=True):
+                        await self._in_flight.acquire()
+                        await self._write(state)
+                        await self._clock.sleep(1 / MAX_RATE)
 
-    def _enqueue(self, state: _State, *, after: float = 0.0) -> None:
-        if not state.queued:
+    def _enqueue(self, state: _State, *, after: float = 0.0, anew: bool = False) -> None:
+        """`anew`: also if it is queued for later."""
+        if anew or not state.queued:
             state.queued = True
             due = max(self._clock.monotonic() + after, state.last + self._interval)
             heapq.heappush(self._queue, (due, next(self._numbers), state.job.uid))
@@ -227,14 +257,14 @@ class ProgressWriter:
         if report is None:
             self._in_flight.release()
             return
-        job, before = state.job, state.shown
+        job, before, last = state.job, state.shown, state.last
         state.last, state.shown = self._clock.monotonic(), report.as_json()
         try:
-            await self._client.patch(
+            written = await self._client.patch(
                 job.resource,
                 job.key.name,
                 job.key.namespace,
-                job.body(state.shown),
+                job.body(state.shown, state.version),
                 kind=PatchKind.APPLY,
                 subresource="status",
                 force=True,
@@ -242,17 +272,25 @@ class ProgressWriter:
                 metadata_only=True,
             )
             self._count("written")
-            state.failures = 0
+            state.failures = state.conflicts = 0
+            state.learn((written.get("metadata") or {}).get("resourceVersion") or "")
         except NotFoundError:
             self._states.pop(job.uid, None)
+        except ConflictError:
+            state.shown, state.last = before, last
+            self._wait_for_version(state, report)
         except (ApiError, ConnectionError, TimeoutError) as error:
             state.shown = before
-            if isinstance(error, ConflictError) and state.failures >= MAX_CONFLICTS:
-                self._states.pop(job.uid, None)
-            else:
-                self._retry(state, report, error)
+            self._retry(state, report, error)
         finally:
             self._in_flight.release()
+
+    def _wait_for_version(self, state: _State, report: TrainerStatus) -> None:
+        """Somebody has written the job meanwhile, or another job has its name: the cache will show which."""
+        self._count("conflict")
+        state.newest = state.newest or report
+        self._enqueue(state, after=min(CONFLICT_DELAY * 2 ** min(state.conflicts, 10), MAX_DELAY))
+        state.conflicts += 1
 
     def _retry(self, state: _State, report: TrainerStatus, error: Exception) -> None:
         self._count("failed")
@@ -264,6 +302,10 @@ class ProgressWriter:
             state.announced = True
             self._announce(state.job, describe_undeclared(state.job.resource))
         self._enqueue(state, after=min(self._interval * 2 ** min(state.failures, 8), MAX_DELAY))
+
+
+def _percent(state: _State) -> int:
+    return (state.newest and state.newest.progress_percentage) or 0
 
 
 def describe_undeclared(resource: Resource) -> str:
