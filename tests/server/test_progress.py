@@ -84,7 +84,7 @@ class Installation:
             connection = http.client.HTTPSConnection(self.host, self.port, context=context)
             connection.sock = secured
             headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
-            connection.request("POST", path or access.url.split(str(self.port), 1)[1], data, headers)
+            connection.request("POST", path or "/apis/" + access.url.split("/apis/", 1)[1], data, headers)
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
 

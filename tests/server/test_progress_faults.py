@@ -22,6 +22,8 @@ from tests.server.world import CORE, Json, replicas
 from trainop.runtime.webhook.certificates import make_authority
 
 MakeInstallation = Callable[..., Installation]
+AUTHORITY = ("training-operator-ca", "training-operator")
+"""Common name and organization of the operator's own CA."""
 SECRET = "training-operator-webhook-cert"
 
 
@@ -84,7 +86,7 @@ def test_no_report_fails_while_the_ca_is_replaced(make_installation: MakeInstall
     installation = make_installation()
     world, access = installation.world, installation.access(create_job(installation, "old"))
     path, before = f"{CORE}/secrets/{SECRET}", presented(installation)
-    following = make_authority("next", "test", datetime.now(UTC))
+    following = make_authority(*AUTHORITY, datetime.now(UTC))
     encoded = {
         "next-ca.crt": base64.b64encode(following.certificate).decode(),
         "next-ca.key": base64.b64encode(following.key).decode(),

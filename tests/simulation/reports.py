@@ -54,12 +54,10 @@ class Asked(Client):
         super().__init__(replica.wire, user_agent="trainop")
         self._wire, self._reports = replica.wire, reports
 
-    async def patch(self, resource: Any, name: str, namespace: Any, body: Any, **how: Any) -> Any:
-        if self._wire.dead:
-            return await super().patch(resource, name, namespace, body, **how)
-        begun = self._reports.begins(self._wire.name, body)
+    async def patch(self, resource: Any, name: str, namespace: Any, patch: Any, **how: Any) -> Any:
+        begun, body = self._reports.begins(self._wire.name, patch), patch
         try:
-            answer = await super().patch(resource, name, namespace, body, **how)
+            answer = await super().patch(resource, name, namespace, patch, **how)
         except ConflictError:  # nothing is written
             raise
         except Exception:
@@ -67,6 +65,16 @@ class Asked(Client):
             raise
         self._reports.ends(self._wire.name, body, begun)
         return answer
+
+
+class Writer(ProgressWriter):
+    """Says when its process ends: what it writes then is written at once."""
+
+    ending = False
+
+    async def _write_rest(self) -> None:
+        self.ending = True
+        await super()._write_rest()
 
 
 class Reports:
@@ -85,7 +93,7 @@ class Reports:
         self._authors: dict[tuple[str, int], str] = {}
         """The life that has sent a report, by UID of the job and number."""
         self._servers: dict[str, ProgressServer] = {}
-        self._writers: dict[str, ProgressWriter] = {}
+        self._writers: dict[str, Writer] = {}
         self.written = self.refused = 0
 
     # The operator's side ----------------------------------------------------------------------------------------------
@@ -94,7 +102,7 @@ class Reports:
         """Adds to a replica that is about to start what its endpoint consists of."""
         manager = replica.manager
         ((_, cache),) = manager._runnables[Group.CACHES]
-        writer = ProgressWriter(Asked(replica, self), replica.clock)
+        writer = Writer(Asked(replica, self), replica.clock)
         server = ProgressServer(
             [_watch(kind, cast("Any", cache)) for kind in self._world.kinds],
             endpoint=ENDPOINT,
@@ -176,8 +184,7 @@ class Reports:
         """It has written, or does not know."""
         world, (uid, _) = self._world, _read(body)
         before = self._asked.get((life, uid))
-        stopping = any(each.process.name == life and each.manager.stopping for each in world.replicas)
-        if before is not None and begun - before < INTERVAL - 1e-6 and not stopping:
+        if before is not None and begun - before < INTERVAL - 1e-6 and not self._writers[life].ending:
             world.judge.flag("rare writes", f"{life} writes {body['metadata']['name']} after {begun - before:.1f} s")
         self._asked[life, uid] = begun
 
