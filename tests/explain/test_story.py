@@ -566,3 +566,14 @@ def test_a_day_is_shown_where_it_changes():
     assert times[0].startswith("2026-11-24 ")
     days = [datetime.strptime(each[:10], "%Y-%m-%d") for each in times if each[4:5] == "-"]  # noqa: DTZ007
     assert len(days) == 2
+
+
+def test_the_last_report_of_progress_is_a_note():
+    metrics = [{"name": "current_step", "value": "370"}, {"name": "total_steps", "value": "1000"}]
+    reported = {"progressPercentage": 37, "estimatedRemainingSeconds": 1260, "metrics": metrics}
+    at = moment(90)
+    story = tell(seen(job(condition("Running", 60), trainerStatus={**reported, "lastUpdatedTime": at})))
+    said = "the last report of progress: 37 %, step 370 of 1,000, 21 min left"
+    assert f"{said} (at {at})" in story.notes
+    assert said in tell(seen(job(condition("Running", 60), trainerStatus=reported))).notes
+    assert not any("progress" in note for note in tell(seen(job(condition("Running", 60), trainerStatus={}))).notes)

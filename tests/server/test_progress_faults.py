@@ -18,7 +18,7 @@ from tests.patience import PATIENCE
 from tests.server.process import Operator
 from tests.server.test_election import LEASE, holder
 from tests.server.test_progress import Access, Installation, create_job, report, shown
-from tests.server.world import CORE, Json, replicas
+from tests.server.world import CORE, Json, World, replicas
 from trainop.runtime.webhook.certificates import make_authority
 
 MakeInstallation = Callable[..., Installation]
@@ -79,6 +79,31 @@ def test_what_was_taken_is_written_although_the_operator_ends_and_clients_go_on(
     installation.operator.start()
     assert installation.post(access, report(40))[0] == 200, "token and certificates of the running pod are good"
     world.wait(lambda: shown(world, "j") == {"progressPercentage": 40}, "the report after the restart")
+
+
+def test_neither_a_namesake_in_another_namespace_nor_a_former_pod_reports(
+    make_installation: MakeInstallation, control_plane: ControlPlane
+) -> None:
+    installation = make_installation()
+    world, pod = installation.world, create_job(installation, "j")
+    access = installation.access(pod)
+    audience = access.url.split("/apis/", 1)[1]
+    elsewhere = World(control_plane.api, f"{world.namespace}-elsewhere")
+    elsewhere.try_to("POST", f"{CORE}/serviceaccounts", {"metadata": {"name": "default"}})
+    namesake = {"metadata": {"name": "j-master-0"}, "spec": {"containers": [{"name": "pytorch", "image": "none"}]}}
+    made = elsewhere.ask("POST", f"{CORE}/pods", namesake)
+    reference = {"kind": "Pod", "apiVersion": "v1", "name": made["metadata"]["name"], "uid": made["metadata"]["uid"]}
+    spec = {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": reference}
+    token = elsewhere.ask("POST", f"{CORE}/serviceaccounts/default/token", {"spec": spec})["status"]["token"]
+    answer, said = installation.post(access._replace(token=token), report(50))
+    assert answer == 403
+    assert said["message"].startswith(f"no token of a pod of {world.namespace}/j")
+    assert installation.post(access, report(10))[0] == 200
+    world.ask("DELETE", f"{CORE}/pods/j-master-0?gracePeriodSeconds=0")
+    successor = world.wait_successor("j-master-0", pod["metadata"]["uid"])
+    world.wait(lambda: installation.post(access, report(90))[0] == 403, "a refusal of the former pod")
+    assert installation.post(installation.access(successor), report(20))[0] == 200
+    world.wait(lambda: shown(world, "j") == {"progressPercentage": 20}, "the report of the new pod")
 
 
 def test_no_report_fails_while_the_ca_is_replaced(make_installation: MakeInstallation) -> None:
