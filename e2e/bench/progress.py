@@ -34,14 +34,15 @@ from e2e.bench.processes import busy_seconds, cpu_seconds, own_seconds
 from e2e.bench.scenarios import percentile
 from e2e.clients import on_an_api_server
 from e2e.cluster.controlplane import ControlPlane
-from tests.server.test_progress import Access, Installation, create_job
-from tests.server.world import JOBS
+from tests.server.test_progress import ANNOTATION, Access, Installation
+from tests.server.world import CORE, JOBS, Json, replicas
 
 ROOT = Path(__file__).parents[2]
 MOST_CPU, MOST_WRITES, MOST_MEBIBYTES, MOST_MILLISECONDS = 0.15, 20.0, 15.0, 50.0
 """Of one core; per second; beyond the operator that has reviewed all tokens; of 99 of 100 reports."""
 FLOOD_SECONDS, FLOOD_CONNECTIONS, MOST_WAIT, MOST_FLOOD_MEBIBYTES = 15.0, 64, 10.0, 50.0
 THREADS = 8
+KIND = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"}
 WRITTEN = 'trainop_progress_writes_total{result="written"}'
 CONFLICTS = 'trainop_progress_writes_total{result="conflict"}'
 
@@ -130,13 +131,21 @@ def prepare(plane: ControlPlane, folder: Path, count: int) -> Bench:
     installation = Installation(plane, folder / "operator.log", "--enable-scheme=PyTorchJob")
     installation.operator.start()
 
-    def make(number: int) -> Access:
-        pod = create_job(installation, f"j{number}")
-        installation.world.set_pod(pod["metadata"]["name"], {"phase": "Running"})
+    world = installation.world
+
+    def make(number: int) -> None:
+        metadata = {"name": f"j{number}", "annotations": {ANNOTATION: "true"}}
+        spec = {"pytorchReplicaSpecs": {"Master": replicas(1)}}
+        world.ask("POST", JOBS, {**KIND, "metadata": metadata, "spec": spec})
+
+    def start(pod: Json) -> Access:
+        world.set_pod(pod["metadata"]["name"], {"phase": "Running"})
         return installation.access(pod)
 
     with ThreadPoolExecutor(THREADS) as threads:
-        return Bench(installation, list(threads.map(make, range(count))))
+        list(threads.map(make, range(count)))
+        world.wait(lambda: len(world.pods()) == count, "the pods")
+        return Bench(installation, list(threads.map(start, world.pods().values())))
 
 
 class Load(NamedTuple):
@@ -185,7 +194,7 @@ async def run(bench: Bench, every: float, seconds: float) -> int:
     slow = percentile(load.latencies, 0.99) * 1000
     rate = len(load.latencies) / load.seconds
     print(f"{rate:.0f} reports per second for {load.seconds:.0f} s, answers {dict(load.answers)}")
-    print(f"kube-apiserver, etcd and other programs used {load.others:.0%} of the machine")
+    print(f"kube-apiserver, etcd and programs outside the benchmark used {load.others:.0%} of the machine")
     rows = [
         ("CPU of the operator, of one core", load.cpu - idle.cpu, MOST_CPU, ".1%"),
         ("writes per second", load.writes, MOST_WRITES + 0.5, ".1f"),
@@ -222,8 +231,10 @@ async def flood(bench: Bench) -> list[tuple[str, float, float, str]]:
 def time_of_a_job(bench: Bench) -> float:
     """Seconds from the creation of a job to its pod."""
     began = time.monotonic()
-    create_job(bench.installation, "beside")
-    bench.installation.world.ask("GET", f"{JOBS}/beside")
+    world = bench.installation.world
+    spec = {"pytorchReplicaSpecs": {"Master": replicas(1)}}
+    world.ask("POST", JOBS, {**KIND, "metadata": {"name": "beside"}, "spec": spec})
+    world.wait(lambda: world.try_to("GET", f"{CORE}/pods/beside-master-0").status == 200, "its pod")
     return time.monotonic() - began
 
 
