@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.controllers.progress.payload import TrainerStatus
-from trainop.controllers.progress.writer import INTERVAL, MAX_RATE, REPEATS, Job, ProgressWriter
+from trainop.controllers.progress.writer import INTERVAL, MANY, MAX_RATE, REPEATS, SILENT_AFTER, Job, ProgressWriter
 from trainop.runtime import Client, Json, Key, Metadata, PatchKind, Resource, Unstructured
 from trainop.runtime.lowlevel import error_of_status
 
@@ -44,6 +44,9 @@ class Server:
         self.versions[name] += 1
         self.writes.append((self.clock.monotonic(), name, body["status"]["trainerStatus"]))
         return {"metadata": {"resourceVersion": str(self.versions[name])}}
+
+    def version(self, name: str) -> str:
+        return str(self.versions[name])
 
     def of(self, name: str) -> list[tuple[float, int]]:
         return [(at, status["progressPercentage"]) for at, written, status in self.writes if written == name]
@@ -275,6 +278,19 @@ async def test_its_own_writes_seen_late_are_not_repeated():
         writer.observe(shown("a", {"progressPercentage": 1, "lastUpdatedTime": "2026-01-01T00:00:15Z"}))
         await asyncio.sleep(60)
         assert [percent for _, percent in server.of("a")] == [0, 1]
+
+
+@virtual_time
+async def test_jobs_that_report_no_more_take_no_memory():
+    async with writing() as (writer, server, _):
+        for number in range(20_000):
+            writer.put(job(f"j{number}"), report(1), "1")
+            await asyncio.sleep(1)
+        assert len(writer._states) < 2 * (SILENT_AFTER + MANY)
+        assert len(server.writes) == 20_000
+        writer.put(job("j0"), report(2), server.version("j0"))
+        await asyncio.sleep(1)
+        assert [percent for _, percent in server.of("j0")] == [1, 2]
 
 
 @virtual_time

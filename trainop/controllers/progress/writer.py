@@ -49,6 +49,8 @@ MAX_DELAY = 300.0
 REPEATS = 60.0
 """Seconds after a report within which it is repeated if another replica writes an older one over it. Later, another pod
 may report, whose clock may be behind."""
+MANY, SILENT_AFTER = 1000, 600.0
+"""Jobs from which on those that have not reported for so many seconds are forgotten, until they report again."""
 LAST_WORDS = 3.0
 """Seconds for the reports that are left when the process ends."""
 LOG_INTERVAL = 600.0
@@ -143,6 +145,8 @@ class ProgressWriter:
         self._clock = clock
         self._count = count
         self._states: dict[str, _State] = {}
+        self._most = MANY
+        """Jobs at which those that report no more are forgotten."""
         self._queue: list[tuple[float, int, str]] = []
         """When it is due, a number that keeps the order, and the UID."""
         self._numbers = itertools.count()
@@ -161,11 +165,22 @@ class ProgressWriter:
         the job in the cache."""
         state = self._states.get(job.uid)
         if state is None:
+            self._forget_silent()
             state = self._states[job.uid] = _State(job)
         state.learn(version)
         state.newest = state.taken = status
         state.taken_at = self._clock.monotonic()
         self._enqueue(state)
+
+    def _forget_silent(self) -> None:
+        """Forgets jobs that report no more, such as finished ones, whenever twice as many as after the last time are
+        known: a report may take 64 KiB."""
+        if len(self._states) >= self._most:
+            since = self._clock.monotonic() - SILENT_AFTER
+            silent = [uid for uid, each in self._states.items() if each.newest is None and each.taken_at < since]
+            for uid in silent:
+                del self._states[uid]
+            self._most = max(MANY, 2 * len(self._states))
 
     def observe(self, job: Unstructured) -> None:
         """A job as the cache has it. A change of the field that is not this writer's is a write of another replica."""
