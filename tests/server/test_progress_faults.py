@@ -90,7 +90,8 @@ def test_neither_a_namesake_in_another_namespace_nor_a_former_pod_reports(
     audience = access.url.split("/apis/", 1)[1]
     elsewhere = World(control_plane.api, f"{world.namespace}-elsewhere")
     elsewhere.try_to("POST", f"{CORE}/serviceaccounts", {"metadata": {"name": "default"}})
-    namesake = {"metadata": {"name": "j-master-0"}, "spec": {"containers": [{"name": "pytorch", "image": "none"}]}}
+    alone = {"serviceAccountName": "default", "containers": [{"name": "pytorch", "image": "none"}]}
+    namesake = {"metadata": {"name": "j-master-0"}, "spec": alone}
     made = elsewhere.ask("POST", f"{CORE}/pods", namesake)
     reference = {"kind": "Pod", "apiVersion": "v1", "name": made["metadata"]["name"], "uid": made["metadata"]["uid"]}
     spec = {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": reference}
