@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import os
@@ -17,12 +18,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from tests.patience import PATIENCE
+from trainop.run.interrupts import Interrupts
 
 SAVES = "trap 'echo saved > {0}; exit 0' TERM; echo up; while :; do sleep 0.1; done"
 """A program that saves a checkpoint at SIGTERM, as a trainer does."""
@@ -113,6 +116,55 @@ def test_a_closed_terminal_leaves_nothing_behind(tmp_path: Path):
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGHUP
     assert sorted(one.name for one in tmp_path.iterdir()) == ["checkpoint", "job.yaml"]
+
+
+def test_hanging_up_twice_lets_pods_save(tmp_path: Path):
+    """As by a shell whose terminal is closed: it sends SIGHUP to its jobs, and the kernel does when it exits."""
+    slow = SAVES.replace("trap 'echo", "trap 'sleep 2; echo").format(tmp_path / "checkpoint")
+    with started("run", write(tmp_path, slow)) as process:
+        read_until(process, " up")
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("trainop: stopping 1 pod, up to 30 s")
+        process.send_signal(signal.SIGHUP)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (129, "")
+    assert (tmp_path / "checkpoint").read_text() == "saved\n"
+
+
+UNWRITABLE = OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("events", "code", "killed"),
+    [
+        ([signal.SIGHUP, UNWRITABLE, signal.SIGHUP], 129, False),
+        ([UNWRITABLE, signal.SIGHUP, signal.SIGHUP, signal.SIGHUP], 129, False),
+        ([UNWRITABLE], 1, False),
+        ([BrokenPipeError(), signal.SIGHUP], 141, False),
+        ([signal.SIGINT, signal.SIGHUP], 130, False),
+        ([signal.SIGHUP, signal.SIGTERM], 129, True),
+        ([UNWRITABLE, signal.SIGHUP, signal.SIGINT], 129, True),
+    ],
+    ids=str,
+)
+async def test_the_parts_of_a_closed_terminal_are_one_interruption(
+    events: list[signal.Signals | OSError], code: int, killed: bool
+):
+    """Whichever comes first: the signal, or the error of a write. What is stopped is cancelled only once, because that
+    would cut its end short."""
+    kills: list[bool] = []
+    cancelled = Mock()
+    interrupts = Interrupts()
+    interrupts.on_second_signal = lambda: kills.append(True)
+    interrupts._task = cancelled
+    for event in events:
+        if isinstance(event, OSError):
+            interrupts.on_output_error(event)
+        else:
+            interrupts._on_signal(event)
+    assert (interrupts.code, bool(kills), cancelled.cancel.call_count) == (code, killed, 1)
+    assert bool(interrupts.message) == (code == 1), "there is no terminal that could show it"
 
 
 def test_a_second_signal_kills(tmp_path: Path):

@@ -1,4 +1,6 @@
-"""Signal handling of commands that run pods: the first signal shuts down gracefully, the second kills the pods."""
+"""Signal handling of commands that run pods: the first signal shuts down gracefully, the second kills the pods.
+
+SIGHUP never counts as the second."""
 
 from __future__ import annotations
 
@@ -47,6 +49,9 @@ class Interrupts:
             self.stop(1, f"the output cannot be written: {error.strerror or error}")
 
     def _on_signal(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._hang_up()
+            return
         self._count += 1
         if self._count > 2:  # killing the pods hangs; the kernel kills them when this process exits
             os._exit(128 + number)
@@ -54,3 +59,11 @@ class Interrupts:
             self.on_second_signal()
         else:
             self.stop(128 + number)
+
+    def _hang_up(self) -> None:
+        """A closed terminal sends SIGHUP once or, by the shell in it, several times, and writes to it fail before or
+        after. All of that is one interruption, in which nobody asks to kill the pods."""
+        if self.message:  # a write failed first
+            self.code, self.message = 128 + signal.SIGHUP, ""
+        else:
+            self.stop(128 + signal.SIGHUP)
