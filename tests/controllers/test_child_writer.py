@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.controllers.shell import JOBS, Shell, api_error, pytorch_job
+from tests.controllers.shell import JOBS, Call, Shell, api_error, pytorch_job
 from tests.engine.builders import apply, create_once
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.outcome import MAX_REFUSALS, Outcome
@@ -170,6 +170,25 @@ async def test_a_patch_is_for_one_object_and_holds_up_the_next(gone: bool) -> No
     assert gone or "spec" not in shell.client.objects[HPAS, X]
 
 
+@pytest.mark.parametrize("before", ["get", "patch merge"])
+@pytest.mark.parametrize("posted", [True, False])
+@virtual_time
+async def test_what_is_deleted_while_it_is_looked_at_is_made_anew_at_once(posted: bool, before: str) -> None:
+    """Pods wait for the Secret of their job, and the next look at it is half a minute away."""
+    shell = shell_with_job()
+    existing(shell, SECRETS, data={"key": "old"})
+
+    def delete(call: Call) -> None:
+        if call.verb == before:
+            shell.client.objects.pop((SECRETS, X), None)
+
+    shell.client.faults.append(delete)
+    content = Content(lambda: {"data": {"key": "new"}}, is_valid=lambda _: True)
+    outcome = await carry_out(shell, create_once(SECRETS, MANIFEST, content, posted=posted))
+    assert (shell.client.objects[SECRETS, X]["data"], outcome.undisturbed) == ({"key": "new"}, True)
+    assert len(shell.events) == 0
+
+
 def awaited(shell: Shell, resource: Resource) -> bool:
     """Whether the next pass waits until the caches show the object."""
     return not shell.reconciler._expectations.satisfied("job-uid", lambda *_: None)
@@ -195,6 +214,13 @@ async def test_a_patch_that_labels_an_object_is_waited_for(labelled: bool) -> No
 
 HELD = Refused("ConfigMap", "x", "Invalid")
 INVALID, MISSING, BROKEN = api_error(422, "Invalid"), api_error(404, "NotFound"), api_error(500, "InternalError")
+QUOTA = api_error(403, "Forbidden", 'configmaps "x" is forbidden: exceeded quota: q')
+NO_RIGHT = api_error(403, "Forbidden", 'User "o" cannot create resource "configmaps"')
+
+
+def is_retried(outcome: Outcome, error: ApiError) -> bool:
+    """As an error of the pass, after which nothing that needs the object is done."""
+    return (outcome.errors, outcome.halted, outcome.blocked, outcome.refused) == ([error], True, False, None)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +234,8 @@ INVALID, MISSING, BROKEN = api_error(422, "Invalid"), api_error(404, "NotFound")
         ),
         (MISSING, True, lambda outcome: outcome.refused_children == [HELD._replace(message="NotFound")]),
         (BROKEN, True, lambda outcome: outcome.errors == [BROKEN] and outcome.halted),
+        (QUOTA, True, lambda outcome: is_retried(outcome, QUOTA)),
+        (NO_RIGHT, True, lambda outcome: is_retried(outcome, NO_RIGHT)),
         (BROKEN, False, lambda outcome: outcome.errors == [BROKEN] and not outcome.halted),
         (api_error(409, "Conflict"), True, lambda outcome: outcome.requeue_after == 1 and not outcome.errors),
     ],

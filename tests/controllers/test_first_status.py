@@ -279,6 +279,41 @@ async def test_a_failed_write_is_repeated_and_counted_once(error: Exception) -> 
 
 
 @virtual_time
+async def test_after_a_conflict_nothing_is_written_before_the_cache_shows_the_change() -> None:
+    """The same write would conflict again, as often as it is repeated."""
+    shell = new_job()
+    await shell.look()
+    shell.show()
+    shell.client.put(JOBS, shell.job())  # by another client
+    await shell.clock.sleep(MAX_WAIT)
+    assert (await shell.look()).requeue
+    for _ in range(3):
+        result = await shell.look()
+        assert not result.requeue
+        assert result.requeue_after
+    assert (written(shell), created(shell)) == (1, 0)
+    shell.show()
+    await shell.look()
+    assert (written(shell), created(shell), shell.conditions()) == (2, 1, [("Created", "True")])
+
+
+@virtual_time
+async def test_what_happened_before_a_failed_write_is_in_its_repetition() -> None:
+    shell = new_job()
+    await shell.look()
+    shell.client.fail(WRITE, JOBS, ConnectionError("gone"))
+    for name in PODS_OF_JOB:
+        shell.set_phase(name, "Running")
+    shell.show()
+    await shell.clock.sleep(MAX_WAIT)
+    with pytest.raises(ConnectionError):
+        await shell.look()
+    await shell.look()
+    assert shell.conditions() == [("Created", "True"), ("Running", "True")]
+    assert (written(shell), created(shell)) == (2, 1)
+
+
+@virtual_time
 async def test_a_job_whose_pods_start_at_once_costs_nine_requests() -> None:
     """One for each of its three pods and services, two statuses, and one event."""
     async with stage() as here:

@@ -54,6 +54,25 @@ async def test_each_kind_of_refusal_is_shown_and_waits(error: str) -> None:
     assert result.requeue_after == pytest.approx(60, rel=0.2)
 
 
+@pytest.mark.parametrize("error", REFUSED)
+@virtual_time
+async def test_a_refusal_is_in_the_status_although_no_event_follows(error: str) -> None:
+    """A pass plans before it writes: another one has to follow at once, which plans with the refusal."""
+    shell = gang_shell()
+    shell.client.fail("create", PLUGIN_GROUPS, REFUSED[error])
+    shell.show()
+    first = await shell.look()
+    assert first.requeue_after == pytest.approx(0, abs=0.1)
+    shell.show()
+    await shell.look()
+    await shell.clock.sleep(2)
+    shell.show()
+    await shell.look()
+    found = refusal(shell)
+    assert found is not None
+    assert found["reason"] == "PodGroupRefused"
+
+
 @pytest.mark.parametrize("error", TRANSIENT)
 @virtual_time
 async def test_a_busy_server_is_nothing_to_report(error: str) -> None:

@@ -272,6 +272,9 @@ class ChildWriter:
             body = {**filled, "metadata": {"labels": labels, "uid": found.metadata.uid}}
             try:
                 await self._client.patch(action.resource, key.name, key.namespace, body, metadata_only=True)
+            except NotFoundError:  # deleted since it was read
+                await self._post(job, action, key)
+                return
             except InvalidError as error:
                 if not filled:
                     raise
