@@ -64,14 +64,14 @@ def launcher_resumed_at_once():
 
 @of_mpi("A launcher whose Job was deleted is replaced while its pod still runs.", theme=THEME["launchers"])
 def former_launcher_not_awaited():
-    look = ssh_world.look
+    survey = ssh_world.survey
 
     def careless(*args: Any) -> World:
-        world = look(*args)
-        world.former_runs = False
+        world = survey(*args)
+        world.former_launcher_pods.clear()
         return world
 
-    return patch(ssh, "look", careless)
+    return patch(ssh, "survey", careless)
 
 
 @of_mpi("The Job of the launcher replaces pods that still terminate.")
@@ -120,28 +120,28 @@ def launcher_pod_decides():
 
 @of_mpi("Workers beyond the number of replicas stay.")
 def surplus_workers_stay():
-    look = ssh_world.look
+    survey = ssh_world.survey
 
     def without(*args: Any) -> World:
-        world = look(*args)
+        world = survey(*args)
         world.surplus.clear()
         return world
 
-    return patch(ssh, "look", without)
+    return patch(ssh, "survey", without)
 
 
 @of_mpi("If the launcher is a host, too, scaling down deletes one worker too many, as the index in the label says.")
 def index_of_the_label():
-    look = ssh_world.look
+    survey = ssh_world.survey
 
     def by_label(*args: Any) -> World:
-        world = look(*args)
+        world = survey(*args)
         last = world.job.workers - 1
         if world.job.launcher_works and world.surplus and last in world.workers:
             world.surplus.append(world.workers[last])
         return world
 
-    return patch(ssh, "look", by_label)
+    return patch(ssh, "survey", by_label)
 
 
 @of_mpi("Workers of a suspended job stay.")
@@ -174,14 +174,14 @@ def running_means_none():
 
 @of_mpi("Workers that terminate are counted as active.")
 def dying_workers_counted():
-    look = ssh_world.look
+    survey = ssh_world.survey
 
     def twice(*args: Any) -> World:
-        world = look(*args)
+        world = survey(*args)
         world.workers |= {-1 - number: pod for number, pod in enumerate(world.surplus)}
         return world
 
-    return patch(ssh, "look", twice)
+    return patch(ssh, "survey", twice)
 
 
 # Hosts and keys -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V2
 from trainop.runtime import Json, Unstructured
 
 FINISH = f"{ANNOTATION_PREFIX}launcher-finish"
-"""A finalizer."""
+"""The finalizer."""
 
 ENDS = ("Complete", "Failed")
 """The conditions of a Job that has ended."""
@@ -54,16 +54,25 @@ def release(launcher: Unstructured, changes: Json | None = None) -> Patch | None
     return Patch(LAUNCHER_JOBS, metadata.name, metadata.uid, body) if body else None
 
 
-def overdue(seen: Snapshot, *, given_up: bool) -> Iterator[Patch]:
-    """The removal of the finalizer from the Jobs whose end will not be recorded, or is recorded already. `given_up`:
-    the operator does nothing more for the job."""
-    job = seen.job
-    finished = Status(job.raw.get("status"), seen.now).finished
-    for found in seen.companions.get(LAUNCHER_JOBS, ()):
-        owner = found.metadata.controller
-        if found.metadata.controlled_by(job.metadata.uid):
-            unneeded = given_up or finished or (found.metadata.terminating and not has_ended(found))
-        else:  # of a previous job of the same name, or left behind by one
-            unneeded = owner is None or (owner.kind, owner.name) == (MPI_V2.kind, job.metadata.name)
-        if unneeded and (patch := release(found)) is not None:
+def release_unneeded(seen: Snapshot, *, given_up: bool) -> Iterator[Patch]:
+    """Removes the finalizer from the Jobs for which nobody waits. `given_up`: the operator does nothing more for the
+    MPIJob, so that it records no end."""
+    finished = Status(seen.job.raw.get("status"), seen.now).finished
+    for launcher in seen.companions.get(LAUNCHER_JOBS, ()):
+        if launcher.metadata.controlled_by(seen.job.metadata.uid):
+            is_awaited = not (given_up or finished or _was_deleted_early(launcher))
+        else:
+            is_awaited = not _is_left_behind(launcher, seen.job.metadata.name)
+        if not is_awaited and (patch := release(launcher)) is not None:
             yield patch
+
+
+def _was_deleted_early(launcher: Unstructured) -> bool:
+    """Whether the Job was deleted before its end, so that there is none to be recorded."""
+    return launcher.metadata.terminating and not has_ended(launcher)
+
+
+def _is_left_behind(launcher: Unstructured, job_name: str) -> bool:
+    """Whether the Job has no owner, or a previous MPIJob of this name, which is gone."""
+    owner = launcher.metadata.controller
+    return owner is None or (owner.kind, owner.name) == (MPI_V2.kind, job_name)

@@ -9,7 +9,7 @@ from trainop.kinds.mpi.hosts import LAUNCHER, REPLICA_SPECS
 from trainop.kinds.mpi.ssh.finish import FINISH, expires, release
 from trainop.kinds.mpi.ssh.job import DEFAULT_KEY_FOLDER
 from trainop.kinds.mpi.ssh.objects import MUTABLE, REPLACEMENT, fixed_part, launcher_job, launcher_template, metadata
-from trainop.kinds.mpi.ssh.world import ENDED, World
+from trainop.kinds.mpi.ssh.world import ENDED_PHASES, World
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.runtime import Json, Unstructured
 from trainop.runtime.lowlevel import merge_patch_between, read_time
@@ -112,7 +112,7 @@ def replace_lost(world: World, launcher: Unstructured) -> None:
     if launcher.metadata.terminating or world.job.suspend or spec.get("podReplacementPolicy") != REPLACEMENT:
         return
     now = world.seen.wall or world.seen.now
-    living = (pod.metadata for pod in world.launcher_pods if pod.status.phase not in ENDED)
+    living = (pod.metadata for pod in world.launcher_pods if pod.status.phase not in ENDED_PHASES)
     ends = [end for pod in living if (end := read_time(pod.deletion_timestamp)) is not None]
     if not ends:
         return

@@ -19,7 +19,7 @@ from trainop.engine.steps.stuck import find_stuck
 from trainop.engine.waiting import INVALID_SPEC
 from trainop.kinds.mpi.hosts import CONFIG
 from trainop.kinds.mpi.ssh.cause import cause_of_eviction, cause_of_restart
-from trainop.kinds.mpi.ssh.finish import overdue
+from trainop.kinds.mpi.ssh.finish import release_unneeded
 from trainop.kinds.mpi.ssh.gang import gang_view
 from trainop.kinds.mpi.ssh.job import parse_ssh
 from trainop.kinds.mpi.ssh.launcher import align_suspension, create_launcher, leave_launcher, replace_lost
@@ -27,7 +27,7 @@ from trainop.kinds.mpi.ssh.objects import config, service, service_role
 from trainop.kinds.mpi.ssh.status import end_with_launcher, evictions, fail, note_creation, record
 from trainop.kinds.mpi.ssh.waits import note_waits
 from trainop.kinds.mpi.ssh.workers import all_workers, create_missing, delete, ensure_key, replace_failed
-from trainop.kinds.mpi.ssh.world import World, is_settled, look
+from trainop.kinds.mpi.ssh.world import World, are_hosts_settled, survey
 from trainop.kinds.mpi.transport import SSH, choose, leave_to_other
 from trainop.runtime import SERVICES, Metadata, Unstructured
 
@@ -40,7 +40,7 @@ def plan_ssh(seen: Snapshot) -> Plan:
     given_up = seen.job.metadata.terminating or is_of_multikueue(seen.job)
     made = Plan() if given_up else _plan(seen)
     patched = {action.uid for action in made.actions if isinstance(action, Patch)}
-    released = tuple(patch for patch in overdue(seen, given_up=given_up) if patch.uid not in patched)
+    released = tuple(patch for patch in release_unneeded(seen, given_up=given_up) if patch.uid not in patched)
     return replace(made, actions=(*released, *made.actions)) if released else made
 
 
@@ -54,10 +54,10 @@ def _plan(seen: Snapshot) -> Plan:
     if job is None or (errors and not _has_begun(seen)):
         text = f"The job is invalid, so that nothing is created: {sentence(errors)}"
         return Plan(annotations=choice.annotations(), notices=notices, waits=(Wait(INVALID_SPEC, text),))
-    world = look(seen, job)
+    world = survey(seen, job)
     world.builder.notices += [*notices, *choice.notices()]
     world.builder.annotations |= choice.annotations()
-    world.builder.take_over(find_stuck(seen, (*all_workers(world), *world.launcher_pods), world.others))
+    world.builder.take_over(find_stuck(seen, (*all_workers(world), *world.launcher_pods), world.foreign_pods))
     if world.builder.status.finished:
         return _tidy_up(world)
     return _proceed(world)
@@ -68,7 +68,7 @@ def reject_ssh(seen: Snapshot, message: str) -> Plan:
     job, _ = parse_ssh(seen.job, seen.options)
     if job is None:
         return Plan()
-    world = look(seen, job)
+    world = survey(seen, job)
     if world.builder.status.finished:
         return Plan()
     note_creation(world)
@@ -160,7 +160,7 @@ def _reconcile_children(world: World) -> bool:
     the launcher is being created."""
     if not _reconcile_service(world):
         return False
-    files = config(world.job, world.seen, settled=is_settled(world.seen, world.job))
+    files = config(world.job, world.seen, settled=are_hosts_settled(world.seen, world.job))
     if not reconcile_companions(world.builder, (CONFIG,), (files,)):
         return False
     if world.job.suspend:
@@ -207,13 +207,13 @@ def _reconcile_service(world: World) -> bool:
 
 
 def _warn_of_taken(world: World) -> bool:
-    """Whether names of children are taken. Objects about to be deleted only delay the job."""
-    for kind, found in world.taken:
+    """Returns whether objects of others have names of children. Those about to be deleted only delay the job."""
+    for kind, found in world.foreign_objects:
         if _is_going(world, found):
             world.builder.requeue_after(LOOK_AGAIN)
         else:
             world.builder.warn_name_taken(kind, found.name)
-    return bool(world.taken)
+    return bool(world.foreign_objects)
 
 
 def _is_going(world: World, found: Metadata) -> bool:

@@ -16,7 +16,7 @@ def note_waits(world: World, *, launching: bool) -> None:
     if launching or world.launcher_pods or world.builder.status.is_true(RUNNING):
         return  # the Job controller usually replaces the pod of a job that runs within moments
     name, wait = world.job.launcher_name, world.builder.wait
-    if world.former_runs:
+    if world.former_launcher_runs:
         wait(LAUNCHER_PENDING, f"Job {name} starts when the pod of its predecessor is gone")
     elif not world.may_launch:
         wait(WORKERS_NOT_READY, *_describe_workers(world))

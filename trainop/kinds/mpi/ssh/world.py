@@ -1,4 +1,5 @@
-"""What one plan of an MPIJob with transport ssh starts from: the job's pods and its launcher Job in the snapshot."""
+"""What one plan of an MPIJob with transport ssh starts from: the pods of the snapshot, sorted into workers and launcher
+pods, and the launcher's Job."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from trainop.kinds.mpi.ssh.objects import CONTROLLER, waits_for_workers
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V2
 from trainop.runtime import Json, Metadata, Unstructured
 
-RULES = ConditionRules(removes={RUNNING: (RESTARTING,), RESTARTING: (RUNNING,)})
-ENDED = ("Succeeded", "Failed")
+CONDITION_RULES = ConditionRules(removes={RUNNING: (RESTARTING,), RESTARTING: (RUNNING,)})
+ENDED_PHASES = ("Succeeded", "Failed")
 LAUNCHER_JOB = CompanionKind(LAUNCHER_JOBS, needed_by_pods=True, permission_optional=True)
 
 WORDS = Words(
@@ -30,32 +31,50 @@ WORDS = Words(
 
 @dataclass(slots=True)
 class World:
-    """The job and its children, and the plan that is being made."""
+    """The job and its children as the snapshot shows them, and the plan to which the steps of `plan_ssh` add."""
 
     builder: PlanBuilder
     job: SshJob
     launcher: Unstructured | None = None
     """The launcher's Job, if the MPIJob controls it."""
     workers: dict[int, Pod] = field(default_factory=dict)
-    """Index -> pod, terminating ones included; only indices that the spec asks for."""
+    """Index -> pod, for the indices below the number of replicas. Some may be terminating."""
     surplus: list[Pod] = field(default_factory=list)
-    """Workers above the count."""
+    """Workers whose index is not below the number of replicas, as after scaling down."""
     launcher_pods: list[Pod] = field(default_factory=list)
-    former_runs: bool = False
-    """A pod of a deleted Job of the launcher runs, because it is not garbage-collected yet, or terminates."""
-    others: list[Pod] = field(default_factory=list)
-    """Pods of other owners that have names of workers, and those of former Jobs of the launcher."""
-    taken: list[tuple[str, Metadata]] = field(default_factory=list)
-    """Kinds and metadata of objects of other owners that have names of children."""
+    """Pods of `launcher`."""
+    former_launcher_pods: list[Pod] = field(default_factory=list)
+    """Pods of deleted Jobs of the launcher's name."""
+    foreign_launchers: list[Unstructured] = field(default_factory=list)
+    """Jobs of the launcher's name that the MPIJob does not control."""
+    foreign_workers: list[Pod] = field(default_factory=list)
+    """Pods with the name of a worker that the MPIJob does not control."""
 
     @property
     def seen(self) -> Snapshot:
         return self.builder.seen
 
     @property
+    def former_launcher_runs(self) -> bool:
+        """A pod of a deleted launcher Job runs or terminates: the garbage collector has not removed it yet."""
+        return any(pod.status.phase not in ENDED_PHASES for pod in self.former_launcher_pods)
+
+    @property
+    def foreign_pods(self) -> list[Pod]:
+        """Pods that the MPIJob and its launcher Job do not control, and whose end the job may wait for."""
+        return [*self.former_launcher_pods, *self.foreign_workers]
+
+    @property
+    def foreign_objects(self) -> list[tuple[str, Metadata]]:
+        """Kind and metadata of the objects that have names of children and that the MPIJob does not control."""
+        jobs, pods = self.foreign_launchers, self.foreign_workers
+        return [*(("Job", each.metadata) for each in jobs), *(("Pod", each.metadata) for each in pods)]
+
+    @property
     def has_begun(self) -> bool:
-        """A child exists that needs the key, which is made before the first of them."""
-        return bool(self.workers or self.surplus or self.launcher or self.launcher_pods or self.former_runs)
+        """A child exists that mounts the key. The Secret is made before the first of them."""
+        pods = (self.workers, self.surplus, self.launcher_pods)
+        return any(pods) or self.launcher is not None or self.former_launcher_runs
 
     @property
     def launcher_is_done(self) -> bool:
@@ -68,6 +87,7 @@ class World:
 
     @property
     def launcher_status(self) -> Json:
+        """The status of the launcher's Job, empty without one."""
         status = self.launcher.raw.get("status") if self.launcher else None
         return status if isinstance(status, dict) else {}
 
@@ -82,6 +102,7 @@ class World:
 
     @property
     def running_launchers(self) -> int:
+        """The number of running pods of the launcher's Job."""
         return sum(pod.status.phase == "Running" for pod in self.launcher_pods)
 
     @property
@@ -93,52 +114,45 @@ class World:
     @property
     def may_launch(self) -> bool:
         """The workers are as far as the launcher needs them, and no former launcher uses them."""
-        return not self.former_runs and (not waits_for_workers(self.job) or self.all_ready)
+        return not self.former_launcher_runs and (not waits_for_workers(self.job) or self.all_ready)
 
 
-def look(seen: Snapshot, job: SshJob) -> World:
-    """Sorts the children in the snapshot."""
-    uid = seen.job.metadata.uid
+def survey(seen: Snapshot, job: SshJob) -> World:
+    """Sorts the children in the snapshot and begins a plan."""
     owned = list(owned_workers(seen))
-    world = World(PlanBuilder(WORDS, seen, begun=bool(owned), rules=RULES), job)
+    world = World(PlanBuilder(WORDS, seen, begun=bool(owned), rules=CONDITION_RULES), job)
     for index, pod in owned:
         if index < job.workers:
             world.workers[index] = pod
         else:
             world.surplus.append(pod)
-    _sort_launchers(world)
-    for pod in seen.pods:
-        place = worker_index(job.name, pod.metadata.name)
-        if place is not None and place < job.workers and not pod.metadata.controlled_by(uid):
-            world.taken.append(("Pod", pod.metadata))
-            world.others.append(pod)
-    return world
-
-
-def _sort_launchers(world: World) -> None:
-    """Finds the launcher's Job, its pods, and whether a pod of a former one runs."""
-    seen, job = world.seen, world.job
+    world.foreign_workers = _foreign_workers(seen, job)
     for found in seen.companions.get(LAUNCHER_JOBS, ()):
         if found.metadata.name != job.launcher_name:
             continue
         if found.metadata.controlled_by(job.metadata.uid):
             world.launcher = found
         else:
-            world.taken.append(("Job", found.metadata))
+            world.foreign_launchers.append(found)
     uid = world.launcher.metadata.uid if world.launcher is not None else ""
     for pod in seen.pods:
         owner = pod.metadata.controller
-        if owner is None or (owner.kind, owner.name) != (LAUNCHER_JOBS.kind, job.launcher_name):
-            continue
-        if owner.uid == uid:
-            world.launcher_pods.append(pod)
-        else:
-            world.others.append(pod)
-            world.former_runs |= pod.status.phase not in ENDED
+        if owner is not None and (owner.kind, owner.name) == (LAUNCHER_JOBS.kind, job.launcher_name):
+            (world.launcher_pods if owner.uid == uid else world.former_launcher_pods).append(pod)
+    return world
 
 
-def is_settled(seen: Snapshot, job: SshJob) -> bool:
-    """Whether all workers run, and the launcher if it does not wait for them."""
+def _foreign_workers(seen: Snapshot, job: SshJob) -> list[Pod]:
+    foreign = (pod for pod in seen.pods if not pod.metadata.controlled_by(seen.job.metadata.uid))
+    return [
+        pod
+        for pod in foreign
+        if (index := worker_index(job.name, pod.metadata.name)) is not None and index < job.workers
+    ]
+
+
+def are_hosts_settled(seen: Snapshot, job: SshJob) -> bool:
+    """Whether all workers run, and the launcher too unless it starts after them: the list of hosts is then complete."""
     running = sum(index < job.workers and pod.status.phase == "Running" for index, pod in owned_workers(seen))
     if running < job.workers:
         return False
