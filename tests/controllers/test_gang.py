@@ -530,7 +530,7 @@ async def test_a_garbled_status_waits_for_nothing(status: Any) -> None:
     while await shell.woken():
         pass
     informer: Any = shell.view.gang.groups if shell.view.gang else None
-    informer._was_unavailable = True
+    informer._unavailable.add(Scope())
     informer.listed((), Scope())
     assert not await shell.woken()
 
@@ -601,7 +601,7 @@ async def test_jobs_wait_while_groups_cannot_be_read(cause: str) -> None:
     assert shell.client.names("create", PLUGIN_GROUPS) == []
     while await shell.woken():
         pass
-    informer._served = informer._was_unavailable = True
+    informer._served = informer._unavailable.add(Scope())
     informer.listed((), Scope())
     assert await shell.woken()
     await settle(shell)

@@ -18,6 +18,7 @@ from trainop.controllers.report import MAX_NOTICES
 from trainop.engine import plan as engine
 from trainop.engine.actions import Count, Ensure, Event, Notice, Plan, Remove
 from trainop.engine.seen import Options, Snapshot
+from trainop.runtime.cache.scope import Scope
 from trainop.runtime.clock import timestamp
 from trainop.runtime.controller.reconcile import DONE, Result
 from trainop.runtime.errors import ApiError
@@ -968,3 +969,27 @@ async def test_back_off_does_not_grow_during_an_outage() -> None:
     assert max(controller._schedule_retry(KEY) for _ in range(30)) <= 2
     shell.client.recovery.succeeded()
     assert controller._schedule_retry(KEY) < 0.1, "the first failure after the outage"
+
+
+@pytest.mark.parametrize("kind", ["pods", "services", "pytorchjobs"])
+@virtual_time
+async def test_a_job_whose_children_may_not_be_listed_is_left_alone(kind: str) -> None:
+    """What the cache shows of them is not to be relied on."""
+    shell = Shell()
+    shell.client.put(JOBS, pytorch_job())
+    shell.show()
+    informer = next(each for each in shell.view.needed if each.resource.plural == kind)
+    informer.denied(Scope())
+    while await shell.woken():
+        pass
+    before = shell.client.version
+    await shell.look()
+    await shell.look()
+    assert shell.client.version == before
+    (message,) = shell.events.of("NoPermission")
+    assert message.startswith("The operator does nothing for this job, because it has no permission to list and watch")
+    assert kind in message
+    informer.listed(set(informer.store.keys()), Scope())
+    assert await shell.woken()
+    await shell.settle()
+    assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1"]

@@ -666,11 +666,6 @@ async def test_selector_is_sent_to_the_server_and_leaving_it_is_a_deletion():
 
 @virtual_time
 async def test_namespaces_are_watched_one_by_one_into_one_store():
-    def in_namespace(name: str, version: int) -> Any:
-        obj = pod("x", version, f"uid-{name}")
-        obj["metadata"]["namespace"] = name
-        return obj
-
     one: list[Step] = [event("ADDED", in_namespace("one", 1)), bookmark(5, end=True), 5.0, ERROR_410]
     two: list[Step] = [event("ADDED", in_namespace("two", 2)), bookmark(5, end=True), HANG]
     scene = Scene(Streamed(one), Streamed(two), watch(bookmark(9, end=True), HANG), namespaces=("one", "two", "one"))
@@ -681,6 +676,56 @@ async def test_namespaces_are_watched_one_by_one_into_one_store():
         assert list(scene.informer.store.keys()) == [Key("two", "x")]
     paths = [request.path for request in scene.transport.requests]
     assert paths == [f"/api/v1/namespaces/{name}/pods" for name in ("one", "two", "one")]
+
+
+def in_namespace(name: str, version: int) -> Any:
+    obj = pod("x", version, f"uid-{name}")
+    obj["metadata"]["namespace"] = name
+    return obj
+
+
+@pytest.mark.parametrize("permission_optional", [False, True])
+@virtual_time
+async def test_a_namespace_without_the_right_does_not_hold_up_the_others(permission_optional: bool):
+    scene = Scene(
+        refusal(403),
+        watch(event("ADDED", in_namespace("two", 2)), bookmark(5, end=True), HANG),
+        refusal(403),
+        watch(event("ADDED", in_namespace("one", 6)), bookmark(7, end=True), 5.0),
+        *[refusal(403)] * 50,
+        namespaces=("one", "two"),
+        permission_optional=permission_optional,
+    )
+    recovered: list[int] = []
+    scene.informer.on_recovery(lambda: recovered.append(len(scene.informer.store)))
+    states: list[tuple[bool, bool, int]] = []
+    async with scene.running():
+        await scene.informer.wait_synced()
+        for _ in range(300):
+            state = scene.informer.permitted_in("one"), scene.informer.permitted_in("two"), len(recovered)
+            if not states or states[-1] != state:
+                states.append(state)
+            await asyncio.sleep(0.1)
+    assert states == [(False, True, 0), (True, True, 1), (False, True, 1)]
+    assert recovered == [2]
+
+
+@virtual_time
+async def test_a_namespace_that_is_listed_twice_does_not_stand_for_another():
+    one: list[Step] = [event("ADDED", in_namespace("one", 1)), bookmark(5, end=True), 1.0, ERROR_410]
+    scene = Scene(Streamed(one), Streamed([HANG]), watch(bookmark(9, end=True), HANG), namespaces=("one", "two"))
+    async with scene.running():
+        await asyncio.sleep(30)
+        assert len(scene.transport.requests) == 3
+        assert not scene.informer.synced
+
+
+@virtual_time
+async def test_no_namespace_at_all_is_permitted():
+    scene = Scene(*[refusal(403)] * 100, namespaces=("one", "two"))
+    async with scene.running():
+        await asyncio.sleep(30)
+        assert not scene.informer.synced
 
 
 @virtual_time

@@ -53,14 +53,14 @@ class GangCaches:
         remains = error.remains if error else None
         return SeenGang(
             group=PodGroup(_child_metadata(remains.metadata)) if remains else store.get(key),
-            unavailable=self._obstacle(),
+            unavailable=self._obstacle(key.namespace),
             fault=error.fault if error else "",
             priorities=self._priorities(),
         )
 
     async def look_live(self, client: Client, job: Unstructured) -> SeenGang:
         """As `look`, with the PodGroup read from the API server. Raises API errors."""
-        if self._obstacle():  # the read would show what no watch confirms, or be forbidden too
+        if self._obstacle(job.metadata.namespace):  # the read would show what no watch confirms, or be forbidden too
             return self.look(job)
         name, namespace = job.metadata.name, job.metadata.namespace
         try:
@@ -71,13 +71,15 @@ class GangCaches:
             return SeenGang(fault=str(error))
         return SeenGang(group=found, priorities=self._priorities())
 
-    def _obstacle(self) -> str:
+    def _obstacle(self, namespace: str) -> str:
         """Why PodGroups cannot be read; empty if they can."""
         resource = self.groups.resource
         if not self.groups.served:
             kind = f"{resource.api_version} {resource.kind}"
             return f"the CustomResourceDefinition {resource} ({kind}) is not installed"
-        return f"the operator has no permission to list and watch {resource}" if self.groups.forbidden else ""
+        if self.groups.permitted_in(namespace):
+            return ""
+        return f"the operator has no permission to list and watch {resource}"
 
     def _priorities(self) -> dict[str, int] | None:
         """A cache that is no longer kept up to date will do, because PriorityClasses never change their value."""

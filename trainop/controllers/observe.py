@@ -70,6 +70,16 @@ class View:
         """Why the job cannot be decoded; None if it can, or is not cached."""
         return self.jobs.store.unreadable.get(key)
 
+    @property
+    def needed(self) -> tuple[Informer[Any], ...]:
+        """The informers without which no plan can be made."""
+        companions = (self.companions[k.resource] for k in self.kind.companion_kinds if not k.permission_optional)
+        return self.jobs, self.pods, self.services, *companions
+
+    def forbidden_in(self, namespace: str) -> str:
+        """The kinds that the operator may not list in a namespace, as text; empty if it may list all that it needs."""
+        return ", ".join(str(each.resource) for each in self.needed if not each.permitted_in(namespace))
+
     def look(self, resource: Resource, key: Key) -> Metadata | None:
         """The cached metadata of a child (`trainop.runtime.controller.expectations.CacheLookup`)."""
         store: Store[Any]

@@ -55,6 +55,9 @@ STALE_CACHE_RETRY = 5.0
 """Seconds until the next pass if a live read shows that the job was deleted or changed, and the cache does not yet. The
 watch event usually triggers an earlier pass."""
 
+FORBIDDEN_RETRY = 600.0
+"""Seconds until the next pass of a job whose children may not be listed. The return of the permission triggers one."""
+
 _INDEPENDENT_OF_CONTENT = (ConflictError, NotFoundError, TooManyRequestsError, UnauthorizedError)
 """The 4xx responses of the API server that do not reject what is written: the job was changed (409) or deleted (404)
 meanwhile, the server is busy (429), or the operator's token has expired (401). The same write may succeed later."""
@@ -118,6 +121,9 @@ class JobReconciler:
             if error is not None:
                 self._report.unreadable(key, error)
             return await self._release_companions(key, exists=error is not None)
+        if forbidden := self._view.forbidden_in(key.namespace):
+            self._report.forbidden(job, forbidden)
+            return Result(requeue_after=FORBIDDEN_RETRY)
         with bound_contextvars(job=f"{key.namespace}.{key.name}", uid=job.metadata.uid):
             try:
                 result = await self._reconcile_current(job)

@@ -130,6 +130,14 @@ class Reporter:
             state = self._states.ensure(job.metadata.uid)
             state.dropped_fields = {**(state.dropped_fields or {}), template: dropped}
 
+    def forbidden(self, job: Unstructured, kinds: str) -> None:
+        """Emits one event that says which kinds may not be listed in the job's namespace."""
+        text = (
+            "The operator does nothing for this job, because it has no permission to list and watch "
+            f"{kinds} in namespace {job.metadata.namespace}: no Role or RoleBinding there grants it"
+        )
+        self.notices(job, [Notice("permission", Event("Warning", "NoPermission", text))])
+
     def unreadable(self, key: Key, error: DecodeError) -> None:
         """Emits one event per fault of a job that cannot be decoded, not even its UID and version."""
         nameless = Unstructured({}, Metadata(name=key.name, namespace=key.namespace))

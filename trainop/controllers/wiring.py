@@ -269,10 +269,18 @@ def _watch_children(
     watch(view.services, ChildPace())
     for companions in view.companions.values():
         watch(companions)
+    for each in view.needed:
+        each.on_recovery(lambda: _enqueue_all(controller, view))
     if view.gang is not None:
         watch(view.gang.groups, ChildPace(), GROUP_CHANGES)
         controller.watch(view.gang.classes, NoKeys())
         view.gang.groups.on_recovery(lambda: _enqueue_waiting(controller, view))
+
+
+def _enqueue_all(controller: Controller, view: View) -> None:
+    """Enqueues all jobs when their children can be listed again: no event comes for those that have none."""
+    for job in view.jobs.store.list():
+        controller.queue.add(job.metadata.key)
 
 
 def _enqueue_waiting(controller: Controller, view: View) -> None:

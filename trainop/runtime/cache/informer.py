@@ -76,7 +76,6 @@ class Informer(Generic[T]):
     _served: bool | None = None
     _stored = 0
     """The number of objects that the metrics know of."""
-    _was_unavailable = False
 
     def __init__(
         self,
@@ -110,14 +109,14 @@ class Informer(Generic[T]):
         self._discovery = discovery or Discovery(client, self._clock)
         self._handlers: list[Handler[T]] = []
         self._recovered: list[Callable[[], None]] = []
-        self._forbidden: set[Scope] = set()
+        # The scopes whose first list is complete, that are forbidden, and whose return is still to be reported.
+        self._listed, self._forbidden, self._unavailable = set[Scope](), set[Scope](), set[Scope]()
         self._synced = asyncio.Event()
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
         self._scopes = scopes_of(resource, namespaces, label_selector, field_selector)
         self._reflectors = [
             self._reflector(scope, client, decode, metadata_only=metadata_only) for scope in self._scopes
         ]
-        self._unlisted = len(self._reflectors)
 
     def _reflector(self, scope: Scope, client: Client, decode: Decoder[T], *, metadata_only: bool) -> Reflector[T]:
         return Reflector(
@@ -141,8 +140,8 @@ class Informer(Generic[T]):
             self._call(handler, Change(key, None, None, final_state_unknown=True), initial=True)
 
     def on_recovery(self, call: Callable[[], None]) -> None:
-        """Calls `call` whenever the store is complete again after the kind was not served, or forbidden. Reconciles
-        that wait for that, and not for an object, get no event otherwise."""
+        """Calls `call` whenever the store is complete again after the kind was not served, or was forbidden in a
+        namespace. Reconciles that wait for that, and not for an object, get no event otherwise."""
         self._recovered.append(call)
 
     def covers(self, namespace: str) -> bool:
@@ -151,7 +150,8 @@ class Informer(Generic[T]):
 
     @property
     def synced(self) -> bool:
-        """Whether the first list is complete and all handlers have seen it, or the optional kind is not served."""
+        """Whether the first list is complete and all handlers have seen it, or the optional kind is not served. Of
+        several namespaces, those in which the list is forbidden are left out, if there is another (`permitted_in`)."""
         return self._synced.is_set()
 
     @property
@@ -169,8 +169,12 @@ class Informer(Generic[T]):
     @property
     def forbidden(self) -> bool:
         """Whether the last list or watch of a namespace was refused for lack of permission. The store then is empty or
-        no longer kept up to date."""
+        no longer kept up to date there."""
         return bool(self._forbidden)
+
+    def permitted_in(self, namespace: str) -> bool:
+        """False if the last list or watch of `namespace` was refused for lack of permission."""
+        return not any(scope.covers(namespace) for scope in self._forbidden)
 
     async def wait_synced(self) -> None:
         """Waits until `synced`."""
@@ -201,7 +205,8 @@ class Informer(Generic[T]):
             if self.optional:
                 await self._wait_served()
             await self._reflect()
-            self._served, self._was_unavailable = False, True
+            self._served = False
+            self._unavailable.update(self._scopes)
             if self._forbidden:
                 log.debug("permission for an optional kind is missing", resource=str(self.resource))
             else:
@@ -212,7 +217,7 @@ class Informer(Generic[T]):
 
     async def _reflect(self) -> None:
         until = [Cause.NOT_FOUND] if self.optional else []
-        if self._permission_optional:
+        if self._permission_optional and len(self._scopes) == 1:  # of several namespaces, the others go on
             until.append(Cause.FORBIDDEN)
         async with asyncio.TaskGroup() as group:
             for reflector in self._reflectors:
@@ -233,7 +238,7 @@ class Informer(Generic[T]):
             if not self._synced.is_set():
                 log.warning("kind is not installed, waiting for it", resource=str(self.resource))
             self._synced.set()
-            self._was_unavailable = True
+            self._unavailable.update(self._scopes)
             await self._clock.sleep(wait)  # short at first: a starting server has not loaded its CRDs
             wait = min(2 * wait, DISCOVERY_INTERVAL)
 
@@ -262,26 +267,40 @@ class Informer(Generic[T]):
     def listed(self, keep: Collection[Key], scope: Scope) -> None:
         self._publish(self.store.prune(keep, scope.covers), initial=False)
         self._count_stored()
-        self._unlisted -= 1
-        if self._unlisted <= 0 and not self._synced.is_set():
-            log.debug("informer synced", resource=str(self.resource), objects=len(self.store))
-            self._synced.set()
-        self._permitted(scope)
+        self._listed.add(scope)
+        self._forbidden.discard(scope)
+        self._check_synced()
+        self._report_recovery(scope)
 
     def watching(self, scope: Scope) -> None:
-        self._permitted(scope)
+        self._forbidden.discard(scope)
+        self._report_recovery(scope)
 
     def denied(self, scope: Scope) -> None:
         self._forbidden.add(scope)
-        self._was_unavailable = True
-        if self.may_be_forbidden:
-            self._synced.set()
+        self._unavailable.add(scope)
+        self._check_synced()
 
-    def _permitted(self, scope: Scope) -> None:
-        self._forbidden.discard(scope)
-        if not self._was_unavailable or self._forbidden or self._unlisted > 0:
+    def _check_synced(self) -> None:
+        """Synced once each scope has been listed or refused. If all are refused, only where that is allowed."""
+        if self._synced.is_set() or len(self._listed | self._forbidden) < len(self._scopes):
             return
-        self._was_unavailable = False
+        several = len(self._scopes) > 1
+        if not self._listed and not (self.may_be_forbidden or (several and self._permission_optional)):
+            return
+        for scope in self._forbidden if several else ():
+            log.warning(
+                "no permission in a namespace, which is left out",
+                resource=str(self.resource),
+                namespace=scope.namespace,
+            )
+        log.debug("informer synced", resource=str(self.resource), objects=len(self.store))
+        self._synced.set()
+
+    def _report_recovery(self, scope: Scope) -> None:
+        if scope not in self._unavailable or scope not in self._listed:
+            return
+        self._unavailable.discard(scope)
         for call in self._recovered:
             if error := attempt(lambda target: target(), call):
                 self._count_failure()
