@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from trainop.engine.durations import parse_duration
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS, GangScheduler
 from trainop.engine.seen import Options
 from trainop.errors import UsageError
 from trainop.logs import LogSettings
-from trainop.programs.flags import HelpRequested, parse_duration, parse_flags, usage
+from trainop.programs.flags import HelpRequested, parse_flags, usage
 from trainop.programs.settings import FLAGS, Settings, read_settings
 
 VALUES = [

@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 
 from tests.controllers.kinds import env, make, pods_of
-from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
+from trainop.engine.extensions import (
+    CHECKPOINT_GRACE,
+    INFRA_RESTART_LIMIT,
+    MODES,
+    ON_DISRUPTION,
+    RESTART_SCOPE,
+    SCOPES,
+    SERVICE_MODE,
+)
 from trainop.engine.progress import AUTHORITY, PROGRESS
 from trainop.engine.restart_history import RESTARTS
+from trainop.engine.steps.checkpoints import AWAITED
 from trainop.engine.steps.companions import FINGERPRINT
 from trainop.engine.steps.rights import GRANTED_AT
 from trainop.kinds.dijob.names import JOURNAL, REQUEST, REQUESTED
@@ -34,6 +43,9 @@ def test_every_annotation_is_described_with_its_values():
         RESTART_SCOPE,
         SERVICE_MODE,
         INFRA_RESTART_LIMIT,
+        CHECKPOINT_GRACE,
+        ON_DISRUPTION,
+        AWAITED,
         PROGRESS,
         AUTHORITY,
         RESTARTS,

@@ -916,3 +916,26 @@ def test_readiness_is_that_of_the_condition(conditions: list[Json], ready: bool)
     status = {"phase": "Running", "conditions": conditions, "containerStatuses": [{"name": "mpi", "state": {}}]}
     found = decode_pod(msgspec.json.encode({"metadata": {"name": "j-worker-0"}, "status": status}))
     assert (found.status.ready, found.status.conditions) == (ready, ())
+
+
+@pytest.mark.parametrize(("at_once", "most"), [(True, 16), (False, 4)])
+@virtual_time
+async def test_pods_that_save_together_are_deleted_together(at_once: bool, most: int) -> None:
+    shell = shell_with_job()
+    job = Unstructured(shell.job())
+    flying, seen, graces = 0, [], set()
+
+    async def delete(*_args: Any, grace_seconds: int | None = None, **_how: Any) -> None:
+        nonlocal flying
+        flying += 1
+        await asyncio.sleep(0.2)
+        seen.append(flying)
+        flying -= 1
+        graces.add(grace_seconds)
+
+    shell.client.delete = delete  # type: ignore[method-assign]  # spies
+    began = asyncio.get_running_loop().time()
+    removals = [Remove(PODS, f"p{index}", f"u{index}", grace=300, at_once=at_once) for index in range(64)]
+    await shell.reconciler._applier.carry_out(job, removals)
+    assert (len(seen), max(seen), graces) == (64, most, {300})
+    assert (asyncio.get_running_loop().time() - began < 1) == at_once

@@ -15,8 +15,8 @@ from trainop.commands.connection import Connection, connect
 from trainop.commands.loglines import Line, lines_of
 from trainop.commands.options import cluster_options, run_command
 from trainop.commands.target import Replica, Target, find_job, replica_of
+from trainop.engine.durations import parse_duration
 from trainop.errors import StartError
-from trainop.programs.flags import parse_duration
 from trainop.runtime import PODS, ApiError, Json, NotFoundError
 from trainop.runtime.lowlevel import Request, printable
 

@@ -325,7 +325,7 @@ class ChildWriter:
         sent = False
         try:
             how = None if resource in (PODS, SERVICES) else "Background"  # the default of batch Jobs is Orphan
-            grace = 0 if action.force else None
+            grace = 0 if action.force else action.grace
             await self._client.delete(
                 resource, key.name, key.namespace, uid=action.uid, grace_seconds=grace, propagation=how
             )

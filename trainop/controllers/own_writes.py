@@ -13,6 +13,7 @@ import msgspec
 
 from trainop.controllers.job_state import JobStates, LastWrite
 from trainop.engine.progress import TRAINER_STATUS
+from trainop.engine.steps.checkpoints import AWAITED
 from trainop.runtime import Client, Clock, ConflictError, Json, Metadata, Predicate, Resource, Unstructured
 from trainop.runtime.lowlevel import is_older, merge_patch_between
 
@@ -157,9 +158,12 @@ class NotOwnStatus(Predicate):
 
 
 class NotProgress(Predicate):
-    """Drops updates that change nothing but the progress that pods report: no plan depends on it."""
+    """Drops updates that change nothing but the progress that pods report. Only the plan of a job that waits for its
+    next checkpoint depends on it."""
 
     def update(self, old: Any, new: Any, /) -> bool:
+        if AWAITED in new.metadata.annotations:
+            return True
         before, after = (job.raw.get("status") or {} for job in (old, new))
         if before.get(TRAINER_STATUS) == after.get(TRAINER_STATUS):
             return True

@@ -117,6 +117,10 @@ class Remove:
     uid: str
     force: bool = False
     """Grace period 0."""
+    grace: int | None = None
+    """Seconds of the grace period; None: that of the pod's spec."""
+    at_once: bool = False
+    """Many are carried out at the same time, because the programs in the pods save together."""
     unless_pod: bool = False
     """Not if the API server has a pod of this name that the job controls, which the caches may not show yet."""
     then: tuple[Event, ...] = ()

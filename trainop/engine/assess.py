@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainop.engine.claim import Children, claim
+from trainop.engine.disruptions import find_disruptions, find_void
 from trainop.engine.failures import (
     Findings,
     NewRestarts,
@@ -71,9 +72,10 @@ def assess_job(
     pods = children.pods.owned
     arrangement = arrange(job, pods)
     slots = arrangement.all_slots
-    tallies = {each.role.type: each.tally() for each in slots}
     history = RestartHistory(job.metadata.uid, {} if resumed else job.metadata.annotations)
-    findings = examine(framework, job, slots, pods, history)
+    void = find_void(job.extensions.checkpoint, slots, history)
+    tallies = {each.role.type: each.tally(void) for each in slots}
+    findings = find_disruptions(job, slots, history) or examine(framework, job, slots, pods, history)
     findings.restarts = restartable(job, findings.restarts)
     new_restarts = count_new_restarts(job, findings, history)
     deadline_in = seconds_to_deadline(job, status, seen.now)

@@ -54,7 +54,8 @@ def find_root_cause(
     ]
     if not standing and not in_place:
         return None
-    cause = find_cause(standing, _join(in_place, remembered))
+    past = [] if found.findings.together else _join(in_place, remembered)  # a disruption follows from nothing
+    cause = find_cause(standing, past)
     unread = len(pods) + sum(len(fatal.lost) for fatal in found.findings.fatal_failures) - len(standing)
     return cause and replace(cause, others=cause.others + unread)
 

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trainop.engine.durations import parse_duration
 from trainop.engine.fields import Fields, find_word
 
 ANNOTATION_PREFIX = "trainop.kubeflow.org/"
@@ -21,9 +23,35 @@ replicas connect to, or one for the whole `job`. Overrides the operator's `--ser
 INFRA_RESTART_LIMIT = ANNOTATION_PREFIX + "infra-restart-limit"
 """Limit of restarts after disruptions (eviction, preemption, node loss); beyond it the job fails."""
 
+CHECKPOINT_GRACE = ANNOTATION_PREFIX + "checkpoint-grace"
+"""The least grace period of the job's pods, a Go duration: the time to save a checkpoint in after SIGTERM."""
+ON_DISRUPTION = ANNOTATION_PREFIX + "on-disruption"
+"""`checkpoint-all`: when another client begins to end one pod, all pods of the job are ended, so that they save
+together, and the whole job restarts."""
+
 SCOPES = ("pod", "role", "job")
 MODES = ("replica", "leader", "job")
+CHECKPOINT_ALL = "checkpoint-all"
 MAX_RESTART_LIMIT = 2**31 - 1
+MIN_GRACE, MAX_GRACE = 1, 3600
+"""Seconds. A drain, and whoever preempts the job, waits for the whole grace period."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a job asks for so that its replicas can save when their pods are ended."""
+
+    grace: int = 0
+    """Seconds; 0: the grace periods are those of the templates."""
+    together: bool = False
+    """The disruption of one pod ends all."""
+
+    @property
+    def asked(self) -> bool:
+        return bool(self.grace or self.together)
+
+
+NO_CHECKPOINT = Checkpoint()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +61,7 @@ class Extensions:
     restart_scope: str = "pod"
     service_mode: str | None = None
     infra_restart_limit: int | None = None
+    checkpoint: Checkpoint = NO_CHECKPOINT
 
 
 def read_extensions(fields: Fields, annotations: Mapping[str, str]) -> Extensions:
@@ -41,7 +70,27 @@ def read_extensions(fields: Fields, annotations: Mapping[str, str]) -> Extension
         restart_scope=_read_choice(fields, annotations, RESTART_SCOPE, SCOPES) or "pod",
         service_mode=_read_choice(fields, annotations, SERVICE_MODE, MODES),
         infra_restart_limit=_read_limit(fields, annotations, INFRA_RESTART_LIMIT),
+        checkpoint=read_checkpoint(annotations),
     )
+
+
+def read_checkpoint(annotations: Mapping[str, str]) -> Checkpoint:
+    """Parses the annotations about checkpoints. What is wrong with them is no error of the job: a Warning says it
+    (`checkpoint.doubt_checkpoint`)."""
+    if CHECKPOINT_GRACE not in annotations and ON_DISRUPTION not in annotations:
+        return NO_CHECKPOINT
+    seconds = read_grace(annotations.get(CHECKPOINT_GRACE, "")) or 0
+    return Checkpoint(min(seconds, MAX_GRACE), annotations.get(ON_DISRUPTION) == CHECKPOINT_ALL)
+
+
+def read_grace(text: str) -> int | None:
+    """Whole seconds, rounded up, of which only those up to `MAX_GRACE` mean anything; None if the text is no duration
+    of at least `MIN_GRACE`."""
+    try:
+        seconds = parse_duration(text.strip())
+    except ValueError:
+        return None
+    return math.ceil(min(seconds, MAX_GRACE + 1)) if seconds >= MIN_GRACE else None
 
 
 def _read_choice(fields: Fields, annotations: Mapping[str, str], name: str, supported: tuple[str, ...]) -> str | None:

@@ -73,6 +73,8 @@ class Findings:
 
     restarts: list[Restart] = field(default_factory=list)
     fatal_failures: list[FatalFailure] = field(default_factory=list)
+    together: bool = False
+    """`restarts` are disruptions that restart the whole job (on-disruption `checkpoint-all`)."""
 
     @property
     def found(self) -> bool:
@@ -88,7 +90,7 @@ def examine(
     all_slots = list(all_slots)
     history.clear_lost_beyond({slots.role.type: slots.role.replicas for slots in all_slots})
     findings = Findings()
-    in_groups = job.extensions.restart_scope != "pod"
+    in_groups = job.extensions.restart_scope != "pod" or job.extensions.checkpoint.together
     for slots in all_slots:
         role = slots.role
         final: list[Pod] = []
@@ -101,7 +103,9 @@ def examine(
             else:
                 final.append(pod)
         for index, pod in slots.terminating.items():
-            if not history.is_counted(pod.metadata.uid) and _fails_job(findings, role, index, pod, history):
+            if history.is_counted(pod.metadata.uid):
+                continue
+            if _fails_job(findings, role, index, pod, history, saves=job.extensions.checkpoint.asked):
                 final.append(pod)
         lost: tuple[int, ...] = ()
         if role.restart_policy == "Never":
@@ -112,15 +116,15 @@ def examine(
     return findings
 
 
-def _fails_job(findings: Findings, role: Role, index: int, pod: Pod, history: RestartHistory) -> bool:
+def _fails_job(findings: Findings, role: Role, index: int, pod: Pod, history: RestartHistory, *, saves: bool) -> bool:
     """Classifies a pod that another client is deleting; returns whether this fails the job. A pod of which nothing has
-    run is simply replaced."""
+    run is simply replaced. One that succeeds has done its work, unless the program `saves` when it is asked to end."""
     match pod.status.phase:
         case "Pending":
             return False
         case "Failed" if pod.never_ran:
             return False
-        case "Succeeded":
+        case "Succeeded" if not saves or had_succeeded(pod):
             history.clear_lost(role.type, index)
             return False
     if role.restart_policy != "Never":
@@ -130,6 +134,12 @@ def _fails_job(findings: Findings, role: Role, index: int, pod: Pod, history: Re
         return True
     history.record_lost(role.type, index, pod.metadata.uid)
     return False
+
+
+def had_succeeded(pod: Pod) -> bool:
+    """Whether a terminating pod had succeeded before its deletion: the API server gives such a pod no grace period
+    (kubernetes `pkg/registry/core/pod/strategy.go`, `CheckGracefulDelete`)."""
+    return pod.status.phase == "Succeeded" and pod.metadata.deletion_grace_period_seconds == 0
 
 
 def may_restart(role: Role, pod: Pod) -> bool:
@@ -148,8 +158,11 @@ def may_restart(role: Role, pod: Pod) -> bool:
 
 def disrupted(pod: Pod) -> bool:
     """Whether the pod failed because of its node or a controller, such as by eviction, preemption or node loss."""
-    if pod.status.reason not in _USER_REASONS:
-        return True
+    return pod.status.reason not in _USER_REASONS or is_disruption_target(pod)
+
+
+def is_disruption_target(pod: Pod) -> bool:
+    """Whether a controller or the kubelet has announced that it ends the pod."""
     conditions = pod.status.conditions
     return any(condition.type == "DisruptionTarget" and condition.status == "True" for condition in conditions)
 
@@ -176,6 +189,8 @@ def restart_group(job: Job, role: str) -> str:
 def count_new_restarts(job: Job, findings: Findings, history: RestartHistory) -> NewRestarts:
     """Counts new restarts: one per pod with scope `pod`, else one per restart group. A group restart is a disruption if
     any of its pods was disrupted, because the others may have failed as a consequence."""
+    if findings.together:
+        return NewRestarts(0, 1)
     new = [restart for restart in findings.restarts if not history.is_counted(restart.pod.metadata.uid)]
     if job.extensions.restart_scope == "pod":
         disruptions = sum(restart.disrupted for restart in new)

@@ -15,6 +15,7 @@ from functools import partial
 from trainop.engine import plan as engine
 from trainop.engine.actions import Event, Notice, Patch, Plan
 from trainop.engine.admission import Judgement, judge
+from trainop.engine.checkpoint import doubt_checkpoint, end_together
 from trainop.engine.children import TRAINING_CHILDREN, ChildEvents, ChildSelection
 from trainop.engine.framework import CompanionKind, Framework, Words
 from trainop.engine.limits import seconds_to_due
@@ -113,6 +114,8 @@ class Kind(Words):
     release: Callable[[Unstructured], Patch | None] = nothing_to_release
     """A companion of a job that no longer exists -> the removal of the operator's finalizer, which would keep it from
     being deleted, or of the rights that it grants."""
+    restarts: bool = True
+    """The operator restarts the jobs of this kind."""
     shows_taken: bool = False
     """The status shows which names objects of others have (`Snapshot.taken`)."""
     launcher: Callable[[Unstructured], str] | None = None
@@ -126,7 +129,9 @@ class Kind(Words):
 
     def decide(self, seen: Snapshot) -> Plan:
         """The plan of one reconcile, with what the job waits for and what its pods lack."""
-        return report_dropped_fields(seen, say_waiting(seen, doubt_progress(seen, self.plan(seen))))
+        plan = doubt_progress(seen, end_together(seen, self.plan(seen)))
+        plan = doubt_checkpoint(seen, plan, restarts=self.restarts)
+        return report_dropped_fields(seen, say_waiting(seen, plan))
 
     @property
     def source(self) -> Resource:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from trainop.engine.addresses import dns_fields, service_name, subdomain_of
+from trainop.engine.checkpoint import raise_grace
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
 from trainop.engine.job import Job, Port, Role
 from trainop.engine.progress import access_of
@@ -219,6 +220,7 @@ class Manifests:
             spec["initContainers"] = [*(template.get("initContainers") or ()), *added.init_containers]
         if self._progress is not None:
             spec = self._progress.add_to(spec, role.container)
+        spec = raise_grace(spec, self._job.extensions.checkpoint.grace)
         return keep_log_ends(spec, self._options.termination_message_policy)
 
     def _container(self, role: Role, raw: Json, added: RoleAdditions, with_variables: bool) -> Json:

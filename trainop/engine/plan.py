@@ -27,7 +27,8 @@ from trainop.engine.service_modes import settle_mode
 from trainop.engine.slots import Arrangement, find_surplus
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.steps.builder import ReplicasBuilder
-from trainop.engine.steps.cleanup import sweep
+from trainop.engine.steps.checkpoints import await_checkpoint, forget_wait, may_await_checkpoint
+from trainop.engine.steps.cleanup import grace_after_success, own_grace, sweep
 from trainop.engine.steps.companions import reconcile_companions
 from trainop.engine.steps.gang import GangStep, disband_gang
 from trainop.engine.steps.replicas import create_missing, remove_surplus
@@ -58,7 +59,9 @@ def plan(framework: Framework, seen: Snapshot) -> Plan:
     begun = status.start_time is not None or builder.begun
     if not begun and (problem := _find_fatal_errors(builder)):
         return _refuse(builder, problem)
-    return _suspend(builder) if job.run_policy.suspend else _proceed(builder)
+    if not job.run_policy.suspend:
+        return _proceed(builder)
+    return (_await_checkpoint(builder) if may_await_checkpoint(builder) else None) or _suspend(builder)
 
 
 def reject(framework: Framework, seen: Snapshot, message: str) -> Plan:
@@ -142,7 +145,8 @@ def _clean_up(builder: ReplicasBuilder, *, abrupt: bool) -> None:
         policy = "Running"
     children = builder.children
     surplus = find_surplus(builder.job, (*children.pods.owned, *children.services.owned))
-    builder.actions += sweep(children, policy, surplus)
+    succeeded = builder.status.is_true(SUCCEEDED)
+    builder.actions += sweep(children, policy, surplus, grace_after_success(builder.job) if succeeded else own_grace)
 
 
 def _ended_abruptly(builder: ReplicasBuilder) -> bool:
@@ -211,6 +215,20 @@ def _validation_text(builder: ReplicasBuilder, problem: str) -> str:
 # Suspension -----------------------------------------------------------------------------------------------------------
 
 
+def _await_checkpoint(builder: ReplicasBuilder) -> Plan | None:
+    """A job that is to be suspended runs on until its next checkpoint, as long as nothing else happens to it."""
+    found = _look(builder)
+    if found.progress.succeeded:
+        return _succeed(builder, found.progress)
+    if found.limit is not None:
+        builder.blame(_find_cause(builder, found))
+        return _fail_at_limit(builder, found.limit, found.history)
+    if found.findings.found or not found.progress.running or not await_checkpoint(builder):
+        return None
+    builder.requeue_after(found.deadline_in)
+    return builder.plan()
+
+
 def _suspend(builder: ReplicasBuilder) -> Plan:
     """Deletes all pods and services, whatever the clean-up policy; startTime is kept.
 
@@ -227,6 +245,8 @@ def _suspend(builder: ReplicasBuilder) -> Plan:
     changed = status.set(SUSPENDED, reason, text)
     if changed:
         builder.event(reason, text)
+    else:
+        forget_wait(builder)
     return _complete(builder, status_first=changed)
 
 
@@ -256,6 +276,7 @@ def _check_terminating_pods(builder: ReplicasBuilder) -> None:
 def _proceed(builder: ReplicasBuilder) -> Plan:
     """Continues a job that is neither finished nor suspended. The status of a resumed job is written first: while it
     says Suspended, pods count as those from before the suspension."""
+    forget_wait(builder)
     resumed = builder.status.is_true(SUSPENDED)
     if resumed:
         if builder.children.pods.owned or builder.children.pods.orphans:
@@ -274,12 +295,8 @@ def _advance(builder: ReplicasBuilder) -> Plan:
     gang = GangStep(builder, job)
     if status.start_time is None and (gang.formed or builder.children.has_pods):  # the deadline does not run in a queue
         status.start()
-    resumed = RESTARTS in builder.annotations
-    found = assess_job(framework, job, builder.children, builder.seen, status, resumed=resumed)
-    labels = selector(framework, job.name) if framework.scale else None
-    status.record(found.tallies, keep=not job.readable, labels=labels)
-    _notice(builder, found.arrangement)
-    if found.progress.succeeded:
+    found = _look(builder)
+    if found.progress.succeeded and not found.findings.together:
         return _succeed(builder, found.progress)
     builder.blame(_find_cause(builder, found))
     _count_failed_pods(builder, found)
@@ -306,6 +323,17 @@ def _advance(builder: ReplicasBuilder) -> Plan:
     _write_history(builder, found.history)
     builder.requeue_after(found.deadline_in)
     return _complete(builder, waits=True)
+
+
+def _look(builder: ReplicasBuilder) -> Assessment:
+    """Assesses the pods and records their counters."""
+    framework, job, status = builder.framework, builder.job, builder.status
+    resumed = RESTARTS in builder.annotations
+    found = assess_job(framework, job, builder.children, builder.seen, status, resumed=resumed)
+    labels = selector(framework, job.name) if framework.scale else None
+    status.record(found.tallies, keep=not job.readable, labels=labels)
+    _notice(builder, found.arrangement)
+    return found
 
 
 def _find_cause(builder: ReplicasBuilder, found: Assessment) -> Failure | None:

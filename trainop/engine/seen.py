@@ -42,6 +42,8 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     subdomain: str = ""
     """The service in which the pod has a name of its own."""
     node_name: str = ""
+    grace: int | None = msgspec.field(default=None, name="terminationGracePeriodSeconds")
+    """Seconds between SIGTERM and SIGKILL."""
 
     def __post_init__(self) -> None:
         if self.subdomain:  # the same text in all pods of a job

@@ -5,7 +5,7 @@ Pods are assigned to slots by their labels and their name. Tallies, restarts and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -36,15 +36,23 @@ class RoleSlots:
                 if index not in self.pods and index not in self.terminating:
                     yield index
 
+    def all_pods(self) -> Iterator[Pod]:
+        """The pods in slots, terminating ones included."""
+        yield from self.pods.values()
+        yield from self.terminating.values()
+
     @property
     def full(self) -> bool:
         """Every slot has a pod that is not terminating."""
         return len(self.pods) == self.role.replicas
 
-    def tally(self) -> Tally:
-        """Counts the pods by phase, as in replicaStatuses. Terminating pods count only if they have succeeded."""
+    def tally(self, void: Collection[str] = ()) -> Tally:
+        """Counts the pods by phase, as in replicaStatuses. Terminating pods count only if they have succeeded. `void`:
+        the UIDs of pods whose success does not count."""
         tally = Tally()
         for pod in self.pods.values():
+            if pod.metadata.uid in void:
+                continue
             match pod.status.phase:
                 case "Running":
                     tally.active += 1
@@ -52,10 +60,15 @@ class RoleSlots:
                     tally.succeeded += 1
                 case "Failed":
                     tally.failed += 1
-        gone = [index for index, pod in self.terminating.items() if pod.status.phase == "Succeeded"]
+        gone = [
+            index
+            for index, pod in self.terminating.items()
+            if pod.status.phase == "Succeeded" and pod.metadata.uid not in void
+        ]
         tally.succeeded += sum(index not in self.pods for index in gone)
         first = self.pods.get(0) or self.terminating.get(0)
-        tally.first_completed = first is not None and _has_completed(first, self.role.container)
+        first_counts = first is not None and first.metadata.uid not in void
+        tally.first_completed = first is not None and first_counts and _has_completed(first, self.role.container)
         return tally
 
 

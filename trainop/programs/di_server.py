@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainop.engine.durations import parse_duration
 from trainop.engine.termination import FALLBACK
 from trainop.errors import UsageError
 from trainop.kinds.dijob.gpus import POLICIES
@@ -17,7 +18,6 @@ from trainop.programs.flags import (
     bind,
     boolean_flag,
     one_of,
-    parse_duration,
     parse_flags,
     parse_integer,
     parse_number,

@@ -6,7 +6,6 @@ non-flag argument or after `--` (Go `src/flag/flag.go`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -18,8 +17,6 @@ S = TypeVar("S")
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 class HelpRequested(Exception):  # noqa: N818  # not an error: the user requested the usage text
@@ -95,17 +92,6 @@ def parse_number(text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError("parse error") from None
-
-
-def parse_duration(text: str) -> float:
-    """Parses a Go duration such as `1m30s` or `500ms` to seconds. A plain number means seconds."""
-    sign, digits = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
-    if re.fullmatch(r"\d+\.?\d*", digits):
-        return sign * float(digits)
-    parts = list(_DURATION.finditer(digits))
-    if not parts or "".join(part.group() for part in parts) != digits:
-        raise ValueError("parse error")
-    return sign * sum(float(part[1]) * _UNITS[part[2]] for part in parts)
 
 
 def one_of(*choices: str) -> Callable[[str], str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trainop.engine.durations import parse_duration
 from trainop.engine.extensions import MODES
 from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.progress import ProgressEndpoint
@@ -25,7 +26,6 @@ from trainop.programs.flags import (
     bind,
     one_of,
     parse_boolean,
-    parse_duration,
     parse_flags,
     parse_integer,
     parse_number,

@@ -22,8 +22,8 @@ from typing import Any
 import click
 from rich.console import Console
 
+from trainop.engine.durations import parse_duration
 from trainop.local.cluster import ClusterOptions
-from trainop.programs.flags import parse_duration
 from trainop.run.documents import BadInputError, read
 from trainop.run.interrupts import Interrupts
 from trainop.run.output import THREAD, Terminal

@@ -318,4 +318,17 @@ async def test_binds_and_evicts_pods(api: Api):
         'Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node "n"'
     )
     assert (await api("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})).code == 201
-    assert "deletionTimestamp" in (await api("GET", f"{PODS}/p")).json["metadata"]
+    evicted = (await api("GET", f"{PODS}/p")).json
+    assert "deletionTimestamp" in evicted["metadata"]
+    announced = evicted["status"]["conditions"][-1]
+    assert (announced["type"], announced["status"]) == ("DisruptionTarget", "True")
+    assert (announced["reason"], announced["message"]) == ("EvictionByEvictionAPI", "Eviction API: evicting")
+
+
+async def test_an_eviction_that_is_refused_or_tried_announces_nothing(api: Api):
+    await api.create(PODS, pod("p"))
+    for options in ({"dryRun": ["All"]}, {"preconditions": {"uid": "other"}}):
+        await api("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}, "deleteOptions": options})
+        found = (await api("GET", f"{PODS}/p")).json
+        assert "deletionTimestamp" not in found["metadata"]
+        assert not [each for each in found["status"].get("conditions", []) if each["type"] == "DisruptionTarget"]

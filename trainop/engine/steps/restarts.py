@@ -1,5 +1,7 @@
 """Restarts: the pods are counted and deleted; a later reconcile that finds their names free creates new ones.
 
+With on-disruption `checkpoint-all` a disruption restarts the whole job (`disruptions`), before the pod has ended.
+
 The annotation restart-scope extends a restart to all pods of the role or of the job (the restart group). Then all of
 them are deleted, new ones are created only after all are gone, and the restart is counted once.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from trainop.engine.assess import Assessment
+from trainop.engine.disruptions import is_restarting_together
 from trainop.engine.failures import Restart, restart_group
 from trainop.engine.job import Job
 from trainop.engine.restart_history import RestartHistory
@@ -33,11 +36,25 @@ def restart(builder: ReplicasBuilder, found: Assessment) -> None:
             history.mark_counted(each.pod.metadata.uid)
             created = read_time(each.pod.metadata.creation_timestamp)
             history.begin_round(restart_group(builder.job, role), created, builder.seen.now)
-    for pod in (*(each.pod for each in findings.restarts), *_peers(builder.job, found.role_slots, new, history)):
+    peers = _everyone(found) if findings.together else _peers(builder.job, found.role_slots, new, history)
+    for pod in _unique((*(each.pod for each in findings.restarts), *peers)):
         history.mark_counted(pod.metadata.uid)
         if not pod.metadata.terminating:
             builder.actions.append(delete_pod(pod))
-    _report(builder, new, findings.restarts)
+    if findings.together:
+        _report_disruption(builder, findings.restarts)
+    else:
+        _report(builder, new, findings.restarts)
+
+
+def _everyone(found: Assessment) -> Iterator[Pod]:
+    """All pods in slots. Those that are terminating already must not count as disrupted later."""
+    for slots in found.role_slots:
+        yield from slots.all_pods()
+
+
+def _unique(pods: Iterable[Pod]) -> Iterable[Pod]:
+    return {pod.metadata.uid: pod for pod in pods}.values()
 
 
 def _peers(job: Job, all_slots: Iterable[RoleSlots], new: dict[str, int], history: RestartHistory) -> Iterator[Pod]:
@@ -48,6 +65,17 @@ def _peers(job: Job, all_slots: Iterable[RoleSlots], new: dict[str, int], histor
     for slots in all_slots:
         if restart_group(job, slots.role.type) in doomed:
             yield from (pod for pod in slots.pods.values() if not history.is_counted(pod.metadata.uid))
+
+
+def _report_disruption(builder: ReplicasBuilder, disrupted: Sequence[Restart]) -> None:
+    """Adds condition, event and counter once for the whole job."""
+    roles = " and ".join(dict.fromkeys(each.role.type for each in disrupted))
+    kind, name, count = builder.framework.kind, builder.job.name, len(disrupted)
+    text = f"{kind} {name} is restarting because {count} {roles} replica(s) were disrupted. All replicas save and end."
+    text = builder.with_cause(text)
+    builder.status.set(RESTARTING, builder.reason(RESTARTING), text)
+    builder.event(builder.reason(RESTARTING), text, "Warning")
+    builder.count("restarted")
 
 
 def _report(builder: ReplicasBuilder, new: dict[str, int], restarts: Sequence[Restart]) -> None:
@@ -75,6 +103,8 @@ def _describe(builder: ReplicasBuilder, role: str, restarts: Sequence[Restart]) 
 
 def restarting_groups(job: Job, found: Assessment) -> set[str]:
     """The restart groups that get no new pods yet, because some of their pods are not gone."""
+    if is_restarting_together(job, found.role_slots, found.history):
+        return {restart_group(job, role.type) for role in job.roles}
     if job.extensions.restart_scope == "pod":
         return set()
     roles = [each.role.type for each in found.findings.restarts]

@@ -47,4 +47,5 @@ DIJOB = Kind(
     judge=judge_dijob,
     default=default_dijob,
     template_resources=(AGGREGATOR_CONFIGS,),
+    restarts=False,
 )

@@ -108,7 +108,8 @@ def _tidy_up(world: World) -> Plan:
 
 
 def _clean_up(world: World) -> None:
-    graceful = world.seen.options.di_graceful_deletion
+    saves = world.job.facts.grace > 0 and world.phase == FAILED
+    graceful = world.seen.options.di_graceful_deletion or saves
     world.builder.actions += leftover_services(world.services)
     world.builder.actions += leftover_pods(world.pods, world.job.clean_pod_policy, graceful=graceful)
 

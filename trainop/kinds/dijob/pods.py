@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from trainop.engine.checkpoint import raise_grace
+from trainop.engine.extensions import read_checkpoint
 from trainop.engine.framework import variable
 from trainop.engine.termination import FALLBACK, keep_log_ends
 from trainop.kinds.dijob.names import (
@@ -61,6 +63,8 @@ class JobFacts(NamedTuple):
     uid: str
     priority_class: str = ""
     volumes: Sequence[Any] = ()
+    grace: int = 0
+    """The least grace period of the pods in seconds, by the annotation checkpoint-grace."""
 
     @property
     def owner(self) -> Json:
@@ -114,7 +118,12 @@ def read_job(raw: Json) -> JobFacts:
         uid=str(metadata.get("uid") or ""),
         priority_class=priority if isinstance(priority, str) else "",
         volumes=volumes if isinstance(volumes, list) else (),
+        grace=read_checkpoint(_texts(metadata.get("annotations"))).grace,
     )
+
+
+def _texts(given: object) -> dict[str, str]:
+    return {name: value for name, value in mapping(given).items() if isinstance(value, str)}
 
 
 def template_of(raw: Json, role: Role) -> Json | None:
@@ -170,7 +179,7 @@ def build_pod(
     metadata = _metadata(job, role, name, template, place)
     if annotations:
         metadata["annotations"] = {**mapping(metadata.get("annotations")), **annotations}
-    kept = keep_log_ends(spec, options.termination_message_policy)
+    kept = keep_log_ends(raise_grace(spec, job.grace), options.termination_message_policy)
     return {"apiVersion": PODS.api_version, "kind": PODS.kind, "metadata": metadata, "spec": kept}
 
 

@@ -15,7 +15,6 @@ from trainop.kinds.dijob.gpus import gpus_of
 from trainop.kinds.dijob.names import LABELS, MAIN_CONTAINER, MAIN_PORT, REPLICA_TYPE
 
 CRASH_LOOP = "CrashLoopBackOff"
-_NO_SPEC = PodSpec()
 
 
 class DiMetadata(ChildMetadata, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -67,6 +66,7 @@ class _Container(msgspec.Struct, frozen=True, gc=False):
 class _Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     restart_policy: str = "Always"
     node_name: str = ""
+    grace: int | None = msgspec.field(default=None, name="terminationGracePeriodSeconds")
     containers: tuple[_Container, ...] = ()
 
 
@@ -93,7 +93,7 @@ def decode_di_pod(raw: bytes) -> DiPod:
     return DiPod(
         metadata=found.metadata,
         status=found.status if failed else _only_phase(found.status.phase),
-        spec=PodSpec(node_name=found.spec.node_name) if failed else _NO_SPEC,
+        spec=_shown_spec(found.spec.node_name if failed else "", found.spec.grace),
         restart_policy=intern(found.spec.restart_policy),
         main_exit_code=_exit_code(main_name(found), statuses),
         has_stopped_container=any(_has_stopped(each) for each in statuses),
@@ -123,6 +123,12 @@ def _exit_code(name: str | None, statuses: tuple[ContainerStatus, ...]) -> int |
         if each.name == name and each.state.terminated is not None:
             return each.state.terminated.exit_code
     return None
+
+
+@lru_cache(maxsize=64)
+def _shown_spec(node_name: str, grace: int | None) -> PodSpec:
+    """One shared spec for all pods of a node and a grace period."""
+    return PodSpec(node_name=node_name, grace=grace)
 
 
 @lru_cache(maxsize=64)

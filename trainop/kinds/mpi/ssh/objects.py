@@ -8,6 +8,8 @@ from functools import partial
 
 import msgspec
 
+from trainop.engine.checkpoint import raise_grace
+from trainop.engine.extensions import read_checkpoint
 from trainop.engine.framework import JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, Companion, variable
 from trainop.engine.progress import access_of
 from trainop.engine.seen import Options, Snapshot
@@ -36,6 +38,9 @@ REPLACEMENT = "Failed"
 """`podReplacementPolicy` of the launcher's Job, as mpi-operator after v0.8.0: none starts beside a former one."""
 _PATIENCE = "-o ConnectionAttempts=10"
 """The worker may not be reachable at once."""
+
+_IGNORE_DISRUPTIONS = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+"""The Job controller then does not count a disrupted pod towards `backoffLimit`."""
 
 _PLACEHOLDER = msgspec.Raw(b"\0")
 _encode = msgspec.json.Encoder().encode
@@ -136,9 +141,10 @@ def _pod(job: SshJob, replicas: Replicas, role: str, name: object, options: Opti
 
 
 def _finish(job: SshJob, spec: Json, options: Options) -> Json:
-    """The spec with what depends on the operator's settings."""
+    """The spec with what depends on the operator's settings and on annotations that may change."""
     progress = access_of(job.metadata, MPI_V2, options.progress)
-    return keep_log_ends(progress.add_to(spec) if progress else spec, options.termination_message_policy)
+    spec = raise_grace(progress.add_to(spec) if progress else spec, read_checkpoint(job.metadata.annotations).grace)
+    return keep_log_ends(spec, options.termination_message_policy)
 
 
 def _add_variables(container: Json, variables: Sequence[Json]) -> None:
@@ -218,12 +224,14 @@ def fixed_part(template: Json) -> str:
 
 def launcher_job(job: SshJob, options: Options, fingerprint: str) -> Json:
     """The batch Job of the launcher; `fingerprint` is the name of the annotation with `fixed_part`. That does not
-    depend on the operator's settings: another policy for logs is no reason to make a suspended launcher anew."""
+    depend on what `_finish` adds: another policy for logs is no reason to make a suspended launcher anew."""
     template = launcher_template(job, options)
     made = metadata(job, job.launcher_name)
     made["annotations"] = {fingerprint: fixed_part(template)}
     kept = {**template, "spec": _finish(job, template["spec"], options)}
     spec = {**job.job_limits, "podReplacementPolicy": REPLACEMENT, "template": kept}
+    if read_checkpoint(job.metadata.annotations).together and job.launcher.restart_policy == "Never":
+        spec["podFailurePolicy"] = {"rules": [_IGNORE_DISRUPTIONS]}  # possible with this policy only
     if job.suspend:
         spec["suspend"] = True
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": made, "spec": spec}

@@ -6,12 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainop.engine.actions import LOOK_AGAIN, DeleteJob, Ensure, Event, How, Notice, Patch, Plan, Wait
+from trainop.engine.checkpoint import brief_grace
+from trainop.engine.extensions import read_checkpoint
 from trainop.engine.fields import sentence
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.parse import MULTIKUEUE
 from trainop.engine.root_cause import LAST_FAILURE, refusal
 from trainop.engine.seen import Snapshot
-from trainop.engine.status import WAITING, Status
+from trainop.engine.status import SUCCEEDED, WAITING, Status
 from trainop.engine.steps.companions import reconcile_companions
 from trainop.engine.steps.gang import GangStep, disband_gang
 from trainop.engine.steps.replicas import MAX_PER_PLAN
@@ -24,6 +26,7 @@ from trainop.kinds.mpi.ssh.gang import gang_view
 from trainop.kinds.mpi.ssh.job import parse_ssh
 from trainop.kinds.mpi.ssh.launcher import align_suspension, create_launcher, leave_launcher, replace_lost
 from trainop.kinds.mpi.ssh.objects import config, service, service_role
+from trainop.kinds.mpi.ssh.saving import awaits_checkpoint, note_ends, restart_together
 from trainop.kinds.mpi.ssh.status import end_with_launcher, evictions, fail, note_creation, record
 from trainop.kinds.mpi.ssh.waits import note_waits
 from trainop.kinds.mpi.ssh.workers import all_workers, create_missing, delete, ensure_key, replace_failed
@@ -120,10 +123,18 @@ def _clean_up(world: World) -> None:
     if policy != "None":
         builder.status.clear_counters(("Worker",))
         phases = {"Running", "Pending"} if policy == "Running" else {}
-        delete(world, (pod for pod in all_workers(world) if not phases or pod.status.phase in phases))
+        ended = (pod for pod in all_workers(world) if not phases or pod.status.phase in phases)
+        delete(world, ended, _grace_after_success(world))
     builder.actions += leave_launcher(world)
     if world.job.extras.clean_launcher:
         delete(world, world.launcher_pods)
+
+
+def _grace_after_success(world: World) -> int | None:
+    """The grace period of workers that have nothing left to save; None: their own."""
+    if world.job.worker is None or not world.builder.status.is_true(SUCCEEDED):
+        return None
+    return brief_grace(read_checkpoint(world.job.metadata.annotations), world.job.worker.template)
 
 
 # Not finished ---------------------------------------------------------------------------------------------------------
@@ -134,6 +145,8 @@ def _proceed(world: World) -> Plan:
     note_creation(world)
     if status.start_time is None and not world.job.suspend:
         status.start()
+    if restart_together(world):
+        return _end(world) if status.finished else builder.plan(waits=True)
     if world.launcher_is_done:
         end_with_launcher(world)
         return _end(world)
@@ -143,8 +156,11 @@ def _proceed(world: World) -> Plan:
         fail(world, "MPIJobEvicted", f"{evicted}/{world.job.workers} workers are evicted")
         return _end(world)
     builder.blame(cause_of_restart(world))
+    if awaits_checkpoint(world):
+        return builder.plan()
     launching = _reconcile_children(world)
     record(world, launcher_exists=launching or world.launcher is not None)
+    note_ends(world)
     if not world.job.suspend:
         note_waits(world, launching=launching)
     return builder.plan(waits=not world.job.suspend)

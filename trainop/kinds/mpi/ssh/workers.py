@@ -31,10 +31,10 @@ def all_workers(world: World) -> list[Pod]:
     return [*world.workers.values(), *world.surplus]
 
 
-def delete(world: World, pods: Iterable[Pod]) -> None:
-    """Deletes those that are not terminating yet."""
+def delete(world: World, pods: Iterable[Pod], grace: int | None = None) -> None:
+    """Deletes those that are not terminating yet. `grace`: see `Remove`."""
     living = (pod.metadata for pod in pods if not pod.metadata.terminating)
-    world.builder.actions += [Remove(PODS, metadata.name, metadata.uid) for metadata in living]
+    world.builder.actions += [Remove(PODS, metadata.name, metadata.uid, grace=grace) for metadata in living]
 
 
 def create_missing(world: World) -> list[Ensure]:

@@ -174,7 +174,8 @@ class PodSubresources:
         return _success_status(201)
 
     def _evict(self, info: RequestInfo, stored: Stored, request: Request) -> Response:
-        """Delete the pod; PodDisruptionBudgets are not supported."""
+        """Announce the end and delete the pod (kubernetes `pkg/registry/core/pod/storage/eviction.go`,
+        `addConditionAndDeletePod`); PodDisruptionBudgets are not supported."""
         eviction = bodies.decode(request, "Eviction")
         given: dict[str, Any] = eviction.get("deleteOptions") or {}
         options = DeleteOptions(
@@ -182,8 +183,25 @@ class PodSubresources:
             grace_period=given.get("gracePeriodSeconds"),
             uid=(given.get("preconditions") or {}).get("uid") or "",
         )
+        if not options.dry_run and (not options.uid or options.uid == stored.uid):
+            stored = self._announce_eviction(info, stored)
         self._deleter.delete_stored(info.kind, stored, options)
         return _success_status(201)
+
+    def _announce_eviction(self, info: RequestInfo, stored: Stored) -> Stored:
+        pod: Json = msgspec.json.decode(stored.body, type=dict)
+        announced = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "lastProbeTime": None,
+            "lastTransitionTime": self._backend.now(),
+            "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting",
+        }
+        status = pod.setdefault("status", {})
+        others = [each for each in status.get("conditions") or [] if each["type"] != announced["type"]]
+        status["conditions"] = [*others, announced]
+        return self._backend.store.put(info.kind.table, stored.key, pod)
 
 
 def _success_status(code: int) -> Response:
