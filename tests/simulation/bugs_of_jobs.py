@@ -113,8 +113,8 @@ def pods_of_fewer_replicas_stay():
 def dying_pods_counted():
     tally = RoleSlots.tally
 
-    def with_dying(self: RoleSlots) -> Tally:
-        found = tally(self)
+    def with_dying(self: RoleSlots, *void: Any) -> Tally:
+        found = tally(self, *void)
         found.active += sum(pod.status.phase == "Running" for pod in self.terminating.values())
         return found
 

@@ -148,9 +148,9 @@ def index_of_the_label():
 def workers_kept_while_suspended():
     delete = ssh_workers.delete
 
-    def keep(world: World, pods: Any) -> None:
+    def keep(world: World, pods: Any, *grace: Any) -> None:
         if not world.job.suspend:
-            delete(world, pods)
+            delete(world, pods, *grace)
 
     return patch(ssh, "delete", keep)
 

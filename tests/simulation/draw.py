@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.simulation import intruders
+from tests.simulation.checkpoint_draw import DRAIN, draw_checkpoints
 from tests.simulation.di_draw import draw_di
 from tests.simulation.facts import Slot
 from tests.simulation.families import DI, GANG, MPI, STILL, family_of, number_in_family
@@ -82,8 +83,9 @@ def _draw_themed(seed: int) -> Script:
     steps = sorted(step for job in jobs for step in _draw_steps(rng, theme, scene, job, until, orderly))
     jobs, switches = _draw_modes(random.Random(f"{seed}/modes"), jobs, steps, until, orderly)
     steps = sorted([*steps, *switches])
+    jobs, drains = draw_checkpoints(random.Random(f"{seed}/checkpoints"), jobs, calm_at)
     delicate = orderly and any(job.delicate for job in jobs)
-    chaos = [*_draw_chaos(rng, theme, steps, calm_at, replicas, lease[0], delicate)]
+    chaos = [*_draw_chaos(rng, theme, steps, calm_at, replicas, lease[0], delicate), *drains]
     chaos += SCENES[scene](rng, steps, calm_at, replicas, lease[0])
     if not orderly:
         chaos += _draw_intrusions(rng, theme, steps, calm_at)
@@ -98,7 +100,7 @@ def _draw_themed(seed: int) -> Script:
         seed=str(seed),
         jobs=jobs,
         steps=tuple(steps),
-        chaos=tuple(sorted(step for step in chaos if not (delicate and step.act in LOSSES))),
+        chaos=tuple(sorted(step for step in chaos if not (delicate and step.act in {*LOSSES, DRAIN}))),
         fault_rates=draw_fault_rates(rng, {*theme.sure, *rng.sample(theme.fault_rates, rng.choice(theme.kinds))}),
         storm_at=0.0 if rng.random() < 0.2 else rng.choice(steps[:2]).at - 0.05,
         calm_at=calm_at,

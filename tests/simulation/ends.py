@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.facts import owner_of, phase
 from tests.simulation.oracle.kinds import without_cause
 from tests.simulation.script import BACKOFF, DEADLINE, FOREIGN, JobPlan, Script
+from trainop.engine.extensions import ON_DISRUPTION
 from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.runtime.objects.metadata import Json
 
@@ -75,6 +76,7 @@ def _compared(script: Script, plan: JobPlan, end: Json) -> Iterator[str]:
         yield "pods"  # otherwise the message depends on which pod's end was observed first
         yield "services"
     paused = any(step.subject == plan.name and step.act == "suspend" for step in script.steps)
-    together = plan.scope != "pod" and plan.goal != BACKOFF  # simultaneous failures count once
+    scope = "job" if ON_DISRUPTION in plan.annotations else plan.scope
+    together = scope != "pod" and plan.goal != BACKOFF  # simultaneous failures count once
     if not paused and not together and plan.goal not in {DEADLINE, FOREIGN}:  # a resumed job resets its counts
         yield "failures"

@@ -46,6 +46,12 @@ def terminating(value: Json) -> bool:
     return bool(value["metadata"].get("deletionTimestamp"))
 
 
+def is_announced(pod: Json) -> bool:
+    """Whether somebody is about to end the pod, which may still run."""
+    conditions = pod.get("status", {}).get("conditions") or []
+    return any(each["type"] == "DisruptionTarget" and each["status"] == "True" for each in conditions)
+
+
 def suspended(job: Json) -> bool:
     return bool((job["spec"].get("runPolicy") or {}).get("suspend"))
 

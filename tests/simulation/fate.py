@@ -13,7 +13,7 @@ from tests.simulation.script import Step
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-OF_PODS = {"evict", "preempt", "vanish", "vanish unseen", "delete pod", "node"}
+OF_PODS = {"evict", "preempt", "vanish", "vanish unseen", "delete pod", "drain", "node"}
 OF_OBJECTS = OF_PODS | intruders.ACTS | intruders.LASTING | mpi_users.ACTS | gang_scheduler.ACTS | di_clients.ACTS
 OF_JOBS = {"jobs away", "jobs slow"}
 """What befalls the controller of batch Jobs."""

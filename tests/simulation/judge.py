@@ -28,8 +28,9 @@ from tests.simulation.facts import (
     terminating,
 )
 from tests.simulation.families import MPI
+from tests.simulation.oracle.kinds import KINDS, Job
 from tests.simulation.reports import is_progress
-from trainop.engine.extensions import RESTART_SCOPE, SCOPES
+from trainop.engine.extensions import CHECKPOINT_ALL, ON_DISRUPTION, RESTART_SCOPE, SCOPES
 from trainop.engine.framework import Framework
 from trainop.engine.parse import ignored
 from trainop.engine.restart_history import RestartHistory
@@ -226,7 +227,7 @@ class Judge:
             case "POST":
                 self._check_create(process, request, body)
             case "DELETE":
-                self._check_delete(process, request)
+                self._check_delete(process, request, body)
             case "PATCH" | "PUT" if any(request.path.startswith(path) for path in self._paths):
                 version = body["metadata"].get("resourceVersion")
                 if not version:
@@ -297,7 +298,7 @@ class Judge:
                 name = pod["metadata"]["name"]
                 self.flag("restarts together", f"{process} creates {name} before {stored.key[1]} has gone")
 
-    def _check_delete(self, process: str, request: Request) -> None:
+    def _check_delete(self, process: str, request: Request, body: Json) -> None:
         uid, table, key = precondition(request), *place_of(request.path)
         if not uid:
             self.flag("delete by UID", f"{process} deletes {request.path} whoever that is")
@@ -308,10 +309,23 @@ class Judge:
         forced = b'"gracePeriodSeconds":0' in request.body
         if (process, uid) in self._deleted and not forced:
             self.flag("reads its own writes", f"{process} deletes {key[1]} again")
+        if table == "pods":
+            self._check_grace(process, stored.value, body)
         if table == "pods" and not terminating(stored.value):
             self._check_delete_pod(process, stored.value)
         elif table in self._kinds:
             self._check_expired(stored.value)
+
+    def _check_grace(self, process: str, pod: Json, options: Json) -> None:
+        """A pod that runs has the grace period that its job asks for, unless it is stuck or the job has succeeded."""
+        job = self._world.job_of(pod)
+        if job is None or job["kind"] not in KINDS or phase(pod) != "Running":
+            return
+        if terminating(pod) or is_true(job, "Succeeded"):
+            return
+        grace = options.get("gracePeriodSeconds", pod["spec"].get("terminationGracePeriodSeconds", 30))
+        if grace < (asked := Job(job).grace):
+            self.flag("time to save", f"{process} gives {pod['metadata']['name']} {grace} s, and {asked} are asked for")
 
     def _check_delete_pod(self, process: str, pod: Json) -> None:
         """A pod may be deleted only if its job has no use for it, and a failed one only after its restart was
@@ -360,5 +374,8 @@ class Judge:
 
 def _scope(job: Json) -> str:
     """The restart scope of the job."""
-    scope = str((job["metadata"].get("annotations") or {}).get(RESTART_SCOPE, "pod")).lower()
+    annotations = job["metadata"].get("annotations") or {}
+    if annotations.get(ON_DISRUPTION) == CHECKPOINT_ALL:
+        return "job"
+    scope = str(annotations.get(RESTART_SCOPE, "pod")).lower()
     return scope if scope in SCOPES else "pod"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.simulation.facts import Slot, finished, owner_of, phase, slot_of, suspended, terminating
+from tests.simulation.facts import Slot, finished, is_announced, owner_of, phase, slot_of, suspended, terminating
+from tests.simulation.oracle.kinds import KINDS, Job
 from tests.simulation.script import FAIL, SUCCEED, JobPlan
 from trainop.engine.framework import JOB_NAME
 from trainop.local.api.storage.versioned_store import Change, Key, Stored, Table
@@ -99,7 +100,7 @@ class Nodes:
         """Carry out the next event in the pod's fate."""
         value = stored.value
         place, plan = slot_of(value), self._plan_of(value)
-        if terminating(value) or phase(value) != "Running" or place is None or plan is None:
+        if terminating(value) or phase(value) != "Running" or place is None or plan is None or is_announced(value):
             return
         job = self._world.job_of(value)
         if job is None or self._surplus(plan, job, place):
@@ -138,7 +139,8 @@ class Nodes:
         pods = self._pods_of(uid)
         running = {slot_of(stored.value): stored for stored in pods if phase(stored.value) == "Running"}
         slots = self._slots(plan, job)
-        if any(terminating(stored.value) for stored in pods) or set(running) != set(slots):
+        ending = any(terminating(stored.value) or is_announced(stored.value) for stored in pods)
+        if ending or set(running) != set(slots):
             return
         if self._world.users.wishes[plan.name] or any(self._is_down(stored.uid) for stored in pods):
             return
@@ -210,7 +212,11 @@ class Nodes:
             self._later(world.script.calm_at - world.loop.time() + 1, self._terminate, stored.key, stored.uid)
             return
         if phase(stored.value) == "Running" and self._rng.random() < 0.4:
-            self.end(stored, "Failed", code=143)
+            saves = Job(owner).saves if (owner := world.job_of(stored.value)) and owner["kind"] in KINDS else False
+            if saves and self._rng.random() < 0.6:
+                self.end(stored, "Succeeded", code=0)
+            else:
+                self.end(stored, "Failed", code=143)
             self._later(self._rng.uniform(0.01, 0.5), self._remove, stored.key, stored.uid)
         else:
             self._remove(stored)
@@ -242,7 +248,17 @@ class Nodes:
             case "delete pod":
                 self._world.observer.loses(stored.uid)
                 self._world.mark_deleted(stored)
+            case "drain":
+                at = timestamp(self._world.clock.now())
+                target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+                self.put(stored, {"conditions": [target | {"lastTransitionTime": at}]})
+                self._later(rng.choice((0.0, 0.001, 0.5, 3.0)), self._drain, stored.key, stored.uid)
         return True
+
+    def _drain(self, stored: Stored) -> None:
+        if phase(stored.value) == "Running" and not terminating(stored.value):
+            self._world.observer.loses(stored.uid)
+            self._world.mark_deleted(stored)
 
     def at_work(self) -> list[Stored]:
         """Running pods of unfinished jobs."""

@@ -6,6 +6,7 @@ import pytest
 
 from tests.simulation import (  # noqa: F401  # each plants its own
     bugs,
+    bugs_of_checkpoints,
     bugs_of_di,
     bugs_of_gangs,
     bugs_of_jobs,

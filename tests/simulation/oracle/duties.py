@@ -63,7 +63,7 @@ def duties_of(record: Record, others: Others) -> Iterator[Duty]:
     elif job.is_true("Suspended"):
         if not record.there():
             yield Duty("resume", job.name)
-    elif has_succeeded(record, record.there()):
+    elif has_succeeded(record, record.living() if job.saves else record.there()):
         yield Duty("say that it has succeeded", job.name)
     elif text := too_late(record):
         yield Duty(f"fail, as it {text}", job.name)
@@ -83,6 +83,8 @@ def _active(record: Record, others: Others) -> Iterator[Duty]:
             yield Duty("remove as too many", pod.name)
         elif pod in in_place and pod.phase == "Failed":
             yield Duty("restart, or fail because of", pod.name)
+    if job.together and any(pod.announced for pod in in_place):
+        yield from (Duty("end with the disrupted one", pod.name) for pod in in_place if pod.living)
     yield from (Duty("adopt", name) for name in others.orphans)
     yield from _missing(record, {*others.names, *(pod.name for pod in record.there())})
     if (job.status.get("replicaStatuses") or {}) != (wanted := tallies_of(record)):
@@ -99,7 +101,7 @@ def _missing(record: Record, names: Collection[str]) -> Iterator[Duty]:
     job = record.job
     going = {pod.slot[0] for pod in record.there() if not pod.living and pod.slot}
     for slot in job.slots():
-        waits = going if job.scope == "job" else going & {slot[0]} if job.scope == "role" else ()
+        waits = going if job.scope == "job" or job.together else going & {slot[0]} if job.scope == "role" else ()
         if name_of(job, slot) not in names and not waits:
             yield Duty("make", name_of(job, slot))
 
@@ -110,7 +112,8 @@ def tallies_of(record: Record) -> dict[str, Json]:
     job = record.job
     tallies: dict[str, Json] = {role: {} for role in job.roles}
     for pod in record.in_place():
-        if pod.slot and (pod.living or pod.phase == "Succeeded") and (name := COUNTERS.get(pod.phase)):
+        counts_gone = pod.phase == "Succeeded" and not job.saves
+        if pod.slot and (pod.living or counts_gone) and (name := COUNTERS.get(pod.phase)):
             counts = tallies[job.role_of(pod.slot)]
             counts[name] = counts.get(name, 0) + 1
     if job.kind.scale:

@@ -52,8 +52,13 @@ class Pod:
         return sum(each["restartCount"] for each in self.value["status"].get("containerStatuses") or ())
 
     @property
+    def announced(self) -> bool:
+        """It still runs, and somebody else is about to end it, or has begun to."""
+        return self.phase == "Running" and self.there and ((self.taken and not self.living) or self.disrupted)
+
+    @property
     def disrupted(self) -> bool:
-        """It failed for a reason other than the user's code (design 9)."""
+        """It failed for a reason other than the user's code (design 9), or is about to be ended for one."""
         status = self.value["status"]
         conditions = status.get("conditions") or ()
         marked = any(each["type"] == "DisruptionTarget" and each["status"] == "True" for each in conditions)
@@ -97,6 +102,8 @@ class Record:
     """Restarts of pods that failed by their own code, of which the operator must know; see `losses.py`."""
     disruptions: int = 0
     """The same of pods that were evicted."""
+    counted_at: float | None = None
+    """When the last disruption of a job that restarts as a whole was noted."""
 
     def there(self) -> list[Pod]:
         return [pod for pod in self.pods.values() if pod.there]

@@ -5,6 +5,7 @@ The modules of this folder import nothing from the product, so that they cannot 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -123,6 +124,23 @@ class Job:
     @property
     def scope(self) -> str:
         return _find_word(self.extension("restart-scope"), ("pod", "role", "job"), "pod")
+
+    @property
+    def together(self) -> bool:
+        """The disruption of one pod ends all (docs/survive.md)."""
+        return self.extension("on-disruption") == "checkpoint-all"
+
+    @property
+    def grace(self) -> int:
+        """The least grace period of the pods in seconds; 0: that of their template."""
+        found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", self.extension("checkpoint-grace"))
+        hours, minutes, seconds = (int(number or 0) for number in found.groups()) if found else (0, 0, 0)
+        return min(3600 * hours + 60 * minutes + seconds, 3600)
+
+    @property
+    def saves(self) -> bool:
+        """Programs save when they are asked to end, so that their exit code 0 is no success then."""
+        return bool(self.together or self.grace)
 
     @property
     def service_mode(self) -> str:

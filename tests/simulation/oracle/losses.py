@@ -30,7 +30,8 @@ def limits_of(job: Job) -> tuple[int | None, int | None]:
 def count_restart(record: Record, pod: Pod, known: list[Job]) -> None:
     """The operator deletes a failed pod. If nothing it may know of gives another reason, it was a restart."""
     job = record.job
-    if pod.phase != "Failed" or pod.ended_at is None or job.finished or job.scope != "pod" or not pod.retryable(job):
+    alone = job.scope == "pod" and not job.together
+    if pod.phase != "Failed" or pod.ended_at is None or job.finished or not alone or not pod.retryable(job):
         return
     if any(each.suspended or each.is_true("Suspended") or not is_in_place(each, pod.value) for each in known):
         return
@@ -46,7 +47,8 @@ def failures_most(record: Record) -> int:
 
 
 def disruptions_most(record: Record) -> int:
-    return sum(pod.taken or (pod.phase == "Failed" and pod.disrupted) for pod in _counting(record))
+    together = record.job.together
+    return sum(pod.taken or (pod.disrupted and (together or pod.phase == "Failed")) for pod in _counting(record))
 
 
 def _counting(record: Record) -> Iterator[Pod]:
@@ -94,6 +96,36 @@ def overcounted(record: Record) -> Iterator[str]:
     for name, most in (("failures", failures_most), ("disruptions", disruptions_most)):
         if noted.get(name, 0) > most(record):
             yield f"{noted[name]} {name} are noted, there were {most(record)} at most"
+
+
+def counted_twice(record: Record, before: Job, now: float) -> Iterator[str]:
+    """A disruption is noted while pods are left from before the last one, of a job that restarts as a whole."""
+    job = record.job
+    if not job.together or job.is_true("Suspended") or _of(job) <= _of(before):
+        return
+    since, record.counted_at = record.counted_at, now
+    left = [pod.name for pod in record.in_place() if since is not None and pod.born < since]
+    if _of(before) and left and since is not None and since >= record.counted_from:
+        yield f"notes a disruption, and {left} are left from before the last one"
+
+
+def lonely_faults(record: Record, pod: Pod, fair_since: float, shown: float) -> Iterator[str]:
+    """A new pod replaces one that others ended, for long enough to be seen, and the rest of the job was not ended."""
+    if not record.job.together:
+        return
+    for former in record.pods.values():
+        left, gone = former.leaves_at, former.gone_at
+        if former.slot != pod.slot or not former.taken or former.phase == "Pending" or left is None or gone is None:
+            continue
+        if left > fair_since and gone - left > shown and left > record.resumed_at:
+            beside = [each.name for each in record.living() if each.born < left and is_in_place(record.job, each.value)]
+            if beside:
+                yield f"replaced {pod.name}, which others ended, and {beside} were not ended"
+
+
+def _of(job: Job) -> int:
+    found: Mapping[str, int] = json.loads(job.extension("restarts", "{}"))
+    return found.get("disruptions", 0)
 
 
 def undercounted(record: Record) -> Iterator[str]:

@@ -21,7 +21,7 @@ from tests.simulation.oracle.children import (
 from tests.simulation.oracle.duties import LATEST_RETRY, Duty, Others, bound, duties_of, keeps
 from tests.simulation.oracle.history import Pod, Record
 from tests.simulation.oracle.kinds import KINDS, Job, Json, is_terminating, owner_uid
-from tests.simulation.oracle.losses import count_restart, overcounted, undercounted
+from tests.simulation.oracle.losses import count_restart, counted_twice, lonely_faults, overcounted, undercounted
 from tests.simulation.oracle.root_cause import cause_faults
 from tests.simulation.oracle.statuses import (
     condition_faults,
@@ -134,6 +134,7 @@ class Observer:
             self._judge_status(record, before)
         if before.extension("restarts") != job.extension("restarts"):
             self._accuse(job, "restarts counted", overcounted(record))
+            self._accuse(job, "one disruption", counted_twice(record, before, now))
         if job.finished and not was_finished:
             record.ended_before = [
                 pod.uid for pod in record.living() if pod.ended_at is not None and pod.ended_at < now - SHOWN
@@ -180,6 +181,8 @@ class Observer:
         versions = self._known(record, now)
         self._accuse(record.job, "pods as specified", _least(pod_differences(job, value) for job in versions))
         self._accuse(record.job, "service mode", self._mode_faults(now, record, pod, versions))
+        if self._setting.fair_since() < math.inf:
+            self._accuse(record.job, "one for all", lonely_faults(record, pod, self._setting.fair_since(), SHOWN))
         rivals = [other.name for other in record.living() if other.slot == pod.slot and other is not pod]
         if rivals:
             self._accuse(record.job, "one pod a slot", [f"has {rivals} and {pod.name} for {pod.slot}"])
@@ -238,6 +241,8 @@ class Observer:
             fresh = pod.ended_at is not None and pod.ended_at > now - self._window
             return fresh or not keeps(record, pod)
         if pod.phase == "Failed" and pod.retryable(job):
+            return True
+        if job.together and any(other.taken or other.disrupted for other in record.pods.values()):
             return True
         if job.scope == "pod":
             return False

@@ -19,11 +19,12 @@ def cause_faults(record: Record, old: Job, new: Job, zero: datetime) -> Iterator
         return
     pods = [pod for pod in record.pods.values() if pod.name == named["pod"]]
     code = named.get("exitCode")
-    if not any(pod.ended_at is not None or pod.taken for pod in pods):
+    if not any(pod.ended_at is not None or pod.taken or pod.disrupted for pod in pods):
         yield f"{named['pod']} is blamed, which has not failed"
     elif code is not None and all(_code(new, pod) != code for pod in pods if pod.ended_at is not None):
         yield f"{named['pod']} is blamed for exit code {code}, which the operator or others caused"
-    if "time" in named and _is_steady(record):
+    of_disruption = new.together and any(pod.disrupted or pod.taken for pod in pods)
+    if "time" in named and _is_steady(record) and not of_disruption:
         at = (datetime.strptime(named["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) - zero).total_seconds()
         for pod in _standing(record, new):
             if pod.ended_at is not None and int(pod.ended_at) < at:

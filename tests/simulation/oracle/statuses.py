@@ -151,6 +151,7 @@ def has_succeeded(record: Record, pods: list[Pod] | None = None) -> bool:
     if pods is None:
         pods = [pod for pod in record.pods.values() if pod.there or (pod.gone_at or 0.0) >= record.counted_from]
     done = [pod for pod in pods if pod.phase == "Succeeded" and is_in_place(job, pod.value)]
+    done = [pod for pod in done if pod.ended_at is not None or not job.saves]
     if not role or not job.replicas(role):
         return False
     first_decides = job.kind_name == "TFJob" and role == "Worker" and job.spec.get("successPolicy") != "AllWorkers"
