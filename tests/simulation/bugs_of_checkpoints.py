@@ -10,7 +10,7 @@ from trainop.engine import assess, kind, manifests
 from trainop.engine.steps import restarts
 
 
-@bug("A disruption replaces one pod, although the job asks for the end of all.")
+@bug("A disruption replaces one pod, although the job asks for the end of all.", rare=True)
 def disrupted_alone():
     return patch(assess, "find_disruptions", lambda *_: None)
 
@@ -33,6 +33,6 @@ def grace_of_the_template():
     return plant()
 
 
-@bug("A disruption counts and ends only the disrupted pods of a job that asks for the end of all.")
+@bug("A disruption counts and ends only the disrupted pods of a job that asks for the end of all.", rare=True)
 def others_run_on():
     return patch(restarts, "_everyone", lambda _found: iter(()))
