@@ -631,3 +631,10 @@ def test_a_pod_that_had_succeeded_before_others_deleted_it_has_succeeded(annotat
     assert len(world.living()) == 2
     assert world.history == {}
     assert world.status["replicaStatuses"]["Worker"] == {"active": 1, "succeeded": 1, "selector": ANY}
+
+
+def test_a_job_that_reports_other_metrics_is_suspended_at_once():
+    world = suspending()
+    report(world, "100", name="step")
+    world.step()
+    assert world.is_true("Suspended")
