@@ -27,7 +27,7 @@ from trainop.kinds.mpi.ssh.finish import release
 from trainop.kinds.mpi.ssh.launcher import suspend_launcher
 from trainop.kinds.mpi.ssh.status import fail, full_name, record
 from trainop.kinds.mpi.ssh.workers import all_workers, delete
-from trainop.kinds.mpi.ssh.world import ENDED, World
+from trainop.kinds.mpi.ssh.world import ENDED_PHASES, World
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.runtime import PODS
 
@@ -98,7 +98,7 @@ def _living(world: World) -> Iterator[tuple[Place, Pod]]:
     for index, pod in world.workers.items():
         yield Place(WORKER, index), pod
     for pod in world.launcher_pods:
-        if pod.status.phase not in ENDED:
+        if pod.status.phase not in ENDED_PHASES:
             yield Place(LAUNCHER), pod
 
 
