@@ -38,6 +38,26 @@ TABLE: list[tuple[str, Json, dict[str, str]]] = [
         {"containers": [container({"cpu": "1"}, {"cpu": "2", "nvidia.com/gpu": 4})]},
         {"cpu": "1", "nvidia.com/gpu": "4"},
     ),
+    (
+        "requests of the pod stand for those of its containers, and devices are of containers only",
+        {
+            "resources": {"requests": {"cpu": "8", "hugepages-2Mi": "4Mi", "nvidia.com/gpu": 9}},
+            "containers": [container({"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": 1}), container({"cpu": "1"})],
+            "initContainers": [container({"cpu": "12", "memory": "3Gi"})],
+        },
+        {"cpu": "8", "memory": "3Gi", "nvidia.com/gpu": "1", "hugepages-2Mi": "4Mi"},
+    ),
+    (
+        "a limit of the pod is its request of what no container requests",
+        {
+            "resources": {"limits": {"cpu": "8", "memory": "8Gi"}},
+            "containers": [container({"cpu": "2"})],
+            "overhead": {"memory": "1Gi"},
+        },
+        {"cpu": "2", "memory": "9Gi"},
+    ),
+    ("resources of the pod that are none", {"resources": 7, "containers": [container({"cpu": "2"})]}, {"cpu": "2"}),
+    ("resources of the pod without amounts", {"resources": {"requests": {"cpu": []}, "limits": None}}, {}),
     ("an empty map of requests", {"containers": [container({}, {"cpu": 2})]}, {"cpu": "2"}),
     (
         "init containers run one after another, before the others",

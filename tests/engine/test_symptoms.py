@@ -57,6 +57,7 @@ OLDER = {"type": "Ready", "status": "True", "lastTransitionTime": "2025-06-01T11
             pending(conditions=[OLDER, UNSCHEDULABLE]),
             [("Unschedulable", "Error pod j-worker-0 condition message: 0/3 nodes")],
         ),
+        (pending(conditions=[OLDER, {**UNSCHEDULABLE, "reason": "SchedulingGated"}]), []),
         (pending(conditions=[{**OLDER, "lastTransitionTime": "2025-06-01T13:00:00Z"}, UNSCHEDULABLE]), []),
         (pending(conditions=[UNSCHEDULABLE], containerStatuses=[waiting("ContainerCreating", "")]), []),
         (make_pod(dying=True, status={"containerStatuses": [terminated(3, "Error")]}), []),

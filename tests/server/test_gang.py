@@ -126,6 +126,15 @@ def plugins(quiet_world: World) -> Stage:
     return Stage(quiet_world, PLUGIN_GROUPS)
 
 
+def test_resources_of_the_pods_themselves_count(volcano: Stage, start: Callable[..., Operator]):
+    volcano.install()
+    start("volcano")
+    volcano.world.create_job("j", {"Worker": replicas(2, resources={"requests": {"cpu": "3"}}, **CPU)})
+    assert volcano.wait_group()["spec"]["minResources"] == {"cpu": "6"}
+    volcano.admit()
+    volcano.run(*WORKERS)
+
+
 @pytest.mark.case("job-engine-27", "abcd")
 @pytest.mark.case("job-engine-28", "b")
 @pytest.mark.case("job-engine-32", "ab")

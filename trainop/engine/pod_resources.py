@@ -1,6 +1,7 @@
 """The resources that a pod requests, as the scheduler computes them.
 
-Source: kubernetes `staging/src/k8s.io/component-helpers/resource/helpers.go`, `PodRequests`. Templates are not
+Source: kubernetes `staging/src/k8s.io/component-helpers/resource/helpers.go`, `PodRequests`; for what the API server
+adds to a pod that has resources of its own, `pkg/apis/core/v1/defaults.go`, `defaultPodRequests`. Templates are not
 validated: what is no quantity counts as nothing, because the API server will refuse the pod.
 """
 
@@ -15,10 +16,31 @@ from trainop.runtime.lowlevel import Quantity, exact_amount, read_quantity
 Resources: TypeAlias = dict[str, Quantity]
 """Resource name -> amount."""
 
+_OF_PODS = frozenset({"cpu", "memory"})
+_HUGE_PAGES = "hugepages-"
+"""The resources that a pod may have itself (`IsSupportedPodLevelResource`)."""
+
 
 def pod_requests(spec: Mapping[str, Any]) -> Resources:
-    """The requests of a pod: those of its containers and sidecars or, where that is more, of its init containers; plus
-    its overhead."""
+    """The requests of a pod: those of its own or else of its containers, plus its overhead."""
+    total = _container_requests(spec)
+    _replace(total, spec.get("resources"))
+    _add(total, _read(spec.get("overhead")))
+    return total
+
+
+def _replace(total: Resources, own: object) -> None:
+    """Puts the requests of the pod itself in place of those of its containers. A limit of the pod is its request of
+    what no container requests."""
+    if not isinstance(own, dict):
+        return
+    limits, requests = _read(own.get("limits")), _read(own.get("requests"))
+    given = {name: each for name, each in limits.items() if name not in total} | requests
+    total.update((name, each) for name, each in given.items() if name in _OF_PODS or name.startswith(_HUGE_PAGES))
+
+
+def _container_requests(spec: Mapping[str, Any]) -> Resources:
+    """The requests of the containers and sidecars or, where that is more, of the init containers."""
     total: Resources = {}
     for container in _entries(spec.get("containers")):
         _add(total, container_requests(container))
@@ -36,7 +58,6 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
             _add(needed, {name: sidecars[name] for name in needed if name in sidecars})
         _raise(initial, needed)
     _raise(total, initial)
-    _add(total, _read(spec.get("overhead")))
     return total
 
 

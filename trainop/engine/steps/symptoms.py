@@ -14,6 +14,9 @@ from trainop.engine.seen import Pod
 MAX_NOTICES = 20
 """Notices of one plan. Pods of one job usually have the same problem, so that more events add no information."""
 
+SCHEDULING_GATED = "SchedulingGated"
+"""The reason of a pod that waits for the gates of its template to go, which is no trouble."""
+
 
 def notice_symptoms(pods: Iterable[Pod], roles: Iterable[Role] = ()) -> list[Notice]:
     """Notices about pods (training-operator `pkg/controller.v1/common/{job,pod}.go`). Unlike upstream's events, each is
@@ -58,7 +61,7 @@ def _container_trouble(pod: Pod, container: ContainerStatus) -> Iterator[Notice]
 
 def _condition_trouble(pod: Pod) -> Iterator[Notice]:
     newest = max(pod.status.conditions, key=lambda condition: condition.last_transition_time or "", default=None)
-    if newest is not None and newest.status != "True":
+    if newest is not None and newest.status != "True" and newest.reason != SCHEDULING_GATED:
         text = f"Error pod {pod.metadata.name} condition message: {newest.message}"
         yield _trouble(pod, "", newest.reason, text)
 
