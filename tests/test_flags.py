@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainop.engine.durations import parse_duration
-from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS, GangScheduler
+from trainop.engine.gang_scheduler import COSCHEDULING, VOLCANO
 from trainop.engine.seen import Options
 from trainop.errors import UsageError
 from trainop.logs import LogSettings
@@ -42,8 +42,8 @@ OPTIONS = [
     ("pytorch-init-container-max-tries", "7", "pytorch_init_max_tries", 7),
     ("service-mode", "leader", "service_mode", "leader"),
     ("termination-message-policy", "File", "termination_message_policy", "File"),
-    ("gang-scheduler-name", "Volcano", "gang", GangScheduler("volcano", VOLCANO_GROUPS)),
-    ("gang-scheduler-name", "Mine", "gang", GangScheduler("Mine", PLUGIN_GROUPS)),
+    ("gang-scheduler-name", "Volcano", "gang", VOLCANO),
+    ("gang-scheduler-name", "Mine", "gang", replace(COSCHEDULING, name="Mine")),
     ("gang-scheduler-name", "None", "gang", None),
     ("force-delete-after", "90s", "force_delete_after", 90.0),
     ("mpi-kubectl-delivery-image", "image:1", "mpi_delivery_image", "image:1"),

@@ -11,6 +11,7 @@ from tests.controllers.mpi import only_version
 from tests.controllers.test_shell_operator import stage
 from tests.runtime.virtual_time import virtual_time
 from trainop.cli import cli
+from trainop.engine.gang_scheduler import VOLCANO
 from trainop.errors import StartError, UsageError
 from trainop.kinds.mpi.crd import mpi_crd
 from trainop.programs.mpi_operator import read_mpi_settings
@@ -34,8 +35,7 @@ def test_flags_of_upstream():
         "x",
     )
     assert (found.leader_lease_duration, found.leader_renew_deadline, found.leader_retry_period) == (15, 3 + 5, 3)
-    assert found.options.gang is not None
-    assert found.options.gang.is_volcano
+    assert found.options.gang is VOLCANO
     assert found.options.mpi_cluster_domain == "cluster.local"
     assert found.schemes == ("MPIJob",)
     assert found.options.termination_message_policy == "FallbackToLogsOnError"

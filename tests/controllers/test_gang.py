@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from tests.controllers.kinds import KINDS, make
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
+from tests.engine.builders import NOW
 from tests.engine.world import World
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.gang import PRIORITY_CLASSES, CrdCheck
@@ -546,7 +547,7 @@ async def test_late_loss_of_the_permission_for_priority_classes_changes_nothing(
     shell.view.gang.classes.denied(Scope())
     job = shell.view.job(KEY)
     assert job is not None
-    assert shell.view.gang.look(job).priorities == {"high": 1000}
+    assert shell.view.snapshot(job, NOW, VOLCANO).gang.priorities == {"high": 1000}
 
 
 @virtual_time
@@ -561,7 +562,7 @@ async def test_priority_classes_are_read() -> None:
     assert shell.view.gang is not None
     job = shell.view.job(KEY)
     assert job is not None
-    assert shell.view.gang.look(job).priorities == {"high": 1000}
+    assert shell.view.snapshot(job, NOW, VOLCANO).gang.priorities == {"high": 1000}
 
 
 @virtual_time
@@ -647,9 +648,9 @@ async def test_a_live_read_of_no_group_or_an_unreadable_one(content: Json | None
     assert shell.view.gang is not None
     job = shell.view.job(KEY)
     assert job is not None
-    seen = await shell.view.gang.look_live(shell.client, job)
-    assert seen.group is None
-    assert bool(seen.fault) is (content is not None)
+    seen = await shell.view.gang.show_live(shell.client, shell.view.snapshot(job, NOW, PLUGINS))
+    assert seen.companions[PLUGIN_GROUPS] == ()
+    assert bool(seen.gang.fault) is (content is not None)
 
 
 # The end --------------------------------------------------------------------------------------------------------------

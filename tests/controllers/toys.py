@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from tests.engine.builders import apply
-from trainop.engine.actions import Ensure, Plan
+from trainop.engine.actions import Ensure, Need, Plan
 from trainop.engine.framework import CompanionKind, selector
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Snapshot
@@ -62,7 +62,7 @@ PAIR = Kind(
 
 # A batch Job, which owns the pods --------------------------------------------------------------------------------
 
-BATCH_JOBS = CompanionKind(Resource("batch", "v1", "jobs", "Job"), needed_by_pods=True)
+BATCH_JOBS = CompanionKind(Resource("batch", "v1", "jobs", "Job"), Need.JOB)
 
 
 def plan_batch(seen: Snapshot) -> Plan:

@@ -162,7 +162,7 @@ def test_one_that_terminates_is_waited_for():
     assert look({"metadata": metadata}).actions == ()
 
 
-KEPT = CompanionKind(CONFIG_MAPS, needed_by_pods=True, metadata_only=True)
+KEPT = CompanionKind(CONFIG_MAPS, Need.JOB, metadata_only=True)
 
 
 def keeping(data: str) -> Any:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytest
 
 from tests.engine.builders import (
     UID,
-    applied,
     make_job,
     make_pod,
     manifest_of,
@@ -20,7 +19,7 @@ from tests.engine.builders import (
     service_created,
 )
 from tests.upstream import KEEPS_LOG
-from trainop.engine.actions import Adopt, Plan
+from trainop.engine.actions import Action, Adopt, Ensure, Need, Plan
 from trainop.engine.framework import (
     Companion,
     CompanionKind,
@@ -144,8 +143,8 @@ def test_the_users_command_is_kept():
 
 # Companions -----------------------------------------------------------------------------------------------------------
 
-SECRET = CompanionKind(SECRETS, needed_by_pods=True)
-SETTINGS = CompanionKind(CONFIG_MAPS, needed_by_pods=True)
+SECRET = CompanionKind(SECRETS, Need.JOB)
+SETTINGS = CompanionKind(CONFIG_MAPS, Need.JOB)
 
 
 def having(companions: Callable[[Found], Sequence[Companion]]) -> Framework:
@@ -162,22 +161,25 @@ def seen_with(framework: Framework, *found: Json) -> Plan:
     return plan(framework, dataclasses.replace(see(make_job()), companions=objects))
 
 
+def of_companion(action: Action) -> TypeGuard[Ensure]:
+    return isinstance(action, Ensure) and action.encode is None
+
+
 def stored(made: Plan) -> Json:
     """The companion that the plan applies, as the API server then has it."""
-    (action,) = (action for action in made.actions if applied(action))
+    (action,) = (action for action in made.actions if of_companion(action))
     metadata = {**action.manifest["metadata"], "uid": "uid-c", "resourceVersion": "1"}
     return {**action.manifest, "metadata": metadata}
 
 
 def written_manifests(made: Plan) -> list[Json]:
-    return [action.manifest for action in made.actions if applied(action)]
+    return [action.manifest for action in made.actions if of_companion(action)]
 
 
 def test_a_companion_that_is_written_once_is_never_rewritten():
     keys = iter("abc")
-    framework = having(
-        lambda _: [Companion(SECRET, "j-ssh", key := next(keys), lambda: {"data": {"key": key}}, create_only=True)]
-    )
+    secret = Companion(SECRET, "j-ssh", "", lambda: {"data": {"key": next(keys)}}, correct=lambda _: None)
+    framework = having(lambda _: [secret])
     found = stored(seen_with(framework))
     assert found["data"] == {"key": "a"}
     assert written_manifests(seen_with(framework, found)) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -67,10 +67,18 @@ class World:
             tuple(msgspec.convert(service, Service) for service in self.services.values()),
             self.now,
             self.options,
-            {resource: [Unstructured(raw) for raw in held.values()] for resource, held in self.companions.items()},
-            gang=replace(self.gang, group=msgspec.convert(self.group, PodGroup) if self.group else None),
+            self._companions(),
+            gang=self.gang,
             taken=self.taken,
         )
+
+    def _companions(self) -> dict[Resource, Sequence[Any]]:
+        found: dict[Resource, Sequence[Any]] = {
+            resource: [Unstructured(raw) for raw in held.values()] for resource, held in self.companions.items()
+        }
+        if self.options.gang is not None and self.group is not None:
+            found[self.options.gang.groups] = [msgspec.convert(self.group, PodGroup)]
+        return found
 
     @property
     def raw(self) -> Json:

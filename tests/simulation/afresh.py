@@ -48,7 +48,8 @@ def _observe(world: World, kind: Kind, job: Json) -> Snapshot:
         return seen
     stored = world.store.get(str(world.options.gang.groups), (NAMESPACE, job["metadata"]["name"]))
     group = msgspec.convert(stored.value, PodGroup) if stored is not None else None
-    return replace(seen, gang=SeenGang(group=group, priorities={}))
+    groups = {world.options.gang.groups: [group] if group is not None else []}
+    return replace(seen, companions={**seen.companions, **groups}, gang=SeenGang(priorities={}))
 
 
 def _is_taken(world: World, action: Action) -> bool:

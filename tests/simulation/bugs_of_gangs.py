@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,8 @@ from tests.simulation.families import GANG
 from tests.simulation.planting import bug, patch
 from trainop.engine import gang
 from trainop.engine import plan as engine
+from trainop.engine.framework import Companion
 from trainop.engine.gang_scheduler import GangScheduler
-from trainop.engine.steps import cleanup
 from trainop.engine.steps import gang as gang_step
 from trainop.kinds.mpi.ssh import gang as ssh_gang
 from trainop.kinds.mpi.ssh import plan as ssh
@@ -23,22 +23,14 @@ of_gangs = functools.partial(bug, family=GANG)
 
 @of_gangs("Pods are created whatever the phase of their PodGroup.")
 def pods_before_there_is_room():
-    decide = gang.examine
-
-    def at_once(*args: Any) -> gang.Verdict:
-        return decide(*args)._replace(open=True)
-
-    return patch(gang_step, "examine", at_once)
+    return patch(gang_step, "_admits", lambda *_: True)
 
 
 @of_gangs("The PodGroup stays when its job is suspended or has finished.")
 def group_outlives_its_pods():
     @contextmanager
     def plant() -> Iterator[None]:
-        with ExitStack() as stack:
-            for module in (engine, cleanup, ssh):
-                if hasattr(module, "disband_gang"):
-                    stack.enter_context(patch(module, "disband_gang", lambda _: None))
+        with patch(engine, "disband", lambda *_: None), patch(ssh, "disband", lambda *_: None):
             yield
 
     return plant()
@@ -51,7 +43,7 @@ def min_available_ignored():
 
 @of_gangs("A PodGroup is not changed when its job is scaled.")
 def group_of_the_first_size():
-    return patch(gang, "changed_fields", lambda *_: {})
+    return patch(gang_step, "changed_fields", lambda *_: {})
 
 
 @of_gangs("Pods do not name their PodGroup.")
@@ -69,29 +61,15 @@ def pods_without_their_group():
 
 @of_gangs("A PodGroup that was deleted is not created again.")
 def lost_group_forgotten():
-    create = gang._create
+    form, begun = gang_step.GangStep.form, set[str]()
 
-    def unless_begun(described: gang.Gang, seen: Any) -> gang.Verdict:
-        made = create(described, seen)
-        return made if not _WAS_THERE.get(described.owner["uid"]) else made._replace(action=None)
+    def unless_begun(self: gang_step.GangStep, **given: bool) -> Sequence[Companion]:
+        uid = self._builder.metadata.uid
+        if self._group is not None:
+            begun.add(uid)
+        return [each._replace(held=each.held or (self._group is None and uid in begun)) for each in form(self, **given)]
 
-    go_on = gang._continue
-
-    def note(described: gang.Gang, seen: Any, group: Any) -> gang.Verdict:
-        _WAS_THERE[described.owner["uid"]] = True
-        return go_on(described, seen, group)
-
-    @contextmanager
-    def plant() -> Iterator[None]:
-        _WAS_THERE.clear()
-        with patch(gang, "_create", unless_begun), patch(gang, "_continue", note):
-            yield
-
-    return plant()
-
-
-_WAS_THERE: dict[str, bool] = {}
-"""By job UID, for the bug above."""
+    return patch(gang_step.GangStep, "form", unless_begun)
 
 
 @of_gangs("A launcher that waits for its workers is a member of the group for which they wait.", rare=True)

@@ -66,7 +66,7 @@ class GangScheduler:
     def _look_at(self, group: Stored) -> None:
         name = group.key[1]
         phase = (group.value.get("status") or {}).get("phase")
-        if self.scheduler.is_volcano and phase in {None, "", "Pending"}:
+        if self._is_volcano and phase in {None, "", "Pending"}:
             self._set_phase(group, "Inqueue")
             return
         pods = [stored for stored in self._world.store.table("pods").objects.values() if self._is_member(stored, name)]
@@ -76,7 +76,7 @@ class GangScheduler:
             if stored.uid not in self._admitted:
                 self._admitted.add(stored.uid)
                 self._world.nodes.admit(stored)
-        if self.scheduler.is_volcano and phase == "Inqueue":
+        if self._is_volcano and phase == "Inqueue":
             self._set_phase(group, "Running")
 
     def _set_phase(self, group: Stored, phase: str) -> None:
@@ -92,6 +92,10 @@ class GangScheduler:
         )
         return named == group and spec.get("schedulerName") == self.scheduler.name and not terminating(stored.value)
 
+    @property
+    def _is_volcano(self) -> bool:
+        return self.groups.group == "scheduling.volcano.sh"
+
     # Fate -------------------------------------------------------------------------------------------------------------
 
     def strike(self, act: str, rng: random.Random, seconds: float) -> bool:
@@ -99,7 +103,7 @@ class GangScheduler:
         if act == "no room":
             self._full_until = self._world.loop.time() + seconds
             for stored in list(self._world.store.table(str(self.groups)).objects.values()):
-                if self.scheduler.is_volcano and rng.random() < 0.5:
+                if self._is_volcano and rng.random() < 0.5:
                     self._set_phase(stored, "Pending")
             return True
         groups = sorted(self._world.store.table(str(self.groups)).objects)

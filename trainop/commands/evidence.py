@@ -16,7 +16,7 @@ import msgspec
 from trainop.commands.connection import Connection
 from trainop.commands.loglines import lines_of
 from trainop.commands.target import Target
-from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
+from trainop.engine.gang_scheduler import COSCHEDULING, VOLCANO
 from trainop.explain.why.evidence import (
     Evidence,
     OperatorFacts,
@@ -221,7 +221,7 @@ class Collector:
         schedulers = {each.scheduler for each in seen.pods} - {"", "default-scheduler"}
         if not schedulers and "schedulingPolicy" not in seen.policy:
             return None
-        resource = VOLCANO_GROUPS if "volcano" in schedulers else PLUGIN_GROUPS
+        resource = (VOLCANO if VOLCANO.name in schedulers else COSCHEDULING).groups
         return await self._ask("podgroups", self._client.get(resource, self._target.name, self._target.namespace))
 
     async def _crd_fields(self, seen: Evidence) -> frozenset[str] | None:

@@ -46,7 +46,6 @@ from trainop.runtime import (
     InvalidError,
     Json,
     Key,
-    Metadata,
     NotFoundError,
     PatchKind,
     ReconcileError,
@@ -212,17 +211,12 @@ class ChildWriter:
             if gates or self._kind.children.is_of(self._kind.controller, metadata):
                 self._expect(job, action, metadata.uid)
                 return True
-        elif gates or metadata.terminating or self._is_of_predecessor(job, metadata):
+        elif gates or metadata.terminating or self._kind.owned_by_namesake(metadata, job.metadata.name):
             if not gates:
                 outcome.hinder(kind, key.name, error)
             outcome.wait(LOOK_AGAIN)  # its deletion triggers an earlier reconcile
             return False
         raise NameTakenError(str(error))
-
-    def _is_of_predecessor(self, job: Unstructured, found: Metadata) -> bool:
-        """Whether an earlier job of the same kind and name owns the object, which the garbage collector deletes."""
-        owner = found.controller
-        return owner is not None and (owner.kind, owner.name) == (self._kind.resource.kind, job.metadata.name)
 
     async def _find(self, job: Unstructured, action: Ensure, key: Key) -> Unstructured | None:
         """Returns the object of that name, or None if there is none. Asks the API server, because the cache holds only

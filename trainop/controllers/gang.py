@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import structlog
 
-from trainop.engine.gang import UNAVAILABLE
 from trainop.engine.gang_scheduler import GangScheduler
-from trainop.engine.seen import ChildMetadata, PodGroup, PriorityClass, SeenGang
+from trainop.engine.seen import ChildMetadata, PodGroup, PriorityClass, SeenGang, Snapshot
 from trainop.engine.status import GANG_READY
+from trainop.engine.steps.gang import UNAVAILABLE
 from trainop.runtime import (
     Cache,
     Changed,
@@ -46,30 +46,35 @@ class GangCaches:
     classes: Informer[PriorityClass]
     """Forbidden in an installation without cluster-wide permissions."""
 
-    def look(self, job: Unstructured) -> SeenGang:
-        """What a plan reads, without the last refusal."""
-        key, store = job.metadata.key, self.groups.store
+    def show(self, seen: Snapshot) -> Snapshot:
+        """Adds what a plan reads, without the last refusal."""
+        key, store = seen.job.metadata.key, self.groups.store
         error = store.unreadable.get(key)
         remains = error.remains if error else None
-        return SeenGang(
-            group=PodGroup(_child_metadata(remains.metadata)) if remains else store.get(key),
-            unavailable=self._obstacle(key.namespace),
-            fault=error.fault if error else "",
-            priorities=self._priorities(),
-        )
+        found = PodGroup(_child_metadata(remains.metadata)) if remains else store.get(key)
+        return self._add(seen, found, fault=error.fault if error else "")
 
-    async def look_live(self, client: Client, job: Unstructured) -> SeenGang:
-        """As `look`, with the PodGroup read from the API server. Raises API errors."""
-        if self._obstacle(job.metadata.namespace):  # the read would show what no watch confirms, or be forbidden too
-            return self.look(job)
-        name, namespace = job.metadata.name, job.metadata.namespace
+    async def show_live(self, client: Client, seen: Snapshot) -> Snapshot:
+        """As `show`, with the PodGroup read from the API server. Raises API errors."""
+        if self._obstacle(
+            seen.job.metadata.namespace
+        ):  # the read would show what no watch confirms, or be forbidden too
+            return self.show(seen)
+        name, namespace = seen.job.metadata.name, seen.job.metadata.namespace
         try:
-            found = msgspec.convert(await client.get(self.groups.resource, name, namespace), PodGroup)
+            found = await client.get(self.groups.resource, name, namespace)
+            return self._add(seen, msgspec.convert(found, PodGroup))
         except NotFoundError:
-            found = None
+            return self._add(seen, None)
         except msgspec.ValidationError as error:
-            return SeenGang(fault=str(error))
-        return SeenGang(group=found, priorities=self._priorities())
+            return self._add(seen, None, fault=str(error))
+
+    def _add(self, seen: Snapshot, group: PodGroup | None, fault: str = "") -> Snapshot:
+        companions = {**seen.companions, self.groups.resource: () if group is None else (group,)}
+        gang = SeenGang(
+            unavailable=self._obstacle(seen.job.metadata.namespace), fault=fault, priorities=self._priorities()
+        )
+        return replace(seen, companions=companions, gang=gang)
 
     def _obstacle(self, namespace: str) -> str:
         """Why PodGroups cannot be read; empty if they can."""

@@ -17,7 +17,7 @@ import msgspec
 from trainop.controllers.gang import GangCaches
 from trainop.engine.children import ChildSelection
 from trainop.engine.kind import Kind
-from trainop.engine.seen import Options, Pod, SeenGang, Service, Snapshot
+from trainop.engine.seen import Options, Pod, Service, Snapshot
 from trainop.runtime import (
     PODS,
     SERVICES,
@@ -104,8 +104,8 @@ class View:
             for kind, store in (("Pod", self.pods.store), ("Service", self.services.store))
             if store.unreadable
         }
-        gang = self.gang.look(job) if self.gang else SeenGang()
-        return Snapshot(job, pods, services, now, options, companions, unreadable, wall, gang)
+        seen = Snapshot(job, pods, services, now, options, companions, unreadable, wall)
+        return self.gang.show(seen) if self.gang else seen
 
     def labelled_companions(self, key: Key) -> list[Unstructured]:
         """The companions whose labels name a job, which need not exist."""
@@ -147,8 +147,8 @@ async def observe_live(
     pods_seen, pods_not = _convert(PODS, pods, lambda item: kind.children.decode_pod(_encode(item)))
     services_seen, services_not = _convert(SERVICES, services, lambda item: kind.children.decode_service(_encode(item)))
     unreadable = {"Pod": pods_not, "Service": services_not}
-    seen_gang = await gang.look_live(client, job) if gang else SeenGang()
-    return Snapshot(job, pods_seen, services_seen, now, options, companions, unreadable, wall, seen_gang)
+    seen = Snapshot(job, pods_seen, services_seen, now, options, companions, unreadable, wall)
+    return await gang.show_live(client, seen) if gang else seen
 
 
 async def look_up(client: Client, seen: Snapshot, names: Iterable[tuple[Resource, str]]) -> Snapshot:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -223,9 +222,7 @@ class JobReconciler:
             seen = await observe_live(
                 self._client, self._kind, job, now, self._options(), wall=wall, gang=self._view.gang
             )
-        if self._view.gang is not None:
-            groups = self._view.gang.groups.resource
-            seen = replace(seen, gang=self._applier.refusals.show(job.metadata, groups, seen.gang))
+        seen = self._applier.refusals.show(seen)
         if names := self._kind.lookups(job):
             seen = await look_up(self._client, seen, names)
         seen = self._obstacles.show(seen)

@@ -16,8 +16,8 @@ from trainop.controllers.job_state import JobStates, RefusedWrites, RepeatedWrit
 from trainop.engine.actions import Action, Ensure
 from trainop.engine.children import ChildEvents
 from trainop.engine.restart_history import RESTARTS
-from trainop.engine.seen import SeenGang
-from trainop.runtime import Clock, Metadata, Resource
+from trainop.engine.seen import Snapshot
+from trainop.runtime import Clock, Metadata
 from trainop.runtime.lowlevel import exponential_delay
 
 FIRST_RETRY, MAX_RETRY = 60.0, 300.0
@@ -88,14 +88,14 @@ class Refusals:
             state.refused = None  # all retries succeeded, so the next refusal starts a new back-off
         return fresh, wait
 
-    def show(self, job: Metadata, group: Resource, seen: SeenGang) -> SeenGang:
+    def show(self, seen: Snapshot) -> Snapshot:
         """Adds why the job's PodGroup was refused, and when the write is repeated."""
-        held = self._held(job)
-        message = held.objects.get((group.kind, job.name)) if held else None
+        job, held = seen.job.metadata, self._held(seen.job.metadata)
+        message = held.objects.get(("PodGroup", job.name)) if held else None
         if held is None or message is None:
             return seen
         retry_in = max(0.0, held.until - self._clock.monotonic())
-        return replace(seen, refused=message.replace("*", job.name), retry_in=retry_in)
+        return replace(seen, gang=replace(seen.gang, refused=message.replace("*", job.name), retry_in=retry_in))
 
     def _held(self, job: Metadata) -> RefusedWrites | None:
         """What was refused. An edit of the job ends the back-off."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from trainop.engine.actions import Event
+from trainop.engine.actions import Event, Need, Patch
 from trainop.engine.fields import Fields
 from trainop.engine.job import Job, Role
 from trainop.engine.seen import LABELS, Options, Snapshot
-from trainop.runtime import Json, Resource, Unstructured
+from trainop.runtime import Json, Metadata, Resource
 
 GROUP = "kubeflow.org"
 THIS_OPERATOR = "kubeflow.org/training-operator"
@@ -97,19 +97,26 @@ class Replicas(NamedTuple):
     (`j-launcher`)."""
 
 
+def no_events(_name: str) -> tuple[Event, ...]:
+    """The deletion of the object is nothing to report."""
+    return ()
+
+
 class CompanionKind(NamedTuple):
     """A kind of object that jobs may own in addition to pods and services, such as a HorizontalPodAutoscaler."""
 
     resource: Resource
-    needed_by_pods: bool
-    """Pods refer to it. It is kept until the job is deleted, and the job fails if the API server refuses it. If False,
-    it is deleted as soon as the job no longer asks for it, is suspended or has finished."""
+    need: Need
+    """With `Need.JOB`, pods refer to it, and it is kept until the job is deleted. Otherwise it is deleted as soon as
+    the job no longer asks for it, is suspended or has finished."""
     metadata_only: bool = False
     """The watch asks for metadata only, because the contents are large."""
     permission_optional: bool = False
     """An installation may lack the permission for it. Jobs that need it then wait, with the API server's message."""
     posted: bool = False
-    """All its manifests have the same fields, so that it can be created by POST (`Apply.posted`)."""
+    """All its manifests have the same fields, so that it can be created by POST (`Ensure.posted`)."""
+    removal: Callable[[str], tuple[Event, ...]] = no_events
+    """Name -> the events about its deletion."""
 
 
 class Companion(NamedTuple):
@@ -121,11 +128,14 @@ class Companion(NamedTuple):
     """Everything that the content depends on, as text. The object is applied again when its hash changes."""
     content: Callable[[], Json]
     """Returns the manifest without apiVersion, kind and metadata."""
-    create_only: bool = False
-    """Created once and never updated: for random content, such as the key in a Secret."""
-    ready: Callable[[Unstructured], bool] | None = None
+    correct: Callable[[Any], Patch | None] | None = None
+    """How an existing object, as the cache has it, is corrected; None if it is as it should be. With this function, the
+    object is created by POST and never applied."""
+    ready: Callable[[Any], bool] | None = None
     """Pods are created only while this is true of the object in the cache, such as for the phase of a PodGroup. None:
     pods do not wait for it."""
+    held: bool = False
+    """It is left as it is, missing or not, and pods wait."""
     labels: Mapping[str, str] = {}
     """Labels in addition to those of the job's children."""
     annotations: Mapping[str, str] = {}
@@ -279,6 +289,12 @@ class Words:
     @property
     def kind(self) -> str:
         return self.resource.kind
+
+    def owned_by_namesake(self, found: Metadata, job: str) -> bool:
+        """Whether a job of this kind and name controls the object. If it is a previous one, the garbage collector
+        deletes the object."""
+        owner = found.controller
+        return owner is not None and (owner.kind, owner.name) == (self.kind, job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

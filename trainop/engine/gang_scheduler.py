@@ -1,15 +1,15 @@
-"""The gang scheduler of `--gang-scheduler-name`, and what pods need so that it schedules them together.
+"""The gang scheduler of `--gang-scheduler-name`: one row for each kind of PodGroup, with what its pods need.
 
 Sources: training-operator `cmd/training-operator.v1/main.go`, `pkg/controller.v1/control/podgroup_control.go`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from trainop.runtime import Resource
 
-VOLCANO = "volcano"
 VOLCANO_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 PLUGIN_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 GROUP_NAME = "scheduling.k8s.io/group-name"
@@ -24,19 +24,28 @@ class GangScheduler:
     name: str
     """`schedulerName` of the pods."""
     groups: Resource
-    """Its PodGroups: those of Volcano, or those of scheduler-plugins."""
+    """Its PodGroups."""
+    fields: tuple[str, ...]
+    """The fields of the PodGroup's `spec` that the operator manages."""
+    least_members: int = 0
+    """The smallest number of members that it accepts."""
+    waiting_phases: frozenset[str] = frozenset()
+    """The phases of a PodGroup, "" being none, in which no pods are created. Without any, pods are created together
+    with their PodGroup."""
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Annotations of pods: format strings with `group` and `task`."""
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Labels of pods, likewise."""
 
-    @property
-    def is_volcano(self) -> bool:
-        return self.groups == VOLCANO_GROUPS
-
-    def pod_annotations(self, group: str, task: str) -> dict[str, str]:
-        """The annotations of a pod of the PodGroup; `task` is the replica type in lower case."""
-        return {GROUP_NAME: group, TASK_SPEC: task} if self.is_volcano else {}
+    def pod_annotations(self, group: str, task: str = "") -> dict[str, str]:
+        """The annotations of a pod of the PodGroup; `task` is the replica type in lower case, empty if the scheduler
+        is not told."""
+        texts = {name: text.format(group=group, task=task) for name, text in self.annotations.items()}
+        return {name: text for name, text in texts.items() if text}
 
     def pod_labels(self, group: str) -> dict[str, str]:
         """The labels of a pod of the PodGroup."""
-        return {} if self.is_volcano else {POD_GROUP_LABEL: group}
+        return {name: text.format(group=group) for name, text in self.labels.items()}
 
     def names_another(self, template: object) -> bool:
         """Whether a pod template asks for another scheduler. It is kept, and the pod is not scheduled with the
@@ -46,11 +55,28 @@ class GangScheduler:
         return bool(name) and name != self.name
 
 
+VOLCANO = GangScheduler(
+    "volcano",
+    VOLCANO_GROUPS,
+    fields=("minMember", "queue", "priorityClassName", "minResources"),
+    waiting_phases=frozenset({"", "Pending"}),  # no room yet (upstream `DelayPodCreationDueToPodGroup`)
+    annotations={GROUP_NAME: "{group}", TASK_SPEC: "{task}"},
+)
+COSCHEDULING = GangScheduler(
+    "",  # any: that of the flag
+    PLUGIN_GROUPS,
+    fields=("minMember", "scheduleTimeoutSeconds", "minResources"),
+    least_members=1,
+    labels={POD_GROUP_LABEL: "{group}"},
+)
+"""A scheduler with the coscheduling plugin of scheduler-plugins."""
+
+BACK_ENDS = (VOLCANO, COSCHEDULING)
+
+
 def choose_scheduler(flag: str) -> GangScheduler | None:
     """The scheduler that the value of the flag means; None: gang scheduling is off. Volcano is recognized in any case;
     any other name is that of a scheduler with the coscheduling plugin of scheduler-plugins."""
     if flag in ("", "None"):
         return None
-    if flag.lower() == VOLCANO:
-        return GangScheduler(VOLCANO, VOLCANO_GROUPS)
-    return GangScheduler(flag, PLUGIN_GROUPS)
+    return VOLCANO if flag.lower() == VOLCANO.name else replace(COSCHEDULING, name=flag)

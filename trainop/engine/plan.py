@@ -30,7 +30,7 @@ from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.checkpoints import await_checkpoint, forget_wait, may_await_checkpoint
 from trainop.engine.steps.cleanup import grace_after_success, own_grace, sweep
 from trainop.engine.steps.companions import reconcile_companions
-from trainop.engine.steps.gang import GangStep, disband_gang
+from trainop.engine.steps.gang import GangStep, disband, group_kinds
 from trainop.engine.steps.replicas import create_missing, remove_surplus
 from trainop.engine.steps.restarts import restart
 from trainop.engine.steps.rights import are_blocked, begin_withdrawal, settle_rights
@@ -115,8 +115,6 @@ def _tidy_up(builder: ReplicasBuilder) -> Plan:
     else:
         builder.requeue_after(left)
         _clean_up(builder, abrupt=_ended_abruptly(builder))
-        reconcile_companions(builder, builder.framework.companion_kinds, ())
-        disband_gang(builder)
     return _complete(builder)
 
 
@@ -132,8 +130,6 @@ def _finish(builder: ReplicasBuilder, *, abrupt: bool = False) -> Plan:
     left = seconds_to_live(builder.job, builder.status, builder.seen.now)
     builder.requeue_after(left)
     _clean_up(builder, abrupt=abrupt)
-    reconcile_companions(builder, builder.framework.companion_kinds, ())
-    disband_gang(builder)
     return _complete(builder, status_first=True)
 
 
@@ -147,6 +143,7 @@ def _clean_up(builder: ReplicasBuilder, *, abrupt: bool) -> None:
     surplus = find_surplus(builder.job, (*children.pods.owned, *children.services.owned))
     succeeded = builder.status.is_true(SUCCEEDED)
     builder.actions += sweep(children, policy, surplus, grace_after_success(builder.job) if succeeded else own_grace)
+    disband(builder, builder.framework.companion_kinds)
 
 
 def _ended_abruptly(builder: ReplicasBuilder) -> bool:
@@ -236,8 +233,7 @@ def _suspend(builder: ReplicasBuilder) -> Plan:
     """
     status, reason = builder.status, builder.reason(SUSPENDED)
     builder.actions += sweep(builder.children, "All")
-    reconcile_companions(builder, builder.framework.companion_kinds, ())
-    disband_gang(builder)
+    disband(builder, builder.framework.companion_kinds)
     status.retire_active()
     text = f"{builder.framework.kind} {builder.job.name} is suspended."
     if status.is_true(RUNNING):
@@ -306,10 +302,10 @@ def _advance(builder: ReplicasBuilder) -> Plan:
     if found.findings.fatal_failures:
         return _fail_because(builder, found.findings.fatal_failures[0], found.progress)
     if job.readable:
-        gang.form(complete=all(slots.full for slots in found.role_slots))
+        group = gang.form(complete=all(slots.full for slots in found.role_slots))
         asked = framework.companions(job, builder.seen) if framework.companion_kinds else ()
-        ready = reconcile_companions(builder, framework.companion_kinds, asked)
-        gated = not ready or are_blocked(builder) or not gang.open
+        kinds = (*group_kinds(builder.seen.options), *framework.companion_kinds)
+        gated = not reconcile_companions(builder, kinds, (*group, *asked)) or are_blocked(builder)
         restart(builder, found)
         remove_surplus(builder, found)
         create_missing(builder, found, gated=gated)

@@ -183,8 +183,6 @@ class Options:
 class SeenGang:
     """What gang scheduling depends on."""
 
-    group: PodGroup | None = None
-    """The PodGroup with the job's name, of any owner."""
     unavailable: str = ""
     """Why PodGroups cannot be read at all, such as a CRD that is not installed."""
     fault: str = ""
@@ -214,8 +212,9 @@ class Snapshot:
     services: tuple[Service, ...]
     now: datetime
     options: Options = field(default_factory=Options)
-    companions: Mapping[Resource, Sequence[Unstructured]] = field(default_factory=dict)
-    """Resource -> objects of the kind's `companion_kinds`, selected in the same way."""
+    companions: Mapping[Resource, Sequence[Any]] = field(default_factory=dict)
+    """Resource -> objects of the kind's `companion_kinds`, selected in the same way, as `Unstructured`. With gang
+    scheduling also the `PodGroup` with the job's name, of any owner."""
     unreadable: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """`Pod` or `Service` -> name -> decoding error, for objects in the namespace whose metadata cannot be decoded.
     Their owner is unknown."""

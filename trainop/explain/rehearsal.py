@@ -15,7 +15,7 @@ import msgspec
 
 from trainop.engine.actions import Action, Ensure, Event, Need, Patch, Plan
 from trainop.engine.kind import Kind
-from trainop.engine.seen import Options, Pod, PodGroup, SeenGang, Service, Snapshot
+from trainop.engine.seen import Options, Pod, PodGroup, Service, Snapshot
 from trainop.runtime import PODS, SERVICES, Json, Resource, Unstructured
 from trainop.runtime.lowlevel import apply_change, timestamp
 
@@ -65,8 +65,7 @@ class _World:
     job: Json
     pods: dict[str, Pod] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
-    companions: dict[Resource, dict[str, Unstructured]] = field(default_factory=dict)
-    group: PodGroup | None = None
+    companions: dict[Resource, dict[str, Any]] = field(default_factory=dict)
     made: list[Made] = field(default_factory=list)
     warnings: dict[str, None] = field(default_factory=dict)
 
@@ -115,7 +114,7 @@ def _prepare(kind: Kind, raw: Json, now: datetime) -> tuple[Json, str, bool]:
 
 
 def _snapshot(kind: Kind, world: _World, options: Options, now: datetime) -> Snapshot:
-    companions: dict[Resource, Sequence[Unstructured]] = {each.resource: () for each in kind.companion_kinds}
+    companions: dict[Resource, Sequence[Any]] = {each.resource: () for each in kind.companion_kinds}
     companions |= {resource: tuple(objects.values()) for resource, objects in world.companions.items()}
     return Snapshot(
         job=Unstructured(world.job),
@@ -124,7 +123,6 @@ def _snapshot(kind: Kind, world: _World, options: Options, now: datetime) -> Sna
         now=now,
         options=options,
         companions=companions,
-        gang=SeenGang(group=world.group),
     )
 
 
@@ -164,11 +162,12 @@ def _ensure(kind: Kind, world: _World, action: Ensure, now: datetime) -> bool:
     """Returns whether the object is new, or has changed."""
     resource, name = action.resource, action.name
     if action.need is Need.PODS:
-        if world.group is not None:
+        groups = world.companions.setdefault(resource, {})
+        if name in groups:
             return False
         world.made.append(Made(resource, action.manifest))
         group = _stored(world, action.manifest, now) | {"status": {"phase": "Running"}}
-        world.group = msgspec.convert(group, PodGroup)
+        groups[name] = msgspec.convert(group, PodGroup)
         return True
     if action.encode is None:
         return _ensure_companion(kind, world, Made(resource, action.manifest, action.content is not None), now)

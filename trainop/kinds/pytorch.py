@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from trainop.engine.actions import Need
 from trainop.engine.addresses import address
 from trainop.engine.fields import Fields
 from trainop.engine.framework import (
@@ -41,7 +42,7 @@ from trainop.runtime import HORIZONTAL_POD_AUTOSCALERS, Json, Resource
 PORT_NAME = "pytorchjob-port"
 PORT = 23456
 RESOURCE = Resource(GROUP, "v1", "pytorchjobs", "PyTorchJob")
-AUTOSCALER = CompanionKind(HORIZONTAL_POD_AUTOSCALERS, needed_by_pods=False)
+AUTOSCALER = CompanionKind(HORIZONTAL_POD_AUTOSCALERS, Need.NONE)
 
 
 def check(job: Job, fields: Fields) -> None:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from trainop.engine.actions import Need
 from trainop.engine.addresses import stem, subdomain_of, zone
 from trainop.engine.framework import (
     Companion,
@@ -33,7 +34,7 @@ MAX_CLUSTER_IN_ENVIRONMENT = 100 * 1024
 """Bytes of `cluster` in the variable. For a larger one, TF_CONFIG contains the path of a file instead."""
 FOLDER, FILE = "/etc/trainop/tf-config", "cluster.json"
 CLUSTER_FILE = f"{FOLDER}/{FILE}"
-CLUSTER_CONFIG_MAP = CompanionKind(CONFIG_MAPS, needed_by_pods=True, metadata_only=True)
+CLUSTER_CONFIG_MAP = CompanionKind(CONFIG_MAPS, Need.JOB, metadata_only=True)
 
 Config: TypeAlias = Callable[[Role, int], str]
 """(role, index) -> the value of TF_CONFIG."""

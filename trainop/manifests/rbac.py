@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trainop.controllers.admission import configurations_of, webhooks_of
 from trainop.controllers.gang import PRIORITY_CLASSES
+from trainop.engine.actions import Need
 from trainop.engine.framework import GROUP
-from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
+from trainop.engine.gang_scheduler import BACK_ENDS
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Options
 from trainop.engine.steps.rights import BINDING, ROLE
@@ -55,7 +56,7 @@ def rules(kinds: Sequence[Kind] = ()) -> list[Json]:
         *_children(kinds),
         *(_rule([resource], verbs) for resource, verbs in companion_rights(kinds)),
         # Only used with --gang-scheduler-name.
-        *(_rule([resource], "get list watch create patch delete") for resource in (VOLCANO_GROUPS, PLUGIN_GROUPS)),
+        *(_rule([each.groups], "get list watch create patch delete") for each in BACK_ENDS),
         _rule([EVENTS], "create patch"),
     ]
 
@@ -87,8 +88,8 @@ def companion_rights(kinds: Sequence[Kind] = ()) -> list[tuple[Resource, str]]:
     chosen = kinds or all_kinds()
     apart = {resource for kind in chosen for resource in kind.component_resources}
     found_kinds = {each for kind in chosen for each in kind.companion_kinds if each.resource not in apart}
-    verbs = {False: "get list watch create patch delete", True: "get list watch create patch"}
-    found = {(kind.resource, verbs[kind.needed_by_pods]) for kind in found_kinds}
+    verbs = "get list watch create patch"
+    found = {(kind.resource, verbs if kind.need is Need.JOB else f"{verbs} delete") for kind in found_kinds}
     return sorted(found, key=str)
 
 

@@ -21,7 +21,7 @@ from trainop.engine.status import RESTARTING, RUNNING, TRAINING_OPERATOR, Condit
 from trainop.engine.steps.stuck import StuckPods
 from trainop.engine.waiting import NAME_TAKEN, UNREADABLE
 from trainop.engine.words import append_cause
-from trainop.runtime import HasMetadata, Json, owner_reference
+from trainop.runtime import HasMetadata, Json, Metadata, owner_reference
 
 MAX_UNREADABLE_WARNINGS = 20
 """Undecodable children that one plan warns about; usually all of them have the same fault."""
@@ -122,6 +122,11 @@ class PlanBuilder:
     def owns(self, found: HasMetadata) -> bool:
         """Whether the job controls the object."""
         return found.metadata.controlled_by(self.metadata.uid)
+
+    def is_going(self, found: Metadata) -> bool:
+        """Whether the name of the object becomes free: it is terminating, or a previous job of this name has it."""
+        is_ours = found.controlled_by(self.metadata.uid)
+        return found.terminating or (not is_ours and self.words.owned_by_namesake(found, self.metadata.name))
 
     def _had_pods(self) -> bool:
         """Whether the stored status or restart history shows that the job had pods. `startTime` alone is no proof,

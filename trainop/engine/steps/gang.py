@@ -1,28 +1,76 @@
-"""The PodGroup of a job with replica types: created, kept up to date and deleted as `trainop.engine.gang` decides."""
+"""The PodGroup of a job with replica types: a companion for which the pods of the job wait."""
 
 from __future__ import annotations
 
-from trainop.engine.actions import Event, Remove, is_creation
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trainop.engine.actions import LOOK_AGAIN, Event, Need, Patch
 from trainop.engine.fields import Fields, sentence
-from trainop.engine.framework import selector
+from trainop.engine.framework import Companion, CompanionKind
 from trainop.engine.gang import (
-    NAME_TAKEN,
-    UNREADABLE,
-    UNSATISFIABLE,
     Gang,
-    Problem,
     Task,
-    Verdict,
-    examine,
+    changed_fields,
     find_unsatisfiable,
+    group_fields,
     read_policy,
     unknown_classes,
 )
 from trainop.engine.job import Job
 from trainop.engine.restart_history import RESTARTS
+from trainop.engine.seen import Options, PodGroup
 from trainop.engine.status import GANG_READY
 from trainop.engine.steps.builder import PlanBuilder, ReplicasBuilder
+from trainop.engine.steps.companions import reconcile_companions
 from trainop.engine.waiting import GANG_NOT_READY
+from trainop.runtime import Json
+
+GATE_REQUEUE = 10.0
+"""Seconds until a job is examined again whose pods wait. Usually an event of its PodGroup comes first."""
+
+UNAVAILABLE = "PodGroupUnavailable"
+REFUSED = "PodGroupRefused"
+NAME_TAKEN = "PodGroupNameTaken"
+UNREADABLE = "PodGroupUnreadable"
+UNSATISFIABLE = "MinAvailableUnsatisfiable"
+
+
+def group_kinds(options: Options) -> tuple[CompanionKind, ...]:
+    """The PodGroup as a kind of companion; empty without gang scheduling."""
+    return () if options.gang is None else (CompanionKind(options.gang.groups, Need.PODS, removal=_describe_removal),)
+
+
+def _describe_removal(name: str) -> tuple[Event, ...]:
+    ended = Event("Normal", "JobTerminated", "Job has been terminated. Deleting PodGroup")
+    return ended, Event("Normal", "SuccessfulDeletePodGroup", f"Deleted PodGroup: {name}")
+
+
+def disband(builder: PlanBuilder, kinds: Iterable[CompanionKind] = ()) -> None:
+    """Deletes the PodGroup of a job that has finished or is suspended, and its companions of these kinds that pods do
+    not refer to."""
+    builder.status.remove(GANG_READY)
+    reconcile_companions(builder, (*group_kinds(builder.seen.options), *kinds), ())
+
+
+class Problem(NamedTuple):
+    """Why the job cannot have its PodGroup: reason and message of a condition."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do about the PodGroup."""
+
+    held: bool = False
+    """It is not written, and no pods are created."""
+    problem: Problem | None = None
+    requeue_after: float | None = None
+    correction: Patch | None = None
+    """What an existing PodGroup lacks."""
 
 
 class GangStep:
@@ -35,48 +83,123 @@ class GangStep:
         self._fields = Fields()
         """The errors of the scheduling policy."""
         self._gang = _describe(builder, job, self._fields, queue_follows=queue_follows)
-        self._verdict = Verdict() if self._gang is None else examine(self._gang, builder.seen.gang)
-
-    @property
-    def open(self) -> bool:
-        """Whether pods may be created."""
-        return self._verdict.open
+        groups = builder.seen.companions.get(self._gang.scheduler.groups, ()) if self._gang is not None else ()
+        self._group: PodGroup | None = next(iter(groups), None)
+        """The PodGroup with the job's name, of any owner."""
+        self._verdict = Verdict() if self._gang is None else self._examine(self._gang, self._group)
 
     @property
     def formed(self) -> bool:
         """Whether pods may be created and their PodGroup exists. A PodGroup that this plan creates may be refused."""
-        action = self._verdict.action
-        return self._verdict.open and not (action is not None and is_creation(action))
+        if self._gang is None:
+            return True
+        return not self._verdict.held and self._group is not None and _admits(self._gang, self._group)
 
     @property
     def impeded(self) -> bool:
         """Whether the PodGroup cannot be written, for a reason that is shown."""
         return self._verdict.problem is not None
 
-    def form(self, *, complete: bool) -> None:
-        """Creates or updates the PodGroup, and shows what the job waits for. `complete`: no pod is missing. Only for a
-        job whose roles are readable."""
+    def form(self, *, complete: bool) -> Sequence[Companion]:
+        """Shows what the job waits for, and returns the PodGroup for `reconcile_companions`. `complete`: no pod is
+        missing. Only for a job whose roles are readable."""
         gang, verdict, builder = self._gang, self._verdict, self._builder
         if gang is None:
             builder.status.remove(GANG_READY)  # gang scheduling may have been on before
-            return
+            return ()
         self._warn(gang)
-        waiting = not complete or any(pod.status.phase == "Pending" for pod in builder.seen.pods)
-        shown = verdict.problem or (find_unsatisfiable(gang) if waiting else None)
-        _show(builder, gang, shown)
-        if verdict.action is not None:
-            builder.actions.append(verdict.action)
-        if shown is not None:
-            builder.wait(GANG_NOT_READY, shown.message)
-        elif not verdict.open and not complete:
-            builder.wait(GANG_NOT_READY, f"Pods wait for PodGroup {gang.name}", self._describe_phase())
+        self._show(gang, complete=complete)
         if verdict.problem is not None or not complete:
             builder.requeue_after(verdict.requeue_after)
+        annotations = builder.metadata.annotations.items()
+        (kind,) = group_kinds(builder.seen.options)
+        made = Companion(
+            kind,
+            builder.metadata.name,
+            inputs="",
+            content=lambda: {"spec": self._spec(gang)},
+            # The restart history is the operator's own state.
+            annotations={name: text for name, text in annotations if name != RESTARTS},
+            ready=(lambda found: _admits(gang, found)) if gang.scheduler.waiting_phases else None,
+            correct=lambda _: verdict.correction,
+            held=verdict.held,
+        )
+        return (made,)
 
-    def _describe_phase(self) -> str:
-        group = self._builder.seen.gang.group
-        phase = group.status.phase if group is not None else None
-        return f"its phase is {phase}" if phase else "its scheduler has not set a phase"
+    def _spec(self, gang: Gang) -> Json:
+        fields = group_fields(gang, self._builder.seen.gang)
+        return {name: value for name, value in fields.items() if value is not None}
+
+    # The decision -----------------------------------------------------------------------------------------------------
+
+    def _examine(self, gang: Gang, group: PodGroup | None) -> Verdict:
+        seen = self._builder.seen.gang
+        if hindered := self._find_hindrance(group):
+            return hindered
+        gate = None if _admits(gang, group) else GATE_REQUEUE
+        correction = None if group is None else self._correct(gang, group)
+        if not seen.refused or (group is not None and correction is None):
+            return Verdict(requeue_after=gate, correction=correction)
+        problem = Problem(REFUSED, f"The API server refuses the PodGroup: {seen.refused}")
+        if seen.retry_in <= 0:
+            return Verdict(problem=problem, requeue_after=gate, correction=correction)
+        if group is None:
+            return Verdict(held=True, problem=problem, requeue_after=seen.retry_in)
+        # a refused correction holds up no pods
+        return Verdict(problem=problem, requeue_after=min(seen.retry_in, gate or seen.retry_in))
+
+    def _find_hindrance(self, group: PodGroup | None) -> Verdict | None:
+        """Why the PodGroup cannot be written; None if nothing is in the way."""
+        builder, seen = self._builder, self._builder.seen.gang
+        problem, requeue_after = None, LOOK_AGAIN
+        if seen.unavailable:
+            problem = Problem(UNAVAILABLE, f"Pods wait for their PodGroup: {seen.unavailable}")
+            requeue_after = GATE_REQUEUE
+        elif group is not None and builder.is_going(group.metadata):
+            requeue_after = GATE_REQUEUE
+        elif group is not None and not builder.owns(group):
+            text = builder.fill("PodGroup {name} already exists and does not belong to {kind} {name}")
+            problem = Problem(NAME_TAKEN, text)
+        elif seen.fault:
+            problem = Problem(UNREADABLE, f"PodGroup {builder.metadata.name} cannot be read: {seen.fault}")
+        else:
+            return None
+        return Verdict(held=True, problem=problem, requeue_after=requeue_after)
+
+    def _correct(self, gang: Gang, group: PodGroup) -> Patch | None:
+        changes = changed_fields(group_fields(gang, self._builder.seen.gang, group.spec), group.spec)
+        if not changes:
+            return None
+        resource, found = gang.scheduler.groups, group.metadata
+        body = {"spec": changes}
+        return Patch(resource, found.name, found.uid, body, version=found.resource_version, need=Need.PODS)
+
+    # What is shown ----------------------------------------------------------------------------------------------------
+
+    def _show(self, gang: Gang, *, complete: bool) -> None:
+        builder, shown, seen = self._builder, self._verdict.problem, self._builder.seen
+        waiting = not complete or any(pod.status.phase == "Pending" for pod in seen.pods)
+        if shown is None and waiting and (text := find_unsatisfiable(gang)):
+            shown = Problem(UNSATISFIABLE, text)
+        if shown is not None:
+            builder.status.set_first(GANG_READY, "False", shown.reason, shown.message)
+            builder.wait(GANG_NOT_READY, shown.message)
+            self._warn_of(shown)
+            return
+        builder.status.remove(GANG_READY)
+        if not complete and (self._verdict.held or not _admits(gang, self._group)):
+            phase = self._group.status.phase if self._group is not None else None
+            why = f"its phase is {phase}" if phase else "its scheduler has not set a phase"
+            builder.wait(GANG_NOT_READY, f"Pods wait for PodGroup {builder.metadata.name}", why)
+
+    def _warn_of(self, problem: Problem) -> None:
+        builder = self._builder
+        if problem.reason == NAME_TAKEN:
+            builder.warn_name_taken("PodGroup", builder.metadata.name)
+        elif problem.reason == UNREADABLE:
+            builder.warn_unreadable("PodGroup", builder.metadata.name, builder.seen.gang.fault)
+        elif problem.reason == UNSATISFIABLE:
+            builder.warn("unsatisfiable", problem.reason, problem.message)
 
     def _warn(self, gang: Gang) -> None:
         """Warns about what the job asks for in vain."""
@@ -88,30 +211,10 @@ class GangStep:
             builder.warn("priority-classes", "UnknownPriorityClass", text)
 
 
-def _show(builder: PlanBuilder, gang: Gang, problem: Problem | None) -> None:
-    if problem is None:
-        builder.status.remove(GANG_READY)
-        return
-    builder.status.set_first(GANG_READY, "False", problem.reason, problem.message)
-    if problem.reason == NAME_TAKEN:
-        builder.warn_name_taken("PodGroup", gang.name)
-    elif problem.reason == UNREADABLE:
-        builder.warn_unreadable("PodGroup", gang.name, builder.seen.gang.fault)
-    elif problem.reason == UNSATISFIABLE:
-        builder.warn("unsatisfiable", problem.reason, problem.message)
-
-
-def disband_gang(builder: PlanBuilder) -> None:
-    """Deletes the PodGroup of a job that has finished or is suspended."""
-    scheduler, group = builder.seen.options.gang, builder.seen.gang.group
-    builder.status.remove(GANG_READY)
-    if scheduler is None or group is None:
-        return
-    if builder.owns(group) and not group.metadata.terminating:
-        name = group.metadata.name
-        ended = Event("Normal", "JobTerminated", "Job has been terminated. Deleting PodGroup")
-        deleted = Event("Normal", "SuccessfulDeletePodGroup", f"Deleted PodGroup: {name}")
-        builder.actions.append(Remove(scheduler.groups, name, group.metadata.uid, then=(ended, deleted)))
+def _admits(gang: Gang, group: PodGroup | None) -> bool:
+    """Whether pods may be created, as far as the scheduler of their PodGroup decides."""
+    phase = (group.status.phase or "") if group is not None else ""
+    return phase not in gang.scheduler.waiting_phases
 
 
 def warn_of_other_schedulers(builder: ReplicasBuilder) -> None:
@@ -129,14 +232,6 @@ def _describe(builder: PlanBuilder, job: Job, fields: Fields, *, queue_follows: 
     policy = job.spec.get("runPolicy")
     return Gang(
         scheduler,
-        metadata={
-            "name": job.name,
-            "namespace": job.namespace,
-            "labels": selector(builder.words, job.name),
-            # The restart history is the operator's own state.
-            "annotations": {name: text for name, text in job.metadata.annotations.items() if name != RESTARTS},
-            "ownerReferences": [builder.owner],
-        },
         tasks=[Task(role.replicas, role.template.get("spec") or {}) for role in job.roles],
         policy=read_policy(fields, policy.get("schedulingPolicy") if isinstance(policy, dict) else None),
         queue_follows=queue_follows,

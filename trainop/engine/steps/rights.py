@@ -21,12 +21,12 @@ from trainop.engine.seen import Snapshot
 from trainop.engine.slots import read_place
 from trainop.engine.status import RIGHTS_GRANTED
 from trainop.engine.steps.builder import ReplicasBuilder
-from trainop.engine.steps.companions import FINGERPRINT, apply_companion, differs
+from trainop.engine.steps.companions import FINGERPRINT, differs, write_companion
 from trainop.runtime import PODS, Json, Metadata, Resource, Unstructured
 from trainop.runtime.lowlevel import read_time, timestamp
 
 RBAC = "rbac.authorization.k8s.io"
-ROLE = CompanionKind(Resource(RBAC, "v1", "roles", "Role"), needed_by_pods=True, permission_optional=True, posted=True)
+ROLE = CompanionKind(Resource(RBAC, "v1", "roles", "Role"), Need.JOB, permission_optional=True, posted=True)
 BINDING = ROLE._replace(resource=Resource(RBAC, "v1", "rolebindings", "RoleBinding"), metadata_only=True)
 
 GRANTED_AT = ANNOTATION_PREFIX + "rights-written-at"
@@ -63,8 +63,8 @@ def are_blocked(builder: ReplicasBuilder) -> bool:
         for found in _named(builder.seen, kind, grant):
             if builder.owns(found):
                 continue
-            blocked, owner = True, found.metadata.controller
-            if found.metadata.terminating or (owner is not None and owner.name == builder.job.name):
+            blocked = True
+            if builder.is_going(found.metadata):
                 builder.requeue_after(LOOK_AGAIN)
             else:
                 builder.warn_name_taken(kind.resource.kind, grant.name)
@@ -155,7 +155,7 @@ def _bind(builder: ReplicasBuilder, grant: Grant) -> list[Action]:
 
 def _apply(builder: ReplicasBuilder, wanted: Companion, found: Unstructured | None) -> Action:
     """Not essential: pods must be deletable while the API server refuses a Role."""
-    return replace(apply_companion(builder, wanted, found.metadata.uid if found else ""), need=Need.NONE)
+    return replace(write_companion(builder, wanted, found.metadata.uid if found else ""), need=Need.NONE)
 
 
 def rules_of(role: Unstructured) -> list[Json]:

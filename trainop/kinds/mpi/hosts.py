@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple
 
+from trainop.engine.actions import Need
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.fields import Fields
 from trainop.engine.framework import Companion, CompanionKind
@@ -17,7 +18,7 @@ LAUNCHER, WORKER = "Launcher", "Worker"
 REPLICA_SPECS = "mpiReplicaSpecs"
 TRAINING_OPERATOR, MPI_OPERATOR = "kubeflow.org/training-operator", "kubeflow.org/mpi-operator"
 
-CONFIG = CompanionKind(CONFIG_MAPS, needed_by_pods=True, posted=True)
+CONFIG = CompanionKind(CONFIG_MAPS, Need.JOB, posted=True)
 CONFIG_FOLDER = "/etc/mpi"
 HOSTFILE, DISCOVER = "hostfile", "discover_hosts.sh"
 
@@ -108,10 +109,8 @@ def config_companion(job_name: str, script: Script, files: dict[str, str]) -> Co
 def find_config(seen: Snapshot) -> Unstructured | None:
     """The job's ConfigMap in the snapshot."""
     name, uid = config_name(seen.job.metadata.name), seen.job.metadata.uid
-    for found in seen.companions.get(CONFIG_MAPS, ()):
-        if found.metadata.name == name and found.metadata.controlled_by(uid):
-            return found
-    return None
+    found: tuple[Unstructured, ...] = tuple(seen.companions.get(CONFIG_MAPS, ()))
+    return next((each for each in found if each.metadata.name == name and each.metadata.controlled_by(uid)), None)
 
 
 def size_of_lines(workers: int, around: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from trainop.engine.actions import Need
 from trainop.engine.fields import Fields
 from trainop.engine.framework import (
     GROUP,
@@ -60,9 +61,7 @@ from trainop.kinds.mpi.hosts import (
 )
 from trainop.runtime import SERVICE_ACCOUNTS, Json, Resource
 
-ACCOUNT = CompanionKind(
-    SERVICE_ACCOUNTS, needed_by_pods=True, metadata_only=True, permission_optional=True, posted=True
-)
+ACCOUNT = CompanionKind(SERVICE_ACCOUNTS, Need.JOB, metadata_only=True, permission_optional=True, posted=True)
 KUBEXEC = "kubexec.sh"
 CONTROLLER = "mpijob-controller"
 KUBECTL_VOLUME, CONFIG_VOLUME = "mpi-job-kubectl", "mpi-job-config"

@@ -50,6 +50,5 @@ def decorate(scheduler: GangScheduler | None, job: SshJob, metadata: Json, spec:
         return
     spec["schedulerName"] = scheduler.name
     metadata["labels"] = {**metadata["labels"], **scheduler.pod_labels(job.name)}
-    added = {name: text for name, text in scheduler.pod_annotations(job.name, "").items() if text}
-    if added:
+    if added := scheduler.pod_annotations(job.name):
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **added}

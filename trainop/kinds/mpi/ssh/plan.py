@@ -15,7 +15,7 @@ from trainop.engine.root_cause import LAST_FAILURE, refusal
 from trainop.engine.seen import Snapshot
 from trainop.engine.status import SUCCEEDED, WAITING, Status
 from trainop.engine.steps.companions import reconcile_companions
-from trainop.engine.steps.gang import GangStep, disband_gang
+from trainop.engine.steps.gang import GangStep, disband, group_kinds
 from trainop.engine.steps.replicas import MAX_PER_PLAN
 from trainop.engine.steps.stuck import find_stuck
 from trainop.engine.waiting import INVALID_SPEC
@@ -32,7 +32,7 @@ from trainop.kinds.mpi.ssh.waits import note_waits
 from trainop.kinds.mpi.ssh.workers import all_workers, create_missing, delete, ensure_key, replace_failed
 from trainop.kinds.mpi.ssh.world import World, are_hosts_settled, survey
 from trainop.kinds.mpi.transport import SSH, choose, leave_to_other
-from trainop.runtime import SERVICES, Metadata, Unstructured
+from trainop.runtime import SERVICES, Unstructured
 
 REFUSED = "Refused"
 """The reason of a `lastFailure` if the API server refused an object of the job."""
@@ -119,7 +119,7 @@ def _clean_up(world: World) -> None:
     """Deletes the workers that `cleanPodPolicy` does not keep. The launcher stays, unless an annotation of the job asks
     for its deletion; one that is not done is suspended."""
     builder, policy = world.builder, world.job.clean_pod_policy
-    disband_gang(builder)
+    disband(builder)
     if policy != "None":
         builder.status.clear_counters(("Worker",))
         phases = {"Running", "Pending"} if policy == "Running" else {}
@@ -180,14 +180,15 @@ def _reconcile_children(world: World) -> bool:
     if not reconcile_companions(world.builder, (CONFIG,), (files,)):
         return False
     if world.job.suspend:
-        disband_gang(world.builder)
+        disband(world.builder)
         delete(world, all_workers(world))
         creates: list[Ensure] = []
         complete = True
     else:
         view = gang_view(world.job, world.seen.job.raw["spec"])
         gang = GangStep(world.builder, view, queue_follows=True)
-        gang.form(complete=len(world.workers) == world.job.workers)
+        group = gang.form(complete=len(world.workers) == world.job.workers)
+        reconcile_companions(world.builder, group_kinds(world.seen.options), group)
         if gang.impeded:
             return False
         delete(world, world.surplus)
@@ -225,14 +226,8 @@ def _reconcile_service(world: World) -> bool:
 def _warn_of_taken(world: World) -> bool:
     """Returns whether objects of others have names of children. Those about to be deleted only delay the job."""
     for kind, found in world.foreign_objects:
-        if _is_going(world, found):
+        if world.builder.is_going(found):
             world.builder.requeue_after(LOOK_AGAIN)
         else:
             world.builder.warn_name_taken(kind, found.name)
     return bool(world.foreign_objects)
-
-
-def _is_going(world: World, found: Metadata) -> bool:
-    """Whether the object is terminating, or of a previous job of the same name."""
-    owner = found.controller
-    return found.terminating or (owner is not None and (owner.kind, owner.name) == ("MPIJob", world.job.name))

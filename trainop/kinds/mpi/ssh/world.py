@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trainop.engine.actions import Need
 from trainop.engine.framework import CompanionKind, NameTaken, Words
 from trainop.engine.seen import Pod, Snapshot
 from trainop.engine.status import RESTARTING, RUNNING, ConditionRules
@@ -18,7 +19,7 @@ from trainop.runtime import Json, Metadata, Unstructured
 
 CONDITION_RULES = ConditionRules(removes={RUNNING: (RESTARTING,), RESTARTING: (RUNNING,)})
 ENDED_PHASES = ("Succeeded", "Failed")
-LAUNCHER_JOB = CompanionKind(LAUNCHER_JOBS, needed_by_pods=True, permission_optional=True)
+LAUNCHER_JOB = CompanionKind(LAUNCHER_JOBS, Need.JOB, permission_optional=True)
 
 WORDS = Words(
     resource=MPI_V2,
