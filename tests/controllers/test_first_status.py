@@ -12,8 +12,8 @@ from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.controllers.test_shell_operator import stage
 from tests.controllers.test_shell_reconciler import restart_operator
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.controllers.first_status import MAX_WAIT, FirstStatuses
 from trainop.controllers.job_state import JobStates
+from trainop.controllers.statuses import MAX_WAIT, FirstStatuses
 from trainop.engine.actions import Event, Plan
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.errors import ApiError

@@ -21,8 +21,7 @@ from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
 from tests.kinds.mpi_world import running as running_mpi
 from tests.kinds.mpi_world import world_of as mpi_of
 from trainop.controllers.job_state import JobStates
-from trainop.controllers.obstacles import Obstacles
-from trainop.controllers.outcome import Outcome
+from trainop.controllers.outcome import Obstacles, Outcome
 from trainop.engine.actions import Plan, Wait
 from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.leaders import missing_leaders

@@ -1,23 +1,27 @@
-"""`assess`: the evaluation of a job without any actions."""
+"""`assess_job`: the evaluation of a job without any actions."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.engine.builders import CREATED, NOW, RUNNING, UID, make_job, make_pod, see, status_of
-from trainop.engine.assess import Assessment, assess
+from tests.engine.builders import CREATED, RUNNING, make_job, make_pod, see, status_of
+from trainop.engine.assess import Assessment, assess_job
+from trainop.engine.claim import claim
 from trainop.engine.limits import Limit
-from trainop.engine.restart_history import RESTARTS
+from trainop.engine.parse import parse
 from trainop.engine.seen import Pod
+from trainop.engine.status import Status
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json
 
 
 def assess_pods(*pods: Pod, job: Json | None = None) -> Assessment:
-    return assess(PYTORCH, see(job or make_job(status=status_of(CREATED, RUNNING)), pods))
+    seen = see(job or make_job(status=status_of(CREATED, RUNNING)), pods)
+    parsed = parse(PYTORCH, seen.job)
+    status = Status(seen.job.raw.get("status"), seen.now)
+    return assess_job(PYTORCH, parsed, claim(PYTORCH, parsed, seen), seen, status)
 
 
 def test_pods_are_counted_by_role():
@@ -41,13 +45,6 @@ def test_pods_are_counted_by_role():
 def test_the_limit_that_is_reached(run: Json, limit: Limit | None):
     job = make_job(run=run, status={**status_of(CREATED, RUNNING), "startTime": "2025-06-01T11:00:00Z"})
     assert assess_pods(make_pod(phase="Failed", exit_code=1), job=job).limit is limit
-
-
-def test_a_role_that_restarts_in_a_row_has_to_wait():
-    rounds = {"Worker": [4, NOW.strftime("%Y-%m-%dT%H:%M:%SZ")]}
-    annotations = {RESTARTS: json.dumps({"job": UID, "failures": 4, "rounds": rounds})}
-    job = make_job(status=status_of(CREATED, RUNNING), annotations=annotations)
-    assert assess_pods(make_pod("master"), job=job).waits == {"Worker": 4.0}
 
 
 def test_nothing_that_a_job_contains_makes_it_raise():

@@ -12,11 +12,11 @@ from unittest import mock
 from tests.simulation.planting import bug, patch
 from trainop.controllers import own_writes
 from trainop.controllers.children import ChildWriter
-from trainop.controllers.first_status import FirstStatuses
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.reconciler import JobReconciler, _is_progress_only, _is_unsettled
+from trainop.controllers.statuses import FirstStatuses
 from trainop.engine import assess
 from trainop.engine import plan as engine
 from trainop.engine.restart_history import RestartHistory

@@ -9,7 +9,7 @@ from typing import Any
 from tests.simulation.families import STILL, ThemeOf
 from tests.simulation.planting import bug, patch
 from tests.simulation.still_draw import BLIGHTS
-from trainop.controllers.obstacles import Obstacles
+from trainop.controllers.outcome import Obstacles
 from trainop.engine import plan as engine
 from trainop.engine import waiting
 from trainop.engine.actions import Plan, Wait

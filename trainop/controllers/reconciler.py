@@ -15,16 +15,14 @@ from structlog.contextvars import bound_contextvars
 
 from trainop.controllers.api_errors import is_too_large
 from trainop.controllers.apply import Applier
-from trainop.controllers.first_status import FirstStatuses
 from trainop.controllers.job_clock import JobClock
 from trainop.controllers.job_state import HeldStatus, JobStates
 from trainop.controllers.observe import View, look_up, observe_live
-from trainop.controllers.obstacles import Obstacles
-from trainop.controllers.outcome import Outcome
+from trainop.controllers.outcome import Obstacles, Outcome
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.report import Reporter
-from trainop.controllers.statuses import StatusWriter
+from trainop.controllers.statuses import FirstStatuses, StatusWriter
 from trainop.engine.actions import Plan, Remove, is_creation
 from trainop.engine.seen import Options, Snapshot
 from trainop.runtime import (

@@ -6,9 +6,9 @@ Events of jobs and children become keys of jobs in the queue. Deletions of child
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from trainop.controllers.apply import Applier
 from trainop.controllers.body_budget import BodyBudget
@@ -20,11 +20,10 @@ from trainop.controllers.job_state import JobStates
 from trainop.controllers.observe import View, child_indices
 from trainop.controllers.own_writes import NotOwnStatus, NotProgress, OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
-from trainop.controllers.priorities import ChildPace, JobPace
 from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.refusals import Refusals
 from trainop.controllers.report import EventRecorder, Reporter
-from trainop.controllers.routing import ChildDispatchers
+from trainop.controllers.routing import ChildDispatchers, ChildPace, Concerned, EnqueueJob, JobPace, ObserveDeleted
 from trainop.engine.children import ChildSelection
 from trainop.engine.framework import CompanionKind
 from trainop.engine.gang_scheduler import GangScheduler
@@ -75,59 +74,6 @@ class ControllerDependencies:
     def current_options(self) -> Options:
         """The options of a plan that is made now."""
         return replace(self.options, progress=self.endpoint()) if self.endpoint else self.options
-
-
-class ObserveDeleted:
-    """The handler that reports deletions of children to the expectations and the owner check."""
-
-    def __init__(self, expectations: Expectations, owner_check: OwnerCheck) -> None:
-        self._expectations = expectations
-        self._owner_check = owner_check
-
-    def add(self, obj: HasMetadata, initial: bool) -> None:
-        """Nothing to do: expectations find existing children in the cache."""
-
-    def update(self, old: HasMetadata, new: HasMetadata) -> None:
-        """Nothing to do."""
-
-    def delete(self, obj: HasMetadata | None, key: Key, final_state_unknown: bool) -> None:
-        if obj is not None:
-            self._expectations.observe_deleted(obj.metadata)
-            self._owner_check.observe_deleted(obj.metadata)
-
-
-@dataclass(frozen=True, slots=True)
-class Concerned(Predicate):
-    """Drops events of jobs that are of another kind, both before and after an update."""
-
-    concerns: Callable[[Unstructured], bool]
-
-    def add(self, job: Any, /) -> bool:
-        return self.concerns(job)
-
-    def update(self, old: Any, new: Any, /) -> bool:
-        return self.concerns(new) or self.concerns(old)
-
-
-@dataclass(frozen=True, slots=True)
-class EnqueueJob:
-    """The job that controls a child. For an orphan, and for the pod of a child such as a batch Job, the job that its
-    labels name."""
-
-    kind: Kind
-    owner: EnqueueOwner
-
-    def keys(self, child: HasMetadata, /) -> Iterable[Key]:
-        metadata = child.metadata
-        if metadata.controller is not None and (keys := [*self.owner.keys(child)]):
-            return keys
-        selection = self.kind.children
-        if not selection.is_of(self.kind.controller, metadata) or selection.job_label not in metadata.labels:
-            return ()
-        return (Key(metadata.namespace, metadata.labels[selection.job_label]),)
-
-    def keys_of_lost(self, _key: Key, /) -> Iterable[Key]:
-        return ()
 
 
 def open_view(kind: Kind, cache: Cache, gang: GangScheduler | None = None) -> View:

@@ -1,8 +1,7 @@
 """Assessment: what a snapshot means for a job that is neither finished nor suspended.
 
 First half of a plan. It determines which pod holds which replica slot, how many pods are in which state, which failed
-pods are to be restarted or end the job, which limit is reached, and which restarts are in back-off. `plan` turns an
-Assessment into actions; reports about a job can use it without planning anything.
+pods are to be restarted or end the job, and which limit is reached. `plan` turns an Assessment into actions.
 """
 
 from __future__ import annotations
@@ -10,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainop.engine.claim import Children, claim
+from trainop.engine.claim import Children
 from trainop.engine.disruptions import find_disruptions, find_void
 from trainop.engine.failures import (
     Findings,
     NewRestarts,
     count_new_restarts,
     examine,
-    restart_group,
     restartable,
 )
 from trainop.engine.framework import Framework, Progress, Tally
 from trainop.engine.job import Job
 from trainop.engine.limits import Limit, exceeded, seconds_to_deadline
-from trainop.engine.parse import parse
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Snapshot
 from trainop.engine.slots import Arrangement, RoleSlots, arrange
@@ -49,8 +46,6 @@ class Assessment:
     """The limit of `runPolicy` that the job has reached."""
     deadline_in: float | None
     """Seconds until `activeDeadlineSeconds` have passed; None without a deadline."""
-    waits: Mapping[str, float]
-    """Restart group (a role, or the whole job) -> seconds of back-off left before its pods may be created again."""
 
     @property
     def role_slots(self) -> Sequence[RoleSlots]:
@@ -58,16 +53,10 @@ class Assessment:
         return self.arrangement.all_slots
 
 
-def assess(framework: Framework, seen: Snapshot) -> Assessment:
-    """Assesses the job of a snapshot. Never raises, whatever the job contains."""
-    job = parse(framework, seen.job)
-    return assess_job(framework, job, claim(framework, job, seen), seen, Status(seen.job.raw.get("status"), seen.now))
-
-
 def assess_job(
     framework: Framework, job: Job, children: Children, seen: Snapshot, status: Status, *, resumed: bool = False
 ) -> Assessment:
-    """Like `assess`, for a caller that has parsed the job and claimed its children. With `resumed` the restart history
+    """Assesses the job of a snapshot. Never raises, whatever the job contains. With `resumed` the restart history
     starts empty, because resuming a job resets it."""
     pods = children.pods.owned
     arrangement = arrange(job, pods)
@@ -82,7 +71,6 @@ def assess_job(
     limit = exceeded(job, slots, findings, history, new_restarts)
     if limit is None and deadline_in is not None and deadline_in <= 0:
         limit = Limit.DEADLINE
-    groups = {restart_group(job, role.type) for role in job.roles}
     return Assessment(
         arrangement=arrangement,
         tallies=tallies,
@@ -92,7 +80,6 @@ def assess_job(
         history=history,
         limit=limit,
         deadline_in=deadline_in,
-        waits={group: wait for group in sorted(groups) if (wait := history.wait(group, seen.now)) > 0},
     )
 
 
