@@ -11,6 +11,7 @@ import pytest
 from tests.controllers.kinds import KINDS, SHAPES, line, make, pods_of, running, services_of
 from tests.engine.builders import replica_created, service_deleted
 from tests.engine.world import World
+from trainop.engine.addresses import find_obstacle
 from trainop.engine.admission import judge
 from trainop.engine.extensions import SERVICE_MODE
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME
@@ -19,7 +20,6 @@ from trainop.engine.manifests import service_ports
 from trainop.engine.parse import parse
 from trainop.engine.plan import plan
 from trainop.engine.seen import Options
-from trainop.engine.service_modes import find_obstacle
 from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured
 

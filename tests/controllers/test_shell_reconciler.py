@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, merge, pytorch_job
 from tests.runtime.virtual_time import virtual_time
-from trainop.controllers.job_clock import JobClock
 from trainop.controllers.job_state import MAX_OBSERVED
+from trainop.controllers.observe import JobClock
 from trainop.controllers.reconciler import STALE_CACHE_RETRY
 from trainop.controllers.report import MAX_NOTICES
 from trainop.engine import plan as engine

@@ -31,8 +31,9 @@ from tests.engine.builders import (
 )
 from tests.engine.world import World
 from trainop.engine.actions import Count, Event, Plan
+from trainop.engine.addresses import child_name
 from trainop.engine.job import Port, Role
-from trainop.engine.manifests import child_name, service_ports
+from trainop.engine.manifests import service_ports
 from trainop.engine.plan import plan
 from trainop.engine.seen import Options
 from trainop.kinds.pytorch import PYTORCH

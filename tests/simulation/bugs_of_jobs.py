@@ -11,13 +11,12 @@ from tests.engine.builders import pod_deleted
 from tests.simulation.planting import bug, patch
 from trainop.engine import assess, ends, evidence, failures, leaders, limits, manifests, root_cause, slots, status
 from trainop.engine import plan as engine
-from trainop.engine.addresses import dns_fields
+from trainop.engine.addresses import dns_fields, settle_mode
 from trainop.engine.claim import Children
 from trainop.engine.framework import JOB_ROLE, Tally
 from trainop.engine.manifests import Manifests
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.root_cause import Failure
-from trainop.engine.service_modes import settle_mode
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import Status
 from trainop.engine.steps import replicas

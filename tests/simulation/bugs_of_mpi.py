@@ -13,7 +13,7 @@ from tests.simulation.mpi_draw import THEMES
 from tests.simulation.planting import bug, patch
 from trainop.controllers.children import ChildWriter
 from trainop.engine.actions import Ensure
-from trainop.engine.manifests import child_name
+from trainop.engine.addresses import child_name
 from trainop.engine.steps import companions, rights
 from trainop.kinds.mpi import kinds, transport
 from trainop.kinds.mpi.exec import job as exec_job

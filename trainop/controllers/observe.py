@@ -1,28 +1,33 @@
-"""Builds the `Snapshot` of a job: everything that one plan reads.
+"""Builds the `Snapshot` of a job: everything that one plan reads, and the time at which it does.
 
 A snapshot is normally taken from the caches, without an await in between, so that it is consistent. After a lost watch
-event `observe_live` lists the children from the API server instead.
+event `observe_live` lists the children from the API server instead. The time is that of a `JobClock`, as the wall clock
+is stepped by NTP or an administrator: a step forward would expire deadlines of running jobs, and a step backward would
+delay them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, TypeVar
 
 import msgspec
 
 from trainop.controllers.gang import GangCaches
+from trainop.controllers.job_state import JobStates
 from trainop.engine.children import ChildSelection
 from trainop.engine.kind import Kind
+from trainop.engine.limits import is_under_way
 from trainop.engine.seen import Options, Pod, Service, Snapshot
 from trainop.runtime import (
     PODS,
     SERVICES,
     ApiError,
     Client,
+    Clock,
     DecodeError,
     HasMetadata,
     Informer,
@@ -182,3 +187,39 @@ def _convert(
         except DecodeError as error:
             errors.append(error)
     return tuple(found), {error.key.name: error.fault for error in errors if error.key is not None}
+
+
+MAX_DRIFT = 1.0
+"""Seconds. A smaller change of the offset between two passes is drift of the clocks, and is followed."""
+
+
+class JobClock:
+    """One per controller.
+
+    Deadlines and times to live are measured from timestamps in the status: start, completion, last restart. These are
+    wall-clock times, because they must outlive the process. For each running job this remembers the offset between
+    wall clock and monotonic clock, taken when the job started or when this process first reconciled it. `now` applies
+    that offset to the monotonic clock, so that a step of the wall clock moves no deadline, and all timestamps of one
+    run of a job are consistent. A job that starts or is resumed after the step uses the new wall clock.
+
+    Timestamps from before the start of this process are compared with the wall clock of the first reconcile, for lack
+    of anything better. One offset for the whole process would be simpler, but after a wrong clock is corrected, new
+    jobs would get wrong timestamps until the next restart.
+    """
+
+    def __init__(self, states: JobStates, clock: Clock) -> None:
+        self._states = states
+        self._clock = clock
+
+    def now(self, job: Unstructured) -> datetime:
+        """The current time for this job, in UTC. The wall clock if the job was not reconciled yet."""
+        wall = self._clock.now()
+        offset = wall.timestamp() - self._clock.monotonic()
+        state = self._states.find(job.metadata.uid)
+        if state is None:
+            return wall
+        kept = offset if state.clock_offset is None else state.clock_offset
+        if abs(offset - kept) < MAX_DRIFT or not is_under_way(job, wall):
+            state.clock_offset = offset
+            return wall
+        return wall - timedelta(seconds=offset - kept)

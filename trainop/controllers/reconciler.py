@@ -15,9 +15,8 @@ from structlog.contextvars import bound_contextvars
 
 from trainop.controllers.api_errors import is_too_large
 from trainop.controllers.apply import Applier
-from trainop.controllers.job_clock import JobClock
 from trainop.controllers.job_state import HeldStatus, JobStates
-from trainop.controllers.observe import View, look_up, observe_live
+from trainop.controllers.observe import JobClock, View, look_up, observe_live
 from trainop.controllers.outcome import Obstacles, Outcome
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.owner_check import OwnerCheck

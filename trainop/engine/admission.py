@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from trainop.engine.addresses import missed_mode, settle_mode
 from trainop.engine.fields import Fields
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job
 from trainop.engine.manifests import Manifests
 from trainop.engine.parse import RUN_POLICY, parse, run_policy_of
 from trainop.engine.seen import Options
-from trainop.engine.service_modes import missed_mode, settle_mode
 from trainop.runtime import Unstructured
 from trainop.runtime.lowlevel import FieldError
 

@@ -11,10 +11,9 @@ from heapq import nsmallest
 from typing import Generic, TypeVar
 
 from trainop.engine.actions import Adopt, Release
-from trainop.engine.addresses import service_name
+from trainop.engine.addresses import child_name, service_name
 from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Framework, selector
 from trainop.engine.job import Job
-from trainop.engine.manifests import child_name
 from trainop.engine.seen import Pod, Service, Snapshot
 from trainop.engine.slots import read_place
 from trainop.runtime import PODS, SERVICES, Metadata, Resource

@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import datetime
 from heapq import nsmallest
 
+from trainop.engine.addresses import child_name
 from trainop.engine.assess import Assessment
 from trainop.engine.ends import DELETED, Place, failure_of, order_of, past_failure_of
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job, Role
 from trainop.engine.limits import Limit
-from trainop.engine.manifests import child_name
 from trainop.engine.root_cause import Failure, find_cause
 from trainop.engine.seen import Pod
 from trainop.engine.slots import read_place

@@ -6,14 +6,14 @@ and variables inserted. Large jobs are therefore cheap to create.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
-from trainop.engine.addresses import dns_fields, service_name, subdomain_of
+from trainop.engine.addresses import child_name, dns_fields, service_name, subdomain_of
 from trainop.engine.checkpoint import raise_grace
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
 from trainop.engine.job import Job, Port, Role
@@ -38,17 +38,6 @@ _PLACEHOLDER = msgspec.Raw(b"\0")
 strings."""
 
 _encode = msgspec.json.Encoder().encode
-
-
-def child_name(job_name: str, role: Role, index: int) -> str:
-    """The name of the pod and of the service of a replica."""
-    return child_namer(job_name, role)(index)
-
-
-def child_namer(job_name: str, role: Role) -> Callable[[int], str]:
-    """Like `child_name`, for many indices of one role: index -> name."""
-    name = f"{job_name}-{role.label}".replace("/", "-")
-    return (lambda index: f"{name}-{index}") if role.indexed else (lambda _index: name)
 
 
 class _Template(NamedTuple):

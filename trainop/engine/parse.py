@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import msgspec
 
+from trainop.engine.addresses import child_name
 from trainop.engine.extensions import read_extensions
 from trainop.engine.fields import MAX_LABEL_LENGTH, TOO_LONG, Fields, label_faults
 from trainop.engine.framework import THIS_OPERATOR, Framework, Replicas, Services
 from trainop.engine.job import MAX_REPLICAS, UNKNOWN_REPLICAS, Job, Port, Role, RunPolicy
-from trainop.engine.manifests import child_name
 from trainop.engine.readings import apply_readings
 from trainop.runtime import Json, Unstructured
 

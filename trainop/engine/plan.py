@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainop.engine.actions import DeleteJob, Plan
+from trainop.engine.addresses import settle_mode
 from trainop.engine.admission import find_errors
 from trainop.engine.assess import Assessment, assess_job
 from trainop.engine.claim import claim, join_names
@@ -23,7 +24,6 @@ from trainop.engine.parse import ignored, parse
 from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.root_cause import LAST_FAILURE, Failure, refusal
 from trainop.engine.seen import Snapshot, UnreadablePod
-from trainop.engine.service_modes import settle_mode
 from trainop.engine.slots import Arrangement, find_surplus
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.steps.builder import ReplicasBuilder

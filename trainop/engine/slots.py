@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from trainop.engine.addresses import child_namer
 from trainop.engine.framework import REPLICA_INDEX, REPLICA_TYPE, Tally
 from trainop.engine.job import Job, Role
-from trainop.engine.manifests import child_namer
 from trainop.engine.seen import Pod
 from trainop.runtime import HasMetadata
 

@@ -7,16 +7,15 @@ from functools import partial
 from itertools import islice
 
 from trainop.engine.actions import LOOK_AGAIN, Ensure, Need, Remove
+from trainop.engine.addresses import JOB, LEADER, child_name, child_namer, has_name_in, missed_mode
 from trainop.engine.assess import Assessment
 from trainop.engine.claim import Claimed, is_shared_service
 from trainop.engine.failures import restart_group
 from trainop.engine.fields import sentence
 from trainop.engine.framework import Services
 from trainop.engine.job import Role
-from trainop.engine.manifests import child_name, child_namer
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod, Service
-from trainop.engine.service_modes import JOB, LEADER, has_name_in, missed_mode
 from trainop.engine.slots import RoleSlots, read_place
 from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.cleanup import delete_pod

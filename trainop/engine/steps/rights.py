@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from trainop.engine.actions import LOOK_AGAIN, Action, Need, Patch, Remove
+from trainop.engine.addresses import child_name, child_namer
 from trainop.engine.claim import Children, Claimed, join_names
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.framework import JOB_NAME, Companion, CompanionKind, Framework, Grant, no_grant
 from trainop.engine.job import UNKNOWN_REPLICAS, Role
-from trainop.engine.manifests import child_name, child_namer
 from trainop.engine.parse import parse
 from trainop.engine.seen import Snapshot
 from trainop.engine.slots import read_place
