@@ -53,7 +53,7 @@ def _is_at_once(group: Sequence[Action]) -> bool:
 
 
 class Applier:
-    """One per kind. Carries out at most `max_writes` actions per pass."""
+    """One per kind. Carries out at most `MAX_WRITES_PER_PASS` actions per pass."""
 
     def __init__(
         self,
@@ -62,15 +62,13 @@ class Applier:
         children: ChildWriter,
         refusals: Refusals,
         report: Reporter,
-        *,
-        max_writes: int = MAX_WRITES_PER_PASS,
     ) -> None:
         self._kind = kind
         self._client = client
         self._children = children
         self.refusals = refusals
         self._report = report
-        self._max_writes = max_writes
+        self._max_writes = MAX_WRITES_PER_PASS
 
     async def carry_out(self, job: Unstructured, actions: Sequence[Action], *, begun: bool = False) -> Outcome:
         """Carries out the actions in groups. Adjacent actions of one class and resource form a group and run

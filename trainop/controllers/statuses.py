@@ -120,10 +120,10 @@ MAX_WAIT = 1.0
 class FirstStatuses:
     """One per controller. Keeps each status in `JobState.first_status` until it is written."""
 
-    def __init__(self, states: JobStates, clock: Clock, max_wait: float = MAX_WAIT) -> None:
+    def __init__(self, states: JobStates, clock: Clock) -> None:
         self._states = states
         self._clock = clock
-        self._max_wait = max_wait
+        self._max_wait = MAX_WAIT
 
     def show(self, job: Unstructured) -> Unstructured:
         """The job with the status that is held back for it, or the job itself if none is."""

@@ -12,7 +12,6 @@ from trainop.runtime.lowlevel import cut, printable
 
 MAX_FRAMES = 30
 """Frames of a stack that are shown, from the innermost."""
-MAX_PROCESSES = 4096
 
 _DUMPED = re.compile(r'^\s+File "(?P<file>[^"\n]*)", line (?P<line>\d+) in (?P<name>.*)$')
 _HEAD = re.compile(r"^(?P<current>Current t|T)hread 0x[0-9a-fA-F]+.*\(most recent call first\):")

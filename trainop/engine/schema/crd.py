@@ -6,6 +6,8 @@ stored object. `admission` validates values instead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainop.engine.framework import Framework
 from trainop.engine.progress import TRAINER_STATUS
 from trainop.engine.root_cause import LAST_FAILURE
@@ -26,65 +28,71 @@ from trainop.engine.schema.openapi import (
 )
 from trainop.engine.schema.podschema import pod_template
 from trainop.engine.schema.progress import PROGRESS_COLUMNS, trainer_status
-from trainop.runtime import Json
+from trainop.runtime import Json, Resource
 
 _STATE: Json = {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"}
 _CONDITION_TYPES = (
     "Created, Running, Restarting, Suspended, Succeeded, Failed, GangReady, RightsGranted, Waiting or TemplateValid."
 )
-_AGE: Json = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+AGE: Json = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 
 
 def crd(framework: Framework) -> Json:
     """The CRD that serves and stores the version of `framework.resource`."""
-    resource = framework.resource
+    scale = {
+        "specReplicasPath": f".spec.{framework.replica_specs}.Worker.replicas",
+        "statusReplicasPath": ".status.replicaStatuses.Worker.active",
+        "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
+    }
+    return definition(
+        framework.resource,
+        f"{framework.kind} is a distributed training job that the operator runs as pods.",
+        {"spec": _spec(framework), "status": _status()},
+        [_STATE, AGE, *PROGRESS_COLUMNS],
+        subresources={"status": {}, **({"scale": scale} if framework.scale else {})},
+    )
+
+
+def definition(
+    resource: Resource,
+    description: str,
+    properties: Json,
+    columns: Sequence[Json],
+    *,
+    required: Sequence[str] = (),
+    subresources: Json | None = None,
+    names: Json | None = None,
+    **policy: Json,
+) -> Json:
+    """The CRD that serves and stores one version of `resource`. `properties` are those that not every object has,
+    `names` further names, `policy` further fields of the CRD's `spec`. Without `subresources` there is `status`."""
+    about = {
+        "apiVersion": text("The version of the schema that the object is written in."),
+        "kind": text("The kind of the object."),
+        "metadata": {"type": "object"},
+    }
+    version = {
+        "name": resource.version,
+        "served": True,
+        "storage": True,
+        "subresources": subresources or {"status": {}},
+        "additionalPrinterColumns": list(columns),
+        "schema": {"openAPIV3Schema": fields(description, {**about, **properties}, required=required)},
+    }
+    singular, listed = resource.kind.lower(), f"{resource.kind}List"
+    known = {"kind": resource.kind, "listKind": listed, "plural": resource.plural, "singular": singular}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{resource.plural}.{resource.group}"},
         "spec": {
             "group": resource.group,
-            "names": {
-                "kind": resource.kind,
-                "listKind": f"{resource.kind}List",
-                "plural": resource.plural,
-                "singular": resource.kind.lower(),
-            },
+            "names": {**known, **(names or {})},
             "scope": "Namespaced",
-            "versions": [_version(framework)],
+            **policy,
+            "versions": [version],
         },
     }
-
-
-def _version(framework: Framework) -> Json:
-    subresources: Json = {"status": {}}
-    if framework.scale:
-        subresources["scale"] = {
-            "specReplicasPath": f".spec.{framework.replica_specs}.Worker.replicas",
-            "statusReplicasPath": ".status.replicaStatuses.Worker.active",
-            "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
-        }
-    return {
-        "name": framework.resource.version,
-        "served": True,
-        "storage": True,
-        "subresources": subresources,
-        "additionalPrinterColumns": [_STATE, _AGE, *PROGRESS_COLUMNS],
-        "schema": {"openAPIV3Schema": _schema(framework)},
-    }
-
-
-def _schema(framework: Framework) -> Json:
-    return fields(
-        f"{framework.kind} is a distributed training job that the operator runs as pods.",
-        {
-            "apiVersion": text("The version of the schema that the object is written in."),
-            "kind": text("The kind of the object."),
-            "metadata": {"type": "object"},
-            "spec": _spec(framework),
-            "status": _status(),
-        },
-    )
 
 
 def _spec(framework: Framework) -> Json:

@@ -7,19 +7,19 @@ of templates, and are too large for plain `kubectl apply`. There is no conversio
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 
 from trainop.engine.progress import TRAINER_STATUS
 from trainop.engine.root_cause import LAST_FAILURE
+from trainop.engine.schema.crd import AGE, definition
 from trainop.engine.schema.failure import last_failure
 from trainop.engine.schema.openapi import fields, int32, items, mapping, moment, open_fields, text
 from trainop.engine.schema.podschema import pod_template
 from trainop.engine.schema.progress import PROGRESS_COLUMNS, trainer_status
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, MAIN_CONTAINER, Role
-from trainop.runtime import Json, Resource
+from trainop.runtime import Json
 
 _PHASE: Json = {"name": "Phase", "type": "string", "jsonPath": ".status.phase"}
-_AGE: Json = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+_NONE: Json = {"strategy": "None"}
 _OPEN = {"x-kubernetes-preserve-unknown-fields": True}
 
 _ROLES = {
@@ -48,44 +48,17 @@ def dijob_crd() -> Json:
         "status": _status(),
     }
     what = "DIJob is a job of DI-engine: a coordinator, and collectors and learners that it asks for."
-    return _crd(DIJOBS, "dijob", what, schema, [_PHASE, _AGE, *PROGRESS_COLUMNS])
+    columns = [_PHASE, AGE, *PROGRESS_COLUMNS]
+    names = {"shortNames": ["dijob"]}
+    return definition(DIJOBS, what, schema, columns, required=["spec"], names=names, conversion=_NONE)
 
 
 def aggregator_config_crd() -> Json:
     section = _section("The pod that merges the results of the learners of one group.")
     spec = fields("The template of all aggregators.", {"aggregator": section}, required=["aggregator"])
     what = "AggregatorConfig is the template of aggregators, which all DIJobs share."
-    return _crd(AGGREGATOR_CONFIGS, "agconfig", what, {"spec": spec}, [_AGE])
-
-
-def _crd(resource: Resource, short: str, description: str, schema: Json, columns: Sequence[Json]) -> Json:
-    about = {
-        "apiVersion": text("The version of the schema that the object is written in."),
-        "kind": text("The kind of the object."),
-        "metadata": {"type": "object"},
-    }
-    version = {
-        "name": resource.version,
-        "served": True,
-        "storage": True,
-        "subresources": {"status": {}},
-        "additionalPrinterColumns": list(columns),
-        "schema": {"openAPIV3Schema": fields(description, {**about, **schema}, required=["spec"])},
-    }
-    names = {"kind": resource.kind, "listKind": f"{resource.kind}List", "plural": resource.plural}
-    names |= {"singular": resource.kind.lower()}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{resource.plural}.{resource.group}"},
-        "spec": {
-            "group": resource.group,
-            "names": {**names, "shortNames": [short]},
-            "scope": "Namespaced",
-            "conversion": {"strategy": "None"},
-            "versions": [version],
-        },
-    }
+    names = {"shortNames": ["agconfig"]}
+    return definition(AGGREGATOR_CONFIGS, what, {"spec": spec}, [AGE], required=["spec"], names=names, conversion=_NONE)
 
 
 def _section(description: str) -> Json:
