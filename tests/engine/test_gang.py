@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,12 +28,14 @@ from tests.engine.builders import (
 )
 from tests.engine.world import World
 from trainop.engine.actions import Action, Plan
-from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS, choose_scheduler
+from trainop.engine.gang_scheduler import BACK_ENDS, PLUGIN_GROUPS, VOLCANO_GROUPS, GangScheduler, choose_scheduler
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Options, PodGroup, SeenGang
 from trainop.kinds.tensorflow import TENSORFLOW
+from trainop.manifests.rbac import rules
 from trainop.runtime.objects.metadata import Json, owner_reference
 
+ROOT = Path(__file__).parent.parent.parent
 VOLCANO = Options(gang=choose_scheduler("Volcano"))
 PLUGINS = Options(gang=choose_scheduler("my-sched"))
 BOTH = pytest.mark.parametrize("options", [VOLCANO, PLUGINS], ids=["volcano", "scheduler-plugins"])
@@ -839,3 +842,17 @@ def test_few_fields_are_kept_of_a_group():
     group = msgspec.json.decode(msgspec.json.encode(raw), type=PodGroup)
     assert msgspec.to_builtins(group)["metadata"] == {"name": "j", "uid": "u"}
     assert (group.spec.min_member, group.status.phase) == (1, "Running")
+
+
+# The table of schedulers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduler", BACK_ENDS, ids=lambda row: row.groups.group)
+def test_each_scheduler_of_the_table_has_its_rights_and_its_line_in_the_docs(scheduler: GangScheduler):
+    groups = scheduler.groups
+    (rule,) = (rule for rule in rules() if rule["apiGroups"] == [groups.group])
+    assert (rule["resources"], rule["verbs"]) == (
+        [groups.plural],
+        ["get", "list", "watch", "create", "patch", "delete"],
+    )
+    assert f"`{groups.api_version}`" in (ROOT / "docs" / "gang.md").read_text(encoding="utf-8")

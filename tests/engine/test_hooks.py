@@ -19,7 +19,7 @@ from tests.engine.builders import (
     service_created,
 )
 from tests.upstream import KEEPS_LOG
-from trainop.engine.actions import Action, Adopt, Ensure, Need, Plan
+from trainop.engine.actions import Action, Adopt, Ensure, Need, Plan, Remove
 from trainop.engine.framework import (
     Companion,
     CompanionKind,
@@ -183,6 +183,19 @@ def test_a_companion_that_is_written_once_is_never_rewritten():
     found = stored(seen_with(framework))
     assert found["data"] == {"key": "a"}
     assert written_manifests(seen_with(framework, found)) == []
+
+
+def test_a_held_companion_is_left_alone_and_pods_wait():
+    def settings(text: str, *, held: bool) -> Framework:
+        return having(lambda _: [Companion(SETTINGS, "j-settings", text, lambda: {"data": {"text": text}}, held=held)])
+
+    assert list(filter(of_companion, (made := seen_with(settings("a", held=True))).actions)) == []
+    assert list(filter(pod_created, made.actions)) == []
+    free = seen_with(settings("a", held=False))
+    assert list(filter(pod_created, free.actions))
+    again = seen_with(settings("b", held=True), stored(free))
+    assert list(filter(of_companion, again.actions)) == []
+    assert not any(isinstance(action, Remove) for action in again.actions)
 
 
 def test_a_companion_may_depend_on_what_exists():
