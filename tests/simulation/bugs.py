@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.planting import bug, patch
-from trainop.controllers import own_writes
+from trainop.controllers import own_writes, statuses
 from trainop.controllers.children import ChildWriter
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.own_writes import OwnWrites
@@ -145,12 +145,7 @@ def first_status_held_for_ever():
 
 @bug("The first status of a job is held back for four seconds.")
 def first_status_late():
-    begin = FirstStatuses.__init__
-
-    def patiently(self: FirstStatuses, states: Any, clock: Any) -> None:
-        begin(self, states, clock, 4.0)
-
-    return patch(FirstStatuses, "__init__", patiently)
+    return patch(statuses, "MAX_WAIT", 4.0)
 
 
 @bug("A pass that has created children does not requeue the job in case they are deleted before they are observed.")
