@@ -73,6 +73,8 @@ from trainop.runtime.objects.metadata import Unstructured as Unstructured
 from trainop.runtime.objects.metadata import decode_complete as decode_complete
 from trainop.runtime.objects.metadata import decode_unstructured as decode_unstructured
 from trainop.runtime.objects.metadata import owner_reference as owner_reference
+from trainop.runtime.objects.models import to_json as to_json
+from trainop.runtime.objects.models import to_model as to_model
 from trainop.runtime.objects.resource import CONFIG_MAPS as CONFIG_MAPS
 from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS as CUSTOM_RESOURCE_DEFINITIONS
 from trainop.runtime.objects.resource import EVENTS as EVENTS

@@ -84,6 +84,7 @@ from trainop.runtime.objects.field_error import FieldError as FieldError
 from trainop.runtime.objects.mergepatch import merge_patch_between as merge_patch_between
 from trainop.runtime.objects.metadata import apply_change as apply_change
 from trainop.runtime.objects.metadata import drop_bookkeeping as drop_bookkeeping
+from trainop.runtime.objects.models import Model as Model
 from trainop.runtime.objects.quantity import Quantity as Quantity
 from trainop.runtime.objects.quantity import canonical_quantity as canonical_quantity
 from trainop.runtime.objects.quantity import exact_amount as exact_amount

@@ -26,6 +26,7 @@ from trainop.runtime.client.client import Client
 from trainop.runtime.client.cluster import ClusterConfig, ConfigError
 from trainop.runtime.client.http import HttpTransport
 from trainop.runtime.client.identity import CredentialsCheck
+from trainop.runtime.client.library_config import ConnectionSource, cluster_config
 from trainop.runtime.client.permissions import MissingPermissions
 from trainop.runtime.client.sender import Limiter
 from trainop.runtime.client.transport import Transport
@@ -185,13 +186,15 @@ class Operator:
             log.error("cluster configuration cannot be used", error=str(error))  # noqa: TRY400  # one line says it
             return 1
 
-    def run_on(self, cluster: ClusterConfig, *, metrics: Metrics | None = None) -> int:
-        """The same on a given cluster, with logs as they are. Raises `ConfigError`."""
+    def run_on(self, cluster: ConnectionSource, *, metrics: Metrics | None = None) -> int:
+        """The same on a given cluster, with logs as they are. `cluster` is the result of `load_config`, or a
+        `Configuration` of kubernetes_asyncio. Raises `ConfigError`."""
+        config = cluster_config(cluster)
         raise_descriptor_limit()
         return_freed_memory()
         tune_garbage_collector()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(self._serve(cluster, metrics or Metrics()))
+            return runner.run(self._serve(config, metrics or Metrics()))
 
     async def _serve(self, config: ClusterConfig, metrics: Metrics) -> int:
         transport = HttpTransport(config, resolved=metrics.resolved)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 from trainop.runtime.cache.informer import Informer, InformerMetrics
 from trainop.runtime.cache.scope import Namespaces, scopes_of
@@ -14,6 +14,7 @@ from trainop.runtime.client.client import Client
 from trainop.runtime.client.discovery import Discovery
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.objects.metadata import Decoder, HasMetadata, Key
+from trainop.runtime.objects.models import M, to_model
 from trainop.runtime.objects.resource import Resource
 
 T = TypeVar("T", bound=HasMetadata)
@@ -90,18 +91,32 @@ class Cache:
             self._group.create_task(informer.run(), name=f"informer {resource}")
         return informer
 
-    def get(self, resource: Resource, key: Key) -> Any:
-        """The cached object, None if it does not exist. Like `list` and `by_index`, raises `CacheError` unless exactly
-        one informer has the kind and is synced. `informer(...).store` gives typed access without this lookup."""
-        return self._only(resource, key.namespace).store.get(key)
+    @overload
+    def get(self, resource: Resource, key: Key) -> Any: ...
+    @overload
+    def get(self, resource: Resource, key: Key, *, as_: type[M]) -> M | None: ...
+    def get(self, resource: Resource, key: Key, *, as_: type[M] | None = None) -> Any:
+        """The cached object, None if it does not exist; with `as_`, such as `V1Secret`, a new model of it as by
+        `to_model`. Like `list` and `by_index`, raises `CacheError` unless exactly one informer has the kind and is
+        synced. `informer(...).store` gives typed access without this lookup."""
+        found = self._only(resource, key.namespace).store.get(key)
+        return found if as_ is None or found is None else to_model(as_, found)
 
-    def list(self, resource: Resource, namespace: str | None = None) -> Sequence[Any]:
+    @overload
+    def list(self, resource: Resource, namespace: str | None = None) -> Sequence[Any]: ...
+    @overload
+    def list(self, resource: Resource, namespace: str | None = None, *, as_: type[M]) -> Sequence[M]: ...
+    def list(self, resource: Resource, namespace: str | None = None, *, as_: type[M] | None = None) -> Sequence[Any]:
         """All cached objects, or those of one namespace."""
-        return self._only(resource, namespace).store.list(namespace)
+        return _as(as_, self._only(resource, namespace).store.list(namespace))
 
-    def by_index(self, resource: Resource, index: str, value: str) -> Sequence[Any]:
+    @overload
+    def by_index(self, resource: Resource, index: str, value: str) -> Sequence[Any]: ...
+    @overload
+    def by_index(self, resource: Resource, index: str, value: str, *, as_: type[M]) -> Sequence[M]: ...
+    def by_index(self, resource: Resource, index: str, value: str, *, as_: type[M] | None = None) -> Sequence[Any]:
         """The objects for which `index` yields `value`. Raises `KeyError` if there is no such index."""
-        return self._only(resource, None).store.by_index(index, value)
+        return _as(as_, self._only(resource, None).store.by_index(index, value))
 
     def _only(self, resource: Resource, namespace: str | None) -> Informer[Any]:
         found = [informer for informer in self._informers.values() if informer.resource == resource]
@@ -133,6 +148,10 @@ class Cache:
                 await asyncio.Event().wait()
             finally:
                 self._group = None
+
+
+def _as(model: type[Any] | None, objects: Sequence[Any]) -> Sequence[Any]:
+    return objects if model is None else [to_model(model, each) for each in objects]
 
 
 def _share(informer: Informer[T], indices: Mapping[str, Index[T]], *, optional: bool) -> Informer[T]:

@@ -144,7 +144,7 @@ class TokenFile(TokenText):
         super().__init__(path.read_text, str(path), clock)
 
 
-class LibraryCredentials(SharedCredentials):
+class AuthProviderCredentials(SharedCredentials):
     """Credentials of legacy `auth-provider` users (OIDC, GCP), whose login and refresh kubernetes_asyncio does.
 
     It is imported only here, because the import costs 36 MiB, and installed by the extra `legacy-auth`.

@@ -22,7 +22,8 @@ from aiohttp.payload import Payload
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from trainop.runtime.client.cluster import AuthHeaders, ClusterConfig, ConfigError
+from trainop.runtime.client.cluster import AuthHeaders, ConfigError
+from trainop.runtime.client.library_config import ConnectionSource, cluster_config
 from trainop.runtime.client.pool import MeasuredResolver, Pool
 from trainop.runtime.client.timeout import Timeout
 from trainop.runtime.client.tls import Material, read_material, tls_context
@@ -58,15 +59,15 @@ class HttpTransport:
 
     def __init__(
         self,
-        config: ClusterConfig,
+        config: ConnectionSource,
         *,
         clock: Clock | None = None,
         resolved: Callable[[str, float], None] | None = None,
     ) -> None:
-        """`resolved` is called with the host and the seconds of each DNS lookup. Raises `ConfigError` if the
-        certificates cannot be used."""
-        self._config = config
+        """`config` may also be a `Configuration` or `ApiClient` of kubernetes_asyncio. `resolved` is called with the
+        host and the seconds of each DNS lookup. Raises `ConfigError` if the certificates cannot be used."""
         self._clock = clock or SystemClock()
+        self._config = config = cluster_config(config, clock=self._clock)
         self._tls: ssl.SSLContext | None = None
         self._material: Material | None = None
         self._resolved = resolved

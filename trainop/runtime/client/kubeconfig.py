@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from trainop.runtime.client.cluster import ClusterConfig, ConfigError, Credentials, Pem
-from trainop.runtime.client.credentials import LibraryCredentials, StaticCredentials, TokenFile, TokenText
+from trainop.runtime.client.credentials import AuthProviderCredentials, StaticCredentials, TokenFile, TokenText
 from trainop.runtime.client.execplugin import ExecCredentials, ExecPlugin
 from trainop.runtime.client.proxy import proxy_for
 from trainop.runtime.clock import Clock
@@ -310,7 +310,7 @@ def _credentials(
         except (AttributeError, KeyError, TypeError) as error:
             raise ConfigError(f"{user.file}: exec of {user_label} needs command, args and env: {error!r}") from error
     if value.get("auth-provider"):
-        return LibraryCredentials(user.file, context, clock)
+        return AuthProviderCredentials(user.file, context, clock)
     return None
 
 

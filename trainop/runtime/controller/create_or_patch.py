@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import copy
 import enum
+from typing import overload
 
 from trainop.runtime.client.client import Client
 from trainop.runtime.controller.owners import OwnerError
 from trainop.runtime.errors import AlreadyExistsError, ConflictError, NotFoundError
 from trainop.runtime.objects.jsonpatch import equal_json
 from trainop.runtime.objects.metadata import Change, Json, apply_change
+from trainop.runtime.objects.models import M, Model, to_json, to_model
 from trainop.runtime.objects.resource import Resource
 
 TRIES = 5
@@ -32,10 +34,22 @@ class OperationResult(enum.Enum):
     UNCHANGED = "unchanged"
 
 
+@overload
 async def create_or_patch(
     client: Client, resource: Resource, desired: Json, change: Change | None = None
-) -> tuple[OperationResult, Json]:
+) -> tuple[OperationResult, Json]: ...
+@overload
+async def create_or_patch(
+    client: Client, resource: Resource, desired: M, change: Change | None = None
+) -> tuple[OperationResult, M]: ...
+async def create_or_patch(
+    client: Client, resource: Resource, desired: Json | Model, change: Change | None = None
+) -> tuple[OperationResult, Json | Model]:
     """Creates or patches the object named by `desired["metadata"]`; returns the operation and the resulting object.
+
+    `desired` may be a model of kubernetes_asyncio, and the result then is one, too. An attribute that is None is left
+    as it is; None as the value of a dict removes the key. `change` works on JSON in any case, because a model lacks the
+    fields that its release of the library does not know.
 
     If the object does not exist, `desired` is created. If it does, `desired` is merged into it as by a JSON merge patch
     (RFC 7386): mappings field by field, None removes a field, lists are replaced. Only `metadata.ownerReferences` (by
@@ -49,6 +63,9 @@ async def create_or_patch(
     all. Raises `ConflictError`, `AlreadyExistsError` or `NotFoundError` if the last one fails; `ValueError` without a
     name; `OwnerError` if the object has another controller than the one in `desired`; and what `Client` raises.
     """
+    if not isinstance(desired, dict):
+        result, obj = await create_or_patch(client, resource, to_json(desired), change)
+        return result, to_model(type(desired), obj)
     metadata = desired.get("metadata") or {}
     if not metadata.get("name"):
         raise ValueError("create_or_patch needs metadata.name")

@@ -6,10 +6,11 @@ namespace as missing, and deletes the child; such references must therefore neve
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from trainop.runtime.errors import ReconcileError
-from trainop.runtime.objects.metadata import HasMetadata, Json, Metadata, owner_reference
+from trainop.runtime.objects.metadata import HasMetadata, Json, Metadata, Unstructured, owner_reference
+from trainop.runtime.objects.models import M, Model, is_model, to_json, to_model
 from trainop.runtime.objects.resource import Resource
 
 
@@ -17,16 +18,23 @@ class OwnerError(ReconcileError):
     """The owner must not become the controller of the child."""
 
 
-def set_controller(owner: HasMetadata, resource: Resource, child: Json) -> Json:
-    """Returns a copy of the manifest `child` with `owner`, an object of `resource`, as its controller.
+@overload
+def set_controller(owner: HasMetadata | Model, resource: Resource, child: Json) -> Json: ...
+@overload
+def set_controller(owner: HasMetadata | Model, resource: Resource, child: M) -> M: ...
+def set_controller(owner: HasMetadata | Model, resource: Resource, child: Json | Model) -> Json | Model:
+    """Returns a copy of the manifest `child` with `owner`, an object of `resource`, as its controller. Both may be
+    models of kubernetes_asyncio.
 
     An existing reference to the same UID is replaced; other references are kept. Raises `OwnerError` if the owner has
     no name or UID, if a namespaced owner and the child are not in the same namespace, or if the child has another
     controller. Unlike controller-runtime's `controllerutil.SetControllerReference`, an owner of the same name with
     another UID is another controller.
     """
+    if not isinstance(child, dict):
+        return to_model(type(child), set_controller(owner, resource, to_json(child)))
     of_child: dict[str, Any] = child.get("metadata") or {}
-    of_owner = owner.metadata
+    of_owner = _metadata_of(owner)
     if not of_owner.name or not of_owner.uid:
         raise OwnerError(f"the owner {resource.kind} {of_owner.key} has no name or no UID: it was never stored")
     if resource.namespaced:
@@ -38,6 +46,11 @@ def set_controller(owner: HasMetadata, resource: Resource, child: Json) -> Json:
     ours = owner_reference(resource.api_version, resource.kind, of_owner.name, of_owner.uid)
     others = [reference for reference in references if reference.get("uid") != of_owner.uid]
     return {**child, "metadata": {**of_child, "ownerReferences": [*others, ours]}}
+
+
+def _metadata_of(owner: Any) -> Metadata:
+    metadata: Metadata = Unstructured(to_json(owner)).metadata if is_model(owner) else owner.metadata
+    return metadata
 
 
 def _check_namespaces(owner: Metadata, namespace: str) -> None:
