@@ -36,10 +36,10 @@ from trainop.runtime.client.auth import ClusterConfig, ConfigError, load_config
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.cluster import AuthHeaders, Pem
 from trainop.runtime.client.credentials import StaticCredentials, TokenFile
-from trainop.runtime.client.http import HttpStream, HttpTransport
+from trainop.runtime.client.http import HttpTransport
 from trainop.runtime.client.identity import CredentialsCheck
 from trainop.runtime.client.sockets import keepalive_socket
-from trainop.runtime.client.transport import NotConnectedError, Request
+from trainop.runtime.client.transport import NotConnectedError, Request, Stream
 from trainop.runtime.errors import UnhealthyError
 
 Answer: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -187,7 +187,7 @@ async def test_cut_connection_may_have_been_sent():
     assert seen == 1
 
 
-async def read_all(stream: HttpStream) -> bytes:
+async def read_all(stream: Stream) -> bytes:
     return b"".join([chunk async for chunk in stream.chunks()])
 
 
@@ -570,7 +570,7 @@ async def test_a_closed_stream_does_not_wait_for_a_server_that_reads_nothing(tmp
     server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=server_context(tmp_path, authority))
     url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with transport_of(url, ca=authority.pem, tls_server_name="api") as transport:
-        stream = await transport.open(GET)
+        stream: Any = await transport.open(GET)
         connection = stream._response.connection
         assert connection is not None
         assert connection.transport is not None

@@ -34,6 +34,7 @@ EXAMPLE = ROOT / "examples" / "runtime"
 GREETINGS = Resource("example.com", "v1", "greetings", "Greeting")
 
 
+PAGE = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8")
 NAMES: dict[str, str] = vars(trainop.runtime)["_MODULES"]
 LOW: dict[str, str] = vars(lowlevel)["_MODULES"]
 PUBLIC = NAMES | LOW
@@ -110,10 +111,9 @@ def test_every_program_is_built_with_the_library():
 
 
 def test_exactly_the_public_names_are_documented():
-    text = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8")
-    assert [name for name in PUBLIC if not re.search(rf"\b{name}\b", text)] == []
+    assert [name for name in PUBLIC if not re.search(rf"\b{name}\b", PAGE)] == []
     used, made = set[str](), {"BUCKETS", "GREETINGS", "JOBS", "TestCluster"}
-    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+    for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         for node in ast.walk(compile(code, "docs", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)):
             if isinstance(node, ast.ClassDef):
                 made.add(node.name)
@@ -151,9 +151,25 @@ def test_every_type_of_a_public_signature_is_public():
     assert sorted(named - PUBLIC.keys()) == []
 
 
+def test_each_public_name_has_its_reason():
+    """It is used, described where it is used, or explained; a low-level name may be only the type of an argument."""
+    sections, list_, low = re.split("## Other public names|### Low-level names", PAGE)[:3]
+    used = {name for names in _imported("trainop", "examples").values() for _, name in names}
+    described = {name for name in PUBLIC if re.search(rf"\b{name}\b", sections)}
+    explained = {name for name in PUBLIC if re.search(rf"`{name}`: \w", list_ + low)}
+    reasons = used | described | explained
+    assert sorted(NAMES.keys() - reasons) == []
+    needed, found = set[str](), reasons | NAMES.keys()
+    while found - needed:
+        needed |= found
+        objects = [getattr(importlib.import_module(PUBLIC[name]), name) for name in needed & PUBLIC.keys()]
+        ours = [each for each in objects if getattr(each, "__module__", "").startswith("trainop.")]
+        found = {each.__name__ for public in ours for each in _named_types(public)}
+    assert sorted(LOW.keys() - needed) == []
+
+
 def test_every_error_that_the_page_names_is_public():
-    text = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8")
-    named = {name for name in re.findall(r"`(\w+Error)`", text) if not hasattr(builtins, name)}
+    named = {name for name in re.findall(r"`(\w+Error)`", PAGE) if not hasattr(builtins, name)}
     ours = {name for name in named if name not in ("TemporaryError", "PermanentError")}  # names of kopf
     assert {"UnhealthyError", "NotLeaderError", "DecodeError"} <= ours
     assert sorted(ours - PUBLIC.keys()) == []

@@ -91,7 +91,6 @@ from trainop.runtime.objects.resource import Resource as Resource
 from trainop.runtime.webhook.admission import AdmissionRequest as AdmissionRequest
 from trainop.runtime.webhook.admission import AdmissionResponse as AdmissionResponse
 from trainop.runtime.webhook.admission import allow as allow
-from trainop.runtime.webhook.admission import amend as amend
 from trainop.runtime.webhook.admission import defaulting as defaulting
 from trainop.runtime.webhook.admission import deny as deny
 from trainop.runtime.webhook.admission import validating as validating

@@ -2,7 +2,6 @@ from trainop.runtime.builder.controller import ControllerBuilder as ControllerBu
 from trainop.runtime.builder.controller import ControllerOptions as ControllerOptions
 from trainop.runtime.cache.informer import Handler as Handler
 from trainop.runtime.cache.informer_metrics import InformerMetrics as InformerMetrics
-from trainop.runtime.cache.mutation_detector import MutationError as MutationError
 from trainop.runtime.cache.scope import Scope as Scope
 from trainop.runtime.cache.store import Index as Index
 from trainop.runtime.cache.store import is_older as is_older
@@ -13,8 +12,6 @@ from trainop.runtime.client.cluster import ClusterConfig as ClusterConfig
 from trainop.runtime.client.cluster import Credentials as Credentials
 from trainop.runtime.client.decoding import read_object as read_object
 from trainop.runtime.client.discovery import Discovery as Discovery
-from trainop.runtime.client.http import HttpStream as HttpStream
-from trainop.runtime.client.paging import EndlessListError as EndlessListError
 from trainop.runtime.client.permissions import MissingPermissions as MissingPermissions
 from trainop.runtime.client.permissions import Permission as Permission
 from trainop.runtime.client.permissions import PermissionMetrics as PermissionMetrics

@@ -27,7 +27,7 @@ from trainop.runtime.client.library_config import ConnectionSource, cluster_conf
 from trainop.runtime.client.pool import MeasuredResolver, Pool
 from trainop.runtime.client.timeout import Timeout
 from trainop.runtime.client.tls import Material, read_material, tls_context
-from trainop.runtime.client.transport import AnswerTooLongError, NotConnectedError, Request, Response
+from trainop.runtime.client.transport import AnswerTooLongError, NotConnectedError, Request, Response, Stream
 from trainop.runtime.clock import Clock, SystemClock
 
 RELOAD_INTERVAL = 60.0
@@ -105,7 +105,7 @@ class HttpTransport:
         except NETWORK_ERRORS as error:
             raise _builtin_error(error, request) from error
 
-    async def open(self, request: Request) -> HttpStream:
+    async def open(self, request: Request) -> Stream:
         try:
             with Timeout(request.timeout):
                 return HttpStream(await self._start(request, streams=True), request)
