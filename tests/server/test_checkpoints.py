@@ -6,6 +6,7 @@ import json
 from datetime import datetime
 from typing import Any
 
+from tests.patience import PATIENCE
 from tests.server.world import CORE, JOBS, MERGE, Json, World, replicas
 from trainop.runtime.clock import parse_timestamp
 
@@ -47,15 +48,27 @@ def history(world: World) -> Json:
     return found
 
 
-def test_all_pods_of_a_large_job_are_asked_to_end_within_a_second(world: World):
+def test_all_pods_of_a_large_job_are_asked_to_end_before_anything_else_is_done(world: World):
+    """A busy machine takes its time; what the operator promises of its own is the order, and many at once."""
     names = start(world, MANY - 1, {GRACE: "5m"})
+    since = world.ask("GET", f"{CORE}/pods")["metadata"]["resourceVersion"]
     world.patch_run_policy(suspend=True)
     pods = world.wait(lambda: found if len(found := ending(world)) == MANY else None, "the end of all pods")
     assert {pod["metadata"]["deletionGracePeriodSeconds"] for pod in pods.values()} == {300}
+    world.wait(lambda: not world.services(), "the end of all services")
+    last = max(int(pod["metadata"]["resourceVersion"]) for pod in pods.values())
+    assert last < min(versions(world, "services", "DELETED", since))
     times = sorted(map(asked_at, pods.values()))
-    assert (times[-1] - times[0]).total_seconds() <= 1  # the API has whole seconds
+    assert (times[-1] - times[0]).total_seconds() <= PATIENCE / 10
     for name in names:
         world.reap_pod(name)
+
+
+def versions(world: World, plural: str, type_: str, since: str) -> list[int]:
+    """The resourceVersions of the events of this type after `since`."""
+    lines = str(world.ask("GET", f"{CORE}/{plural}?watch=1&timeoutSeconds=1&resourceVersion={since}")).splitlines()
+    events = [json.loads(line) for line in lines]
+    return [int(event["object"]["metadata"]["resourceVersion"]) for event in events if event["type"] == type_]
 
 
 def test_pods_from_before_the_annotation_get_the_grace_period_too(world: World):
