@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.controllers.progress.payload import TrainerStatus
+from trainop.controllers.progress.payload import TrainerStatus, read_report
 from trainop.controllers.progress.writer import INTERVAL, MANY, MAX_RATE, REPEATS, SILENT_AFTER, Job, ProgressWriter
 from trainop.runtime import Client, Json, Key, Metadata, PatchKind, Resource, Unstructured
 from trainop.runtime.lowlevel import error_of_status
@@ -258,13 +259,29 @@ async def test_an_older_report_that_another_replica_writes_over_a_newer_one_does
 
 @virtual_time
 async def test_seeing_its_own_write_delays_nothing():
+    said = b'{"trainerStatus": {"progressPercentage": %d, "metrics": [{"name": "loss", "value": "0.5"}]}}'
     async with writing() as (writer, server, _):
-        writer.put(job("a"), report(1), "1")
-        await asyncio.sleep(9)
-        writer.observe(shown("a", {"progressPercentage": 1}))
-        writer.put(job("a"), report(2), "1")
-        await asyncio.sleep(1.1)
-        assert [percent for _, percent in server.of("a")] == [1, 2]
+        for number in (1, 2):
+            status = read_report(said % number)
+            assert status is not None
+            writer.put(job("a"), status, "1")
+            await asyncio.sleep(9)
+            writer.observe(shown("a", json.loads(said % number)["trainerStatus"]))
+            await asyncio.sleep(1)
+        assert [(round(at), percent) for at, percent in server.of("a")] == [(0, 1), (10, 2)]
+
+
+@virtual_time
+async def test_all_replicas_together_keep_to_the_rate():
+    async with writing() as (writer, server, _):
+        for number in range(100):
+            writer.put(job(f"a{number}"), report(1), "1")
+        began = writer._clock.monotonic()
+        for number in range(100):  # another replica writes as many
+            writer.put(job(f"b{number}"), report(1), "1")
+            writer.observe(shown(f"b{number}", {"progressPercentage": 2}))
+        await asyncio.sleep(60)
+        assert server.writes[99][0] - began > 2 * 100 / MAX_RATE - 1
 
 
 @virtual_time

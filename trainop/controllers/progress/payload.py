@@ -35,6 +35,8 @@ class TrainerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     def as_json(self) -> Json:
         """The value of `status.trainerStatus`. Times have whole seconds, as all times of Kubernetes."""
         found: Json = msgspec.to_builtins(self)
+        if self.metrics is not None:
+            found["metrics"] = list(found["metrics"])  # equal to what the cache shows of it
         if self.last_updated_time is not None:
             utc = self.last_updated_time.astimezone(UTC)
             found["lastUpdatedTime"] = utc.strftime("%Y-%m-%dT%H:%M:%SZ")
