@@ -93,12 +93,19 @@ async def test_one_job_is_written_once_per_interval():
 
 @virtual_time
 async def test_a_thousand_jobs_share_the_rate_evenly():
+    said = b'{"trainerStatus": {"progressPercentage": %d, "metrics": [{"name": "loss", "value": "0.5"}]}}'
     async with writing() as (writer, server, _):
+        seen = 0
         for second in range(300):
             if second % 5 == 0:
+                status = read_report(said % (second // 3))
+                assert status is not None
                 for number in range(1000):
-                    writer.put(job(f"j{number}"), report(second // 3), "1")
+                    writer.put(job(f"j{number}"), status, "1")
             await asyncio.sleep(1)
+            for _, name, written in server.writes[seen:]:  # as the cache shows them
+                writer.observe(shown(name, json.loads(json.dumps(written))))
+            seen = len(server.writes)
         in_second = [0] * 301
         for at, _, _ in server.writes:
             in_second[int(at)] += 1
