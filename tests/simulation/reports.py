@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PAUSE = (1.0, 6.0)
 """Seconds between two reports of one run, whichever pods send them."""
-STRAYS = 0.1
+STRAYS = 0.25
 """Share of reports that name another job than that of their pod."""
 MOST_PENDING = 700.0
 """Seconds without faults within which everything is written: two of the longest pauses after failures."""
