@@ -9,9 +9,10 @@ import tempfile
 import venv
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from e2e.cluster.controlplane import ControlPlane
-from e2e.cluster.places import ClusterError, default_data
+if TYPE_CHECKING:
+    from e2e.cluster.controlplane import ControlPlane
 
 
 def environment(name: str, version: str, *installs: Sequence[str]) -> Path:
@@ -32,6 +33,10 @@ def environment(name: str, version: str, *installs: Sequence[str]) -> Path:
 
 def on_an_api_server(name: str, work: Callable[[ControlPlane, Path], int]) -> int:
     """The exit code of `work`, which gets a real kube-apiserver and an empty folder; 3 if there is no such server."""
+
+    from e2e.cluster.controlplane import ControlPlane  # noqa: PLC0415  # a client, whose environment lacks it, imports this module
+    from e2e.cluster.places import ClusterError, default_data  # noqa: PLC0415  # the same
+
     plane = ControlPlane(default_data(f"{name}-{os.getpid()}"), die_with_parent=True)
     try:
         with tempfile.TemporaryDirectory() as folder:

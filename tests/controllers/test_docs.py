@@ -21,6 +21,8 @@ from trainop.engine.extensions import (
 )
 from trainop.engine.progress import AUTHORITY, PROGRESS
 from trainop.engine.restart_history import RESTARTS
+from trainop.engine.stalls import ON_STALL, STALLED_AFTER
+from trainop.engine.startup import ON_STARTUP_DEADLINE, STARTUP_DEADLINE
 from trainop.engine.steps.checkpoints import AWAITED
 from trainop.engine.steps.companions import FINGERPRINT
 from trainop.engine.steps.rights import GRANTED_AT
@@ -48,6 +50,10 @@ def test_every_annotation_is_described_with_its_values():
         AWAITED,
         PROGRESS,
         AUTHORITY,
+        STALLED_AFTER,
+        ON_STALL,
+        STARTUP_DEADLINE,
+        ON_STARTUP_DEADLINE,
         RESTARTS,
         FINGERPRINT,
         TRANSPORT,

@@ -151,6 +151,8 @@ class World:
                 self.events.append(notice.event)
         for action in made.actions:
             self._act(action)
+        if made.suspend:
+            self.spec.setdefault("runPolicy", {})["suspend"] = True
 
     def _act(self, action: Action) -> None:
         match action:

@@ -748,6 +748,65 @@ SITUATIONS: dict[str, Situation] = {
         "Stalled",
         ("no report for 30m",),
     ),
+    "stalled and restarting": Situation(
+        seen(
+            job(
+                condition("Stalled", "NoProgress", "No report of progress for 30m; all its pods are restarted"),
+                condition("Restarting"),
+                annotations=restarts(1),
+                status={"lastFailure": {"reason": "Stalled", "message": "No report of progress for 30m"}},
+            )
+        ),
+        W,
+        "Stalled",
+        ("all its pods are restarted",),
+    ),
+    "stalled once too often": Situation(
+        failed(
+            "Job j has failed because it has reached the specified backoff limit. No replica had failed: No report.",
+            {"reason": "Stalled", "message": "No report of progress for 30m: pod j-master-0 was last heard"},
+        ),
+        F,
+        "Failed",
+        ("used up its restarts", "No report of progress for 30m: pod j-master-0"),
+    ),
+    "reporting": Situation(
+        seen(job(condition("Stalled", "ProgressReported", status="False"), condition("Running")), *UP), R, "Running"
+    ),
+    "suspended at the startup deadline": Situation(
+        seen(
+            job(
+                condition("Started", "StartupDeadlineExceeded", "1 of 2 replicas have not started", "False"),
+                condition("Suspended"),
+                policy={"suspend": True},
+            )
+        ),
+        W,
+        "StartupDeadline",
+        ("not all of its replicas started in time", "1 of 2 replicas", "suspend to false"),
+    ),
+    "failed at the startup deadline": Situation(
+        failed(
+            "Job j has failed because not all of its replicas started before its startup deadline. No replica had",
+            {"reason": "StartupDeadlineExceeded", "message": "1 of 2 replicas have not started within 20m: 1: x"},
+        ),
+        F,
+        "Failed",
+        ("not all replicas started in time", "1 of 2 replicas have not started within 20m"),
+    ),
+    "late and kept by Kueue": Situation(
+        seen(
+            job(
+                condition("Started", "StartupDeadlineExceeded", "1 of 2 replicas have not started", "False"),
+                condition("Running"),
+                labels={"kueue.x-k8s.io/queue-name": "team"},
+            ),
+            *UP,
+        ),
+        T,
+        "StartupDeadline",
+        ("not all replicas started before", "1 of 2 replicas", "waitForPodsReady"),
+    ),
     "partly running": Situation(
         seen(job(condition("Running")), UP[0], pod("worker", 1, age=5, containers=(waiting("ContainerCreating"),))),
         T,

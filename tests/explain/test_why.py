@@ -79,6 +79,21 @@ def test_a_deadline_without_a_failure_sends_nobody_to_the_replica_that_failed():
     assert "failed first" not in diagnose(evidence).causes[0].next
 
 
+@pytest.mark.parametrize(("how", "said"), [("suspend", "it is suspended in 15 min"), ("fail", "it fails in 15 min")])
+def test_what_happens_at_the_startup_deadline_is_said_before(how: str, said: str):
+    prefix = "trainop.kubeflow.org/"
+    asked = {f"{prefix}startup-deadline": "20m", f"{prefix}on-startup-deadline": how, "other": None}
+    starting = {
+        "type": "Started",
+        "status": "False",
+        "reason": "Starting",
+        "lastTransitionTime": "2026-11-25T11:55:00Z",
+    }
+    found = diagnose(seen(job(starting, annotations=asked), unscheduled(GPU)))  # type: ignore[arg-type]
+    (text,) = [cause.text for cause in found.causes if cause.code == "Deadline"]
+    assert text.startswith(said)
+
+
 def test_exit_codes():
     assert {state: state.exit_code for state in State} == {
         State.SUCCEEDED: 0,

@@ -120,8 +120,9 @@ def make_job(installation: Installation) -> MakeJob:
 
 
 def shown(world: World, name: str) -> Json:
+    """The report in the status, without its time, which the operator adds."""
     found: Json = world.status(name).get("trainerStatus", {})
-    return found
+    return {field: value for field, value in found.items() if field != "lastUpdatedTime"}
 
 
 def report(percent: int) -> Json:

@@ -18,6 +18,7 @@ from trainop.engine.steps import companions, rights
 from trainop.kinds.mpi import kinds, transport
 from trainop.kinds.mpi.exec import job as exec_job
 from trainop.kinds.mpi.hosts import owned_workers
+from trainop.kinds.mpi.ssh import clean_up as ssh_clean_up
 from trainop.kinds.mpi.ssh import launcher as ssh_launcher
 from trainop.kinds.mpi.ssh import objects as ssh_objects
 from trainop.kinds.mpi.ssh import plan as ssh
@@ -162,14 +163,14 @@ def evictions_ignored():
 
 @of_mpi("cleanPodPolicy Running keeps the workers.")
 def running_means_none():
-    clean = ssh._clean_up
+    clean = ssh_clean_up._clean_up
 
     def none(world: World) -> None:
         if world.job.clean_pod_policy == "Running":
             world.job = replace(world.job, clean_pod_policy="None")
         clean(world)
 
-    return patch(ssh, "_clean_up", none)
+    return patch(ssh_clean_up, "_clean_up", none)
 
 
 @of_mpi("Workers that terminate are counted as active.")

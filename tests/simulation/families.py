@@ -8,6 +8,8 @@ from itertools import count
 from typing import NamedTuple
 
 MPI, GANG, DI, STILL = "mpi", "gang", "di", "still"
+SURVIVE = "survive"
+"""Jobs that are watched; their scripts are numbered apart (`survive_draw.py`)."""
 EVERY = {MPI: (7, 5), GANG: (11, 6), DI: (13, 3), STILL: (17, 9)}
 """Family -> one seed in so many, from this one on. They have no divisor in common, or with the numbers of themes and of
 staged sequences, so that each theme loses as many."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulation import di_clients, gang_scheduler, intruders, mpi_users
+from tests.simulation.planned_reports import REPORT, report
 from tests.simulation.replica import Replica
 from tests.simulation.script import Step
 
@@ -41,7 +42,7 @@ class Fate:
             self._compact()
         elif step.act == "contention":
             world.fault_rates = replace(world.fault_rates, conflict=1.0)
-        elif step.act in OF_JOBS | di_clients.OF_SERVERS:
+        elif step.act in OF_JOBS | di_clients.OF_SERVERS | {REPORT}:
             self._strike_others(step)
         elif step.act in BREAKDOWNS:
             self._break_down(step)
@@ -49,7 +50,10 @@ class Fate:
             self._strike_replica(replica, step, rng)
 
     def _strike_others(self, step: Step) -> None:
-        """Something befalls a process that is not the operator."""
+        """Something befalls a process that is not the operator, or is done by it."""
+        if step.act == REPORT:
+            report(self._world, step)
+            return
         jobs, di = self._world.job_controller, self._world.di
         if di is not None and step.act in di_clients.OF_SERVERS:
             di.strike_server(step)

@@ -344,7 +344,7 @@ class Judge:
             return
         history = RestartHistory(owner["uid"], job["metadata"].get("annotations") or {})
         counted = history.is_counted(pod["metadata"]["uid"])
-        if phase(pod) != "Failed" and not (counted and _scope(job) != "pod"):
+        if phase(pod) != "Failed" and not (counted and (_scope(job) != "pod" or history.whole)):
             self.flag(
                 "clean up after the end", f"{process} deletes {name}, {phase(pod)}, of a job that is not finished"
             )

@@ -72,6 +72,7 @@ class Replica:
         self.name = name
         self._world = world
         self._lives = 0
+        self.started_at = 0.0
         self._over = False
         self.process = Process(name)
         self.wire: Wire
@@ -84,6 +85,7 @@ class Replica:
             return
         world = self._world
         self._lives += 1
+        self.started_at = world.loop.time()
         life = f"{self.name}.{self._lives}"
         self.process = Process(life)
         self.wire = Wire(world, life, random.Random(f"{world.script.seed}/wire/{life}"))

@@ -14,7 +14,7 @@ from tests.simulation.di_node import DiNodes
 from tests.simulation.ends import end_state
 from tests.simulation.facts import owner_of
 from tests.simulation.fairness import Fairness
-from tests.simulation.families import DI, MPI
+from tests.simulation.families import DI, MPI, SURVIVE
 from tests.simulation.fate import Fate
 from tests.simulation.fault_rates import FAIR
 from tests.simulation.gang_scheduler import GangScheduler, kinds_of_groups
@@ -30,6 +30,7 @@ from tests.simulation.oracle.gang_observer import GangObserver
 from tests.simulation.oracle.mpi_observer import MpiObserver
 from tests.simulation.oracle.observer import Observer
 from tests.simulation.oracle.standstill import StandStill
+from tests.simulation.oracle.survive_observer import SurviveObserver
 from tests.simulation.replica import Replica, metrics
 from tests.simulation.reports import Reports
 from tests.simulation.rest import Rest
@@ -48,10 +49,11 @@ from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import LEASES, NAMESPACES, PODS
 
-CAST: Mapping[str, tuple[type[Observer | MpiObserver | DiObserver], type[Nodes]]] = {
+CAST: Mapping[str, tuple[type[Observer | MpiObserver | DiObserver | SurviveObserver], type[Nodes]]] = {
     "": (Observer, Nodes),
     MPI: (MpiObserver, MpiNodes),
     DI: (DiObserver, DiNodes),
+    SURVIVE: (SurviveObserver, Nodes),
 }
 """By family of the script: who judges, and who plays the pods."""
 
@@ -134,6 +136,8 @@ class World:
         self.in_encore = False
         observer, nodes = CAST[script.family]
         self.observer = observer(Fairness(self), lambda name: self.store.table(name).objects)
+        if isinstance(self.observer, SurviveObserver):
+            self.observer.led_since = self._led_since
         self.nodes = nodes(self, random.Random(f"{script.seed}/nodes"))
         self.job_controller = JobController(self) if script.family == MPI else None
         self.di = DiSide(self, DI_SERVERS) if script.family == DI else None
@@ -390,6 +394,11 @@ class World:
         if found is not None and stored is not None and found[0] == "jobs.batch":
             return self.job_of(stored.value)
         return stored.value if stored else None
+
+    def _led_since(self) -> float:
+        """When the process that leads was started, or the youngest if none leads."""
+        leaders = [each for each in self.replicas if each.runs and each.is_master]
+        return max(each.started_at for each in leaders or self.replicas)
 
     def lease_holder(self) -> str:
         """The process that holds the lease; empty if none does, or without leader election."""

@@ -17,6 +17,7 @@ from trainop.commands.connection import Connection
 from trainop.commands.loglines import lines_of
 from trainop.commands.target import Target
 from trainop.engine.gang_scheduler import COSCHEDULING, VOLCANO
+from trainop.engine.startup import QUEUE
 from trainop.explain.why.evidence import (
     Evidence,
     OperatorFacts,
@@ -32,7 +33,6 @@ from trainop.explain.why.evidence import (
 )
 from trainop.explain.why.operator import UNTOUCHED_AFTER
 from trainop.explain.why.pods import STUCK_AFTER
-from trainop.explain.why.queue import QUEUE
 from trainop.runtime import (
     CUSTOM_RESOURCE_DEFINITIONS,
     EVENTS,

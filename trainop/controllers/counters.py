@@ -19,6 +19,9 @@ Launchers: TypeAlias = Callable[[], Iterable[tuple[str, str]]]
 Waiting: TypeAlias = Callable[[], Iterable[tuple[str, str, str]]]
 """Returns namespace, framework and reason of each job that waits."""
 
+Stalled: TypeAlias = Callable[[], Iterable[tuple[str, str]]]
+"""Returns namespace and framework of each job that has stalled."""
+
 MAX_SERIES = 2000
 """Pairs of namespace and framework whose counters exist before they count anything."""
 
@@ -45,14 +48,13 @@ class LauncherInfo(Gauge):
         yield family
 
 
-class WaitingJobs(Gauge):
-    """`trainop_jobs_waiting`, computed from the caches when it is scraped. Only reasons that occur have a series, and
-    the reasons are those of one list, so that there are few."""
+class CountedJobs(Gauge):
+    """A number of jobs, computed from the caches when it is scraped. Only labels that occur have a series; besides
+    namespace and framework they are of short lists, so that there are few."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ["job_namespace", "framework", "reason"]
-        super().__init__("trainop_jobs_waiting", "Unfinished jobs that do not move", labels, registry=registry)
-        self.sources: list[Waiting] = []
+    def __init__(self, registry: CollectorRegistry, name: str, text: str, *labels: str) -> None:
+        super().__init__(name, text, ["job_namespace", "framework", *labels], registry=registry)
+        self.sources: list[Callable[[], Iterable[tuple[str, ...]]]] = []
         self.is_shown: Callable[[], bool] = lambda: True
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -84,6 +86,9 @@ class JobMetrics(Metrics):
             "Restarts and fatal failures of replicas by eviction, preemption or loss of a node",
             *labels,
         )
+        self.stalls = self._counter(
+            "trainop_stalls_total", "Jobs that have stopped reporting their progress while they ran", *labels
+        )
         self.statuses_refused = self._counter(
             "trainop_statuses_refused_total", "Statuses that the API server refused: too large, or invalid", "framework"
         )
@@ -99,9 +104,15 @@ class JobMetrics(Metrics):
         self.by_controller: dict[str, dict[str, Counter]] = {"mpi-operator": self._of_mpi_operator()}
         """Controller -> transition -> a counter in addition to that of all kinds."""
         self._info = LauncherInfo(self.registry)
-        self._waiting = WaitingJobs(self.registry)
-        self._waiting.is_shown = lambda: self.leads
+        self._waiting = self._count_jobs("waiting", "Unfinished jobs that do not move", "reason")
+        self._stalled = self._count_jobs("stalled", "Running jobs that do not report their progress any more")
         self._known: set[tuple[str, str]] = set()
+
+    def _count_jobs(self, state: str, text: str, *labels: str) -> CountedJobs:
+        """The gauge of the jobs in a state, on the leader."""
+        made = CountedJobs(self.registry, f"trainop_jobs_{state}", text, *labels)
+        made.is_shown = lambda: self.leads
+        return made
 
     def _of_children(self) -> dict[tuple[str, str], Counter]:
         names = {
@@ -143,6 +154,7 @@ class JobMetrics(Metrics):
             "failed": self.jobs_failed,
             "restarted": self.jobs_restarted,
             "disrupted": self.disruptions,
+            "stalled": self.stalls,
         }
 
     def expect(self, namespace: str, framework: str, kind: str = "") -> None:
@@ -160,6 +172,10 @@ class JobMetrics(Metrics):
     def show_waiting(self, source: Waiting) -> None:
         """Exports `trainop_jobs_waiting` while this process may write, as `show_launchers`."""
         self._waiting.sources.append(source)
+
+    def show_stalled(self, source: Stalled) -> None:
+        """Exports `trainop_jobs_stalled` likewise."""
+        self._stalled.sources.append(source)
 
     def show_launchers(self, launchers: Launchers) -> None:
         """Exports `mpi_operator_job_info` while this process may write: a standby would export each series twice."""

@@ -100,6 +100,24 @@ class RepeatedWrite:
 
 
 @dataclass(slots=True)
+class Listening:
+    """What is heard of one run of a job that is watched for stalls (`Silences`). All times are monotonic seconds."""
+
+    run: object
+    """The transition time of the condition Running, which identifies the run."""
+    since: float
+    """When this process first saw that it runs."""
+    heard: float | None = None
+    """The last report, of this run or late ones of the one before."""
+    reported: float | None = None
+    """The last report that is surely of this run."""
+    pod: str = ""
+    """That has sent one."""
+    suspected: float | None = None
+    """Since when the silence lasts too long."""
+
+
+@dataclass(slots=True)
 class JobState:
     """What the controller remembers of one job. Unused parts are None, so that an idle job costs little memory."""
 
@@ -120,6 +138,7 @@ class JobState:
     """UIDs of children that the operator deletes itself (`OwnerCheck`)."""
     owner_unconfirmed: bool = False
     """A child disappeared that the operator did not delete, so the job may be deleted too (`OwnerCheck`)."""
+    listening: Listening | None = None
     clock_offset: float | None = None
     """Wall clock minus monotonic clock, in seconds (`JobClock`)."""
     blocked_passes: int = 0

@@ -13,6 +13,7 @@ import msgspec
 
 from trainop.controllers.job_state import JobStates, LastWrite
 from trainop.engine.progress import TRAINER_STATUS
+from trainop.engine.stalls import awaits_report
 from trainop.engine.steps.checkpoints import AWAITED
 from trainop.runtime import Client, Clock, ConflictError, Json, Metadata, Predicate, Resource, Unstructured
 from trainop.runtime.lowlevel import is_older, merge_patch_between
@@ -89,6 +90,14 @@ class OwnWrites:
             job, self._client.patch(self._resource, key.name, key.namespace, body, metadata_only=True)
         )
 
+    async def suspend(self, job: Unstructured, version: str) -> None:
+        """Sets `spec.runPolicy.suspend`. `version` is the latest resourceVersion that this pass knows, unless it has
+        written the status meanwhile. Raises `ConflictError` if the job is no longer at it."""
+        written, key = self._ensure(job), job.metadata.key
+        latest = written.version if written.version and is_older(version, written.version) else version
+        body = {"metadata": {"resourceVersion": latest}, "spec": {"runPolicy": {"suspend": True}}}
+        await self._send(job, self._client.patch(self._resource, key.name, key.namespace, body, metadata_only=True))
+
     async def write_status(self, job: Unstructured, status: Json, version: str) -> str:
         """Replaces the job's status; otherwise like `annotate`."""
         written = self._ensure(job)
@@ -158,14 +167,14 @@ class NotOwnStatus(Predicate):
 
 
 class NotProgress(Predicate):
-    """Drops updates that change nothing but the progress that pods report. Only the plan of a job that waits for its
-    next checkpoint depends on it."""
+    """Drops updates that change nothing but the progress that pods report. Only the plans of two jobs depend on it: of
+    one that waits for its next checkpoint, and of one that is watched, if it has stalled or is yet to report."""
 
     def update(self, old: Any, new: Any, /) -> bool:
         if AWAITED in new.metadata.annotations:
             return True
         before, after = (job.raw.get("status") or {} for job in (old, new))
-        if before.get(TRAINER_STATUS) == after.get(TRAINER_STATUS):
+        if before.get(TRAINER_STATUS) == after.get(TRAINER_STATUS) or awaits_report(new):
             return True
         others = ({name: value for name, value in each.items() if name != TRAINER_STATUS} for each in (before, after))
         return next(others) != next(others) or _without_status(old) != _without_status(new)

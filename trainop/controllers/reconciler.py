@@ -21,8 +21,9 @@ from trainop.controllers.outcome import Obstacles, Outcome
 from trainop.controllers.own_writes import OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.report import Reporter
+from trainop.controllers.silence import Silences
 from trainop.controllers.statuses import FirstStatuses, StatusWriter
-from trainop.engine.actions import Plan, Remove, is_creation
+from trainop.engine.actions import Event, Plan, Remove, is_creation
 from trainop.engine.seen import Options, Snapshot
 from trainop.runtime import (
     DONE,
@@ -85,6 +86,7 @@ class JobReconciler:
         owner_check: OwnerCheck,
         report: Reporter,
         applier: Applier,
+        silences: Silences,
         options: Callable[[], Options],
         clock: Clock,
         rng: random.Random,
@@ -98,6 +100,7 @@ class JobReconciler:
         self._owner_check = owner_check
         self._report = report
         self._applier = applier
+        self._silences = silences
         self._options = options
         self._clock = clock
         self._rng = rng
@@ -177,7 +180,8 @@ class JobReconciler:
         if job is None:
             return None
         job = self._first_statuses.show(job)
-        return _earliest(self._kind.due(job, self._job_clock.now(job)), self._first_statuses.seconds_to_due(job))
+        due = self._kind.seconds_to_due(job, self._job_clock.now(job))
+        return _earliest(due, self._first_statuses.seconds_to_due(job))
 
     def _track(self, key: Key, job: Unstructured | None) -> None:
         """Makes the state of the job, and forgets that of a deleted job of the same name."""
@@ -210,7 +214,7 @@ class JobReconciler:
         if self._expectations.satisfied(uid, self._view.look):
             seen = self._view.snapshot(job, now, self._options(), wall=wall)
         else:
-            wait, due = self._expectations.expires_in(uid), self._kind.due(job, now)
+            wait, due = self._expectations.expires_in(uid), self._kind.seconds_to_due(job, now)
             if wait is None or wait <= 0:
                 log.warning("expectations expired, listing children", missing=self._expectations.expire(uid))
             elif due is None or due > 0:
@@ -222,7 +226,7 @@ class JobReconciler:
         seen = self._applier.refusals.show(seen)
         if names := self._kind.lookups(job):
             seen = await look_up(self._client, seen, names)
-        seen = self._obstacles.show(seen)
+        seen = self._silences.show(self._obstacles.show(seen))
         return await self._carry_out(seen, self._kind.decide(seen), job.metadata.resource_version)
 
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
@@ -244,6 +248,8 @@ class JobReconciler:
             outcome = Outcome(refused=refused) if refused else await self._act_and_write_status(seen, plan, version)
             if outcome.refused is not None:
                 return await self._carry_out(seen, self._kind.reject(seen, outcome.refused), version)
+            if plan.suspend:
+                await self._suspend(job, version)
         except NotFoundError:  # raised only by writes of the job itself
             return Result(requeue_after=STALE_CACHE_RETRY)
         self._report.notices(job, plan.notices)
@@ -270,6 +276,14 @@ class JobReconciler:
                 # An admission policy refuses them, which may change.
                 raise ReconcileError(f"the API server refuses the job's annotations: {error}") from error
             return f"its restarts cannot be noted: {error}", version
+
+    async def _suspend(self, job: Unstructured, version: str) -> None:
+        try:
+            await self._writes.suspend(job, version)
+        except ApiError as error:
+            if _rejects_content(error):
+                self._report.event(job, Event("Warning", "FailedSuspend", f"Error suspending: {error}"))
+            raise
 
     def _progress_delay(self, seen: Snapshot, plan: Plan) -> float:
         """Seconds by which the status is delayed since it has nothing but progress. The first status is not."""

@@ -20,17 +20,20 @@ from trainop.controllers.job_state import JobStates
 from trainop.controllers.observe import View, child_indices
 from trainop.controllers.own_writes import NotOwnStatus, NotProgress, OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
+from trainop.controllers.progress.feed import ReportFeed, by_reporting
 from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.refusals import Refusals
 from trainop.controllers.report import EventRecorder, Reporter
 from trainop.controllers.routing import ChildDispatchers, ChildPace, Concerned, EnqueueJob, JobPace, ObserveDeleted
+from trainop.controllers.silence import HearReports, Silences
 from trainop.engine.children import ChildSelection
 from trainop.engine.framework import CompanionKind
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.kind import Kind
-from trainop.engine.progress import ProgressEndpoint
+from trainop.engine.progress import TRAINER_STATUS, ProgressEndpoint
 from trainop.engine.seen import Options
-from trainop.engine.status import WAITING
+from trainop.engine.stalls import is_stalled
+from trainop.engine.status import STALLED, WAITING
 from trainop.engine.waiting import REASONS, reason_of
 from trainop.runtime import (
     PODS,
@@ -49,7 +52,7 @@ from trainop.runtime import (
     Unstructured,
     decode_unstructured,
 )
-from trainop.runtime.lowlevel import Pace
+from trainop.runtime.lowlevel import Index, Pace
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -68,6 +71,7 @@ class ControllerDependencies:
     pod_events: bool = False
     endpoint: Callable[[], ProgressEndpoint] | None = None
     """Returns what pods are told about the endpoint for progress; None: no reports are taken."""
+    reports: ReportFeed = field(default_factory=ReportFeed)
     dispatchers: ChildDispatchers = field(default_factory=ChildDispatchers)
     bodies: BodyBudget = field(default_factory=BodyBudget)
 
@@ -82,7 +86,7 @@ def open_view(kind: Kind, cache: Cache, gang: GangScheduler | None = None) -> Vi
     children, indices = kind.children, child_indices(kind.children)
     return View(
         kind,
-        jobs=cache.informer(kind.source, kind.decode, indices={WAITING: by_reason}, optional=True),
+        jobs=cache.informer(kind.source, kind.decode, indices=JOB_INDICES, optional=True),
         pods=cache.informer(PODS, children.decode_pod, label_selector=children.watch, indices=indices),
         services=cache.informer(SERVICES, children.decode_service, label_selector=children.watch, indices=indices),
         companions={each.resource: _open_companions(each, children, cache) for each in kind.companion_kinds},
@@ -104,8 +108,7 @@ def _open_companions(kind: CompanionKind, selection: ChildSelection, cache: Cach
 
 
 def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventRecorder) -> Controller:
-    """Builds the controller of one kind, ready to run. Events of a job or its children add the key of the job, except
-    for the update that only returns the operator's own status."""
+    """Builds the controller of one kind, ready to run. Its own status writes wake it no more."""
     view = open_view(kind, needs.cache, needs.options.gang)
     _show_jobs(view, needs.metrics)
     expectations = Expectations(needs.clock, needs.metrics.controller(kind.controller).expectations_expired)
@@ -122,6 +125,7 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
         owner_check=owner_check,
         report=report,
         applier=_build_applier(kind, needs, expectations, states, report),
+        silences=_listen(view, states, needs),
         options=needs.current_options,
         clock=needs.clock,
         rng=needs.rng,
@@ -145,9 +149,17 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
     return controller
 
 
+def _listen(view: View, states: JobStates, needs: ControllerDependencies) -> Silences:
+    """Hears reports, before a reconcile that they trigger."""
+    silences = Silences(states, needs.clock, lambda: needs.reports.delay)
+    needs.reports.listen(silences.hear, lambda: len(view.jobs.store.by_index(TRAINER_STATUS, TRAINER_STATUS)))
+    view.jobs.add_handler(HearReports(silences))
+    return silences
+
+
 def _show_jobs(view: View, metrics: JobMetrics) -> None:
-    """Exports the number of jobs that wait, makes the counters of those that exist, and exports the launchers' Jobs, if
-    the kind has launchers."""
+    """Exports the numbers of jobs that wait or have stalled, makes the counters of those that exist, and exports the
+    launchers' Jobs, if the kind has launchers."""
     _show_waiting(view, metrics)
     view.jobs.add_handler(ExpectCounts(metrics, view.kind))
     if (name_of := view.kind.launcher) is not None:
@@ -170,6 +182,14 @@ def by_reason(job: Unstructured) -> tuple[str, ...]:
     return (reason,) if reason else ()
 
 
+def by_stall(job: Unstructured) -> tuple[str, ...]:
+    """Index: the jobs that have stalled."""
+    return (STALLED,) if is_stalled(job) else ()
+
+
+JOB_INDICES: dict[str, Index[Unstructured]] = {WAITING: by_reason, STALLED: by_stall, TRAINER_STATUS: by_reporting}
+
+
 def _show_waiting(view: View, metrics: JobMetrics) -> None:
     kind, store = view.kind, view.jobs.store
 
@@ -179,7 +199,12 @@ def _show_waiting(view: View, metrics: JobMetrics) -> None:
                 if kind.concerns(job):
                     yield job.metadata.namespace, kind.name, reason
 
+    def stalled() -> Iterator[tuple[str, str]]:
+        jobs = store.by_index(STALLED, STALLED)
+        return ((job.metadata.namespace, kind.name) for job in jobs if kind.concerns(job))
+
     metrics.show_waiting(waiting)
+    metrics.show_stalled(stalled)
 
 
 class ExpectCounts:

@@ -161,8 +161,8 @@ def is_creation(action: Action, *resources: Resource) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Increments a counter: jobs `created`, `successful`, `failed`, `restarted` (once per restart), or
-    `failed_pods`."""
+    """Increments a counter: jobs `created`, `successful`, `failed`, `restarted` (once per restart),
+    `disrupted`, `stalled`, or `failed_pods`."""
 
     counter: str
     by: int = 1
@@ -193,6 +193,15 @@ class Wait(NamedTuple):
     """None: since the job has last moved."""
 
 
+class Unstarted(NamedTuple):
+    """The replicas of a job that have not started (`trainop.engine.startup`)."""
+
+    pods: tuple[str, ...]
+    """The names of their pods, which need not exist."""
+    total: int
+    """The number of all replicas."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The result of planning: annotations are written first, then status and actions in the order of `status_first`.
@@ -215,5 +224,9 @@ class Plan:
     """The job has, or once had, pods. A refusal by the API server does not fail such a job."""
     waits: tuple[Wait, ...] | None = field(default=None, compare=False)
     """What the job waits for, besides its pods. None if it is finished or suspended, or left to another controller."""
+    unstarted: Unstarted | None = field(default=None, compare=False)
+    """None if the job has no startup deadline, is not to run, or waits for its pods to be wanted."""
+    suspend: bool = False
+    """`spec.runPolicy.suspend` is set last, as a user would. The next plan is that of a suspended job."""
     requeue_after: float | None = None
     """Seconds until the job is requeued if no event comes first, such as for a deadline; None: no requeue."""

@@ -6,14 +6,15 @@ pods are to be restarted or end the job, and which limit is reached. `plan` turn
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from trainop.engine.claim import Children
 from trainop.engine.disruptions import find_disruptions, find_void
 from trainop.engine.failures import (
     Findings,
     NewRestarts,
+    Restart,
     count_new_restarts,
     examine,
     restartable,
@@ -31,6 +32,8 @@ from trainop.engine.status import Status
 class Assessment:
     """The state of a job that is neither finished nor suspended."""
 
+    job: Job
+    """With the restart scope that is in force."""
     arrangement: Arrangement
     """The pods by replica slot."""
     tallies: Mapping[str, Tally]
@@ -54,24 +57,34 @@ class Assessment:
 
 
 def assess_job(
-    framework: Framework, job: Job, children: Children, seen: Snapshot, status: Status, *, resumed: bool = False
+    framework: Framework,
+    job: Job,
+    children: Children,
+    seen: Snapshot,
+    status: Status,
+    *,
+    resumed: bool = False,
+    restart_all: bool = False,
 ) -> Assessment:
     """Assesses the job of a snapshot. Never raises, whatever the job contains. With `resumed` the restart history
-    starts empty, because resuming a job resets it."""
+    starts empty, because resuming a job resets it. With `restart_all`, all pods are to be restarted, as one failure."""
     pods = children.pods.owned
     arrangement = arrange(job, pods)
     slots = arrangement.all_slots
     history = RestartHistory(job.metadata.uid, {} if resumed else job.metadata.annotations)
+    history.whole = restart_all or history.restarts_whole(children.pods.uids())
+    job = _widen_scope(job) if history.whole else job
     void = find_void(job.extensions.checkpoint, slots, history)
     tallies = {each.role.type: each.tally(void) for each in slots}
     findings = find_disruptions(job, slots, history) or examine(framework, job, slots, pods, history)
-    findings.restarts = restartable(job, findings.restarts)
+    findings.restarts = restartable(job, [*findings.restarts, *(_others(slots, findings) if restart_all else ())])
     new_restarts = count_new_restarts(job, findings, history)
     deadline_in = seconds_to_deadline(job, status, seen.now)
     limit = exceeded(job, slots, findings, history, new_restarts)
     if limit is None and deadline_in is not None and deadline_in <= 0:
         limit = Limit.DEADLINE
     return Assessment(
+        job=job,
         arrangement=arrangement,
         tallies=tallies,
         progress=_read_progress(framework, job, arrangement, tallies),
@@ -81,6 +94,19 @@ def assess_job(
         limit=limit,
         deadline_in=deadline_in,
     )
+
+
+def _widen_scope(job: Job) -> Job:
+    return replace(job, extensions=replace(job.extensions, restart_scope="job"))
+
+
+def _others(all_slots: Sequence[RoleSlots], findings: Findings) -> Iterator[Restart]:
+    """The restarts of the pods that need none by themselves."""
+    known = {each.pod.metadata.uid for each in findings.restarts}
+    for slots in all_slots:
+        for pod in slots.pods.values():
+            if pod.metadata.uid not in known:
+                yield Restart(slots.role, pod, disrupted=False)
 
 
 def _read_progress(framework: Framework, job: Job, arrangement: Arrangement, tallies: Mapping[str, Tally]) -> Progress:

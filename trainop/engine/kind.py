@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
+from trainop.engine import interventions
 from trainop.engine import plan as engine
 from trainop.engine.actions import Event, Notice, Patch, Plan
 from trainop.engine.admission import Judgement, judge
@@ -20,7 +21,10 @@ from trainop.engine.children import TRAINING_CHILDREN, ChildEvents, ChildSelecti
 from trainop.engine.framework import CompanionKind, Framework, Words
 from trainop.engine.limits import seconds_to_due
 from trainop.engine.progress import find_doubt
+from trainop.engine.root_cause import Failure
 from trainop.engine.seen import Options, Snapshot
+from trainop.engine.stalls import Restart, watch_for_stalls
+from trainop.engine.startup import GiveUp, seconds_to_startup, watch_startup
 from trainop.engine.template_condition import report_dropped_fields
 from trainop.engine.unknown_fields import describe_unknown_fields
 from trainop.engine.waiting import say_waiting
@@ -57,6 +61,11 @@ def never_due(_job: Unstructured, _now: datetime) -> float | None:
     return None
 
 
+def keep_going(_seen: Snapshot, _cause: Failure) -> Plan:
+    """No deadline ends jobs of the kind."""
+    return Plan()
+
+
 def doubt_progress(seen: Snapshot, plan: Plan) -> Plan:
     """The plan, with one Warning if the job cannot report progress although it asks for it."""
     doubt = find_doubt(seen.job.metadata.annotations, seen.options.progress)
@@ -86,6 +95,13 @@ class Kind(Words):
     """Snapshot -> the actions, status and events of one reconcile."""
     reject: Callable[[Snapshot, str], Plan]
     """Snapshot and the API server's message -> the plan for a job that needs an object which the API server refused."""
+    restart: Restart | None = None
+    """Snapshot and a cause -> the plan for the restart of a whole job that goes on. None: the operator does not restart
+    jobs of the kind."""
+    give_up: GiveUp = keep_going
+    """Snapshot and a cause -> the plan for the failure of a job that goes on."""
+    suspends: bool = True
+    """Jobs of the kind have `spec.runPolicy.suspend`."""
     judge: Callable[[Unstructured, Unstructured | None], Judgement] = admit_all
     """(new, old) -> validation of a created job, for which `old` is None, or of an updated one. Served as a validating
     webhook, but for `admit_all`."""
@@ -114,8 +130,6 @@ class Kind(Words):
     release: Callable[[Unstructured], Patch | None] = nothing_to_release
     """A companion of a job that no longer exists -> the removal of the operator's finalizer, which would keep it from
     being deleted, or of the rights that it grants."""
-    restarts: bool = True
-    """The operator restarts the jobs of this kind."""
     shows_taken: bool = False
     """The status shows which names objects of others have (`Snapshot.taken`)."""
     launcher: Callable[[Unstructured], str] | None = None
@@ -128,10 +142,17 @@ class Kind(Words):
         return found._replace(warnings=(*warn(new).warnings, *found.warnings))
 
     def decide(self, seen: Snapshot) -> Plan:
-        """The plan of one reconcile, with what the job waits for and what its pods lack."""
-        plan = doubt_progress(seen, end_together(seen, self.plan(seen)))
-        plan = doubt_checkpoint(seen, plan, restarts=self.restarts)
+        """The plan of one reconcile, with what the job waits for, what its pods lack, and what it asks for if it is
+        interrupted, stalls or does not start."""
+        plan = watch_for_stalls(seen, doubt_progress(seen, self.plan(seen)), self.restart)
+        plan = end_together(seen, watch_startup(seen, plan, self.give_up, suspends=self.suspends))
+        plan = doubt_checkpoint(seen, plan, restarts=self.restart is not None)
         return report_dropped_fields(seen, say_waiting(seen, plan))
+
+    def seconds_to_due(self, job: Unstructured, now: datetime) -> float | None:
+        """Seconds until the next deadline of any sort, the time to live included; None without one."""
+        found = (self.due(job, now), seconds_to_startup(job, now))
+        return min((seconds for seconds in found if seconds is not None), default=None)
 
     @property
     def source(self) -> Resource:
@@ -148,6 +169,8 @@ def kind_of(framework: Framework, options: Options | None = None) -> Kind:
         companion_kinds=framework.companion_kinds,
         plan=partial(engine.plan, framework),
         reject=partial(engine.reject, framework),
+        restart=partial(interventions.restart_all, framework),
+        give_up=partial(interventions.give_up, framework),
         judge=partial(judge, framework, options=options or Options()),
         due=seconds_to_due,
         deleted_as=framework.deleted_as,

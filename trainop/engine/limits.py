@@ -22,6 +22,7 @@ class Limit(enum.Enum):
     BACKOFF = "BackoffLimitExceeded"
     INFRA = "InfraRestartLimitExceeded"
     DEADLINE = "DeadlineExceeded"
+    STARTUP = "StartupDeadlineExceeded"
 
     @property
     def message(self) -> str:
@@ -33,6 +34,7 @@ _MESSAGES = {
     Limit.BACKOFF: "Job {} has failed because it has reached the specified backoff limit",
     Limit.INFRA: "Job {} has failed because it has reached the specified infra restart limit",
     Limit.DEADLINE: "Job {} has failed because it was active longer than specified deadline",
+    Limit.STARTUP: "Job {} has failed because not all of its replicas started before its startup deadline",
 }
 
 

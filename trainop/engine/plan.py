@@ -25,6 +25,7 @@ from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.root_cause import LAST_FAILURE, Failure, refusal
 from trainop.engine.seen import Snapshot, UnreadablePod
 from trainop.engine.slots import Arrangement, find_surplus
+from trainop.engine.startup import find_unstarted
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.checkpoints import await_checkpoint, forget_wait, may_await_checkpoint
@@ -49,8 +50,8 @@ def plan(framework: Framework, seen: Snapshot) -> Plan:
         return Plan()
     if seen.job.metadata.terminating:
         withdrawal = begin_withdrawal(framework, seen)
-        return Plan() if withdrawal is None else _complete(withdrawal)
-    builder = _begin(framework, seen)
+        return Plan() if withdrawal is None else complete(withdrawal)
+    builder = begin(framework, seen)
     job, status = builder.job, builder.status
     _check_terminating_pods(builder)
     if status.finished:
@@ -66,19 +67,21 @@ def plan(framework: Framework, seen: Snapshot) -> Plan:
 
 def reject(framework: Framework, seen: Snapshot, message: str) -> Plan:
     """Plans the failure of a job because the API server refused one of its manifests with `message`."""
-    builder = _begin(framework, seen)
+    builder = begin(framework, seen)
     if builder.status.finished:
         return Plan()
     _note_creation(builder)
     return _refuse(builder, message)
 
 
-def _complete(builder: ReplicasBuilder, *, status_first: bool = False, waits: bool = False) -> Plan:
+def complete(builder: ReplicasBuilder, *, status_first: bool = False, waits: bool = False) -> Plan:
+    """The plan that was built, with the rights of the job's account."""
     settle_rights(builder)
     return builder.plan(status_first=status_first, waits=waits)
 
 
-def _begin(framework: Framework, seen: Snapshot) -> ReplicasBuilder:
+def begin(framework: Framework, seen: Snapshot) -> ReplicasBuilder:
+    """What a plan starts from: the job, parsed, and its children."""
     job = parse(framework, seen.job)
     children = claim(framework, job, seen)
     pods = (*children.pods.owned, *children.pods.orphans.values())
@@ -115,7 +118,7 @@ def _tidy_up(builder: ReplicasBuilder) -> Plan:
     else:
         builder.requeue_after(left)
         _clean_up(builder, abrupt=_ended_abruptly(builder))
-    return _complete(builder)
+    return complete(builder)
 
 
 def _finish(builder: ReplicasBuilder, *, abrupt: bool = False) -> Plan:
@@ -130,7 +133,7 @@ def _finish(builder: ReplicasBuilder, *, abrupt: bool = False) -> Plan:
     left = seconds_to_live(builder.job, builder.status, builder.seen.now)
     builder.requeue_after(left)
     _clean_up(builder, abrupt=abrupt)
-    return _complete(builder, status_first=True)
+    return complete(builder, status_first=True)
 
 
 def _clean_up(builder: ReplicasBuilder, *, abrupt: bool) -> None:
@@ -175,7 +178,7 @@ def _fail(
     return _finish(builder, abrupt=abrupt)
 
 
-def _fail_at_limit(builder: ReplicasBuilder, limit: Limit, history: RestartHistory) -> Plan:
+def fail_at_limit(builder: ReplicasBuilder, limit: Limit, history: RestartHistory) -> Plan:
     """Fails the job and deletes its pods. The annotation makes later reconciles continue with the deletion."""
     history.stopped = limit.value
     builder.annotations[RESTARTS] = history.text(builder.children.pods.uids())
@@ -219,7 +222,7 @@ def _await_checkpoint(builder: ReplicasBuilder) -> Plan | None:
         return _succeed(builder, found.progress)
     if found.limit is not None:
         builder.blame(_find_cause(builder, found))
-        return _fail_at_limit(builder, found.limit, found.history)
+        return fail_at_limit(builder, found.limit, found.history)
     if found.findings.found or not found.progress.running or not await_checkpoint(builder):
         return None
     builder.requeue_after(found.deadline_in)
@@ -243,13 +246,13 @@ def _suspend(builder: ReplicasBuilder) -> Plan:
         builder.event(reason, text)
     else:
         forget_wait(builder)
-    return _complete(builder, status_first=changed)
+    return complete(builder, status_first=changed)
 
 
 def _wait_for_old_pods(builder: ReplicasBuilder) -> Plan:
     """A resumed job stays suspended until its old pods are gone, so that their end does not count as a failure."""
     builder.actions += sweep(builder.children, "All")
-    return _complete(builder, waits=True)
+    return complete(builder, waits=True)
 
 
 def _resume(builder: ReplicasBuilder) -> None:
@@ -292,13 +295,14 @@ def _advance(builder: ReplicasBuilder) -> Plan:
     if status.start_time is None and (gang.formed or builder.children.has_pods):  # the deadline does not run in a queue
         status.start()
     found = _look(builder)
+    job = builder.job
     if found.progress.succeeded and not found.findings.together:
         return _succeed(builder, found.progress)
     builder.blame(_find_cause(builder, found))
     _count_failed_pods(builder, found)
     _count_disruptions(builder, found)
     if found.limit is not None:
-        return _fail_at_limit(builder, found.limit, found.history)
+        return fail_at_limit(builder, found.limit, found.history)
     if found.findings.fatal_failures:
         return _fail_because(builder, found.findings.fatal_failures[0], found.progress)
     if job.readable:
@@ -316,9 +320,10 @@ def _advance(builder: ReplicasBuilder) -> Plan:
         builder.wait(NO_LEADER, text, f"it lacks {' or '.join(missing)}")
     if found.progress.running and not found.findings.restarts and not _restart_pending(builder, found):
         _set_running(builder)
-    _write_history(builder, found.history)
+    write_history(builder, found.history)
     builder.requeue_after(found.deadline_in)
-    return _complete(builder, waits=True)
+    builder.unstarted = find_unstarted(job, found.role_slots, builder.actions) if status.start_time else None
+    return complete(builder, waits=True)
 
 
 def _look(builder: ReplicasBuilder) -> Assessment:
@@ -326,6 +331,7 @@ def _look(builder: ReplicasBuilder) -> Assessment:
     framework, job, status = builder.framework, builder.job, builder.status
     resumed = RESTARTS in builder.annotations
     found = assess_job(framework, job, builder.children, builder.seen, status, resumed=resumed)
+    builder.job = job = found.job
     labels = selector(framework, job.name) if framework.scale else None
     status.record(found.tallies, keep=not job.readable, labels=labels)
     _notice(builder, found.arrangement)
@@ -339,7 +345,7 @@ def _find_cause(builder: ReplicasBuilder, found: Assessment) -> Failure | None:
     return explain_end(job, found, cause, remembered, now)
 
 
-def _write_history(builder: ReplicasBuilder, history: RestartHistory) -> None:
+def write_history(builder: ReplicasBuilder, history: RestartHistory) -> None:
     """Writes the history of a job that continues. A limit that an earlier reconcile recorded without being able to
     write the condition is removed."""
     if history.changed or history.stopped:

@@ -69,6 +69,8 @@ class RestartHistory:
         self.stopped = stopped if isinstance(stopped, str) else ""
         """The exceeded limit that failed the job (`limits.Limit`), or empty. The pods of such a job are deleted under
         every `cleanPodPolicy`."""
+        self.whole = stored.get("whole") is True
+        """The last restart is one of the whole job, whatever its annotation restart-scope says (`restarts_whole`)."""
         self.changed = False
         """Whether entries were added or removed since reading, so that the annotation must be written."""
 
@@ -87,6 +89,11 @@ class RestartHistory:
         if not self.is_counted(pod_uid):
             self._counted.add(_digest(pod_uid))
             self.changed = True
+
+    def restarts_whole(self, pod_uids: Iterable[str]) -> bool:
+        """Whether a restart of the whole job is under way, given the UIDs of all remaining pods: some of those that
+        were counted are left."""
+        return self.whole and any(map(self.is_counted, pod_uids))
 
     def count(self, failures: int, disruptions: int) -> None:
         """Adds restarts to both budgets. Their pods must be passed to `mark_counted`."""
@@ -161,6 +168,7 @@ class RestartHistory:
             "settled": _pack(self._counted & left),
             "rounds": {role: [number, format_time(last)] for role, (number, last) in sorted(self._rounds.items())},
             "lost": {role: "".join(entries) for role, entries in lost.items()},
+            "whole": self.whole and bool(self._counted & left),
             "stopped": self.stopped,
         }
         return json.dumps({name: value for name, value in entries.items() if value}, separators=(",", ":"))

@@ -200,6 +200,22 @@ class SeenGang:
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """What this process has heard of a job that runs and is watched for stalls, by its monotonic clock."""
+
+    seconds: float
+    """Since the last report of this run, or since this process has watched it."""
+    reported: float | None = None
+    """Seconds since the last report that is surely one of this run; None: this process has seen none."""
+    pod: str = ""
+    """The pod that sent the last report; empty if another replica of the operator took it."""
+    overdue: bool = False
+    """It lasts for longer than the job permits and a report may be on its way."""
+    look_in: float = 0.0
+    """Seconds until it may be overdue."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The consistent input of one reconcile: it is taken from the caches without an await in between.
 
@@ -228,6 +244,8 @@ class Snapshot:
     dropped_fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Field path of a pod template -> the fields that the API server dropped from the last pod made of it, as paths in
     the pod. Only templates from which this process has made pods while fields were dropped."""
+    silence: Silence | None = None
+    """None if the job does not run, or is not watched for stalls."""
     taken: frozenset[tuple[str, str]] = frozenset()
     """Kinds and names of children that the API server has just refused to create, because objects of other owners have
     the names. The caches lack most of these objects."""

@@ -32,6 +32,14 @@ RIGHTS_GRANTED = "RightsGranted"
 absent."""
 
 
+STALLED = "Stalled"
+"""True while a job that reported its progress does not any more, False while it reports; absent for jobs that are not
+watched, do not run, or have not reported yet."""
+STARTED = "Started"
+"""Whether all replicas have started since the job began to run, was resumed or restarted. Only of jobs with a startup
+deadline."""
+
+
 class ConditionRules(NamedTuple):
     """Which conditions exclude each other."""
 
@@ -96,7 +104,7 @@ class Status:
         same = old is not None and old.get("status") == status and old.get("lastTransitionTime")
         removed = (type_, *self._rules.removes.get(type_, ()))
         if status == "True" and type_ in (SUCCEEDED, FAILED, SUSPENDED):
-            removed = (*removed, WAITING)
+            removed = (*removed, WAITING, STALLED)
         self.conditions = [condition for condition in self.conditions if condition.get("type") not in removed]
         if type_ in self._rules.terminal:
             self.conditions = [

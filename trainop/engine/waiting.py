@@ -197,14 +197,23 @@ def _by_age(seen: Snapshot, wait: Wait, found: list[tuple[str, Pod]]) -> Iterato
 
 def _explain(pod: Pod) -> str:
     """Why a pod has not started, as far as its status says so."""
+    container, said = find_reason(pod)
+    if container:
+        return f"container {container} of {pod.metadata.name}: {said}"
+    return said or f"see `kubectl describe pod {pod.metadata.name}`"
+
+
+def find_reason(pod: Pod) -> tuple[str, str]:
+    """Why a pod has not started: the container that says so, if one does, and its reason and message. Both empty if
+    nothing is known."""
     for container in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = container.state.waiting
         if waiting is not None and waiting.message:
-            return f"container {container.name} of {pod.metadata.name}: {waiting.reason}: {waiting.message}"
+            return container.name, f"{waiting.reason}: {waiting.message}"
     for condition in pod.status.conditions:
         if condition.status != "True" and condition.message:
-            return f"{condition.reason or condition.type}: {condition.message}"
-    return f"see `kubectl describe pod {pod.metadata.name}`"
+            return "", f"{condition.reason or condition.type}: {condition.message}"
+    return "", ""
 
 
 # Since when -----------------------------------------------------------------------------------------------------------

@@ -78,7 +78,13 @@ def add_progress(parts: OperatorParts, needs: ControllerDependencies, serving: S
     metrics.show_pending(lambda: writer.pending)
     kinds = [_watch(kind, needs.cache) for kind in serving.kinds]
     server = ProgressServer(
-        kinds, endpoint=progress, tokens=tokens, writer=writer, clock=clock, count=metrics.count_report
+        kinds,
+        endpoint=progress,
+        tokens=tokens,
+        writer=writer,
+        clock=clock,
+        count=metrics.count_report,
+        tell=needs.reports.tell,
     )
     http = HttpServer("progress", serving.address, server.application, certificate.context, connections=CONNECTIONS)
     manager = parts.manager

@@ -21,6 +21,10 @@ SCRIPTS = {
 """What the containers of a job run, by the purpose of the job; else that of `ends`."""
 
 
+WATCHED = {"trainop.kubeflow.org/startup-deadline": "1h"}
+"""Annotations of every job: its status begins with a condition that training-operator does not know."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """A kind of job: its default container, its replicas, and the pod with the label `job-role: master`."""
@@ -80,6 +84,6 @@ def make_job(kind: str, purpose: str, name: str, namespace: str, image: str, **r
     return model(shape)(
         api_version="kubeflow.org/v1",
         kind=kind,
-        metadata=V1ObjectMeta(name=name, namespace=namespace),
+        metadata=V1ObjectMeta(name=name, namespace=namespace, annotations=WATCHED),
         spec=model(shape, "Spec")(run_policy=policy, **{shape.replica_specs: specs}, **extra),
     )

@@ -84,10 +84,10 @@ def _is_running(scene: Scene) -> None:
 @expect("get_job_conditions", "returns reason, message and times of each condition")
 def _conditions(scene: Scene) -> None:
     conditions = {one.type: one for one in scene.client.get_job_conditions(scene.name("runs"))}
-    same(set(conditions), {"Created", "Running"})
+    same(set(conditions), {"Started", "Created", "Running"})
     for one in conditions.values():
         same(one.status, "True")
-        same(one.reason, f"{scene.kind}{one.type}")
+        same(one.reason, "AllReplicasStarted" if one.type == "Started" else f"{scene.kind}{one.type}")
         same((bool(one.message), type(one.last_transition_time)), (True, datetime))
 
 

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from trainop.controllers.progress.payload import MAX_BODY, InvalidReportError, read_report
+from trainop.controllers.progress.payload import MAX_BODY, InvalidReportError, TrainerStatus, read_report
 from trainop.controllers.progress.reporters import BusyError, Reporter, TokenCheck, read_claims
 from trainop.controllers.progress.writer import Job, ProgressWriter
 from trainop.engine.kind import Kind
@@ -71,8 +71,9 @@ class ProgressServer:
         writer: ProgressWriter,
         clock: Clock,
         count: Callable[[int], None] = lambda _status: None,
+        tell: Callable[[Unstructured, str], None] = lambda _job, _pod: None,
     ) -> None:
-        """`count` gets the status of each answer."""
+        """`count` gets the status of each answer, `tell` the job and the pod of each report."""
         self._kinds: dict[tuple[str, str, str], list[Reporting]] = {}
         for each in kinds:
             resource = each.kind.resource
@@ -82,6 +83,8 @@ class ProgressServer:
         self._tokens = tokens
         self._writer = writer
         self._count = count
+        self._tell = tell
+        self._clock = clock
         self._bodies = Bodies(MAX_BODY, memory=128 * MAX_BODY)
         self._throttle = LogThrottle(clock, LOG_INTERVAL)
         self.application = web.Application()
@@ -114,8 +117,16 @@ class ProgressServer:
             raise Refused(422, str(error)) from None
         if status is None:
             return _respond(200, {})
-        self._writer.put(Job(kind.source, key, job.metadata.uid), status, job.metadata.resource_version)
+        self._tell(job, reporter.pod)
+        self._writer.put(Job(kind.source, key, job.metadata.uid), self._date(status), job.metadata.resource_version)
         return _respond(200, {"trainerStatus": status.as_json()})
+
+    def _date(self, status: TrainerStatus) -> TrainerStatus:
+        """The report with a time: other replicas hear of it by a change of the field, and it may say the same as the
+        one before."""
+        if status.last_updated_time is not None:
+            return status
+        return msgspec.structs.replace(status, last_updated_time=self._clock.now())
 
     def _find_kind(self, request: web.Request) -> list[Reporting]:
         asked = request.match_info

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from functools import cached_property
 
-from trainop.engine.actions import LOOK_AGAIN, Action, Count, Event, Notice, Plan, Wait
+from trainop.engine.actions import LOOK_AGAIN, Action, Count, Event, Notice, Plan, Unstarted, Wait
 from trainop.engine.claim import Children
 from trainop.engine.framework import Framework, Words
 from trainop.engine.job import Job
@@ -42,6 +42,7 @@ class PlanBuilder:
         self.notices: list[Notice] = []
         self.cause: Failure | None = None
         """The root cause of what this plan does about failures."""
+        self.unstarted: Unstarted | None = None
         self._transitions: list[Event | Count] = []
         self._requeue_after: float | None = None
         self._waits: list[Wait] = []
@@ -148,6 +149,7 @@ class PlanBuilder:
             notices=tuple(self.notices),
             begun=self.begun,
             waits=tuple(self._waits) if waits else None,
+            unstarted=self.unstarted,
             requeue_after=self._requeue_after,
         )
 

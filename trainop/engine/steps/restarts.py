@@ -18,13 +18,14 @@ from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import RESTARTING
-from trainop.engine.steps.builder import ReplicasBuilder
+from trainop.engine.steps.builder import PlanBuilder, ReplicasBuilder
 from trainop.engine.steps.cleanup import delete_pod
 from trainop.runtime.lowlevel import read_time
 
 
-def restart(builder: ReplicasBuilder, found: Assessment) -> None:
-    """Counts new restarts, deletes their pods and sets the condition Restarting."""
+def restart(builder: ReplicasBuilder, found: Assessment, *, why: str = "") -> None:
+    """Counts new restarts, deletes their pods and sets the condition Restarting. `why`: the reason of a restart of pods
+    that have not failed, such as `Stalled`."""
     history, findings = found.history, found.findings
     history.count(found.new_restarts.failures, found.new_restarts.disruptions)
     new: dict[str, int] = {}
@@ -44,7 +45,7 @@ def restart(builder: ReplicasBuilder, found: Assessment) -> None:
     if findings.together:
         _report_disruption(builder, findings.restarts)
     else:
-        _report(builder, new, findings.restarts)
+        _report(builder, new, findings.restarts, why)
 
 
 def _everyone(found: Assessment) -> Iterator[Pod]:
@@ -78,7 +79,7 @@ def _report_disruption(builder: ReplicasBuilder, disrupted: Sequence[Restart]) -
     builder.count("restarted")
 
 
-def _report(builder: ReplicasBuilder, new: dict[str, int], restarts: Sequence[Restart]) -> None:
+def _report(builder: ReplicasBuilder, new: dict[str, int], restarts: Sequence[Restart], why: str) -> None:
     """Adds condition, event and counter: once per role, or once for the job with scope `job`. `new` is role -> number
     of new restarts."""
     scope = builder.job.extensions.restart_scope
@@ -86,11 +87,16 @@ def _report(builder: ReplicasBuilder, new: dict[str, int], restarts: Sequence[Re
         first = next((role for role, count in new.items() if count), next(iter(new)))
         new = {first: sum(new.values())}
     for role, count in new.items():
-        text = builder.with_cause(_describe(builder, role, restarts))
+        text = builder.with_cause(describe_restart(builder, why) if why else _describe(builder, role, restarts))
         if builder.status.set(RESTARTING, builder.reason(RESTARTING), text) or count:
             builder.event(builder.reason(RESTARTING), text, "Warning")
         if count:
             builder.count("restarted", count if scope == "pod" else 1)
+
+
+def describe_restart(builder: PlanBuilder, why: str) -> str:
+    """The message for a restart of the whole job of which no replica has failed."""
+    return builder.fill("{kind} {name} is restarting as a whole (" + why + ").")
 
 
 def _describe(builder: ReplicasBuilder, role: str, restarts: Sequence[Restart]) -> str:

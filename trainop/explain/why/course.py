@@ -8,7 +8,8 @@ from datetime import timedelta
 
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.root_cause import LAST_FAILURE, Failure, read_failure
-from trainop.engine.status import TEMPLATE_VALID
+from trainop.engine.startup import EXCEEDED, STARTING, read_startup_rule
+from trainop.engine.status import STARTED, TEMPLATE_VALID
 from trainop.engine.template_condition import UNKNOWN_FIELDS
 from trainop.engine.words import describe, describe_cause
 from trainop.explain.why.cause import Cause, Weight
@@ -48,6 +49,7 @@ def find(seen: Evidence) -> Iterator[Cause]:
         yield from _restarting(seen, failure)
         yield from _running(seen)
         yield from _deadline(seen)
+        yield from _startup(seen)
         yield from _warned(seen)
     if failure is not None and any(_DNS.search(line) for line in failure.log):
         yield Cause(
@@ -120,6 +122,7 @@ def _limit(message: str) -> str:
     for words, text in (
         ("backoff limit", " because it has used up its restarts (runPolicy.backoffLimit)"),
         ("infra restart limit", " because it was disrupted too often (annotation infra-restart-limit)"),
+        ("before its startup deadline", " because not all replicas started in time (annotation startup-deadline)"),
         ("active longer than specified deadline", " because it ran longer than runPolicy.activeDeadlineSeconds"),
     ):
         if words in message:
@@ -186,7 +189,7 @@ def _running(seen: Evidence) -> Iterator[Cause]:
             "the job reports no progress any more",
             "trainop stacks shows where its replicas stand",
             (as_text(stalled.get("message")),),
-            Weight.FAILURE,
+            Weight.FAILURE + 1,
         )
     running = [each for each in seen.pods if each.phase == "Running" and not each.deadline]
     if not running:
@@ -232,6 +235,25 @@ def _deadline(seen: Evidence) -> Iterator[Cause]:
     if isinstance(seconds, int) and began is not None:
         left = (began + timedelta(seconds=min(seconds, 10**9)) - seen.now).total_seconds()
         yield Cause("Deadline", f"it is stopped in {span(left)}, when runPolicy.activeDeadlineSeconds have passed")
+
+
+def _startup(seen: Evidence) -> Iterator[Cause]:
+    """A job of which not all replicas have started; `queue` explains one that is suspended for it."""
+    condition = next((each for each in seen.conditions() if each.get("type") == STARTED), {})
+    if condition.get("reason") == EXCEEDED and not seen.suspended:
+        yield Cause(
+            "StartupDeadline",
+            "not all replicas started before the startup deadline",
+            "mend what the message names; Kueue stops such jobs itself with waitForPodsReady",
+            (as_text(condition.get("message")),),
+            Weight.FAILURE,
+        )
+    annotations, since = as_object(seen.metadata.get("annotations")), read_time(condition.get("lastTransitionTime"))
+    rule = read_startup_rule({name: value for name, value in annotations.items() if isinstance(value, str)})
+    if rule is not None and condition.get("reason") == STARTING and since is not None:
+        left = rule.deadline - (seen.now - since).total_seconds()
+        what = "fails" if rule.fails else "is suspended"
+        yield Cause("Deadline", f"it {what} in {span(left)} unless all replicas have started (startup-deadline)")
 
 
 def _warned(seen: Evidence) -> Iterator[Cause]:

@@ -188,6 +188,10 @@ class Evidence:
         )
 
     @property
+    def suspended(self) -> bool:
+        return self.policy.get("suspend") is True or self.spec.get("suspend") is True
+
+    @property
     def finished(self) -> str:
         """Succeeded or Failed; empty if the job has not finished."""
         phase = self.status.get("phase")

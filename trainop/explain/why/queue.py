@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainop.engine.framework import THIS_OPERATOR
+from trainop.engine.startup import EXCEEDED, QUEUE
 from trainop.explain.why.cause import Cause, Weight
 from trainop.explain.why.evidence import Evidence, as_list, as_object, as_text, by
 from trainop.runtime import Json
 
-QUEUE = "kueue.x-k8s.io/queue-name"
 _MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 
 
@@ -20,7 +20,7 @@ def find(seen: Evidence) -> Iterator[Cause]:
     if manager := left_to(seen):
         yield _left_to(manager)
         return
-    if seen.policy.get("suspend") is True or seen.spec.get("suspend") is True:
+    if seen.suspended:
         yield _suspended(seen)
     yield from _gang(seen)
 
@@ -47,6 +47,14 @@ def _queue_of(seen: Evidence) -> str:
 
 def _suspended(seen: Evidence) -> Cause:
     queue = _queue_of(seen)
+    if not queue and (late := next((each for each in seen.conditions() if each.get("reason") == EXCEEDED), None)):
+        return Cause(
+            "StartupDeadline",
+            "the job was suspended because not all of its replicas started in time",
+            "mend what the message names, then set spec.runPolicy.suspend to false to start it again",
+            (as_text(late.get("message")),),
+            Weight.HELD,
+        )
     if not queue:
         return Cause(
             "Suspended",

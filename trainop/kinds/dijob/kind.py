@@ -15,7 +15,7 @@ from trainop.kinds.dijob.names import (
     JOB_NAME,
     OUR_PODS,
 )
-from trainop.kinds.dijob.plan import plan_dijob, reject_dijob
+from trainop.kinds.dijob.plan import give_up_dijob, plan_dijob, reject_dijob
 from trainop.kinds.dijob.seen import decode_di_pod, decode_di_service
 
 CHILDREN = ChildSelection(
@@ -44,8 +44,9 @@ DIJOB = Kind(
     child_events=EVENTS,
     plan=plan_dijob,
     reject=reject_dijob,
+    give_up=give_up_dijob,
+    suspends=False,
     judge=judge_dijob,
     default=default_dijob,
     template_resources=(AGGREGATOR_CONFIGS,),
-    restarts=False,
 )

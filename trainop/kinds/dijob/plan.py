@@ -10,14 +10,18 @@ from functools import partial
 
 import msgspec
 
-from trainop.engine.actions import Ensure, Need, Plan, Remove
+from trainop.engine.actions import Ensure, Need, Plan, Remove, Unstarted
 from trainop.engine.fields import sentence
+from trainop.engine.limits import Limit
 from trainop.engine.progress import ProgressAccess, access_of
+from trainop.engine.root_cause import Failure
 from trainop.engine.seen import Snapshot
+from trainop.engine.startup import STARTUP_DEADLINE, has_started
 from trainop.engine.status import FAILED, SUCCEEDED
 from trainop.engine.steps.replicas import MAX_PER_PLAN
 from trainop.engine.steps.stuck import find_stuck
 from trainop.engine.waiting import INVALID_SPEC
+from trainop.engine.words import append_cause
 from trainop.kinds.dijob.clean_up import leftover_pods, leftover_services
 from trainop.kinds.dijob.job import DiJob, pod_options
 from trainop.kinds.dijob.names import DIJOBS, MAIN_CONTAINER, Role, coordinator_name, default_port
@@ -26,6 +30,7 @@ from trainop.kinds.dijob.seen import DiPod
 from trainop.kinds.dijob.services import build_service, service_ports
 from trainop.kinds.dijob.status import (
     count,
+    fail,
     follow_coordinator,
     lower_active,
     note_creation,
@@ -65,6 +70,14 @@ def reject_dijob(_seen: Snapshot, _message: str) -> Plan:
     return Plan()
 
 
+def give_up_dijob(seen: Snapshot, cause: Failure) -> Plan:
+    """Plans the end of a job at its startup deadline."""
+    world = look(seen)
+    world.builder.blame(cause)
+    fail(world, append_cause(Limit.STARTUP.message.format(world.job.name), cause))
+    return _end(world)
+
+
 def _proceed(world: World, *, is_new: bool) -> Plan:
     if world.false_coordinators:
         names = ", ".join(sorted(pod.metadata.name for pod in world.false_coordinators)[:10])
@@ -84,6 +97,8 @@ def _proceed(world: World, *, is_new: bool) -> Plan:
         text = f"Pod {name} cannot be made from an invalid template"
         world.builder.wait(INVALID_SPEC, text, sentence(world.job.errors))
     _reconcile_services(world)
+    if STARTUP_DEADLINE in world.job.metadata.annotations:
+        world.builder.unstarted = Unstarted(() if has_started(coordinator) else (name,), 1)
     return world.builder.plan(status_first=is_new, waits=True)
 
 

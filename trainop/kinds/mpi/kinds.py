@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from trainop.engine import plan as engine
 from trainop.engine.actions import Plan
+from trainop.engine.admission import Judgement
 from trainop.engine.children import ChildEvents
 from trainop.engine.kind import Kind, kind_of
 from trainop.engine.limits import seconds_to_due
@@ -19,6 +21,7 @@ from trainop.kinds.mpi.exec.kind import ACCOUNT, MPI_EXEC
 from trainop.kinds.mpi.hosts import CONFIG, LAUNCHER
 from trainop.kinds.mpi.ssh.finish import release
 from trainop.kinds.mpi.ssh.plan import plan_ssh, reject_ssh
+from trainop.kinds.mpi.ssh.restart import give_up_ssh, restart_ssh
 from trainop.kinds.mpi.ssh.world import LAUNCHER_JOB, WORDS
 from trainop.kinds.mpi.transport import (
     EXEC,
@@ -32,6 +35,8 @@ from trainop.kinds.mpi.transport import (
     watched_version,
 )
 from trainop.runtime import SECRETS, Unstructured
+
+Judge = Callable[[Unstructured, Unstructured | None], Judgement]
 
 COMPONENTS = {
     "": ("mpi-exec", "mpi-ssh"),
@@ -59,7 +64,11 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
         release=withdraw,
         shows_taken=True,
     )
-    by_ssh = Kind(
+    return by_exec, _by_ssh(options, judge, ssh_component)
+
+
+def _by_ssh(options: Options, judge: Judge, component: str) -> Kind:
+    return Kind(
         resource=WORDS.resource,
         name=MPI_EXEC.name,
         controller=WORDS.controller,
@@ -68,18 +77,19 @@ def mpi_kinds(options: Options) -> tuple[Kind, Kind]:
         companion_kinds=(CONFIG, LAUNCHER_JOB),
         plan=plan_ssh,
         reject=reject_ssh,
+        restart=restart_ssh,
+        give_up=give_up_ssh,
         judge=judge,
         name_taken=WORDS.name_taken,
         watched=watched_version(options),
         decode=decode_mpi_job,
         concerns=lambda job: not _is_exec(job),
-        rights_component=ssh_component,
+        rights_component=component,
         component_resources=frozenset({SECRETS, LAUNCHER_JOBS}),
         lookups=lookups,
         release=release,
         launcher=launcher_of,
     )
-    return by_exec, by_ssh
 
 
 def plan_exec(seen: Snapshot) -> Plan:

@@ -14,6 +14,8 @@ from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.runtime import Json, Unstructured
 from trainop.runtime.lowlevel import merge_patch_between, read_time
 
+DEFAULT_BACKOFF_LIMIT = 6
+"""Of a batch Job (Kubernetes API, JobSpec)."""
 LOST_AFTER = 30.0
 """Seconds after the grace period of a launcher's pod from which its node counts as lost."""
 _TEMPLATE = f"spec.{REPLICA_SPECS}.{LAUNCHER}.template"
@@ -26,12 +28,25 @@ def create_launcher(world: World) -> Ensure | None:
     _warn_of_restart_policy(world)
     _warn_of_group(world)
     manifest = launcher_job(world.job, world.seen.options, FINGERPRINT)
+    manifest["spec"] |= _remaining_limits(world)
     if expires(manifest["spec"]):
         manifest["metadata"]["finalizers"] = [FINISH]
     name = manifest["metadata"]["name"]
     return Ensure(
         LAUNCHER_JOBS, name, manifest=manifest, how=How.FILL, posted=True, makes_pods=True, template=_TEMPLATE
     )
+
+
+def _remaining_limits(world: World) -> Json:
+    """The limits of a launcher's Job that differ from those of the MPIJob, since they hold for former Jobs, too."""
+    failures, limits, began = world.history.failures, world.job.job_limits, world.builder.status.start_time
+    if not failures:
+        return {}
+    left: Json = {"backoffLimit": max(0, limits.get("backoffLimit", DEFAULT_BACKOFF_LIMIT) - failures)}
+    if "activeDeadlineSeconds" in limits and began is not None:
+        passed = int((world.seen.now - began).total_seconds())
+        left["activeDeadlineSeconds"] = max(1, limits["activeDeadlineSeconds"] - passed)
+    return left
 
 
 def _warn_of_restart_policy(world: World) -> None:

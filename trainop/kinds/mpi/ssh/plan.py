@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainop.engine.actions import LOOK_AGAIN, DeleteJob, Ensure, Event, How, Notice, Patch, Plan, Wait
-from trainop.engine.checkpoint import brief_grace
-from trainop.engine.extensions import read_checkpoint
+from trainop.engine.actions import LOOK_AGAIN, Ensure, Event, How, Notice, Patch, Plan, Wait
 from trainop.engine.fields import sentence
 from trainop.engine.framework import JOB_ROLE
 from trainop.engine.parse import MULTIKUEUE
 from trainop.engine.root_cause import LAST_FAILURE, refusal
 from trainop.engine.seen import Snapshot
-from trainop.engine.status import SUCCEEDED, WAITING, Status
+from trainop.engine.status import WAITING, Status
 from trainop.engine.steps.companions import reconcile_companions
 from trainop.engine.steps.gang import GangStep, disband, group_kinds
 from trainop.engine.steps.replicas import MAX_PER_PLAN
@@ -21,14 +19,16 @@ from trainop.engine.steps.stuck import find_stuck
 from trainop.engine.waiting import INVALID_SPEC
 from trainop.kinds.mpi.hosts import CONFIG
 from trainop.kinds.mpi.ssh.cause import cause_of_eviction, cause_of_restart
+from trainop.kinds.mpi.ssh.clean_up import end, tidy_up
 from trainop.kinds.mpi.ssh.finish import release_unneeded
 from trainop.kinds.mpi.ssh.gang import gang_view
 from trainop.kinds.mpi.ssh.job import parse_ssh
-from trainop.kinds.mpi.ssh.launcher import align_suspension, create_launcher, leave_launcher, replace_lost
+from trainop.kinds.mpi.ssh.launcher import align_suspension, create_launcher, replace_lost
 from trainop.kinds.mpi.ssh.objects import config, service, service_role
+from trainop.kinds.mpi.ssh.restart import continue_restart
 from trainop.kinds.mpi.ssh.saving import awaits_checkpoint, note_ends, restart_together
 from trainop.kinds.mpi.ssh.status import end_with_launcher, evictions, fail, note_creation, record
-from trainop.kinds.mpi.ssh.waits import note_waits
+from trainop.kinds.mpi.ssh.waits import find_unstarted, note_waits
 from trainop.kinds.mpi.ssh.workers import all_workers, create_missing, delete, ensure_key, replace_failed
 from trainop.kinds.mpi.ssh.world import World, are_hosts_settled, survey
 from trainop.kinds.mpi.transport import SSH, choose, leave_to_other
@@ -62,7 +62,7 @@ def _plan(seen: Snapshot) -> Plan:
     world.builder.annotations |= choice.annotations()
     world.builder.take_over(find_stuck(seen, (*all_workers(world), *world.launcher_pods), world.foreign_pods))
     if world.builder.status.finished:
-        return _tidy_up(world)
+        return tidy_up(world)
     return _proceed(world)
 
 
@@ -77,7 +77,7 @@ def reject_ssh(seen: Snapshot, message: str) -> Plan:
     note_creation(world)
     world.builder.status.put(LAST_FAILURE, refusal(REFUSED, message, seen.now).as_json())
     fail(world, "MPIJobFailed", message)
-    return _end(world)
+    return end(world)
 
 
 def is_of_multikueue(job: Unstructured) -> bool:
@@ -92,51 +92,6 @@ def _has_begun(seen: Snapshot) -> bool:
     return any(condition.get("type") != WAITING for condition in conditions)
 
 
-# Finished -------------------------------------------------------------------------------------------------------------
-
-
-def _tidy_up(world: World) -> Plan:
-    status = world.builder.status
-    if status.completion_time is None:  # mpi-operator does not set it after an eviction
-        status.complete()
-    if (left := _seconds_to_live(world)) is not None and left <= 0:
-        return replace(world.builder.plan(), actions=(DeleteJob(),))
-    world.builder.requeue_after(left)
-    _clean_up(world)
-    return world.builder.plan()
-
-
-def _seconds_to_live(world: World) -> float | None:
-    """Seconds until the job itself is deleted. mpi-operator leaves that to the user, and so does the operator unless
-    `--mpi-job-ttl` is set."""
-    ttl, end = world.job.job_limits.get("ttlSecondsAfterFinished"), world.builder.status.completion_time
-    if ttl is None or end is None or world.job.suspend or not world.seen.options.mpi_job_ttl:
-        return None
-    return float(ttl - (world.seen.now - end).total_seconds())
-
-
-def _clean_up(world: World) -> None:
-    """Deletes the workers that `cleanPodPolicy` does not keep. The launcher stays, unless an annotation of the job asks
-    for its deletion; one that is not done is suspended."""
-    builder, policy = world.builder, world.job.clean_pod_policy
-    disband(builder)
-    if policy != "None":
-        builder.status.clear_counters(("Worker",))
-        phases = {"Running", "Pending"} if policy == "Running" else {}
-        ended = (pod for pod in all_workers(world) if not phases or pod.status.phase in phases)
-        delete(world, ended, _grace_after_success(world))
-    builder.actions += leave_launcher(world)
-    if world.job.extras.clean_launcher:
-        delete(world, world.launcher_pods)
-
-
-def _grace_after_success(world: World) -> int | None:
-    """The grace period of workers that have nothing left to save; None: their own."""
-    if world.job.worker is None or not world.builder.status.is_true(SUCCEEDED):
-        return None
-    return brief_grace(read_checkpoint(world.job.metadata.annotations), world.job.worker.template)
-
-
 # Not finished ---------------------------------------------------------------------------------------------------------
 
 
@@ -146,15 +101,22 @@ def _proceed(world: World) -> Plan:
     if status.start_time is None and not world.job.suspend:
         status.start()
     if restart_together(world):
-        return _end(world) if status.finished else builder.plan(waits=True)
-    if world.launcher_is_done:
+        return end(world) if status.finished else builder.plan(waits=True)
+    restarting = world.restarting and not world.job.suspend
+    if (
+        world.launcher is not None
+        and world.launcher_is_done
+        and not (restarting and world.launcher.metadata.terminating)
+    ):
         end_with_launcher(world)
-        return _end(world)
+        return end(world)
+    if restarting:
+        return continue_restart(world)
     if not world.job.suspend and not world.job.extras.replace_failed and (evicted := evictions(world)):
         record(world, launcher_exists=world.launcher is not None)
         builder.blame(cause_of_eviction(world))
         fail(world, "MPIJobEvicted", f"{evicted}/{world.job.workers} workers are evicted")
-        return _end(world)
+        return end(world)
     builder.blame(cause_of_restart(world))
     if awaits_checkpoint(world):
         return builder.plan()
@@ -163,12 +125,8 @@ def _proceed(world: World) -> Plan:
     note_ends(world)
     if not world.job.suspend:
         note_waits(world, launching=launching)
+        builder.unstarted = find_unstarted(world)
     return builder.plan(waits=not world.job.suspend)
-
-
-def _end(world: World) -> Plan:
-    _clean_up(world)
-    return world.builder.plan(status_first=True)
 
 
 def _reconcile_children(world: World) -> bool:

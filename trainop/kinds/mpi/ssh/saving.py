@@ -40,6 +40,7 @@ def restart_together(world: World) -> bool:
     if not checkpoint.asked or world.job.suspend:
         return False
     history = RestartHistory(metadata.uid, metadata.annotations)
+    history.whole = world.restarting  # that of a restart that is over is outdated
     if checkpoint.together and (disrupted := _find_disrupted(world, history)):
         _begin(world, history, disrupted)
         if world.builder.status.finished:
@@ -63,6 +64,7 @@ def note_ends(world: World) -> None:
         return
     noted = {RESTARTS: found} if (found := world.builder.annotations.get(RESTARTS)) is not None else {}
     history = RestartHistory(metadata.uid, metadata.annotations | noted)
+    history.whole = False
     ended = {action.uid for action in world.builder.actions if isinstance(action, Remove) and action.resource == PODS}
     if suspend:
         ended |= {pod.metadata.uid for _, pod in _living(world)}

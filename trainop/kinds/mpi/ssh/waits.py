@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from trainop.engine.actions import Unstarted
 from trainop.engine.claim import join_names
+from trainop.engine.startup import STARTUP_DEADLINE, has_started
 from trainop.engine.status import RUNNING
 from trainop.engine.steps.symptoms import notice_symptoms
 from trainop.engine.waiting import LAUNCHER_PENDING, WORKERS_NOT_READY
@@ -22,6 +24,16 @@ def note_waits(world: World, *, launching: bool) -> None:
         wait(WORKERS_NOT_READY, *_describe_workers(world))
     elif world.launcher is not None:
         wait(LAUNCHER_PENDING, f"Job {name} has no pod", f"see `kubectl describe job {name}`")
+
+
+def find_unstarted(world: World) -> Unstarted | None:
+    """The replicas that have not started; None if the job has no startup deadline."""
+    job = world.job
+    if STARTUP_DEADLINE not in job.metadata.annotations:
+        return None
+    missing = [index for index in range(job.workers) if not has_started(world.workers.get(index))]
+    launchers = () if any(map(has_started, world.launcher_pods)) else (job.launcher_name,)
+    return Unstarted((*launchers, *(f"{job.name}-worker-{index}" for index in missing)), 1 + job.workers)
 
 
 def _describe_workers(world: World) -> tuple[str, str]:

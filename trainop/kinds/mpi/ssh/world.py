@@ -4,9 +4,11 @@ pods, and the launcher's Job."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from trainop.engine.actions import Need
 from trainop.engine.framework import CompanionKind, NameTaken, Words
+from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod, Snapshot
 from trainop.engine.status import RESTARTING, RUNNING, ConditionRules
 from trainop.engine.steps.builder import PlanBuilder
@@ -30,7 +32,7 @@ WORDS = Words(
 )
 
 
-@dataclass(slots=True)
+@dataclass
 class World:
     """The job and its children as the snapshot shows them, and the plan to which the steps of `plan_ssh` add."""
 
@@ -54,6 +56,17 @@ class World:
     @property
     def seen(self) -> Snapshot:
         return self.builder.seen
+
+    @cached_property
+    def history(self) -> RestartHistory:
+        """The restarts of the whole job. Those of the launcher alone are counted by the Job controller."""
+        return RestartHistory(self.job.metadata.uid, self.job.metadata.annotations)
+
+    @property
+    def restarting(self) -> bool:
+        """Whether pods from before a restart of the whole job are left."""
+        pods = (*self.workers.values(), *self.surplus, *self.launcher_pods, *self.former_launcher_pods)
+        return self.history.restarts_whole(pod.metadata.uid for pod in pods)
 
     @property
     def former_launcher_runs(self) -> bool:
