@@ -23,7 +23,7 @@ from trainop.controllers.owner_check import OwnerCheck
 from trainop.controllers.report import Reporter
 from trainop.controllers.silence import Silences
 from trainop.controllers.statuses import FirstStatuses, StatusWriter
-from trainop.engine.actions import Event, Plan, Remove, is_creation
+from trainop.engine.actions import Plan, Remove, is_creation
 from trainop.engine.seen import Options, Snapshot
 from trainop.runtime import (
     DONE,
@@ -249,7 +249,7 @@ class JobReconciler:
             if outcome.refused is not None:
                 return await self._carry_out(seen, self._kind.reject(seen, outcome.refused), version)
             if plan.suspend:
-                await self._suspend(job, version)
+                await self._statuses.suspend(job, version)
         except NotFoundError:  # raised only by writes of the job itself
             return Result(requeue_after=STALE_CACHE_RETRY)
         self._report.notices(job, plan.notices)
@@ -276,14 +276,6 @@ class JobReconciler:
                 # An admission policy refuses them, which may change.
                 raise ReconcileError(f"the API server refuses the job's annotations: {error}") from error
             return f"its restarts cannot be noted: {error}", version
-
-    async def _suspend(self, job: Unstructured, version: str) -> None:
-        try:
-            await self._writes.suspend(job, version)
-        except ApiError as error:
-            if _rejects_content(error):
-                self._report.event(job, Event("Warning", "FailedSuspend", f"Error suspending: {error}"))
-            raise
 
     def _progress_delay(self, seen: Snapshot, plan: Plan) -> float:
         """Seconds by which the status is delayed since it has nothing but progress. The first status is not."""

@@ -26,7 +26,7 @@ from trainop.controllers.report import Reporter
 from trainop.engine.actions import Event, Notice, Plan
 from trainop.engine.root_cause import LAST_FAILURE
 from trainop.engine.status import CREATED, RUNNING, TEMPLATE_VALID
-from trainop.runtime import ApiError, Clock, InvalidError, Json, Unstructured
+from trainop.runtime import ApiError, Clock, ForbiddenError, InvalidError, Json, Unstructured
 from trainop.runtime.lowlevel import cut, exponential_delay, is_older
 
 FIRST_RETRY, MAX_RETRY = 60.0, 900.0
@@ -76,6 +76,14 @@ class StatusWriter:
             return False
         state.refused_status = None
         return True
+
+    async def suspend(self, job: Unstructured, version: str) -> None:
+        """Sets `spec.runPolicy.suspend` after the status has said why. A refusal is reported and raised."""
+        try:
+            await self._writes.suspend(job, version)
+        except (ForbiddenError, InvalidError) as error:
+            self._report.event(job, Event("Warning", "FailedSuspend", f"Error suspending: {error}"))
+            raise
 
     async def _write_or_shorten(self, job: Unstructured, status: Json, version: str) -> None:
         try:
