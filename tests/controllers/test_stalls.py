@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.controllers.worlds import OPTIONS, WORLDS, annotate, decide, settle, start
+from tests.controllers.worlds import WORLDS, annotate, decide, settle, start
 from tests.engine.world import World
+from trainop.controllers.wiring import by_stall
 from trainop.engine.actions import Plan, Remove
 from trainop.engine.interventions import restart_all
+from trainop.engine.kind import is_watched
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.root_cause import Failure
 from trainop.engine.seen import Options, Silence
-from trainop.engine.stalls import awaits_report, is_stalled, read_stall_rule
+from trainop.engine.stalls import awaits_report, read_stall_rule
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Json, Unstructured
@@ -461,15 +463,20 @@ def test_what_wakes_the_controller():
     say(world)
     decide(world, silence=JUST)
     assert not awaits_report(Unstructured(world.raw))
-    assert not is_stalled(Unstructured(world.raw))
+    assert by_stall(Unstructured(world.raw)) == ()
     decide(world, silence=OVER)
     assert awaits_report(Unstructured(world.raw))
-    assert is_stalled(Unstructured(world.raw))
+    assert by_stall(Unstructured(world.raw)) == ("Stalled",)
     other = WORLDS["PyTorchJob"]()
     start(other)
     assert not awaits_report(Unstructured(other.raw))
-    assert not is_stalled(Unstructured({"status": []}))
-    assert OPTIONS.progress is not None
+    assert by_stall(Unstructured({"status": []})) == ()
+
+
+@pytest.mark.parametrize("status", [None, [], {}, {"conditions": 1}, {"conditions": [1, {"type": "Running"}]}])
+def test_a_job_that_asks_for_nothing_is_not_watched(status: Any):
+    assert not is_watched(Unstructured({"status": status}))
+    assert is_watched(Unstructured({"status": {"conditions": [{"type": "Started", "status": "True"}]}}))
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30m", 1800.0), ("1h30m", 5400.0), ("90", 90.0), (" 2m ", 120.0)])

@@ -25,6 +25,7 @@ from trainop.controllers.silence import Silences
 from trainop.controllers.statuses import FirstStatuses, StatusWriter
 from trainop.engine.actions import Plan, Remove, is_creation
 from trainop.engine.seen import Options, Snapshot
+from trainop.engine.stalls import STALLED_AFTER
 from trainop.runtime import (
     DONE,
     PODS,
@@ -226,7 +227,9 @@ class JobReconciler:
         seen = self._applier.refusals.show(seen)
         if names := self._kind.lookups(job):
             seen = await look_up(self._client, seen, names)
-        seen = self._silences.show(self._obstacles.show(seen))
+        seen = self._obstacles.show(seen)
+        if STALLED_AFTER in job.metadata.annotations:
+            seen = self._silences.show(seen)
         return await self._carry_out(seen, self._kind.decide(seen), job.metadata.resource_version)
 
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:

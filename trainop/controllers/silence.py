@@ -14,11 +14,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trainop.controllers.job_state import JobState, JobStates, Listening
-from trainop.engine.progress import TRAINER_STATUS
 from trainop.engine.seen import Silence, Snapshot
 from trainop.engine.stalls import STALLED_AFTER, read_stall_rule
 from trainop.engine.status import RUNNING, Status
-from trainop.runtime import Clock, Key, Unstructured
+from trainop.runtime import Clock, Unstructured
 from trainop.runtime.lowlevel import EARLIEST
 
 
@@ -78,21 +77,3 @@ class Silences:
             listening.suspected = now
         rest = listening.suspected + delay - now
         return rest <= 0, max(rest, 0.0)
-
-
-class HearReports:
-    """The handler that hears reports which the cache shows."""
-
-    def __init__(self, silences: Silences) -> None:
-        self._silences = silences
-
-    def add(self, job: Unstructured, initial: bool) -> None:
-        """Nothing to do: a first report of an old job tells nothing about when it was sent."""
-
-    def update(self, old: Unstructured, new: Unstructured) -> None:
-        before, after = ((job.raw.get("status") or {}).get(TRAINER_STATUS) for job in (old, new))
-        if before != after:
-            self._silences.hear(new)
-
-    def delete(self, job: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
-        """Nothing to do: the state of the job is forgotten with it."""

@@ -20,20 +20,19 @@ from trainop.controllers.job_state import JobStates
 from trainop.controllers.observe import View, child_indices
 from trainop.controllers.own_writes import NotOwnStatus, NotProgress, OwnWrites
 from trainop.controllers.owner_check import OwnerCheck
-from trainop.controllers.progress.feed import ReportFeed, by_reporting
+from trainop.controllers.progress.feed import ReportFeed
 from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.refusals import Refusals
 from trainop.controllers.report import EventRecorder, Reporter
 from trainop.controllers.routing import ChildDispatchers, ChildPace, Concerned, EnqueueJob, JobPace, ObserveDeleted
-from trainop.controllers.silence import HearReports, Silences
+from trainop.controllers.silence import Silences
 from trainop.engine.children import ChildSelection
 from trainop.engine.framework import CompanionKind
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.kind import Kind
 from trainop.engine.progress import TRAINER_STATUS, ProgressEndpoint
 from trainop.engine.seen import Options
-from trainop.engine.stalls import is_stalled
-from trainop.engine.status import STALLED, WAITING
+from trainop.engine.status import STALLED, WAITING, Status
 from trainop.engine.waiting import REASONS, reason_of
 from trainop.runtime import (
     PODS,
@@ -52,7 +51,7 @@ from trainop.runtime import (
     Unstructured,
     decode_unstructured,
 )
-from trainop.runtime.lowlevel import Index, Pace
+from trainop.runtime.lowlevel import EARLIEST, Index, Pace
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -149,6 +148,24 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
     return controller
 
 
+class HearReports:
+    """The handler that hears reports which the cache shows."""
+
+    def __init__(self, silences: Silences) -> None:
+        self._silences = silences
+
+    def add(self, job: Unstructured, initial: bool) -> None:
+        """Nothing to do: a first report of an old job tells nothing about when it was sent."""
+
+    def update(self, old: Unstructured, new: Unstructured) -> None:
+        before, after = ((job.raw.get("status") or {}).get(TRAINER_STATUS) for job in (old, new))
+        if before != after:
+            self._silences.hear(new)
+
+    def delete(self, job: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
+        """Nothing to do: the state of the job is forgotten with it."""
+
+
 def _listen(view: View, states: JobStates, needs: ControllerDependencies) -> Silences:
     """Hears reports, before a reconcile that they trigger."""
     silences = Silences(states, needs.clock, lambda: needs.reports.delay)
@@ -184,7 +201,15 @@ def by_reason(job: Unstructured) -> tuple[str, ...]:
 
 def by_stall(job: Unstructured) -> tuple[str, ...]:
     """Index: the jobs that have stalled."""
-    return (STALLED,) if is_stalled(job) else ()
+    return (STALLED,) if Status(job.raw.get("status"), EARLIEST).is_true(STALLED) else ()
+
+
+def by_reporting(job: Unstructured) -> tuple[str, ...]:
+    """Index: the unfinished jobs that have reported."""
+    status = job.raw.get("status") or {}
+    if TRAINER_STATUS not in status or Status(status, EARLIEST).finished:
+        return ()
+    return (TRAINER_STATUS,)
 
 
 JOB_INDICES: dict[str, Index[Unstructured]] = {WAITING: by_reason, STALLED: by_stall, TRAINER_STATUS: by_reporting}

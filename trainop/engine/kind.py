@@ -23,8 +23,9 @@ from trainop.engine.limits import seconds_to_due
 from trainop.engine.progress import find_doubt
 from trainop.engine.root_cause import Failure
 from trainop.engine.seen import Options, Snapshot
-from trainop.engine.stalls import Restart, watch_for_stalls
-from trainop.engine.startup import GiveUp, seconds_to_startup, watch_startup
+from trainop.engine.stalls import ON_STALL, STALLED_AFTER, Restart, watch_for_stalls
+from trainop.engine.startup import ON_STARTUP_DEADLINE, STARTUP_DEADLINE, GiveUp, seconds_to_startup, watch_startup
+from trainop.engine.status import STALLED, STARTED
 from trainop.engine.template_condition import report_dropped_fields
 from trainop.engine.unknown_fields import describe_unknown_fields
 from trainop.engine.waiting import say_waiting
@@ -64,6 +65,19 @@ def never_due(_job: Unstructured, _now: datetime) -> float | None:
 def keep_going(_seen: Snapshot, _cause: Failure) -> Plan:
     """No deadline ends jobs of the kind."""
     return Plan()
+
+
+def is_watched(job: Unstructured) -> bool:
+    """Whether a job asks for anything if it stalls or does not start, or once did."""
+    if not job.metadata.annotations.keys().isdisjoint(_WATCHING):
+        return True
+    status = job.raw.get("status")
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    found = conditions if isinstance(conditions, list) else ()
+    return any(isinstance(each, dict) and each.get("type") in {STALLED, STARTED} for each in found)
+
+
+_WATCHING = frozenset({STALLED_AFTER, ON_STALL, STARTUP_DEADLINE, ON_STARTUP_DEADLINE})
 
 
 def doubt_progress(seen: Snapshot, plan: Plan) -> Plan:
@@ -144,15 +158,18 @@ class Kind(Words):
     def decide(self, seen: Snapshot) -> Plan:
         """The plan of one reconcile, with what the job waits for, what its pods lack, and what it asks for if it is
         interrupted, stalls or does not start."""
-        plan = watch_for_stalls(seen, doubt_progress(seen, self.plan(seen)), self.restart)
-        plan = end_together(seen, watch_startup(seen, plan, self.give_up, suspends=self.suspends))
-        plan = doubt_checkpoint(seen, plan, restarts=self.restart is not None)
+        plan = doubt_progress(seen, self.plan(seen))
+        if is_watched(seen.job):
+            plan = watch_for_stalls(seen, plan, self.restart)
+            plan = watch_startup(seen, plan, self.give_up, suspends=self.suspends)
+        plan = doubt_checkpoint(seen, end_together(seen, plan), restarts=self.restart is not None)
         return report_dropped_fields(seen, say_waiting(seen, plan))
 
     def seconds_to_due(self, job: Unstructured, now: datetime) -> float | None:
         """Seconds until the next deadline of any sort, the time to live included; None without one."""
-        found = (self.due(job, now), seconds_to_startup(job, now))
-        return min((seconds for seconds in found if seconds is not None), default=None)
+        due = self.due(job, now)
+        startup = seconds_to_startup(job, now) if STARTUP_DEADLINE in job.metadata.annotations else None
+        return startup if due is None else min(due, due if startup is None else startup)
 
     @property
     def source(self) -> Resource:

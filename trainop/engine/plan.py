@@ -25,7 +25,7 @@ from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.root_cause import LAST_FAILURE, Failure, refusal
 from trainop.engine.seen import Snapshot, UnreadablePod
 from trainop.engine.slots import Arrangement, find_surplus
-from trainop.engine.startup import find_unstarted
+from trainop.engine.startup import STARTUP_DEADLINE, find_unstarted
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.checkpoints import await_checkpoint, forget_wait, may_await_checkpoint
@@ -322,7 +322,8 @@ def _advance(builder: ReplicasBuilder) -> Plan:
         _set_running(builder)
     write_history(builder, found.history)
     builder.requeue_after(found.deadline_in)
-    builder.unstarted = find_unstarted(job, found.role_slots, builder.actions) if status.start_time else None
+    if status.start_time is not None and STARTUP_DEADLINE in job.metadata.annotations:
+        builder.unstarted = find_unstarted(job, found.role_slots, builder.actions)
     return complete(builder, waits=True)
 
 

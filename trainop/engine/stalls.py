@@ -62,21 +62,12 @@ def awaits_report(job: Unstructured) -> bool:
     return status.is_true(RUNNING) and (status.find(STALLED) is None or status.is_true(STALLED))
 
 
-def is_stalled(job: Unstructured) -> bool:
-    """Whether a job has stalled, by its status."""
-    status = job.raw.get("status")
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    found = conditions if isinstance(conditions, list) else ()
-    return any(isinstance(each, dict) and (each.get("type"), each.get("status")) == (STALLED, "True") for each in found)
-
-
 def watch_for_stalls(seen: Snapshot, plan: Plan, restart: Restart | None) -> Plan:
     """The plan with the condition, with an event and a restart if the job stalls, and with a Warning about annotations
     without effect. `restart` is None for kinds whose jobs the operator does not restart."""
     annotations = seen.job.metadata.annotations
     status = Status(plan.status if plan.status is not None else seen.job.raw.get("status"), seen.now)
-    asked = STALLED_AFTER in annotations or ON_STALL in annotations or status.find(STALLED)
-    if plan.waits is None or not asked:
+    if plan.waits is None:
         return plan  # a terminal condition and Suspended have removed the condition
     rule = read_stall_rule(annotations)
     plan = _doubt(seen, plan, restarts=restart is not None)

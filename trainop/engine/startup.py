@@ -78,9 +78,9 @@ def seconds_to_startup(job: Unstructured, now: datetime) -> float | None:
 
 
 def find_unstarted(job: Job, all_slots: Iterable[RoleSlots], actions: Iterable[Action]) -> Unstarted | None:
-    """The replicas that have not started, with those that the plan deletes in order to restart them; None if the job
-    has no startup deadline or its roles are unreadable."""
-    if STARTUP_DEADLINE not in job.metadata.annotations or not job.readable:
+    """The replicas that have not started, with those that the plan deletes in order to restart them; None if the roles
+    of the job are unreadable."""
+    if not job.readable:
         return None
     leaving = {action.uid for action in actions if isinstance(action, Remove) and action.resource == PODS}
     return Unstarted(tuple(_unstarted(job, all_slots, leaving)), job.replicas)
@@ -105,8 +105,7 @@ def watch_startup(seen: Snapshot, plan: Plan, give_up: GiveUp, *, suspends: bool
     """The plan with the condition, and with the suspension or the failure of a job that has not started in time."""
     annotations = seen.job.metadata.annotations
     status = Status(plan.status if plan.status is not None else seen.job.raw.get("status"), seen.now)
-    asked = STARTUP_DEADLINE in annotations or ON_STARTUP_DEADLINE in annotations or status.find(STARTED)
-    if not asked or (plan.waits is None and plan.status is None):
+    if plan.waits is None and plan.status is None:
         return plan
     rule = read_startup_rule(annotations, suspends=suspends)
     if rule is None or (status.is_true(SUSPENDED) and not _is_exceeded(status)):

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from trainop.controllers.progress.writer import INTERVAL, MAX_RATE
-from trainop.engine.progress import TRAINER_STATUS
-from trainop.engine.status import FAILED, SUCCEEDED, Status
 from trainop.runtime import Unstructured
-from trainop.runtime.lowlevel import EARLIEST
 
 LATENCY = 5.0
 """Seconds that a write and its watch event may take."""
 
 Hear = Callable[[Unstructured, str], None]
 """Takes a job, as the cache has it, and the name of the pod that sent a report."""
-
-
-def by_reporting(job: Unstructured) -> tuple[str, ...]:
-    """Index: the unfinished jobs that have reported."""
-    status: Mapping[str, object] = job.raw.get("status") or {}
-    if TRAINER_STATUS not in status:
-        return ()
-    found = Status(status, EARLIEST)
-    return () if found.is_true(SUCCEEDED) or found.is_true(FAILED) else (TRAINER_STATUS,)
 
 
 class ReportFeed:
