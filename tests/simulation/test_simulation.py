@@ -50,7 +50,7 @@ def test_seeds_draw_every_kind_of_fault_and_every_kind_of_job():
             "no admission",
             "contention",
         ),
-        *("evict", "preempt", "delete pod", "vanish", "vanish unseen", "node"),
+        *("evict", "preempt", "drain", "delete pod", "vanish", "vanish unseen", "node"),
         *("disown", "relabel", "plant", "edit", "deny"),
     }
     jobs = [job for script in scripts for job in script.jobs]
