@@ -59,8 +59,8 @@ def _wording(job: Job, condition: Json) -> Iterator[str]:
 
 
 def _order(old: Job, new: Job) -> Iterator[str]:
-    """What has changed stands last, but for Running, which an end turns to False where it stands; what has not changed
-    keeps its place and its times."""
+    """What has changed stands last, but for Running, which an end turns to False where it stands, or after it has
+    become True in the same pass; what has not changed keeps its place and its times."""
     before = {each["type"]: each for each in old.conditions}
     changed = [each["type"] for each in new.conditions if not _same(before.get(each["type"]), each)]
     if new.finished and "Running" in before:
@@ -68,7 +68,7 @@ def _order(old: Job, new: Job) -> Iterator[str]:
     types = [each["type"] for each in new.conditions]
     if changed and types[-len(changed) :] != changed:
         yield f"{changed} changed and do not stand last: {types}"
-    kept = [type_ for type_ in types if type_ not in changed]
+    kept = [type_ for type_ in types if type_ not in changed and not (new.finished and type_ == "Running")]
     if kept != [type_ for type_ in before if type_ in kept]:
         yield f"conditions changed places: {list(before)} became {types}"
     for each in new.conditions:
