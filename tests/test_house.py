@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.cluster.build import TESTED
 from e2e.cluster.places import VERSION
 from tests.cases import Case, Ledger, Tally, read_cases, read_floor, write_floor
 
@@ -240,3 +242,10 @@ def test_a_missing_requirement_is_a_skip_but_in_ci_a_failure(
     done = run_pytest(tmp_path, LACKING, "-rs")
     assert outcome in done.stdout, done.stdout + done.stderr
     assert "no such program" in done.stdout
+
+
+def test_make_test_builds_every_program_that_a_test_needs():
+    """On a new machine nothing else has built it."""
+    files = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    named = {name for text in files for name in re.findall(r'need_program\("([^"]+)"\)', text)}
+    assert {"helm"} <= named <= set(TESTED)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from e2e.cluster.build import GROUPS, PROGRAMS, STANDARD, NoGoError, build
+from e2e.cluster.build import GROUPS, PROGRAMS, TESTED, NoGoError, build
 from e2e.cluster.components import EXTRAS, ClusterOptions
 from e2e.cluster.controlplane import PATIENCE, SIGNALS, ControlPlane
 from e2e.cluster.places import ClusterError, cache, default_data
@@ -47,7 +47,7 @@ def parse() -> argparse.Namespace:
 
 def run(options: argparse.Namespace) -> None:
     if options.command == "build":
-        build(tuple(name for given in options.names for name in GROUPS.get(given, (given,))) or STANDARD)
+        build(tuple(name for given in options.names for name in GROUPS.get(given, (given,))) or TESTED)
         return
     plane = ControlPlane(default_data(options.name))
     if options.command == "up":

@@ -81,6 +81,8 @@ PROGRAMS = {
 }
 MINIMAL = ("etcd", "kube-apiserver")
 STANDARD = (*MINIMAL, "kube-controller-manager", "kubectl")
+"""The programs of a control plane, and its client."""
+TESTED = (*STANDARD, "helm")
 """The programs that the tests need."""
 NODE = (
     *STANDARD,
