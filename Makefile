@@ -107,8 +107,8 @@ test-progress: $(READY)  ## transformers and the SDK kubeflow report progress, u
 fuzz: $(READY)  ## schemathesis sends di-server what its OpenAPI document allows, and what not; installs schemathesis once
 	@$(BIN)/python -m e2e.fuzz
 
-coverage: $(READY)  ## every branch of the engine is covered by the tests of engine, kinds and controllers
-	@$(PYTEST) -q $(COVERED) tests/engine tests/kinds tests/controllers
+coverage: $(READY)  ## every branch of the engine is covered by the tests of what is made of it
+	@$(PYTEST) -q $(COVERED) tests/engine tests/kinds tests/controllers tests/progress tests/diserver
 
 lint: $(READY)  ## ruff: rules and format
 	@$(BIN)/ruff check

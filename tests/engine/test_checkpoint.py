@@ -12,7 +12,9 @@ from tests.engine.builders import make_job, make_pod, manifest_of, names, pod_cr
 from tests.engine.world import World
 from trainop.engine.actions import Plan, Remove
 from trainop.engine.kind import kind_of
+from trainop.engine.parse import parse
 from trainop.engine.restart_history import RESTARTS
+from trainop.engine.slots import arrange
 from trainop.kinds.mpi.exec.kind import MPI_EXEC
 from trainop.kinds.pytorch import PYTORCH
 from trainop.kinds.tensorflow import TENSORFLOW
@@ -638,3 +640,12 @@ def test_a_job_that_reports_other_metrics_is_suspended_at_once():
     report(world, "100", name="step")
     world.step()
     assert world.is_true("Suspended")
+
+
+def test_a_pod_that_was_asked_to_end_and_is_not_deleted_yet_has_not_succeeded():
+    """The restart is in the history, and the operator was killed before it deleted the pod."""
+    seen = see(make_job(None, 1), [make_pod(phase="Succeeded", exit_code=0)])
+    (slots,) = [each for each in arrange(parse(PYTORCH, seen.job), seen.pods).all_slots if each.pods]
+    assert (slots.tally().succeeded, slots.tally().first_completed) == (1, True)
+    void = {seen.pods[0].metadata.uid}
+    assert (slots.tally(void).succeeded, slots.tally(void).first_completed) == (0, False)

@@ -95,7 +95,10 @@ def orphan_counted_before_adoption():
     return patch(claim, "_claim", counted)
 
 
-@bug("A pod is recreated in the same pass that deletes the holder of its name, a pod relabelled as another replica.")
+@bug(
+    "A pod is recreated in the same pass that deletes the holder of its name, a pod relabelled as another replica.",
+    rare=True,
+)
 def name_of_a_misplaced_pod_taken():
     return own_names_free()
 
