@@ -57,16 +57,18 @@ def config_as(plane: ControlPlane, name: str, path: Path) -> Path:
 
 
 def writes(audit: Path, name: str, since: datetime | None = None) -> list[str]:
-    """Verb and kind of each write requested by `name`, without the LeaderElection events, which replicas may write
-    without the lease."""
+    """Verb and kind of each write requested by `name`, without those that need no lease: LeaderElection events, and a
+    renewal that was under way at the stop, which `resourceVersion` makes harmless: the server refuses it."""
     found = []
     for line in audit.read_text().splitlines():
         entry: Json = json.loads(line)
         received = datetime.fromisoformat(entry["requestReceivedTimestamp"])
         announced = (entry.get("requestObject") or {}).get("reason") == "LeaderElection"
+        refused_renewal = entry["objectRef"]["resource"] == "leases" and entry["responseStatus"]["code"] == 409
         if (
             entry.get("impersonatedUser", {}).get("username") == name
             and not announced
+            and not refused_renewal
             and (not since or received > since)
         ):
             found.append(f"{entry['verb']} {entry['objectRef']['resource']}")
