@@ -86,6 +86,21 @@ def test_every_kind_is_validated_also_those_that_are_not_enabled(served: Webhook
     assert {answer.status for answer in (other, imageless, empty)} == {403}
 
 
+@pytest.mark.parametrize("kind", FRAMEWORKS)
+def test_a_wrong_annotation_is_a_warning_that_kubectl_shows(served: Webhooks, kind: str):
+    """Also one with an escape code: the API server drops warnings with control characters."""
+    stage, row = kind_world(served, kind), ROWS[kind]
+    body = stage.body("j", {type_: stage.role(count) for type_, count in row.counts.items()})
+    names = ("stalled-after", "on-disruption")
+    body["metadata"]["annotations"] = {f"trainop.kubeflow.org/{name}": "\x1b[31msoon\n" for name in names}
+    answer = served.send("POST", f"{stage.jobs}?dryRun=All", body)
+    assert (answer.status, len(answer.warnings)) == (201, 2), answer
+    assert "on-disruption]" in answer.warnings[0]
+    assert 'must be "checkpoint-all"' in answer.warnings[0]
+    assert "stalled-after]" in answer.warnings[1]
+    assert "must be a duration from 1m to 720h, such as 30m" in answer.warnings[1]
+
+
 @pytest.mark.case("job-engine-37", "cefg")
 @pytest.mark.case("frameworks-v1-22", "abcdefi")
 @pytest.mark.case("frameworks-v1-12", "b")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from trainop.engine.admission import Judgement
 from trainop.engine.fields import sentence
 from trainop.engine.kind import Kind, admit_all, warn
+from trainop.engine.root_cause import one_line
 from trainop.runtime import (
     MUTATING_WEBHOOK_CONFIGURATIONS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
@@ -113,8 +114,9 @@ def respond(judgement: Judgement) -> AdmissionResponse:
 
 
 def _bound(warnings: Sequence[str]) -> Iterable[str]:
-    """At most `MAX_WARNINGS`, each cut short: the API server drops what exceeds its own limits."""
-    yield from (cut(warning, MAX_WARNING_LENGTH) for warning in warnings[:MAX_WARNINGS])
+    """At most `MAX_WARNINGS`, each one line and cut short: the API server drops what exceeds its own limits, and any
+    with a control character (apimachinery `pkg/util/net/http.go`, `NewWarningHeader`)."""
+    yield from (one_line(warning, MAX_WARNING_LENGTH) for warning in warnings[:MAX_WARNINGS])
     if len(warnings) > MAX_WARNINGS:
         yield f"{len(warnings) - MAX_WARNINGS:,} more warnings are left out"
 

@@ -28,7 +28,7 @@ DEFAULT_GRACE = 30
 """Seconds of a pod whose spec has no `terminationGracePeriodSeconds` (Kubernetes API, PodSpec)."""
 
 
-def _find_doubts(annotations: Mapping[str, str], *, restarts: bool) -> Iterator[str]:
+def find_doubts(annotations: Mapping[str, str], *, restarts: bool) -> Iterator[str]:
     """Why the annotations have not the effect that the user expects."""
     grace, disruption = annotations.get(CHECKPOINT_GRACE), annotations.get(ON_DISRUPTION)
     if grace is not None:
@@ -48,7 +48,7 @@ def _find_doubts(annotations: Mapping[str, str], *, restarts: bool) -> Iterator[
 def doubt_checkpoint(seen: Snapshot, plan: Plan, *, restarts: bool) -> Plan:
     """The plan, with one Warning if an annotation cannot be followed. `restarts`: the operator restarts jobs of this
     kind."""
-    doubts = list(_find_doubts(seen.job.metadata.annotations, restarts=restarts))
+    doubts = list(find_doubts(seen.job.metadata.annotations, restarts=restarts))
     if not doubts or plan.waits is None:
         return plan
     warning = Notice("checkpoint", Event("Warning", "CheckpointNotPossible", "; ".join(doubts)))

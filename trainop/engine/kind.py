@@ -7,12 +7,12 @@ the same parts: `claim`, `cleanup`, `status`, `companions`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-from trainop.engine import interventions
+from trainop.engine import checkpoint, interventions, stalls, startup
 from trainop.engine import plan as engine
 from trainop.engine.actions import Event, Notice, Patch, Plan
 from trainop.engine.admission import Judgement, judge
@@ -20,7 +20,7 @@ from trainop.engine.checkpoint import doubt_checkpoint, end_together
 from trainop.engine.children import TRAINING_CHILDREN, ChildEvents, ChildSelection
 from trainop.engine.framework import CompanionKind, Framework, Words
 from trainop.engine.limits import seconds_to_due
-from trainop.engine.progress import find_doubt
+from trainop.engine.progress import ANY_ENDPOINT, find_doubt
 from trainop.engine.root_cause import Failure
 from trainop.engine.seen import Options, Snapshot
 from trainop.engine.stalls import ON_STALL, STALLED_AFTER, Restart, watch_for_stalls
@@ -151,9 +151,20 @@ class Kind(Words):
     `mpi_operator_job_info`."""
 
     def admit(self, new: Unstructured, old: Unstructured | None) -> Judgement:
-        """`judge`, with a warning for each field of the pod templates that Kubernetes does not know."""
+        """`judge`, with a warning for each annotation that asks for what it cannot have, and for each field of the pod
+        templates that Kubernetes does not know."""
         found = self.judge(new, old)
-        return found._replace(warnings=(*warn(new).warnings, *found.warnings))
+        return found._replace(warnings=(*self._find_doubts(new), *warn(new).warnings, *found.warnings))
+
+    def _find_doubts(self, job: Unstructured) -> Iterator[str]:
+        """Of each annotation of docs/survive.md that is malformed, or contradicts another or the kind. What the
+        operator offers is not judged: a webhook may be served by an installation with other flags."""
+        annotations, restarts = job.metadata.annotations, self.restart is not None
+        if doubt := find_doubt(annotations, ANY_ENDPOINT):
+            yield doubt
+        yield from checkpoint.find_doubts(annotations, restarts=restarts)
+        yield from stalls.find_doubts(annotations, ANY_ENDPOINT, restarts=restarts)
+        yield from startup.find_doubts(annotations, suspends=self.suspends)
 
     def decide(self, seen: Snapshot) -> Plan:
         """The plan of one reconcile, with what the job waits for, what its pods lack, and what it asks for if it is

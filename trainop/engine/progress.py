@@ -42,6 +42,10 @@ class ProgressEndpoint:
     """The CA certificates (PEM); empty until they are made."""
 
 
+ANY_ENDPOINT = ProgressEndpoint("", everywhere=True)
+"""One that takes the reports of all jobs: what is still wrong beside it is wrong wherever the job runs."""
+
+
 def status_path(resource: Resource, namespace: str, name: str) -> str:
     """The path to which a job's reports are sent: that of its status."""
     return resource.path(namespace, name, "status")

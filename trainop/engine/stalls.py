@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from trainop.engine.actions import Count, Event, Notice, Plan
 from trainop.engine.extensions import ANNOTATION_PREFIX
-from trainop.engine.progress import PROGRESS, TRAINER_STATUS, is_asked
+from trainop.engine.progress import PROGRESS, TRAINER_STATUS, ProgressEndpoint, is_asked
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.root_cause import MAX_MESSAGE, Failure, one_line
 from trainop.engine.seen import Silence, Snapshot
@@ -85,15 +85,14 @@ def watch_for_stalls(seen: Snapshot, plan: Plan, restart: Restart | None) -> Pla
 
 
 def _doubt(seen: Snapshot, plan: Plan, *, restarts: bool) -> Plan:
-    doubts = list(find_doubts(seen, restarts=restarts))
+    doubts = list(find_doubts(seen.job.metadata.annotations, seen.options.progress, restarts=restarts))
     if not doubts:
         return plan
     return replace(plan, notices=(*plan.notices, Notice("stalls", Event("Warning", IGNORED, "; ".join(doubts)))))
 
 
-def find_doubts(seen: Snapshot, *, restarts: bool) -> Iterator[str]:
-    """Why the annotations have not the effect that the user expects."""
-    annotations, endpoint = seen.job.metadata.annotations, seen.options.progress
+def find_doubts(annotations: Mapping[str, str], endpoint: ProgressEndpoint | None, *, restarts: bool) -> Iterator[str]:
+    """Why the annotations have not the effect that the user expects. `endpoint` is where the operator takes reports."""
     if doubt := doubt_span(annotations, STALLED_AFTER, SHORTEST):
         yield doubt
     elif STALLED_AFTER in annotations and (endpoint is None or not is_asked(annotations, endpoint)):
