@@ -14,6 +14,7 @@ import subprocess
 from pathlib import Path
 
 from e2e.cluster.places import HERE
+from e2e.cluster.releases import DEFAULT
 
 TARGET = Path(__file__).parents[1] / "trainop" / "local" / "api" / "registry" / "protobuf.json"
 PACKAGES = {
@@ -74,7 +75,7 @@ def folder_of(package: str) -> Path:
     module = "k8s.io/" + package.split("/")[1]
     done = subprocess.run(
         ["go", "list", "-m", "-f", "{{.Dir}}", module],
-        cwd=HERE / "go" / "kubernetes",
+        cwd=HERE / "go" / DEFAULT.module,
         check=True,
         capture_output=True,
         text=True,

@@ -30,7 +30,7 @@ def need_built(options: ClusterOptions) -> None:
     """Require the binaries of a control plane, built from Go modules."""
     try:
         for program in options.programs():
-            binary(program)
+            binary(program, options.release)
     except ClusterError as error:
         lack(str(error))
 

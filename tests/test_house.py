@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.build import TESTED
-from e2e.cluster.places import VERSION
+from e2e.cluster.build import PROGRAMS, TESTED
+from e2e.cluster.releases import RELEASES, Release
 from tests.cases import Case, Ledger, Tally, read_cases, read_floor, write_floor
 
 ROOT = Path(__file__).parent.parent
@@ -78,11 +78,17 @@ def test_the_runtime_names_no_program():
     assert named == []
 
 
-@pytest.mark.parametrize("module", ["kubernetes", "etcd"])
-def test_the_test_cluster_is_pinned_to_the_version_it_says(module: str):
-    text = (ROOT / "e2e" / "cluster" / "go" / module / "go.mod").read_text()
-    wanted = {"kubernetes": f"k8s.io/kubernetes {VERSION}", "etcd": "go.etcd.io/etcd/server/v3 v3.6.8"}
-    assert wanted[module] in text
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+def test_the_test_cluster_is_pinned_to_the_version_it_says(release: Release):
+    lines = (ROOT / "e2e" / "cluster" / "go" / release.module / "go.mod").read_text().splitlines()
+    assert f"\tk8s.io/kubernetes {release.version} // indirect" in lines
+    # the modules that Kubernetes is released with are of the same release
+    staged = [line.split(" => ")[1] for line in lines if " => " in line]
+    assert {one.split()[1] for one in staged} == {release.version.replace("v1.", "v0.")}
+
+
+def test_the_test_cluster_has_the_etcd_it_says():
+    assert "go.etcd.io/etcd/server/v3 v3.6.8" in (PROGRAMS["etcd"].sources / "go.mod").read_text()
 
 
 def test_make_help_names_every_target():

@@ -31,7 +31,8 @@ from e2e.bench.programs import PROGRAMS, measure_with
 from e2e.bench.requests import count_requests
 from e2e.bench.scenarios import SCENARIOS
 from e2e.bench.targets import COUNT_PREFIX, FLOOR
-from e2e.cluster.places import VERSION, ClusterError
+from e2e.cluster.places import ClusterError
+from e2e.cluster.releases import find_release
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects.metadata import Json
 
@@ -172,7 +173,7 @@ def describe_machine() -> Json:
             "trainop": _commit(),
             "Python": platform.python_version(),
             **{name: version(name) for name in ("aiohttp", "msgspec", "uvloop")},
-            "kube-apiserver": VERSION,
+            "kube-apiserver": find_release().version,
             **peer_versions(),
         },
     }

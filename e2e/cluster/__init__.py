@@ -3,3 +3,7 @@
 `build` compiles the binaries once into the user's cache; `controlplane` starts etcd, kube-apiserver and optional
 components. The server tests, the conformance tests and the benchmarks use it.
 """
+
+
+class ClusterError(Exception):
+    """A control plane could not be built, started or controlled; the message is user-facing."""

@@ -2,6 +2,8 @@
 
 python -m e2e.cluster build                         the programs for the tests, once, about 10 minutes
 python -m e2e.cluster build node                    those of a real node, about 5 more: python -m e2e.cluster.node
+python -m e2e.cluster build --release 1.37 ...      those of another release of Kubernetes, beside the default
+python -m e2e.cluster up --release 1.37             the same release runs; $TRAINOP_KUBERNETES selects it for all
 python -m e2e.cluster up                            prints the path of the administrator's kubeconfig
 python -m e2e.cluster up --with controller-manager,scheduler,kwok --nodes 10
 python -m e2e.cluster up --with kwok,binder         the cheapest way to run simulated pods
@@ -19,7 +21,8 @@ import sys
 from e2e.cluster.build import GROUPS, PROGRAMS, TESTED, NoGoError, build
 from e2e.cluster.components import EXTRAS, ClusterOptions
 from e2e.cluster.controlplane import PATIENCE, SIGNALS, ControlPlane
-from e2e.cluster.places import ClusterError, cache, default_data
+from e2e.cluster.places import ClusterError, default_data
+from e2e.cluster.releases import RELEASES, VARIABLE
 
 FAULTS = ("start", "stop", "restart", "kill", *SIGNALS)
 EXIT_NO_GO = 3
@@ -33,10 +36,12 @@ def parse() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="build programs from Go modules")
     building.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*GROUPS, *PROGRAMS]))
+    add_release(building)
     for name in ("up", "down", "env", "status", *FAULTS):
         command = commands.add_parser(name)
         command.add_argument("--name", default="default", help="which control plane, if several (default: %(default)s)")
         if name == "up":
+            add_release(command)
             command.add_argument("--with", dest="extras", default="", help=f"comma-separated: {', '.join(EXTRAS)}")
             command.add_argument("--nodes", type=int, default=1, help="simulated nodes, with kwok")
             command.add_argument("--flag", action="append", default=[], metavar="COMPONENT=--FLAG=VALUE")
@@ -45,19 +50,25 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def add_release(command: argparse.ArgumentParser) -> None:
+    names = ", ".join(release.name for release in RELEASES)
+    command.add_argument("--release", default="", help=f"of Kubernetes: {names} (default: ${VARIABLE}, else the first)")
+
+
 def run(options: argparse.Namespace) -> None:
     if options.command == "build":
-        build(tuple(name for given in options.names for name in GROUPS.get(given, (given,))) or TESTED)
+        names = tuple(name for given in options.names for name in GROUPS.get(given, (given,)))
+        build(names or TESTED, release=options.release)
         return
     plane = ControlPlane(default_data(options.name))
     if options.command == "up":
         extras = tuple(extra for extra in options.extras.split(",") if extra)
-        plane.up(ClusterOptions(extras=extras, nodes=options.nodes, flags=tuple(options.flag)))
+        plane.up(ClusterOptions(extras=extras, nodes=options.nodes, flags=tuple(options.flag), release=options.release))
         print(plane.kubeconfig)
     elif options.command == "down":
         plane.down()
     elif options.command == "env":
-        print(f"export KUBECONFIG={plane.kubeconfig}\nexport PATH={cache() / 'bin'}:$PATH")
+        print(f"export KUBECONFIG={plane.kubeconfig}\nexport PATH={':'.join(plane.program_folders)}:$PATH")
     elif options.command == "status":
         print(plane.plan.url)
         for name in plane.plan.commands:

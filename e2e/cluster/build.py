@@ -1,7 +1,7 @@
 """Builds the programs of a test cluster from Go modules; binaries of unchanged sources are reused.
 
-Needs Go >= 1.24 (kwok: 1.26, which `go` downloads itself if GOTOOLCHAIN permits) and a Go module proxy; runc also a C
-compiler and libseccomp.
+Needs a Go module proxy and Go >= 1.24 (kwok and Kubernetes from 1.36 on: 1.26, which `go` downloads itself if
+GOTOOLCHAIN permits); runc also a C compiler and libseccomp.
 """
 
 from __future__ import annotations
@@ -17,22 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster.places import HERE, VERSION, ClusterError, cache
+from e2e.cluster import releases
+from e2e.cluster.places import HERE, ClusterError, program_folder
+from e2e.cluster.releases import Release, find_release
 
 KUBE = "k8s.io/kubernetes/cmd/"
 VOLCANO = "volcano.sh/volcano/cmd/"
 CONTAINERD = "github.com/containerd/containerd/"
 CNI = "github.com/containernetworking/plugins/plugins/"
-
-
-def _release(version: str) -> str:
-    """Linker flags that set the version; without them a program reports v0.0.0."""
-    major, minor = version.removeprefix("v").split(".")[:2]
-    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
-    return " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in values.items())
-
-
-RELEASE = _release(VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +45,17 @@ class Program:
         return self.root / self.module
 
 
-PROGRAMS = {
+def programs_of(release: Release) -> dict[str, Program]:
+    """All programs, those of Kubernetes in the version of this release."""
+    own = {name: Program(release.module, KUBE + name, release.linker_flags) for name in releases.PROGRAMS}
+    return {**own, **SHARED}
+
+
+SHARED = {
     "etcd": Program("etcd", "go.etcd.io/etcd/server/v3"),
-    "kube-apiserver": Program("kubernetes", KUBE + "kube-apiserver", RELEASE),
-    "kube-controller-manager": Program("kubernetes", KUBE + "kube-controller-manager", RELEASE),
-    "kubectl": Program("kubernetes", KUBE + "kubectl", RELEASE),
     "helm": Program("helm", "helm.sh/helm/v3/cmd/helm", "-X helm.sh/helm/v3/internal/version.version=v3.19.5"),
-    "kubectl-1.33": Program("kubectl-1.33", ".", _release("v1.33.6")),
+    "kubectl-1.33": Program("kubectl-1.33", ".", Release("v1.33.6").linker_flags),
     "kwok": Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", "-X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0"),
-    "kube-scheduler": Program("kubernetes", KUBE + "kube-scheduler", RELEASE),
-    "kubelet": Program("kubernetes", KUBE + "kubelet", RELEASE),
-    "kube-proxy": Program("kubernetes", KUBE + "kube-proxy", RELEASE),
     "containerd": Program("containerd", CONTAINERD + "cmd/containerd", f"-X {CONTAINERD}version.Version=1.7.30"),
     "containerd-shim-runc-v2": Program("containerd", CONTAINERD + "cmd/containerd-shim-runc-v2"),
     "ctr": Program("containerd", CONTAINERD + "cmd/ctr"),
@@ -79,6 +71,8 @@ PROGRAMS = {
     "volcano-scheduler": Program("volcano", VOLCANO + "scheduler"),
     "volcano-controller-manager": Program("volcano", VOLCANO + "controller-manager"),
 }
+"""The programs that serve every release."""
+PROGRAMS = programs_of(releases.DEFAULT)
 MINIMAL = ("etcd", "kube-apiserver")
 STANDARD = (*MINIMAL, "kube-controller-manager", "kubectl")
 """The programs of a control plane, and its client."""
@@ -98,29 +92,30 @@ class NoGoError(ClusterError):
     """A program is not available and cannot be built on this machine."""
 
 
-def build(names: tuple[str, ...] = MINIMAL, programs: Mapping[str, Program] = PROGRAMS) -> Path:
-    """Builds missing or outdated programs and returns their directory. Concurrent callers wait for a file lock.
+def build(names: tuple[str, ...] = MINIMAL, programs: Mapping[str, Program] | None = None, release: str = "") -> None:
+    """Builds missing or outdated programs. Concurrent callers wait for a file lock.
 
-    Raises `NoGoError` if Go is required and not installed, `ClusterError` if a build fails.
+    `release` is that of Kubernetes' own programs, see `find_release`. Raises `NoGoError` if Go is required and not
+    installed, `ClusterError` if a build fails or the release is unknown.
     """
+    programs = programs or programs_of(find_release(release))
     if unknown := [name for name in names if name not in programs]:
         raise ClusterError(f"no such program: {', '.join(unknown)} (there are {', '.join(programs)})")
     if sys.platform != "linux":
         raise NoGoError("the test cluster needs Linux: it tracks its processes through /proc")
-    folder = cache() / "bin"
-    (folder / ".made").mkdir(parents=True, exist_ok=True)
-    with (cache() / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for name in names:
+    for name in names:
+        folder = program_folder(name, release)
+        (folder / ".made").mkdir(parents=True, exist_ok=True)
+        with (folder.parent / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_current(name, programs[name], folder):
                 _compile(name, programs[name], folder)
-    return folder
 
 
-def outdated(names: tuple[str, ...]) -> list[str]:
+def outdated(names: tuple[str, ...], release: str = "") -> list[str]:
     """Those of the programs that `build` would build."""
-    folder = cache() / "bin"
-    return [name for name in names if not _is_current(name, PROGRAMS[name], folder)]
+    programs = programs_of(find_release(release))
+    return [name for name in names if not _is_current(name, programs[name], program_folder(name, release))]
 
 
 def _identity(program: Program) -> str:

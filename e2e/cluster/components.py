@@ -38,6 +38,8 @@ class ClusterOptions:
     """A real node. The API server also listens on its address, and its credentials are written."""
     flags: tuple[str, ...] = ()
     """Additional flags as `COMPONENT=--FLAG=VALUE`."""
+    release: str = ""
+    """Of Kubernetes, such as 1.37. If empty, that of the environment, else the default (`releases.find_release`)."""
 
     def programs(self) -> list[str]:
         """The programs that this configuration needs. Raises `ClusterError` for an unknown extra."""
@@ -85,7 +87,7 @@ def make_plan(data: Path, options: ClusterOptions) -> Plan:
         if component not in commands:
             raise ClusterError(f"{flag_option}: {component!r} is not one of {', '.join(commands)}")
         commands[component].append(flag)
-    return Plan(port, commands)
+    return Plan(port, {name: [str(binary(name, options.release)), *flags] for name, flags in commands.items()})
 
 
 def _write_node_credentials(data: Path, pki: Authority, url: str, node: NodeIdentity) -> None:
@@ -99,7 +101,6 @@ def _write_node_credentials(data: Path, pki: Authority, url: str, node: NodeIden
 
 def _etcd(data: Path, port: int) -> list[str]:
     return [
-        f"{binary('etcd')}",
         "--name=default",
         f"--data-dir={data / 'etcd'}",
         "--unsafe-no-fsync",
@@ -119,7 +120,6 @@ def _apiserver(
     hosts = ["localhost", "127.0.0.1", first_service, *cluster_names, *([options.node.address] if options.node else [])]
     cert, key = pki.issue("apiserver", "kube-apiserver", hosts=hosts)
     command = [
-        f"{binary('kube-apiserver')}",
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
         f"--secure-port={port}",
         *_reachability(pki, options.node),
@@ -161,7 +161,6 @@ def _reachability(pki: Authority, node: NodeIdentity | None) -> list[str]:
 
 def _controller_manager(config: Path, pki: Authority, token_key: Path) -> list[str]:
     return [
-        f"{binary('kube-controller-manager')}",
         f"--kubeconfig={config}",
         "--leader-elect=false",
         "--secure-port=0",
@@ -178,7 +177,6 @@ def _controller_manager(config: Path, pki: Authority, token_key: Path) -> list[s
 
 def _scheduler(config: Path) -> list[str]:
     return [
-        f"{binary('kube-scheduler')}",
         f"--kubeconfig={config}",
         "--leader-elect=false",
         "--secure-port=0",
@@ -190,7 +188,6 @@ def _scheduler(config: Path) -> list[str]:
 
 def _kwok(config: Path, port: int) -> list[str]:
     return [
-        f"{binary('kwok')}",
         f"--kubeconfig={config}",
         f"--config={HERE / 'kwok-stages.yaml'}",
         "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",

@@ -47,6 +47,11 @@ class ControlPlane:
             raise ClusterError(f"no control plane at {self.data}") from None
 
     @property
+    def program_folders(self) -> list[str]:
+        """The folders of the programs it was started with, as for PATH: kubectl of the same release is in one."""
+        return [*dict.fromkeys(str(Path(program).parent) for program, *_ in self.plan.commands.values())]
+
+    @property
     def api(self) -> Api:
         """A client with an administrator's rights."""
         pki = self.data / "pki"
@@ -59,7 +64,7 @@ class ControlPlane:
         """
         options = options or ClusterOptions()
         for name in options.programs():
-            binary(name)
+            binary(name, options.release)
         if self.daemons.running("kube-apiserver"):
             raise ClusterError(f"already up at {self.data}")
         for attempt in (1, 2, 3):  # another process may bind a chosen port first

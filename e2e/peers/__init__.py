@@ -13,7 +13,7 @@ from pathlib import Path
 
 from e2e.cluster.build import Program, build, module_folder
 from e2e.cluster.certificates import Authority
-from e2e.cluster.places import cache
+from e2e.cluster.places import binary, cache
 
 HERE = Path(__file__).resolve().parent
 CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")
@@ -84,7 +84,8 @@ def build_mpi_tests() -> Path:
     """Builds `MPI_TESTS`, once, and returns the program. Raises `NoGoError` if Go is needed and not installed."""
     package = "github.com/kubeflow/mpi-operator/test/e2e"
     program = Program(MPI_TESTS, package, root=HERE / "go", tests=True)
-    return build((MPI_TESTS,), {MPI_TESTS: program}) / MPI_TESTS
+    build((MPI_TESTS,), {MPI_TESTS: program})
+    return binary(MPI_TESTS)
 
 
 def build_peers(names: Iterable[str]) -> None:

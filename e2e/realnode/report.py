@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster.places import VERSION
+from e2e.cluster.releases import find_release
 from e2e.realnode import drawing
 from e2e.realnode.images import ROOT
 
@@ -90,8 +90,9 @@ def _page(records: Sequence[Json]) -> Iterator[str]:
     passed = sum(record["result"] == "passed" for record in records)
     seconds = sum(record["seconds"] for record in records)
     yield (
-        f'<p class="facts">{passed} of {len(records)} passed in {_duration(seconds)} · Kubernetes {VERSION}, kubelet'
-        f", containerd · {escape(_commit())} · {time.strftime('%Y-%m-%d %H:%M')} · {escape(platform.release())}</p>"
+        f'<p class="facts">{passed} of {len(records)} passed in {_duration(seconds)} · Kubernetes'
+        f" {find_release().version}, kubelet, containerd · {escape(_commit())}"
+        f" · {time.strftime('%Y-%m-%d %H:%M')} · {escape(platform.release())}</p>"
     )
     yield f'<p class="parts sub">{_parts(records)}</p><p class="legend sub">{drawing.legend()}</p>'
     part = None

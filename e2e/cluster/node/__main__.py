@@ -15,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from e2e.cluster.__main__ import add_release
 from e2e.cluster.daemons import Daemons
 from e2e.cluster.node.node import Node
 from e2e.cluster.places import ClusterError
@@ -29,6 +30,7 @@ def parse() -> argparse.Namespace:
         command = commands.add_parser(name)
         command.add_argument("--name", default="default", help="which node, if several (default: %(default)s)")
         if name == "up":
+            add_release(command)
             command.add_argument("--image", type=Path, nargs="+", action="extend", default=[], metavar="FILE")
         if name == "load":
             command.add_argument("files", type=Path, nargs="+")
@@ -41,7 +43,7 @@ def parse() -> argparse.Namespace:
 
 def run(options: argparse.Namespace) -> int:
     """Runs one command and returns the exit code."""
-    node = Node(options.name)
+    node = Node(options.name, release=options.release if options.command == "up" else "")
     if options.command == "up":
         node.up(options.image)
         print(node.kubeconfig)

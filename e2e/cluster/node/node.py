@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from e2e.cluster.build import NODE
+from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import Daemons, wait_until
 from e2e.cluster.node import configs
 from e2e.cluster.node.cgroups import remove_cgroups
-from e2e.cluster.places import ClusterError, binary, cache, default_data
+from e2e.cluster.places import ClusterError, binary, default_data
+from e2e.cluster.releases import VARIABLE, find_release
 
 ROOT = Path(__file__).parents[3]
 TOOLS = ("unshare", "nsenter", "ip", "nft")
@@ -27,11 +29,13 @@ class Node:
 
     Network, mounts and processes are in namespaces without a way out: the API server, services and pods are reached by
     commands that enter them (`inside`). Stopping one process ends everything in it. With `die_with_parent` the kernel
-    does that when the process that started the node ends for any reason.
+    does that when the process that started the node ends for any reason. `up` starts the `release` of Kubernetes
+    (`find_release`).
     """
 
-    def __init__(self, name: str, *, die_with_parent: bool = False) -> None:
+    def __init__(self, name: str, *, release: str = "", die_with_parent: bool = False) -> None:
         self.name = name
+        self.release = find_release(release)
         self.data = Path("/var/tmp/trainop-node") / name  # images are too large for a tmpfs
         self.control = default_data(f"node-{name}")
         self.kubeconfig = self.control / "admin.kubeconfig"
@@ -43,14 +47,15 @@ class Node:
 
         Raises `ClusterError` if something is missing or does not start.
         """
-        check_requirements()
+        check_requirements(self.release.name)
         if self.init():
             raise ClusterError(f"node {self.name} is already up")
         self.down()
         self.data.mkdir(parents=True)
         arguments = [str(self.data), str(self.control), self.cgroup, *(str(image.absolute()) for image in images)]
-        program = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "e2e.cluster.node.inside", *arguments]
-        self.daemons.start("node", [*SEALED, *program])
+        program = [sys.executable, "-m", "e2e.cluster.node.inside", *arguments]
+        variables = [f"PYTHONPATH={ROOT}", f"{VARIABLE}={self.release.name}"]
+        self.daemons.start("node", [*SEALED, "env", *variables, *program])
         ready = self.data / "ready"
         wait_until(lambda: ready.exists() or not self.daemons.running("node"), seconds, every=0.1)
         if not ready.exists():
@@ -80,7 +85,7 @@ class Node:
             raise ClusterError(f"node {self.name} is not up")
         variables = {
             "KUBECONFIG": str(self.kubeconfig),
-            "PATH": f"{cache() / 'bin'}:{os.environ['PATH']}",
+            "PATH": ":".join((*ControlPlane(self.control).program_folders, os.environ["PATH"])),
             "CONTAINERD_ADDRESS": configs.SOCKET,
             "CONTAINERD_NAMESPACE": "k8s.io",
         }
@@ -105,12 +110,12 @@ class Node:
         remove_cgroups(self.cgroup)
 
 
-def check_requirements() -> None:
+def check_requirements(release: str = "") -> None:
     """Raises `ClusterError` with what is missing."""
     if os.geteuid() != 0:
         raise ClusterError("a real node needs root")
     for name in NODE:
-        binary(name)
+        binary(name, release)
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         packages = "util-linux iproute2 nftables"
         raise ClusterError(f"missing: {', '.join(missing)} (Debian: apt-get install {packages})")
