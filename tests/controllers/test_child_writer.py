@@ -191,7 +191,7 @@ async def test_what_is_deleted_while_it_is_looked_at_is_made_anew_at_once(posted
 
 def awaited(shell: Shell, resource: Resource) -> bool:
     """Whether the next pass waits until the caches show the object."""
-    return not shell.reconciler._expectations.satisfied("job-uid", lambda *_: None)
+    return not shell.reconciler._states.expectations.satisfied("job-uid", lambda *_: None)
 
 
 @pytest.mark.parametrize("resource", [SERVICES, HPAS, CONFIG_MAPS])
@@ -360,7 +360,7 @@ async def test_the_caches_are_awaited_unless_a_deletion_failed(error: ApiError |
         shell.client.fail("delete", PODS, error)
     outcome = await carry_out(shell, Remove(PODS, "x", uid))
     seen = Metadata(name="x", namespace="ns", uid=uid)
-    assert shell.reconciler._expectations.satisfied("job-uid", lambda *_: seen) != waits
+    assert shell.reconciler._states.expectations.satisfied("job-uid", lambda *_: seen) != waits
     assert bool(outcome.errors) != waits
 
 

@@ -66,7 +66,7 @@ async def test_its_events_enqueue_the_job_and_the_next_pass_waits_for_it() -> No
     shell.client.put(JOBS, elastic_job())
     shell.show()
     await shell.look()
-    assert len(shell.reconciler._expectations) == 1
+    assert len(shell.reconciler._states.expectations) == 1
     await shell.settle()
     while await shell.woken():
         pass

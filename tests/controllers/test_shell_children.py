@@ -12,7 +12,7 @@ import pytest
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.api_errors import CreateFailure, classify
-from trainop.controllers.reconciler import CACHE_DELAY
+from trainop.controllers.observe import CACHE_DELAY
 from trainop.engine.actions import Ensure, Remove
 from trainop.engine.children import decode_pod, decode_service
 from trainop.runtime.client.decoding import ObjectDecoder
@@ -172,7 +172,7 @@ async def test_a_pod_whose_post_ended_with_a_reset_is_found_by_name_and_not_crea
     shell.client.create = create  # type: ignore[method-assign]  # as before
     uid = shell.client.objects[PODS, Key("ns", "j-worker-1")]["metadata"]["uid"]
     shell.show(JOBS, SERVICES)  # the caches do not show the pods yet
-    shell.reconciler._expectations.forget("job-uid")
+    shell.reconciler._states.expectations.forget("job-uid")
     await shell.look()
     assert shell.client.objects[PODS, Key("ns", "j-worker-1")]["metadata"]["uid"] == uid
     assert not [event for event in shell.events if "already exists" in event[2]]
@@ -717,7 +717,7 @@ async def test_a_cancelled_pass_leaves_no_expectation() -> None:
     shell.client.create = hang  # type: ignore[method-assign]  # no answer
     outcome = await applier.carry_out(job, [Ensure(PODS, "x", lambda: b'{"metadata":{"name":"x"}}')])
     assert [type(error) for error in outcome.errors] == [TimeoutError]
-    assert shell.reconciler._expectations.satisfied(job.metadata.uid, shell.view.look)
+    assert shell.reconciler._states.expectations.satisfied(job.metadata.uid, shell.view.look)
 
 
 @virtual_time
@@ -754,7 +754,7 @@ async def test_our_terminating_pod_is_waited_for() -> None:
     assert shell.events == []
     shell.show()
     await shell.look()
-    assert len(shell.reconciler._expectations) == 0, "the terminating pod does not count as the new one"
+    assert len(shell.reconciler._states.expectations) == 0, "the terminating pod does not count as the new one"
 
 
 @virtual_time
@@ -860,7 +860,7 @@ async def wait_in_doubt(shell: Shell, *, live: bool) -> None:
     """Update the caches; or else let the expectation expire, so that the next pass lists from the API server."""
     shell.show()
     if live:
-        expectations = shell.reconciler._expectations
+        expectations = shell.reconciler._states.expectations
         expectations.expect_create("job-uid", PODS, Key("ns", "lost"))
         await shell.clock.sleep(301)
 
@@ -878,7 +878,7 @@ async def test_a_child_with_only_a_readable_name_keeps_its_slot(resource: Resour
         ObjectDecoder(resource, decode_pod if resource == PODS else decode_service)(msgspec.json.encode(wrong))
     informer.reject(key, caught.value, listing=False)
     if live:
-        shell.reconciler._expectations.expect_create("job-uid", PODS, Key("ns", "lost"))
+        shell.reconciler._states.expectations.expect_create("job-uid", PODS, Key("ns", "lost"))
         await shell.clock.sleep(301)
     shell.client.calls.clear()
     for _ in range(3):

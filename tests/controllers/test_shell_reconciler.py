@@ -211,7 +211,7 @@ async def test_remembered_notices_are_bounded_and_forgotten_with_the_job() -> No
     shell.show()
     await shell.look()
     assert len(report._states) == 0
-    assert shell.reconciler._uids == {}
+    assert shell.reconciler._states._uids == {}
 
 
 @virtual_time
@@ -287,7 +287,7 @@ async def test_a_deletion_is_observed_by_its_timestamp_or_by_absence_after_a_rel
     shell.client.put(JOBS, job)
     shell.show()
     await shell.look()
-    expectations = shell.reconciler._expectations
+    expectations = shell.reconciler._states.expectations
     shell.show(JOBS)
     assert (await shell.look()).requeue_after
     shell.show(PODS, SERVICES)
@@ -308,7 +308,7 @@ async def test_a_job_of_the_same_name_inherits_no_expectation() -> None:
     assert shell.pods() == ["j-master-0", "j-worker-0", "j-worker-1"]
     assert {obj["metadata"]["ownerReferences"][0]["uid"] for (kind, _), obj in shell.client.objects.items()
             if kind == PODS} == {"second"}  # fmt: skip
-    assert len(shell.reconciler._expectations) == 1
+    assert len(shell.reconciler._states.expectations) == 1
 
 
 # Own writes -----------------------------------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ async def test_the_number_of_jobs_in_doubt_is_bounded_by_forgetting_the_oldest(l
     owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "other", "controller": True}
     for number in range(MAX_OBSERVED):
         child = {"metadata": {"name": "x", "uid": "y", "ownerReferences": [owner | {"uid": str(number)}]}}
-        shell.reconciler._owner_check.observe_deleted(Unstructured(child).metadata)
+        shell.reconciler._applier._owner_check.observe_deleted(Unstructured(child).metadata)
     assert len(shell.reconciler._states) == MAX_OBSERVED + leads
     shell.client.calls.clear()
     await shell.look()
@@ -599,7 +599,7 @@ async def successor_behind_a_lagging_cache(shell: Shell) -> None:
 
 
 def child_not_shown(shell: Shell) -> None:
-    shell.reconciler._expectations.expect_create("job-uid", PODS, Key("ns", "x"))
+    shell.reconciler._states.expectations.expect_create("job-uid", PODS, Key("ns", "x"))
 
 
 def job_gone_in_doubt(shell: Shell) -> None:
@@ -835,7 +835,7 @@ def restart_operator(shell: Shell) -> Shell:
     fresh = Shell()
     fresh.client.objects, fresh.client.version = shell.client.objects, shell.client.version
     fresh.clock = shell.clock
-    fresh.reconciler._job_clock = JobClock(fresh.reconciler._states, shell.clock)
+    fresh.reconciler._observer._job_clock = JobClock(fresh.reconciler._states, shell.clock)
     fresh.show()
     return fresh
 

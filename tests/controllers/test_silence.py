@@ -11,10 +11,11 @@ from tests.controllers.shell import JOBS, Shell, pytorch_job
 from tests.engine.builders import NOW
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.controllers.job_state import JobStates
+from trainop.controllers.observe import by_reporting
 from trainop.controllers.progress.feed import LATENCY, ReportFeed
 from trainop.controllers.progress.writer import INTERVAL
+from trainop.controllers.routing import HearReports
 from trainop.controllers.silence import Silences
-from trainop.controllers.wiring import HearReports, by_reporting
 from trainop.engine.progress import ProgressEndpoint
 from trainop.engine.seen import Options, Silence, Snapshot
 from trainop.runtime.controller.expectations import Expectations

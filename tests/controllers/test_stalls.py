@@ -9,7 +9,7 @@ import pytest
 
 from tests.controllers.worlds import WORLDS, annotate, decide, settle, start
 from tests.engine.world import World
-from trainop.controllers.wiring import by_stall
+from trainop.controllers.observe import by_stall
 from trainop.engine.actions import Plan, Remove
 from trainop.engine.interventions import restart_all
 from trainop.engine.kind import is_watched

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +23,7 @@ from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
 from tests.kinds.mpi_world import running as running_mpi
 from tests.kinds.mpi_world import world_of as mpi_of
 from trainop.controllers.job_state import JobStates
-from trainop.controllers.outcome import Obstacles, Outcome
+from trainop.controllers.outcome import Outcome, Passes
 from trainop.engine.actions import Plan, Wait
 from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.leaders import missing_leaders
@@ -501,9 +503,10 @@ def test_a_missing_worker_of_a_running_job_is_named():
     del world.pods["foo-worker-1"]
     outcome, states = Outcome(begun=True), JobStates(Expectations(SystemClock()))
     outcome.hinder("Secret", "foo-ssh", InvalidError(422, "Invalid", "denied by policy", {}), "written")
-    Obstacles(states).record(world.snapshot(), outcome)
+    passes = Passes(states, random.Random(1))
+    passes.finish(world.snapshot(), Plan(), outcome)
     world.pass_time(N)
-    snapshot = Obstacles(states).show(world.snapshot())
+    snapshot = passes.show(world.snapshot())
     made = say_waiting(snapshot, world.plan(snapshot))
     assert made.status is not None
     assert made.status["conditions"][0]["message"].startswith("Secret foo-ssh cannot be written: ")
@@ -523,11 +526,12 @@ def test_pods_over_ssh_have_events_about_what_keeps_them():
 
 def test_an_obstacle_lasts_until_a_pass_meets_none():
     states = JobStates(Expectations(SystemClock()))
-    obstacles, world = Obstacles(states), job_of("PyTorchJob")
+    passes, world = Passes(states, random.Random(1)), job_of("PyTorchJob")
 
     def record(outcome: Outcome) -> Wait | None:
-        obstacles.record(world.snapshot(), outcome)
-        shown: Snapshot = obstacles.show(world.snapshot())
+        with suppress(TimeoutError):
+            passes.finish(world.snapshot(), Plan(), outcome)
+        shown: Snapshot = passes.show(world.snapshot())
         return shown.obstacle
 
     refused = Outcome()

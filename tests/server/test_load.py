@@ -11,7 +11,7 @@ import pytest
 from e2e.bench.operators import HERE
 from e2e.bench.runs import Plan, append_record, run_one
 from e2e.bench.targets import COUNT_PREFIX, JOB, LEADER, OURS
-from trainop.controllers.own_writes import READ_LIVE_AFTER, UNSETTLED_INTERVAL
+from trainop.controllers.live_job import READ_LIVE_AFTER, UNSETTLED_INTERVAL
 from trainop.runtime.objects.metadata import Json
 
 JOBS, PODS = 10, 8

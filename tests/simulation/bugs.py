@@ -10,11 +10,10 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.planting import bug, patch
-from trainop.controllers import own_writes, statuses
+from trainop.controllers import live_job, statuses
 from trainop.controllers.children import ChildWriter
-from trainop.controllers.outcome import Outcome
-from trainop.controllers.own_writes import OwnWrites
-from trainop.controllers.owner_check import OwnerCheck
+from trainop.controllers.live_job import OwnerCheck, OwnWrites
+from trainop.controllers.outcome import Outcome, Passes
 from trainop.controllers.reconciler import JobReconciler, _is_progress_only, _is_unsettled
 from trainop.controllers.statuses import FirstStatuses
 from trainop.engine import assess
@@ -68,17 +67,18 @@ def own_status_not_awaited():
 
 @bug("The live read of a stale job returns the successor of the same name.")
 def successor_taken_for_the_job():
-    async def read_live(self: JobReconciler, cached: Unstructured) -> Unstructured | None:
+    async def read_live(self: OwnWrites, cached: Unstructured) -> Unstructured | None:
         key = cached.metadata.key
         try:
-            job = Unstructured(await self._client.get(self._kind.resource, key.name, key.namespace))
+            job = Unstructured(await self._client.get(self._resource, key.name, key.namespace))
         except NotFoundError:
             return None
-        self._track(key, job)
-        self._writes.confirm(job)
+        self._states.follow(key, job.metadata.uid)
+        written = self._ensure(job)
+        written.version, written.stale = job.metadata.resource_version, ""
         return job
 
-    return patch(JobReconciler, "_read_live", read_live)
+    return patch(OwnWrites, "read_live", read_live)
 
 
 @bug("Deleted children are recreated although the garbage collector deleted them with their job.")
@@ -91,7 +91,7 @@ def garbage_recreated():
 
 @bug("An update with our own status counts as the echo of our write, whatever else has changed.")
 def edit_taken_for_an_echo():
-    return patch(own_writes, "_without_status", lambda _: None)
+    return patch(live_job, "_without_status", lambda _: None)
 
 
 # Passes that stop early -----------------------------------------------------------------------------------------------
@@ -150,13 +150,13 @@ def first_status_late():
 
 @bug("A pass that has created children does not requeue the job in case they are deleted before they are observed.")
 def unobserved_child_awaited_without_requeue():
-    finish = JobReconciler._result
+    finish = Passes.finish
 
-    def forget(self: JobReconciler, *args: Any) -> Result:
+    def forget(self: Passes, *args: Any) -> Result:
         with patch(Expectations, "expires_in", lambda *_: None):
             return finish(self, *args)
 
-    return patch(JobReconciler, "_result", forget)
+    return patch(Passes, "finish", forget)
 
 
 # Writes ---------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 from tests.simulation.families import STILL, ThemeOf
 from tests.simulation.planting import bug, patch
 from tests.simulation.still_draw import BLIGHTS
-from trainop.controllers.outcome import Obstacles
+from trainop.controllers.outcome import Passes
 from trainop.engine import plan as engine
 from trainop.engine import waiting
 from trainop.engine.actions import Plan, Wait
@@ -46,7 +46,7 @@ def terminating_pods_ignored():
 
 @of_still("What the API server refuses is forgotten with its event.", theme=THEME["_refused"])
 def refusals_forgotten():
-    return patch(Obstacles, "show", lambda _self, seen: seen)
+    return patch(Passes, "show", lambda _self, seen: seen)
 
 
 @of_still("A pod without labels is in nobody's way.", theme=THEME["_unlabelled"])

@@ -165,7 +165,7 @@ class Replica:
     def waits(self) -> bool:
         """Whether it waits to observe its own writes; up to five minutes if a child was deleted before it was
         observed."""
-        owners = (controller._reconciler._expectations._owners.values() for controller in self._controllers)
+        owners = (controller._reconciler._states.expectations._owners.values() for controller in self._controllers)
         return any(left.creates or left.deletes for each in owners for left in each)
 
     def has_due(self, within: float) -> bool:
@@ -181,7 +181,7 @@ class Replica:
         """Whether it still waits for writes that its caches have shown."""
         for reconciler in (controller._reconciler for controller in self._controllers if self.waits):
             copy = Expectations(self.clock)
-            left = reconciler._expectations._owners.items()
+            left = reconciler._states.expectations._owners.items()
             copy._owners = {uid: replace(of, creates={**of.creates}, deletes={**of.deletes}) for uid, of in left}
             if any(copy.satisfied(owner, reconciler._view.look) for owner in list(copy._owners)):
                 return True

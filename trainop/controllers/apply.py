@@ -11,13 +11,13 @@ import itertools
 from collections.abc import Sequence
 
 from trainop.controllers.children import ChildWriter
+from trainop.controllers.live_job import AdoptionError, OwnerCheck
 from trainop.controllers.outcome import Outcome
-from trainop.controllers.owner_check import AdoptionError, find_obstacle
 from trainop.controllers.refusals import Refusals
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Action, Adopt, Ensure, How, Patch, Remove, is_creation
 from trainop.engine.kind import Kind
-from trainop.runtime import PODS, SERVICES, Client, Unstructured
+from trainop.runtime import PODS, SERVICES, Unstructured
 
 MAX_WRITES_PER_PASS = 500
 """Limit of writes per pass. The next pass continues, so that a large job does not block a worker."""
@@ -58,26 +58,35 @@ class Applier:
     def __init__(
         self,
         kind: Kind,
-        client: Client,
         children: ChildWriter,
         refusals: Refusals,
+        owner_check: OwnerCheck,
         report: Reporter,
     ) -> None:
         self._kind = kind
-        self._client = client
         self._children = children
-        self.refusals = refusals
+        self._refusals = refusals
+        self._owner_check = owner_check
         self._report = report
         self._max_writes = MAX_WRITES_PER_PASS
+
+    async def prepare(self, job: Unstructured, actions: Sequence[Action]) -> bool:
+        """Call before `carry_out` and before all writes of the job that count on it. False if the job may be gone, so
+        that nothing may be created for it. Raises API errors."""
+        if any(map(is_creation, actions)) and not await self._owner_check.confirm(job):
+            return False
+        removals = (action for action in actions if isinstance(action, Remove))
+        self._owner_check.expect_deleted(job, [each.uid for each in removals if each.resource == PODS or each.then])
+        return True
 
     async def carry_out(self, job: Unstructured, actions: Sequence[Action], *, begun: bool = False) -> Outcome:
         """Carries out the actions in groups. Adjacent actions of one class and resource form a group and run
         concurrently, and so do adjacent creates of pods and services; groups run one after another. A failure does not
         stop the following groups, except for a refused template of a job that has not `begun` and for an object that
         the job needs. What was refused recently is left out, and each refusal is reported once per message."""
-        actions, wait = self.refusals.allow(job.metadata, actions)
+        actions, wait = self._refusals.allow(job.metadata, actions)
         outcome = await self._carry_out_groups(job, actions, begun)
-        fresh, retry = self.refusals.record(job.metadata, outcome.refused_children)
+        fresh, retry = self._refusals.record(job.metadata, outcome.refused_children)
         for each in fresh:
             error = each.message.replace("*", each.name)
             self._report.event(job, self._kind.child_events.event(each.texts, each.kind, each.name, error))
@@ -91,7 +100,7 @@ class Applier:
         outcome = Outcome(begun=begun, unfinished=len(actions) >= self._max_writes)
         for kind, neighbours in itertools.groupby(actions[: self._max_writes], _group_key):
             group = list(neighbours)
-            if isinstance(group[0], Adopt) and (reason := await find_obstacle(self._client, self._kind.source, job)):
+            if isinstance(group[0], Adopt) and (reason := await self._owner_check.find_obstacle(job)):
                 outcome.errors += [AdoptionError(job, each, reason) for each in group if isinstance(each, Adopt)]
                 continue
             if outcome.pods_wait:

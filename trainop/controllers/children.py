@@ -16,8 +16,8 @@ import structlog
 
 from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.consequences import Consequences
+from trainop.controllers.live_job import controls_live
 from trainop.controllers.outcome import Outcome
-from trainop.controllers.owner_check import controls_live
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import (
     LOOK_AGAIN,

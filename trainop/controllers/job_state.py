@@ -2,7 +2,7 @@
 
 Everything here is an optimization or a rate limit that may be lost: a restarted operator works without it. What must
 survive a restart is in the job's status or annotations. The components that use a part keep the logic, and this module
-keeps the lifetime: a job is forgotten in one step. Expectations stay in the runtime, which also keeps them by UID.
+keeps the lifetime: a job is forgotten in one step, together with its expectations, which the runtime keeps by UID.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from trainop.engine.actions import Count, Event, Wait
-from trainop.runtime import Expectations, Json
+from trainop.runtime import Expectations, Json, Key
 
 MAX_OBSERVED = 1000
 """Limit of states for jobs that this replica has not reconciled."""
@@ -127,9 +127,9 @@ class JobState:
     refused_status: RefusedStatus | None = None
     repeated: RepeatedWrite | None = None
     filled: frozenset[str] = frozenset()
-    """UIDs of objects whose `Content` this process has made (`ChildWriter`)."""
+    """UIDs of objects whose `Content` this process has made (`Consequences`)."""
     obstacle: Wait | None = None
-    """Why children could not be written (`Obstacles`)."""
+    """Why children could not be written (`Passes`)."""
     notices: OrderedDict[str, str] | None = None
     """The last message per notice identity, least recently used first (`Reporter`)."""
     dropped_fields: dict[str, tuple[str, ...]] | None = None
@@ -158,10 +158,22 @@ class JobStates:
     """
 
     def __init__(self, expectations: Expectations) -> None:
-        self._expectations = expectations
+        self.expectations = expectations
+        self._uids: dict[Key, str] = {}
+        """The UID that each key had in its last pass, to detect a recreated job."""
         self._in_use: dict[str, JobState] = {}
         self._observed: dict[str, JobState] = {}
         """In order of creation."""
+
+    def follow(self, key: Key, uid: str | None) -> None:
+        """Makes the state of the job that the key has now, and forgets that of a former one. None: there is no job."""
+        known = self._uids.get(key)
+        if known is not None and known != uid:
+            self.forget(known)
+            del self._uids[key]
+        if uid is not None:
+            self._uids[key] = uid
+            self.ensure(uid)
 
     def find(self, uid: str) -> JobState | None:
         """The state, if there is one. Does not mark it as in use."""
@@ -188,7 +200,7 @@ class JobStates:
         """Drops all that is known of the job, including its expectations."""
         self._in_use.pop(uid, None)
         self._observed.pop(uid, None)
-        self._expectations.forget(uid)
+        self.expectations.forget(uid)
 
     def __len__(self) -> int:
         """The number of states, in use or observed."""

@@ -1,4 +1,4 @@
-"""Builds the `Snapshot` of a job: everything that one plan reads, and the time at which it does.
+"""Builds the `Snapshot` of a job: everything that one plan reads, and the time at which it does (`Observer`).
 
 A snapshot is normally taken from the caches, without an await in between, so that it is consistent. After a lost watch
 event `observe_live` lists the children from the API server instead. The time is that of a `JobClock`, as the wall clock
@@ -15,13 +15,21 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 import msgspec
+import structlog
 
 from trainop.controllers.gang import GangCaches
 from trainop.controllers.job_state import JobStates
+from trainop.controllers.outcome import Passes
+from trainop.controllers.refusals import Refusals
+from trainop.controllers.silence import Silences
 from trainop.engine.children import ChildSelection
 from trainop.engine.kind import Kind
 from trainop.engine.limits import is_under_way
+from trainop.engine.progress import TRAINER_STATUS, ProgressEndpoint
 from trainop.engine.seen import Options, Pod, Service, Snapshot
+from trainop.engine.stalls import STALLED_AFTER
+from trainop.engine.status import STALLED, WAITING, Status
+from trainop.engine.waiting import reason_of
 from trainop.runtime import (
     PODS,
     SERVICES,
@@ -41,9 +49,14 @@ from trainop.runtime import (
     Unstructured,
     by_controller,
 )
-from trainop.runtime.lowlevel import Index, read_object
+from trainop.runtime.lowlevel import EARLIEST, Index, read_object
 
 T = TypeVar("T", bound=HasMetadata)
+
+CACHE_DELAY = 0.02
+"""Seconds to wait for the caches to show the writes of an unfinished pass."""
+
+log = structlog.get_logger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -51,6 +64,28 @@ _encode = msgspec.json.Encoder().encode
 def child_indices(selection: ChildSelection) -> dict[str, Index[HasMetadata]]:
     """The indices by which a snapshot finds the children of a job."""
     return {"owner": by_controller, "job": selection.by_job}
+
+
+def by_reason(job: Unstructured) -> tuple[str, ...]:
+    """Index: the reason for which the job waits."""
+    reason = reason_of(job.raw.get("status"))
+    return (reason,) if reason else ()
+
+
+def by_stall(job: Unstructured) -> tuple[str, ...]:
+    """Index: the jobs that have stalled."""
+    return (STALLED,) if Status(job.raw.get("status"), EARLIEST).is_true(STALLED) else ()
+
+
+def by_reporting(job: Unstructured) -> tuple[str, ...]:
+    """Index: the unfinished jobs that have reported."""
+    status = job.raw.get("status") or {}
+    if TRAINER_STATUS not in status or Status(status, EARLIEST).finished:
+        return ()
+    return (TRAINER_STATUS,)
+
+
+JOB_INDICES: dict[str, Index[Unstructured]] = {WAITING: by_reason, STALLED: by_stall, TRAINER_STATUS: by_reporting}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +258,69 @@ class JobClock:
             state.clock_offset = offset
             return wall
         return wall - timedelta(seconds=offset - kept)
+
+
+class Observer:
+    """One per controller. Adds to a snapshot what the controller remembers of the job."""
+
+    def __init__(
+        self,
+        view: View,
+        client: Client,
+        states: JobStates,
+        clock: Clock,
+        options: Options,
+        *,
+        endpoint: Callable[[], ProgressEndpoint] | None,
+        refusals: Refusals,
+        passes: Passes,
+        silences: Silences,
+    ) -> None:
+        """`endpoint` returns what pods are told about the endpoint for progress; None: no reports are taken."""
+        self.view = view
+        self._client = client
+        self._states = states
+        self._clock = clock
+        self._job_clock = JobClock(states, clock)
+        self._options = options
+        self._endpoint = endpoint
+        self._refusals = refusals
+        self._passes = passes
+        self._silences = silences
+
+    def now(self, job: Unstructured) -> datetime:
+        """The current time for this job, in UTC."""
+        return self._job_clock.now(job)
+
+    async def observe(self, job: Unstructured) -> Snapshot | float:
+        """The snapshot of the job, or the seconds to wait until the caches show the operator's writes of its children.
+        If they do not in time, the children are listed. Raises API errors."""
+        now, wall = self.now(job), self._clock.now()
+        if self._states.expectations.satisfied(job.metadata.uid, self.view.look):
+            seen = self.view.snapshot(job, now, self._current_options(), wall=wall)
+        elif (wait := self._seconds_to_wait(job, now)) > 0:
+            return wait
+        else:
+            seen = await observe_live(
+                self._client, self.view.kind, job, now, self._current_options(), wall=wall, gang=self.view.gang
+            )
+        seen = self._refusals.show(seen)
+        if names := self.view.kind.lookups(job):
+            seen = await look_up(self._client, seen, names)
+        seen = self._passes.show(seen)
+        return self._silences.show(seen) if STALLED_AFTER in job.metadata.annotations else seen
+
+    def _seconds_to_wait(self, job: Unstructured, now: datetime) -> float:
+        """Seconds that the caches still have to show the writes of children; 0 also if a deadline of the job is due."""
+        uid, expectations = job.metadata.uid, self._states.expectations
+        wait, due = expectations.expires_in(uid), self.view.kind.seconds_to_due(job, now)
+        if wait is None or wait <= 0:
+            log.warning("expectations expired, listing children", missing=expectations.expire(uid))
+            return 0.0
+        if self._states.ensure(uid).unfinished:
+            wait = min(wait, CACHE_DELAY)
+        return wait if due is None else max(0.0, min(wait, due))
+
+    def _current_options(self) -> Options:
+        """The options of a plan that is made now."""
+        return replace(self._options, progress=self._endpoint()) if self._endpoint else self._options

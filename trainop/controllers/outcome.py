@@ -1,4 +1,4 @@
-"""The results of one pass: when the job is requeued, and what the next plans are to know.
+"""The results of one pass: when the job is requeued, and what the next passes are to know.
 
 A plan is made from objects. A child that the API server refuses is none, and the fields that it drops from a pod are in
 no object. Events soon expire, so that conditions repeat both (`trainop.engine.waiting`, `template_condition`).
@@ -6,13 +6,19 @@ no object. Events soon expire, so that conditions repeat both (`trainop.engine.w
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field, replace
 
-from trainop.controllers.job_state import JobStates
+from trainop.controllers.job_state import JobState, JobStates
 from trainop.controllers.refusals import NEXT_BATCH_AFTER, Refused
-from trainop.engine.actions import Need, Wait
+from trainop.engine.actions import Need, Plan, Wait
 from trainop.engine.seen import Snapshot
 from trainop.engine.waiting import CREATION_FAILED
+from trainop.runtime import Result
+from trainop.runtime.lowlevel import exponential_delay
+
+MIN_REQUEUE = 0.01
+"""Minimum seconds before a requeue: a deadline that is just due must not become a hot loop."""
 
 MAX_REFUSALS = 4
 """Consecutive refusals after which a pass creates no more pods or services of a begun job."""
@@ -99,12 +105,19 @@ class Outcome:
             self.wait(other.requeue_after)
 
 
-class Obstacles:
-    """One per controller. What it remembers is kept in `JobState` and forgotten with the process."""
+def earliest(*seconds: float | None) -> float | None:
+    """The shortest of the given waits, None meaning no wait. A wait of 0 becomes `MIN_REQUEUE`."""
+    waits = [max(each, MIN_REQUEUE) for each in seconds if each is not None]
+    return min(waits, default=None)
 
-    def __init__(self, states: JobStates, *, shows_taken: bool = False) -> None:
+
+class Passes:
+    """What one pass of a job leaves to the next. One per controller; kept in `JobState`, and lost with the process."""
+
+    def __init__(self, states: JobStates, rng: random.Random, *, shows_taken: bool = False) -> None:
         """`shows_taken`: plans show the names that objects of others have (`Kind.shows_taken`)."""
         self._states = states
+        self._rng = rng
         self._shows_taken = shows_taken
 
     def show(self, seen: Snapshot) -> Snapshot:
@@ -115,9 +128,28 @@ class Obstacles:
             return seen
         return replace(seen, obstacle=state.obstacle, taken=state.taken, dropped_fields=state.dropped_fields or {})
 
-    def record(self, seen: Snapshot, outcome: Outcome) -> None:
-        """Records the outcome of a pass. The obstacle lasts while refused creates are held back."""
-        state = self._states.ensure(seen.job.metadata.uid)
+    def finish(self, seen: Snapshot, plan: Plan, outcome: Outcome) -> Result:
+        """Records the outcome of a pass; returns when the job is requeued. Raises the errors of the actions."""
+        uid = seen.job.metadata.uid
+        state = self._states.ensure(uid)
+        self._record_obstacle(state, seen, outcome)
+        state.unfinished = outcome.unfinished
+        if outcome.blocked:
+            outcome.wait(exponential_delay(self._rng, state.blocked_passes, base=1.0, cap=60.0))
+            state.blocked_passes += 1
+        else:
+            state.blocked_passes = 0
+        if len(outcome.errors) == 1:
+            raise outcome.errors[0]
+        if outcome.errors:
+            raise ExceptionGroup("actions failed", outcome.errors)
+        if outcome.unfinished:
+            return Result(requeue=True)
+        expiry = self._states.expectations.expires_in(uid)  # a child that was never observed triggers no event
+        return Result(requeue_after=earliest(plan.requeue_after, outcome.requeue_after, expiry))
+
+    def _record_obstacle(self, state: JobState, seen: Snapshot, outcome: Outcome) -> None:
+        """The obstacle lasts while refused creates are held back."""
         if state.taken != outcome.taken:
             state.taken = frozenset(outcome.taken)
             if self._shows_taken:

@@ -7,8 +7,7 @@ input and output is here.
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -16,24 +15,18 @@ from structlog.contextvars import bound_contextvars
 from trainop.controllers.api_errors import is_too_large
 from trainop.controllers.apply import Applier
 from trainop.controllers.job_state import HeldStatus, JobStates
-from trainop.controllers.observe import JobClock, View, look_up, observe_live
-from trainop.controllers.outcome import Obstacles, Outcome
-from trainop.controllers.own_writes import OwnWrites
-from trainop.controllers.owner_check import OwnerCheck
+from trainop.controllers.live_job import OwnWrites
+from trainop.controllers.observe import Observer
+from trainop.controllers.outcome import MIN_REQUEUE, Outcome, Passes, earliest
 from trainop.controllers.report import Reporter
-from trainop.controllers.silence import Silences
 from trainop.controllers.statuses import FirstStatuses, StatusWriter
 from trainop.engine.actions import Plan, Remove, is_creation
-from trainop.engine.seen import Options, Snapshot
-from trainop.engine.stalls import STALLED_AFTER
+from trainop.engine.seen import Snapshot
 from trainop.runtime import (
     DONE,
     PODS,
     ApiError,
-    Client,
-    Clock,
     ConflictError,
-    Expectations,
     InvalidError,
     Key,
     Metadata,
@@ -44,10 +37,6 @@ from trainop.runtime import (
     UnauthorizedError,
     Unstructured,
 )
-from trainop.runtime.lowlevel import exponential_delay, read_object
-
-MIN_REQUEUE = 0.01
-"""Minimum seconds before a requeue: a deadline that is just due must not become a hot loop."""
 
 STALE_CACHE_RETRY = 5.0
 """Seconds until the next pass if a live read shows that the job was deleted or changed, and the cache does not yet. The
@@ -63,9 +52,6 @@ meanwhile, the server is busy (429), or the operator's token has expired (401). 
 _TOO_LONG = "Too long"
 """Part of the API server's message if the annotations exceed 256 KiB."""
 
-CACHE_DELAY = 0.02
-"""Seconds to wait for the caches to show the writes of an unfinished pass."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -79,43 +65,30 @@ class JobReconciler:
     def __init__(
         self,
         *,
-        view: View,
-        client: Client,
-        expectations: Expectations,
+        observer: Observer,
         states: JobStates,
         writes: OwnWrites,
-        owner_check: OwnerCheck,
-        report: Reporter,
+        first_statuses: FirstStatuses,
+        statuses: StatusWriter,
         applier: Applier,
-        silences: Silences,
-        options: Callable[[], Options],
-        clock: Clock,
-        rng: random.Random,
+        passes: Passes,
+        report: Reporter,
     ) -> None:
-        self._view = view
-        self._kind = view.kind
-        self._client = client
-        self._expectations = expectations
+        self._observer = observer
+        self._view = observer.view
+        self._kind = observer.view.kind
         self._states = states
         self._writes = writes
-        self._owner_check = owner_check
-        self._report = report
+        self._first_statuses = first_statuses
+        self._statuses = statuses
         self._applier = applier
-        self._silences = silences
-        self._options = options
-        self._clock = clock
-        self._rng = rng
-        self._job_clock = JobClock(states, clock)
-        self._uids: dict[Key, str] = {}
-        """The UID that each key had in its last pass, to detect a recreated job."""
-        self._obstacles = Obstacles(states, shows_taken=view.kind.shows_taken)
-        self._first_statuses = FirstStatuses(states, clock)
-        self._statuses = StatusWriter(writes, report, states, clock, rng)
+        self._passes = passes
+        self._report = report
 
     async def reconcile(self, key: Key) -> Result:
         """Runs one pass. Raises errors of the API server, which the controller retries with back-off."""
         job = self._view.job(key)
-        self._track(key, job)
+        self._states.follow(key, job.metadata.uid if job else None)
         if job is None:
             error = self._view.unreadable(key)
             if error is not None:
@@ -133,7 +106,7 @@ class JobReconciler:
         held_for = self._first_statuses.seconds_to_due(job)
         if result.requeue or held_for is None:
             return result
-        return Result(requeue_after=_earliest(result.requeue_after, held_for))
+        return Result(requeue_after=earliest(result.requeue_after, held_for))
 
     async def _reconcile_current(self, cached: Unstructured) -> Result:
         """Reconciles the job as it is after the operator's last write to it."""
@@ -144,7 +117,7 @@ class JobReconciler:
         wait = self._writes.seconds_until_live(cached)
         if wait:
             return Result(requeue_after=wait)
-        job = cached if wait is None else await self._read_live(cached)
+        job = cached if wait is None else await self._writes.read_live(cached)
         if job is None:
             return Result(requeue_after=STALE_CACHE_RETRY)
         self._first_statuses.forget_outdated(job)
@@ -181,55 +154,13 @@ class JobReconciler:
         if job is None:
             return None
         job = self._first_statuses.show(job)
-        due = self._kind.seconds_to_due(job, self._job_clock.now(job))
-        return _earliest(due, self._first_statuses.seconds_to_due(job))
-
-    def _track(self, key: Key, job: Unstructured | None) -> None:
-        """Makes the state of the job, and forgets that of a deleted job of the same name."""
-        uid = self._uids.get(key)
-        if uid is not None and (job is None or job.metadata.uid != uid):
-            self._states.forget(uid)
-            del self._uids[key]
-        if job is not None:
-            self._uids[key] = job.metadata.uid
-            self._states.ensure(job.metadata.uid)
-
-    async def _read_live(self, cached: Unstructured) -> Unstructured | None:
-        """Reads the job from the API server; None if it was deleted. A new job of the same name counts as deleted until
-        the cache shows it: otherwise the next pass, from the stale cache, would forget the state of the new job."""
-        key = cached.metadata.key
-        log.warning("cache is stale, reading job from API server")
-        try:
-            found = await self._client.get(self._kind.source, key.name, key.namespace)
-            job = read_object(self._kind.source, found)
-        except NotFoundError:
-            return None
-        if job.metadata.uid != cached.metadata.uid:
-            return None
-        self._writes.confirm(job)
-        return job
+        due = self._kind.seconds_to_due(job, self._observer.now(job))
+        return earliest(due, self._first_statuses.seconds_to_due(job))
 
     async def _reconcile_job(self, job: Unstructured) -> Result:
-        uid = job.metadata.uid
-        now, wall = self._job_clock.now(job), self._clock.now()
-        if self._expectations.satisfied(uid, self._view.look):
-            seen = self._view.snapshot(job, now, self._options(), wall=wall)
-        else:
-            wait, due = self._expectations.expires_in(uid), self._kind.seconds_to_due(job, now)
-            if wait is None or wait <= 0:
-                log.warning("expectations expired, listing children", missing=self._expectations.expire(uid))
-            elif due is None or due > 0:
-                wait = min(wait, CACHE_DELAY) if self._states.ensure(uid).unfinished else wait
-                return Result(requeue_after=_earliest(wait, due))
-            seen = await observe_live(
-                self._client, self._kind, job, now, self._options(), wall=wall, gang=self._view.gang
-            )
-        seen = self._applier.refusals.show(seen)
-        if names := self._kind.lookups(job):
-            seen = await look_up(self._client, seen, names)
-        seen = self._obstacles.show(seen)
-        if STALLED_AFTER in job.metadata.annotations:
-            seen = self._silences.show(seen)
+        seen = await self._observer.observe(job)
+        if not isinstance(seen, Snapshot):
+            return Result(requeue_after=earliest(seen))
         return await self._carry_out(seen, self._kind.decide(seen), job.metadata.resource_version)
 
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
@@ -237,15 +168,9 @@ class JobReconciler:
         `ConflictError` if it is outdated."""
         job, plan = seen.job, self._first_statuses.complete(seen.job, plan)
         if (wait := self._progress_delay(seen, plan)) > 0:
-            return Result(requeue_after=_earliest(wait, plan.requeue_after))
-        if _creates(plan) and not await self._owner_check.confirm(job):
-            return Result(requeue_after=_earliest(STALE_CACHE_RETRY, plan.requeue_after))
-        leaving = [
-            action.uid
-            for action in plan.actions
-            if isinstance(action, Remove) and (action.resource == PODS or action.then)
-        ]
-        self._owner_check.expect_deleted(job, leaving)
+            return Result(requeue_after=earliest(wait, plan.requeue_after))
+        if not await self._applier.prepare(job, plan.actions):
+            return Result(requeue_after=earliest(STALE_CACHE_RETRY, plan.requeue_after))
         try:
             refused, version = await self._annotate(job, plan, version)
             outcome = Outcome(refused=refused) if refused else await self._act_and_write_status(seen, plan, version)
@@ -256,10 +181,9 @@ class JobReconciler:
         except NotFoundError:  # raised only by writes of the job itself
             return Result(requeue_after=STALE_CACHE_RETRY)
         self._report.notices(job, plan.notices)
-        self._obstacles.record(seen, outcome)
         if (due := self._statuses.seconds_to_retry(job.metadata.uid)) is not None:
             outcome.wait(due)
-        return self._result(job, plan, outcome)
+        return self._passes.finish(seen, plan, outcome)
 
     async def _annotate(self, job: Unstructured, plan: Plan, version: str) -> tuple[str | None, str]:
         """Writes the annotations of the plan. Returns why the API server refuses them for good (the restart history
@@ -337,24 +261,6 @@ class JobReconciler:
         self._report.transitions(job, plan.transitions)
         return True
 
-    def _result(self, job: Unstructured, plan: Plan, outcome: Outcome) -> Result:
-        """When to requeue the job. Raises the errors of the actions."""
-        state = self._states.ensure(job.metadata.uid)
-        state.unfinished = outcome.unfinished
-        if outcome.blocked:
-            outcome.wait(exponential_delay(self._rng, state.blocked_passes, base=1.0, cap=60.0))
-            state.blocked_passes += 1
-        else:
-            state.blocked_passes = 0
-        if len(outcome.errors) == 1:
-            raise outcome.errors[0]
-        if outcome.errors:
-            raise ExceptionGroup("actions failed", outcome.errors)
-        if outcome.unfinished:
-            return Result(requeue=True)
-        expiry = self._expectations.expires_in(job.metadata.uid)  # a child that was never observed triggers no event
-        return Result(requeue_after=_earliest(plan.requeue_after, outcome.requeue_after, expiry))
-
 
 def _only_deletes(plan: Plan) -> bool:
     return bool(plan.actions) and all(isinstance(action, Remove) and action.resource == PODS for action in plan.actions)
@@ -387,9 +293,3 @@ def _is_unsettled(seen: Snapshot) -> bool:
     """Whether pods are still pending, or some have succeeded and others still run."""
     phases = {pod.status.phase for pod in seen.pods}
     return "Pending" in phases or phases >= {"Running", "Succeeded"}
-
-
-def _earliest(*seconds: float | None) -> float | None:
-    """The shortest of the given waits, None meaning no wait. A wait of 0 becomes `MIN_REQUEUE`."""
-    waits = [max(each, MIN_REQUEUE) for each in seconds if each is not None]
-    return min(waits, default=None)

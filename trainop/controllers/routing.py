@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from trainop.controllers.owner_check import OwnerCheck
+from trainop.controllers.counters import JobMetrics
+from trainop.controllers.live_job import OwnerCheck
+from trainop.controllers.silence import Silences
 from trainop.engine.kind import Kind
+from trainop.engine.progress import TRAINER_STATUS
 from trainop.engine.seen import Pod
 from trainop.runtime import EnqueueOwner, Expectations, HasMetadata, Informer, Key, Predicate, Unstructured
 from trainop.runtime.lowlevel import LOW, NORMAL, Handler, Pace, Urgency, attempt_each
@@ -163,6 +166,42 @@ class ObserveDeleted:
         if obj is not None:
             self._expectations.observe_deleted(obj.metadata)
             self._owner_check.observe_deleted(obj.metadata)
+
+
+class HearReports:
+    """The handler that hears reports which the cache shows."""
+
+    def __init__(self, silences: Silences) -> None:
+        self._silences = silences
+
+    def add(self, job: Unstructured, initial: bool) -> None:
+        """Nothing to do: a first report of an old job tells nothing about when it was sent."""
+
+    def update(self, old: Unstructured, new: Unstructured) -> None:
+        before, after = ((job.raw.get("status") or {}).get(TRAINER_STATUS) for job in (old, new))
+        if before != after:
+            self._silences.hear(new)
+
+    def delete(self, job: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
+        """Nothing to do: the state of the job is forgotten with it."""
+
+
+class ExpectCounts:
+    """The handler that makes the counters of the jobs that exist, also on a standby."""
+
+    def __init__(self, metrics: JobMetrics, kind: Kind) -> None:
+        self._metrics = metrics
+        self._kind = kind
+
+    def add(self, job: Unstructured, initial: bool) -> None:
+        if self._kind.concerns(job):
+            self._metrics.expect(job.metadata.namespace, self._kind.name, self._kind.resource.kind)
+
+    def update(self, old: Unstructured, new: Unstructured) -> None:
+        """Nothing to do."""
+
+    def delete(self, job: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
+        """Nothing to do: the counters stay, as what they have counted does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import structlog
 
 from trainop.controllers.api_errors import is_too_large
 from trainop.controllers.job_state import FirstStatus, HeldStatus, JobStates, RefusedStatus
-from trainop.controllers.own_writes import OwnWrites
+from trainop.controllers.live_job import OwnWrites
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Event, Notice, Plan
 from trainop.engine.root_cause import LAST_FAILURE

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from trainop.controllers.apply import Applier
@@ -17,23 +17,33 @@ from trainop.controllers.consequences import Consequences
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.gang import GROUP_CHANGES, NoKeys, open_gang_caches, waits_for_groups
 from trainop.controllers.job_state import JobStates
-from trainop.controllers.observe import View, child_indices
-from trainop.controllers.own_writes import NotOwnStatus, NotProgress, OwnWrites
-from trainop.controllers.owner_check import OwnerCheck
+from trainop.controllers.live_job import NotOwnStatus, NotProgress, OwnerCheck, OwnWrites
+from trainop.controllers.observe import JOB_INDICES, Observer, View, child_indices
+from trainop.controllers.outcome import Passes
 from trainop.controllers.progress.feed import ReportFeed
 from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.refusals import Refusals
 from trainop.controllers.report import EventRecorder, Reporter
-from trainop.controllers.routing import ChildDispatchers, ChildPace, Concerned, EnqueueJob, JobPace, ObserveDeleted
+from trainop.controllers.routing import (
+    ChildDispatchers,
+    ChildPace,
+    Concerned,
+    EnqueueJob,
+    ExpectCounts,
+    HearReports,
+    JobPace,
+    ObserveDeleted,
+)
 from trainop.controllers.silence import Silences
+from trainop.controllers.statuses import FirstStatuses, StatusWriter
 from trainop.engine.children import ChildSelection
 from trainop.engine.framework import CompanionKind
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.kind import Kind
 from trainop.engine.progress import TRAINER_STATUS, ProgressEndpoint
 from trainop.engine.seen import Options
-from trainop.engine.status import STALLED, WAITING, Status
-from trainop.engine.waiting import REASONS, reason_of
+from trainop.engine.status import STALLED, WAITING
+from trainop.engine.waiting import REASONS
 from trainop.runtime import (
     PODS,
     SERVICES,
@@ -46,12 +56,11 @@ from trainop.runtime import (
     Expectations,
     HasMetadata,
     Informer,
-    Key,
     Predicate,
     Unstructured,
     decode_unstructured,
 )
-from trainop.runtime.lowlevel import EARLIEST, Index, Pace
+from trainop.runtime.lowlevel import Pace
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -73,10 +82,6 @@ class ControllerDependencies:
     reports: ReportFeed = field(default_factory=ReportFeed)
     dispatchers: ChildDispatchers = field(default_factory=ChildDispatchers)
     bodies: BodyBudget = field(default_factory=BodyBudget)
-
-    def current_options(self) -> Options:
-        """The options of a plan that is made now."""
-        return replace(self.options, progress=self.endpoint()) if self.endpoint else self.options
 
 
 def open_view(kind: Kind, cache: Cache, gang: GangScheduler | None = None) -> View:
@@ -110,25 +115,10 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
     """Builds the controller of one kind, ready to run. Its own status writes wake it no more."""
     view = open_view(kind, needs.cache, needs.options.gang)
     _show_jobs(view, needs.metrics)
-    expectations = Expectations(needs.clock, needs.metrics.controller(kind.controller).expectations_expired)
-    states = JobStates(expectations)
+    states = JobStates(Expectations(needs.clock, needs.metrics.controller(kind.controller).expectations_expired))
     writes = OwnWrites(needs.client, kind.source, states, needs.clock)
     owner_check = OwnerCheck(needs.client, kind.source, states)
-    report = Reporter(kind, recorder, needs.metrics, states, pod_events=needs.pod_events)
-    reconciler = JobReconciler(
-        view=view,
-        client=needs.client,
-        expectations=expectations,
-        states=states,
-        writes=writes,
-        owner_check=owner_check,
-        report=report,
-        applier=_build_applier(kind, needs, expectations, states, report),
-        silences=_listen(view, states, needs),
-        options=needs.current_options,
-        clock=needs.clock,
-        rng=needs.rng,
-    )
+    reconciler = _build_reconciler(view, needs, recorder, states=states, writes=writes, owner_check=owner_check)
     controller = Controller(
         kind.controller,
         reconciler,
@@ -144,26 +134,45 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
     controller.watch(
         view.jobs, EnqueueObject(), Concerned(kind.concerns), NotOwnStatus(writes), NotProgress(), pace=JobPace()
     )
-    _watch_children(controller, view, needs, ObserveDeleted(expectations, owner_check))
+    _watch_children(controller, view, needs, ObserveDeleted(states.expectations, owner_check))
     return controller
 
 
-class HearReports:
-    """The handler that hears reports which the cache shows."""
-
-    def __init__(self, silences: Silences) -> None:
-        self._silences = silences
-
-    def add(self, job: Unstructured, initial: bool) -> None:
-        """Nothing to do: a first report of an old job tells nothing about when it was sent."""
-
-    def update(self, old: Unstructured, new: Unstructured) -> None:
-        before, after = ((job.raw.get("status") or {}).get(TRAINER_STATUS) for job in (old, new))
-        if before != after:
-            self._silences.hear(new)
-
-    def delete(self, job: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
-        """Nothing to do: the state of the job is forgotten with it."""
+def _build_reconciler(
+    view: View,
+    needs: ControllerDependencies,
+    recorder: EventRecorder,
+    *,
+    states: JobStates,
+    writes: OwnWrites,
+    owner_check: OwnerCheck,
+) -> JobReconciler:
+    kind, client, clock, rng = view.kind, needs.client, needs.clock, needs.rng
+    report = Reporter(kind, recorder, needs.metrics, states, pod_events=needs.pod_events)
+    refusals, passes = Refusals(states, clock, rng), Passes(states, rng, shows_taken=kind.shows_taken)
+    observer = Observer(
+        view,
+        client,
+        states,
+        clock,
+        needs.options,
+        endpoint=needs.endpoint,
+        refusals=refusals,
+        passes=passes,
+        silences=_listen(view, states, needs),
+    )
+    after = Consequences(kind, states, report, clock=clock, rng=rng)
+    children = ChildWriter(kind, client, states.expectations, report, after, bodies=needs.bodies)
+    return JobReconciler(
+        observer=observer,
+        states=states,
+        writes=writes,
+        first_statuses=FirstStatuses(states, clock),
+        statuses=StatusWriter(writes, report, states, clock, rng),
+        applier=Applier(kind, children, refusals, owner_check, report),
+        passes=passes,
+        report=report,
+    )
 
 
 def _listen(view: View, states: JobStates, needs: ControllerDependencies) -> Silences:
@@ -185,36 +194,6 @@ def _show_jobs(view: View, metrics: JobMetrics) -> None:
         )
 
 
-def _build_applier(
-    kind: Kind, needs: ControllerDependencies, expectations: Expectations, states: JobStates, report: Reporter
-) -> Applier:
-    after = Consequences(kind, states, report, clock=needs.clock, rng=needs.rng)
-    children = ChildWriter(kind, needs.client, expectations, report, after, bodies=needs.bodies)
-    return Applier(kind, needs.client, children, Refusals(states, needs.clock, needs.rng), report)
-
-
-def by_reason(job: Unstructured) -> tuple[str, ...]:
-    """Index: the reason for which the job waits."""
-    reason = reason_of(job.raw.get("status"))
-    return (reason,) if reason else ()
-
-
-def by_stall(job: Unstructured) -> tuple[str, ...]:
-    """Index: the jobs that have stalled."""
-    return (STALLED,) if Status(job.raw.get("status"), EARLIEST).is_true(STALLED) else ()
-
-
-def by_reporting(job: Unstructured) -> tuple[str, ...]:
-    """Index: the unfinished jobs that have reported."""
-    status = job.raw.get("status") or {}
-    if TRAINER_STATUS not in status or Status(status, EARLIEST).finished:
-        return ()
-    return (TRAINER_STATUS,)
-
-
-JOB_INDICES: dict[str, Index[Unstructured]] = {WAITING: by_reason, STALLED: by_stall, TRAINER_STATUS: by_reporting}
-
-
 def _show_waiting(view: View, metrics: JobMetrics) -> None:
     kind, store = view.kind, view.jobs.store
 
@@ -230,24 +209,6 @@ def _show_waiting(view: View, metrics: JobMetrics) -> None:
 
     metrics.show_waiting(waiting)
     metrics.show_stalled(stalled)
-
-
-class ExpectCounts:
-    """The handler that makes the counters of the jobs that exist, also on a standby."""
-
-    def __init__(self, metrics: JobMetrics, kind: Kind) -> None:
-        self._metrics = metrics
-        self._kind = kind
-
-    def add(self, job: Unstructured, initial: bool) -> None:
-        if self._kind.concerns(job):
-            self._metrics.expect(job.metadata.namespace, self._kind.name, self._kind.resource.kind)
-
-    def update(self, old: Unstructured, new: Unstructured) -> None:
-        """Nothing to do."""
-
-    def delete(self, job: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
-        """Nothing to do: the counters stay, as what they have counted does."""
 
 
 def _watch_children(

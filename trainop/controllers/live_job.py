@@ -1,22 +1,40 @@
-"""The operator's own writes to a job (annotations and status), and whether the cache shows them yet.
+"""The job as the API server has it: the operator's own writes of it, and reads where the caches may be outdated.
 
 A reconcile that starts from a job older than the last write would repeat decisions and run into a conflict, so it waits
-for the cache. The watch event that only returns the operator's own status triggers no reconcile.
+for the cache. The watch event that only returns the operator's own status triggers no reconcile (`OwnWrites`).
+
+When children disappear that the operator did not delete, the garbage collector may have deleted them together with
+their job, and the watch of jobs may lag behind that of pods. Recreated children would be collected again, in a hot
+loop. So the job is read from the API server first (`OwnerCheck`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import structlog
 
 from trainop.controllers.job_state import JobStates, LastWrite
+from trainop.engine.actions import Adopt
 from trainop.engine.progress import TRAINER_STATUS
 from trainop.engine.stalls import awaits_report
 from trainop.engine.steps.checkpoints import AWAITED
-from trainop.runtime import Client, Clock, ConflictError, Json, Metadata, Predicate, Resource, Unstructured
-from trainop.runtime.lowlevel import is_older, merge_patch_between
+from trainop.runtime import (
+    ApiError,
+    Client,
+    Clock,
+    ConflictError,
+    Json,
+    Metadata,
+    NotFoundError,
+    Predicate,
+    ReconcileError,
+    Resource,
+    Unstructured,
+)
+from trainop.runtime.lowlevel import is_older, merge_patch_between, read_object
 
 READ_LIVE_AFTER = 5.0
 """Seconds to wait for the cache to show a write before the job is read from the API server."""
@@ -33,6 +51,9 @@ _SENT_METADATA = ("name", "namespace", "uid", "labels", "annotations", "finalize
 """The metadata that a new status is sent with."""
 
 
+log = structlog.get_logger(__name__)
+
+
 class OwnWrites:
     """One per controller. Remembers the last write of each job in `JobState.last_write`."""
 
@@ -44,7 +65,7 @@ class OwnWrites:
 
     def seconds_until_live(self, job: Unstructured) -> float | None:
         """None if the cached `job` includes the last write. Otherwise the seconds to wait for it; 0 if the wait is
-        over: the caller then reads the job from the API server and passes it to `confirm`."""
+        over: the caller then uses `read_live`."""
         written = self._last_write(job)
         if written is None:
             return None
@@ -67,10 +88,21 @@ class OwnWrites:
         due = written.pending_since + UNSETTLED_INTERVAL if unsettled else written.at + PROGRESS_INTERVAL
         return max(0.0, due - now)
 
-    def confirm(self, job: Unstructured) -> None:
-        """Records that `job` was just read from the API server: older cached versions do not count any more."""
+    async def read_live(self, cached: Unstructured) -> Unstructured | None:
+        """Reads the job from the API server, after which older cached versions do not count any more; None if it was
+        deleted. A new job of the same name counts as deleted until the cache shows it: otherwise the next pass, from
+        the stale cache, would forget the state of the new job."""
+        log.warning("cache is stale, reading job from API server")
+        try:
+            found = await self._client.get(self._resource, cached.metadata.name, cached.metadata.namespace)
+            job = read_object(self._resource, found)
+        except NotFoundError:
+            return None
+        if job.metadata.uid != cached.metadata.uid:
+            return None
         written = self._ensure(job)
         written.version, written.stale = job.metadata.resource_version, ""
+        return job
 
     def shows_only_own_status(self, old: Unstructured, new: Unstructured) -> bool:
         """Whether this cache update contains nothing but the status that the operator sent. An update that does not
@@ -178,3 +210,79 @@ class NotProgress(Predicate):
             return True
         others = ({name: value for name, value in each.items() if name != TRAINER_STATUS} for each in (before, after))
         return next(others) != next(others) or _without_status(old) != _without_status(new)
+
+
+class AdoptionError(ReconcileError):
+    """An orphan could not be adopted."""
+
+    def __init__(self, job: Unstructured, orphan: Adopt, reason: str) -> None:
+        """With upstream's message."""
+        name = f"{job.metadata.namespace}/{orphan.name}"
+        super().__init__(f"can't adopt {orphan.resource.kind} {name} ({orphan.uid}): {reason}")
+
+
+class OwnerCheck:
+    """One per controller. Also tracks deletions while on standby, because the replica may become leader."""
+
+    def __init__(self, client: Client, resource: Resource, states: JobStates) -> None:
+        self._client = client
+        self._resource = resource
+        self._states = states
+
+    def expect_deleted(self, job: Unstructured, children: Sequence[str]) -> None:
+        """Registers children that the operator is about to delete: their deletion is no sign that the job is gone."""
+        if children:
+            state = self._states.ensure(job.metadata.uid)
+            state.deleting = (state.deleting or set()).union(children)
+
+    def observe_deleted(self, child: Metadata) -> None:
+        """Call from the delete handler of each child kind."""
+        owner = child.controller
+        if owner is None:
+            return
+        state = self._states.observe(owner.uid)
+        if state.deleting and child.uid in state.deleting:
+            state.deleting.discard(child.uid)
+        else:
+            state.owner_unconfirmed = True
+
+    async def confirm(self, job: Unstructured) -> bool:
+        """Whether children may be created: the job exists, and the cache holds its current version. Reads the job from
+        the API server if a child has disappeared, and raises its errors."""
+        metadata, state = job.metadata, self._states.find(job.metadata.uid)
+        if state is None or not state.owner_unconfirmed:
+            return True
+        try:
+            found = await self._client.get(self._resource, metadata.name, metadata.namespace)
+        except NotFoundError:
+            return False
+        live = read_object(self._resource, found).metadata
+        if (live.uid, live.resource_version) != (metadata.uid, metadata.resource_version):
+            log.debug("job changed or deleted, cache is stale")
+            return False
+        state.owner_unconfirmed = False
+        return True
+
+    async def find_obstacle(self, job: Unstructured) -> str | None:
+        """Why the job may not adopt children; None if it may. Reads the job from the API server, because a deleted or
+        terminating job must not get new children (kubernetes `pkg/controller/controller_ref_manager.go`)."""
+        key = job.metadata.key
+        try:
+            found = await self._client.get(self._resource, key.name, key.namespace)
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            return f"can't recheck DeletionTimestamp: {error}"
+        live = read_object(self._resource, found).metadata
+        if live.uid != job.metadata.uid:
+            return f"original Job {key} is gone: got uid {live.uid}, wanted {job.metadata.uid}"
+        if live.terminating:
+            return f"{key} has just been deleted at {live.deletion_timestamp}"
+        return None
+
+
+async def controls_live(client: Client, resource: Resource, name: str, job: Unstructured) -> bool:
+    """Whether the API server has an object of this name that the job controls. Raises API errors."""
+    try:
+        found = await client.get(resource, name, job.metadata.namespace)
+    except NotFoundError:
+        return False
+    return read_object(resource, found).metadata.controlled_by(job.metadata.uid)
