@@ -11,7 +11,7 @@ from tests.engine.world import World
 from trainop.engine.actions import Plan, Remove
 from trainop.engine.seen import Options
 from trainop.engine.status import format_time
-from trainop.engine.steps.stuck import STUCK_AFTER
+from trainop.engine.steps.symptoms import STUCK_AFTER
 
 FORCED = Options(force_delete_after=STUCK_AFTER / 2)
 

@@ -21,7 +21,7 @@ from trainop.engine.slots import RoleSlots
 from trainop.engine.status import Status
 from trainop.engine.steps import replicas
 from trainop.engine.steps.builder import ReplicasBuilder
-from trainop.engine.steps.cleanup import sweep
+from trainop.engine.steps.replicas import sweep
 from trainop.runtime.clock import LATEST
 
 # Pods and services ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
-from trainop.runtime import Json, Resource
+from trainop.runtime import PODS, HasMetadata, Json, Resource
 from trainop.runtime.lowlevel import LONGEST_REASON, cut
 
 
@@ -152,6 +152,11 @@ class DeleteJob:
 
 
 Action: TypeAlias = Ensure | Patch | Remove | Adopt | Release | DeleteJob
+
+
+def delete_pod(pod: HasMetadata, grace: int | None = None) -> Remove:
+    """The deletion of a pod that is not terminating; `grace`: see `Remove`."""
+    return Remove(PODS, pod.metadata.name, pod.metadata.uid, grace=grace)
 
 
 def is_creation(action: Action, *resources: Resource) -> bool:

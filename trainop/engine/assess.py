@@ -23,7 +23,7 @@ from trainop.engine.framework import Framework, Progress, Tally
 from trainop.engine.job import Job
 from trainop.engine.limits import Limit, exceeded, seconds_to_deadline
 from trainop.engine.restart_history import RestartHistory
-from trainop.engine.seen import Snapshot
+from trainop.engine.seen import Pod, Snapshot
 from trainop.engine.slots import Arrangement, RoleSlots, arrange
 from trainop.engine.status import Status
 
@@ -74,9 +74,8 @@ def assess_job(
     history = RestartHistory(job.metadata.uid, {} if resumed else job.metadata.annotations)
     history.whole = restart_all or history.restarts_whole(children.pods.uids())
     job = _widen_scope(job) if history.whole else job
-    void = find_void(job.extensions.checkpoint, slots, history)
+    findings, void = _examine(framework, job, arrangement, pods, history)
     tallies = {each.role.type: each.tally(void) for each in slots}
-    findings = find_disruptions(job, slots, history) or examine(framework, job, slots, pods, history)
     findings.restarts = restartable(job, [*findings.restarts, *(_others(slots, findings) if restart_all else ())])
     new_restarts = count_new_restarts(job, findings, history)
     deadline_in = seconds_to_deadline(job, status, seen.now)
@@ -94,6 +93,16 @@ def assess_job(
         limit=limit,
         deadline_in=deadline_in,
     )
+
+
+def _examine(
+    framework: Framework, job: Job, arrangement: Arrangement, pods: Sequence[Pod], history: RestartHistory
+) -> tuple[Findings, frozenset[str]]:
+    """What failures and disruptions mean, and the UIDs of pods whose success does not count."""
+    slots, void, together = arrangement.all_slots, frozenset[str](), None
+    if job.extensions.checkpoint.asked:
+        void, together = find_void(slots, history), find_disruptions(job, slots, history)
+    return together or examine(framework, job, slots, pods, history), void
 
 
 def _widen_scope(job: Job) -> Job:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trainop.engine.extensions import Checkpoint
 from trainop.engine.failures import EVICTED, Findings, Restart, had_succeeded, is_disruption_target
 from trainop.engine.job import Job
 from trainop.engine.restart_history import RestartHistory
@@ -50,11 +49,9 @@ def is_restarting_together(job: Job, all_slots: Iterable[RoleSlots], history: Re
     return any(history.is_counted(pod.metadata.uid) for slots in all_slots for pod in slots.all_pods())
 
 
-def find_void(checkpoint: Checkpoint, all_slots: Iterable[RoleSlots], history: RestartHistory) -> frozenset[str]:
-    """The UIDs of pods whose success does not count, because they were asked to end: a program that saves on SIGTERM
-    often exits with code 0."""
-    if not checkpoint.asked:
-        return frozenset()
+def find_void(all_slots: Iterable[RoleSlots], history: RestartHistory) -> frozenset[str]:
+    """The UIDs of pods whose success does not count, if the job saves checkpoints, because they were asked to end: a
+    program that saves on SIGTERM often exits with code 0."""
     ended = (pod for slots in all_slots for pod in slots.all_pods() if pod.status.phase == "Succeeded")
     return frozenset(pod.metadata.uid for pod in ended if _was_asked(pod, history))
 

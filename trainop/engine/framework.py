@@ -259,11 +259,6 @@ def no_rank(_job: Job, _role: Role, _index: int) -> int | None:
     return None
 
 
-def no_grant(_job: Job, _seen: Snapshot) -> Grant | None:
-    """The pods of the kind need no rights."""
-    return None
-
-
 def no_failure(_job: Job, _role: Role, _tally: Tally) -> bool:
     """The kind tolerates no failed replica."""
     return False
@@ -335,8 +330,9 @@ class Framework(Words):
     companions: Callable[[Job, Snapshot], Sequence[Companion]] = no_companions
     """The companions that an active job should have, given the existing ones and the pods. Called on every
     reconcile."""
-    grant: Callable[[Job, Snapshot], Grant | None] = no_grant
-    """The rights of a service account of the job. The kinds of Role and RoleBinding are among `companion_kinds`."""
+    grant: Callable[[Job, Snapshot], Grant | None] | None = None
+    """The rights of a service account of the job; None: the kind needs none. `companion_kinds` has Role and
+    RoleBinding."""
     progress: Callable[[Job, Mapping[str, Tally]], Progress]
     """Whether the job runs or has succeeded, by the tallies of all its roles."""
     tolerates: Callable[[Job, Role, Tally], bool] = no_failure

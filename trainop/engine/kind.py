@@ -18,9 +18,10 @@ from trainop.engine.actions import Event, Notice, Patch, Plan
 from trainop.engine.admission import Judgement, judge
 from trainop.engine.checkpoint import doubt_checkpoint, end_together
 from trainop.engine.children import TRAINING_CHILDREN, ChildEvents, ChildSelection
+from trainop.engine.extensions import CHECKPOINT_GRACE, ON_DISRUPTION
 from trainop.engine.framework import CompanionKind, Framework, Words
 from trainop.engine.limits import seconds_to_due
-from trainop.engine.progress import ANY_ENDPOINT, find_doubt
+from trainop.engine.progress import ANY_ENDPOINT, PROGRESS, find_doubt
 from trainop.engine.root_cause import Failure
 from trainop.engine.seen import Options, Snapshot
 from trainop.engine.stalls import ON_STALL, STALLED_AFTER, Restart, watch_for_stalls
@@ -77,6 +78,7 @@ def is_watched(job: Unstructured) -> bool:
     return any(isinstance(each, dict) and each.get("type") in {STALLED, STARTED} for each in found)
 
 
+_SAVING = frozenset({CHECKPOINT_GRACE, ON_DISRUPTION})
 _WATCHING = frozenset({STALLED_AFTER, ON_STALL, STARTUP_DEADLINE, ON_STARTUP_DEADLINE})
 
 
@@ -169,12 +171,16 @@ class Kind(Words):
     def decide(self, seen: Snapshot) -> Plan:
         """The plan of one reconcile, with what the job waits for, what its pods lack, and what it asks for if it is
         interrupted, stalls or does not start."""
-        plan = doubt_progress(seen, self.plan(seen))
+        plan, asked = self.plan(seen), seen.job.metadata.annotations.keys()
+        if PROGRESS in asked:
+            plan = doubt_progress(seen, plan)
         if is_watched(seen.job):
             plan = watch_for_stalls(seen, plan, self.restart)
             plan = watch_startup(seen, plan, self.give_up, suspends=self.suspends)
-        plan = doubt_checkpoint(seen, end_together(seen, plan), restarts=self.restart is not None)
-        return report_dropped_fields(seen, say_waiting(seen, plan))
+        if not asked.isdisjoint(_SAVING):
+            plan = doubt_checkpoint(seen, end_together(seen, plan), restarts=self.restart is not None)
+        plan = say_waiting(seen, plan)
+        return report_dropped_fields(seen, plan) if seen.dropped_fields else plan
 
     def seconds_to_due(self, job: Unstructured, now: datetime) -> float | None:
         """Seconds until the next deadline of any sort, the time to live included; None without one."""

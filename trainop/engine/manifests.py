@@ -76,7 +76,8 @@ class Manifests:
         self._options = options
         self._additions = framework.additions(job, options)
         self._environment = self._additions.variables
-        self._progress = access_of(job.metadata, framework.resource, options.progress)
+        endpoint = options.progress
+        self._progress = access_of(job.metadata, framework.resource, endpoint) if endpoint else None
         self._selector = selector(framework, job.name)
         self._owners = [
             owner_reference(framework.resource.api_version, framework.kind, job.name, job.metadata.uid),
@@ -209,7 +210,8 @@ class Manifests:
             spec["initContainers"] = [*(template.get("initContainers") or ()), *added.init_containers]
         if self._progress is not None:
             spec = self._progress.add_to(spec, role.container)
-        spec = raise_grace(spec, self._job.extensions.checkpoint.grace)
+        if grace := self._job.extensions.checkpoint.grace:
+            spec = raise_grace(spec, grace)
         return keep_log_ends(spec, self._options.termination_message_policy)
 
     def _container(self, role: Role, raw: Json, added: RoleAdditions, with_variables: bool) -> Json:

@@ -7,6 +7,7 @@ until they match the spec. Pure: time and settings are part of the snapshot.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trainop.engine.actions import DeleteJob, Plan
@@ -17,7 +18,7 @@ from trainop.engine.claim import claim, join_names
 from trainop.engine.evidence import explain_end, find_root_cause
 from trainop.engine.failures import FatalFailure
 from trainop.engine.fields import sentence
-from trainop.engine.framework import Framework, Progress, selector
+from trainop.engine.framework import Companion, Framework, Progress, selector
 from trainop.engine.leaders import missing_leaders
 from trainop.engine.limits import Limit, seconds_to_live
 from trainop.engine.parse import ignored, parse
@@ -28,15 +29,13 @@ from trainop.engine.slots import Arrangement, find_surplus
 from trainop.engine.startup import STARTUP_DEADLINE, find_unstarted
 from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.steps.builder import ReplicasBuilder
-from trainop.engine.steps.checkpoints import await_checkpoint, forget_wait, may_await_checkpoint
-from trainop.engine.steps.cleanup import grace_after_success, own_grace, sweep
+from trainop.engine.steps.checkpoints import AWAITED, await_checkpoint, may_await_checkpoint
 from trainop.engine.steps.companions import reconcile_companions
 from trainop.engine.steps.gang import GangStep, disband, group_kinds
-from trainop.engine.steps.replicas import create_missing, remove_surplus
+from trainop.engine.steps.replicas import create_missing, grace_after_success, own_grace, remove_surplus, sweep
 from trainop.engine.steps.restarts import restart
 from trainop.engine.steps.rights import are_blocked, begin_withdrawal, settle_rights
-from trainop.engine.steps.stuck import find_stuck
-from trainop.engine.steps.symptoms import notice_symptoms
+from trainop.engine.steps.symptoms import check_stuck, notice_symptoms
 from trainop.engine.waiting import INVALID_LABELS, INVALID_SPEC, NO_LEADER
 
 __all__ = ["ignored", "plan", "reject"]
@@ -53,7 +52,7 @@ def plan(framework: Framework, seen: Snapshot) -> Plan:
         return Plan() if withdrawal is None else complete(withdrawal)
     builder = begin(framework, seen)
     job, status = builder.job, builder.status
-    _check_terminating_pods(builder)
+    check_stuck(builder, builder.children.pods.owned, builder.children.pods.being_removed.values())
     if status.finished:
         return _tidy_up(builder)
     _note_creation(builder)
@@ -76,7 +75,8 @@ def reject(framework: Framework, seen: Snapshot, message: str) -> Plan:
 
 def complete(builder: ReplicasBuilder, *, status_first: bool = False, waits: bool = False) -> Plan:
     """The plan that was built, with the rights of the job's account."""
-    settle_rights(builder)
+    if grant := builder.grant:
+        settle_rights(builder, grant)
     return builder.plan(status_first=status_first, waits=waits)
 
 
@@ -245,7 +245,7 @@ def _suspend(builder: ReplicasBuilder) -> Plan:
     if changed:
         builder.event(reason, text)
     else:
-        forget_wait(builder)
+        builder.drop_annotation(AWAITED)
     return complete(builder, status_first=changed)
 
 
@@ -260,13 +260,7 @@ def _resume(builder: ReplicasBuilder) -> None:
     builder.status.set(SUSPENDED, reason, text, status="False")
     builder.event(reason, text)
     builder.status.forget_start()
-    if RESTARTS in builder.job.metadata.annotations:
-        builder.annotations[RESTARTS] = None
-
-
-def _check_terminating_pods(builder: ReplicasBuilder) -> None:
-    pods = builder.children.pods
-    builder.take_over(find_stuck(builder.seen, pods.owned, pods.being_removed.values()))
+    builder.drop_annotation(RESTARTS)
 
 
 # Running --------------------------------------------------------------------------------------------------------------
@@ -275,7 +269,7 @@ def _check_terminating_pods(builder: ReplicasBuilder) -> None:
 def _proceed(builder: ReplicasBuilder) -> Plan:
     """Continues a job that is neither finished nor suspended. The status of a resumed job is written first: while it
     says Suspended, pods count as those from before the suspension."""
-    forget_wait(builder)
+    builder.drop_annotation(AWAITED)
     resumed = builder.status.is_true(SUSPENDED)
     if resumed:
         if builder.children.pods.owned or builder.children.pods.orphans:
@@ -306,10 +300,7 @@ def _advance(builder: ReplicasBuilder) -> Plan:
     if found.findings.fatal_failures:
         return _fail_because(builder, found.findings.fatal_failures[0], found.progress)
     if job.readable:
-        group = gang.form(complete=all(slots.full for slots in found.role_slots))
-        asked = framework.companions(job, builder.seen) if framework.companion_kinds else ()
-        kinds = (*group_kinds(builder.seen.options), *framework.companion_kinds)
-        gated = not reconcile_companions(builder, kinds, (*group, *asked)) or are_blocked(builder)
+        gated = not _write_companions(builder, gang.form(complete=all(slots.full for slots in found.role_slots)))
         restart(builder, found)
         remove_surplus(builder, found)
         create_missing(builder, found, gated=gated)
@@ -325,6 +316,17 @@ def _advance(builder: ReplicasBuilder) -> Plan:
     if status.start_time is not None and STARTUP_DEADLINE in job.metadata.annotations:
         builder.unstarted = find_unstarted(job, found.role_slots, builder.actions)
     return complete(builder, waits=True)
+
+
+def _write_companions(builder: ReplicasBuilder, group: Sequence[Companion]) -> bool:
+    """Writes the PodGroup and the other companions; returns whether pods may be created."""
+    framework, seen = builder.framework, builder.seen
+    asked = framework.companions(builder.job, seen) if framework.companion_kinds else ()
+    kinds = (*group_kinds(seen.options), *framework.companion_kinds)
+    if not reconcile_companions(builder, kinds, (*group, *asked)):
+        return False
+    grant = builder.grant
+    return grant is None or not are_blocked(builder, grant)
 
 
 def _look(builder: ReplicasBuilder) -> Assessment:

@@ -11,14 +11,13 @@ from functools import cached_property
 
 from trainop.engine.actions import LOOK_AGAIN, Action, Count, Event, Notice, Plan, Unstarted, Wait
 from trainop.engine.claim import Children
-from trainop.engine.framework import Framework, Words
+from trainop.engine.framework import Framework, Grant, Words
 from trainop.engine.job import Job
 from trainop.engine.manifests import Manifests
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.root_cause import LAST_FAILURE, Failure, read_failure
 from trainop.engine.seen import Snapshot
 from trainop.engine.status import RESTARTING, RUNNING, TRAINING_OPERATOR, ConditionRules, Status
-from trainop.engine.steps.stuck import StuckPods
 from trainop.engine.waiting import NAME_TAKEN, UNREADABLE
 from trainop.engine.words import append_cause
 from trainop.runtime import HasMetadata, Json, Metadata, owner_reference
@@ -101,11 +100,10 @@ class PlanBuilder:
             text = f"{kind} {name} cannot be read: {fault}"
             self.warn(f"unreadable/{kind}/{name}", f"Unreadable{kind}", text, holds_up=UNREADABLE)
 
-    def take_over(self, stuck: StuckPods) -> None:
-        """Reports and removes pods that are stuck terminating."""
-        self.actions += stuck.actions
-        self.notices += stuck.notices
-        self.requeue_after(stuck.requeue_after)
+    def drop_annotation(self, name: str) -> None:
+        """Removes an annotation of the job, if it has it."""
+        if name in self.metadata.annotations:
+            self.annotations[name] = None
 
     def requeue_after(self, seconds: float | None) -> None:
         """Requeues the job after at most this many seconds; the smallest delay of a plan counts. None: no requeue."""
@@ -168,3 +166,8 @@ class ReplicasBuilder(PlanBuilder):
     def manifests(self) -> Manifests:
         """The manifests of the job's children. Created on first use, because most plans create nothing."""
         return Manifests(self.framework, self.job, self.seen.options)
+
+    @property
+    def grant(self) -> Grant | None:
+        """The rights of a service account of the job; None if it needs none."""
+        return self.framework.grant(self.job, self.seen) if self.framework.grant else None

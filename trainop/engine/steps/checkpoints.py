@@ -53,12 +53,6 @@ def await_checkpoint(builder: PlanBuilder) -> bool:
     return True
 
 
-def forget_wait(builder: PlanBuilder) -> None:
-    """Removes the annotation of a wait that is over."""
-    if AWAITED in builder.metadata.annotations:
-        builder.annotations[AWAITED] = None
-
-
 def _last_step(builder: PlanBuilder) -> float | None:
     """The step of the last report; None if it has none."""
     report = builder.status.get(TRAINER_STATUS)

@@ -1,24 +1,24 @@
-"""Scaling: deletes surplus pods and services, and creates missing ones."""
+"""Pods and services: deletes surplus ones, creates missing ones, and cleans up by `cleanPodPolicy` after the end."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from trainop.engine.actions import LOOK_AGAIN, Ensure, Need, Remove
+from trainop.engine.actions import LOOK_AGAIN, Ensure, Need, Remove, delete_pod
 from trainop.engine.addresses import JOB, LEADER, child_name, child_namer, has_name_in, missed_mode
 from trainop.engine.assess import Assessment
-from trainop.engine.claim import Claimed, is_shared_service
+from trainop.engine.checkpoint import brief_grace
+from trainop.engine.claim import Children, Claimed, is_shared_service
 from trainop.engine.failures import restart_group
 from trainop.engine.fields import sentence
-from trainop.engine.framework import Services
-from trainop.engine.job import Role
+from trainop.engine.framework import REPLICA_TYPE, Services
+from trainop.engine.job import Job, Role
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod, Service
 from trainop.engine.slots import RoleSlots, read_place
 from trainop.engine.steps.builder import ReplicasBuilder
-from trainop.engine.steps.cleanup import delete_pod
 from trainop.engine.steps.gang import warn_of_other_schedulers
 from trainop.engine.steps.restarts import restarting_groups
 from trainop.engine.waiting import BACK_OFF, CREATION_FAILED, INVALID_SPEC
@@ -183,3 +183,51 @@ def _free_names(builder: ReplicasBuilder, kind: str, wanted: Collection[str]) ->
         else:
             free.append(name)
     return free
+
+
+# After the end --------------------------------------------------------------------------------------------------------
+
+
+def own_grace(_pod: Pod) -> int | None:
+    """The grace period in the pod's spec."""
+    return None
+
+
+def grace_after_success(job: Job) -> Callable[[Pod], int | None]:
+    """The grace period of the pods of a job that has succeeded: they have nothing left to save."""
+    checkpoint = job.extensions.checkpoint
+    brief = {role.label: brief_grace(checkpoint, role.template) for role in job.roles}
+    return lambda pod: brief.get(pod.metadata.labels.get(REPLICA_TYPE, ""))
+
+
+def sweep(
+    children: Children,
+    policy: str,
+    surplus: Collection[str] = frozenset(),
+    grace_of: Callable[[Pod], int | None] = own_grace,
+) -> Iterator[Remove]:
+    """Deletes the children that `policy` does not keep: `None` keeps all, `Running` keeps pods that have ended and
+    their services, `All` keeps none. Services are examined on their own, so that a service without a pod is deleted
+    too; that of the whole job is kept as long as any pod.
+
+    `surplus` are the names of slots that the spec no longer has: their running pods are deleted under every policy.
+    Orphans are left until a later reconcile finds them adopted. `grace_of` returns the grace period of a pod, see
+    `Remove`.
+    """
+    kept = set(children.pods.orphans)
+    for pod in children.pods.owned:
+        name = pod.metadata.name
+        if policy == "All" or (pod.status.phase in _UNFINISHED and (policy == "Running" or name in surplus)):
+            if not pod.metadata.terminating:
+                yield delete_pod(pod, grace_of(pod))
+        else:
+            kept.add(name)
+    for service in children.services.owned:
+        metadata = service.metadata
+        goes = metadata.name in surplus or policy != "None"
+        needed = metadata.name in kept or (kept and metadata.name == children.shared_service)
+        if goes and not needed and not metadata.terminating:
+            yield Remove(SERVICES, metadata.name, metadata.uid)
+
+
+_UNFINISHED = frozenset({"Running", "Pending"})

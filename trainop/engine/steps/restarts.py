@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from trainop.engine.actions import delete_pod
 from trainop.engine.assess import Assessment
 from trainop.engine.disruptions import is_restarting_together
 from trainop.engine.failures import Restart, restart_group
@@ -19,7 +20,6 @@ from trainop.engine.seen import Pod
 from trainop.engine.slots import RoleSlots
 from trainop.engine.status import RESTARTING
 from trainop.engine.steps.builder import PlanBuilder, ReplicasBuilder
-from trainop.engine.steps.cleanup import delete_pod
 from trainop.runtime.lowlevel import read_time
 
 

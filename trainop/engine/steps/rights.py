@@ -14,7 +14,7 @@ from trainop.engine.actions import LOOK_AGAIN, Action, Need, Patch, Remove
 from trainop.engine.addresses import child_name, child_namer
 from trainop.engine.claim import Children, Claimed, join_names
 from trainop.engine.extensions import ANNOTATION_PREFIX
-from trainop.engine.framework import JOB_NAME, Companion, CompanionKind, Framework, Grant, no_grant
+from trainop.engine.framework import JOB_NAME, Companion, CompanionKind, Framework, Grant
 from trainop.engine.job import UNKNOWN_REPLICAS, Role
 from trainop.engine.parse import parse
 from trainop.engine.seen import Snapshot
@@ -42,23 +42,19 @@ ENDED = frozenset({"Succeeded", "Failed"})
 
 def begin_withdrawal(framework: Framework, seen: Snapshot) -> ReplicasBuilder | None:
     """A plan that does nothing but withdraw the rights of a job that is being deleted; None if it has none."""
-    if framework.grant is no_grant or not seen.companions.get(ROLE.resource):
+    if framework.grant is None or not seen.companions.get(ROLE.resource):
         return None
     return ReplicasBuilder(framework, parse(framework, seen.job), seen, Children(Claimed(), Claimed()))
 
 
-def settle_rights(builder: ReplicasBuilder) -> None:
+def settle_rights(builder: ReplicasBuilder, grant: Grant) -> None:
     """Completes a plan with the writes of the Role and the RoleBinding, as its first actions."""
-    grant = builder.framework.grant(builder.job, builder.seen)
-    if grant is not None:
-        builder.actions = [*_settle(builder, grant), *builder.actions]
+    builder.actions = [*_settle(builder, grant), *builder.actions]
 
 
-def are_blocked(builder: ReplicasBuilder) -> bool:
+def are_blocked(builder: ReplicasBuilder, grant: Grant) -> bool:
     """Whether the Role or the RoleBinding of another owner has the name that the job needs; warns about it."""
-    grant, blocked = builder.framework.grant(builder.job, builder.seen), False
-    if grant is None:
-        return False
+    blocked = False
     for kind in (ROLE, BINDING):
         for found in _named(builder.seen, kind, grant):
             if builder.owns(found):

@@ -1,15 +1,19 @@
-"""Events of a job about the state of its pods: exit codes, failing containers, and pods that cannot start."""
+"""Events of a job about the state of its pods: exit codes, failing containers, pods that cannot start, and pods stuck
+terminating, usually because their node is gone, which are deleted by force if that is enabled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from trainop.engine.actions import Event, Notice
+from trainop.engine.actions import Event, Notice, Remove
 from trainop.engine.framework import REPLICA_TYPE
 from trainop.engine.job import Role
 from trainop.engine.pod_status import ContainerStatus
 from trainop.engine.seen import Pod
+from trainop.engine.steps.builder import PlanBuilder
+from trainop.runtime import PODS
+from trainop.runtime.lowlevel import read_time
 
 MAX_NOTICES = 20
 """Notices of one plan. Pods of one job usually have the same problem, so that more events add no information."""
@@ -68,3 +72,37 @@ def _condition_trouble(pod: Pod) -> Iterator[Notice]:
 
 def _trouble(pod: Pod, container: str, reason: str, message: str) -> Notice:
     return Notice(f"trouble/{pod.metadata.uid}/{container}", Event("Warning", reason or "Error", message))
+
+
+STUCK_AFTER = 300.0
+"""Seconds after the end of its grace period from which a terminating pod counts as stuck."""
+FORCE_DELETE_REQUEUE_DELAY = 60.0
+"""Seconds until a forced deletion is checked and repeated."""
+
+
+def check_stuck(builder: PlanBuilder, owned: Iterable[Pod], others: Iterable[Pod] = ()) -> None:
+    """Reports pods of the job that are stuck terminating, and `others` that hold it up, such as those of a predecessor.
+    Only pods of the job are force-deleted. For `plan`, and for kinds with a plan of their own."""
+    for pod in owned:
+        _check_stuck(builder, pod, builder.seen.options.force_delete_after)
+    for pod in others:
+        _check_stuck(builder, pod, None)
+
+
+def _check_stuck(builder: PlanBuilder, pod: Pod, force_after: float | None) -> None:
+    """Checks one pod. Its `deletionTimestamp` is the end of the grace period."""
+    due = read_time(pod.metadata.deletion_timestamp)
+    if due is None:
+        return
+    late = ((builder.seen.wall or builder.seen.now) - due).total_seconds()
+    if late < STUCK_AFTER:
+        builder.requeue_after(STUCK_AFTER - late)
+    else:
+        text = f"Pod {pod.metadata.name} is still terminating long after its grace period: is its node gone?"
+        builder.warn(f"stuck/{pod.metadata.uid}", "StuckTerminating", text)
+    if force_after is not None:
+        if late < force_after:
+            builder.requeue_after(force_after - late)
+        else:
+            builder.actions.append(Remove(PODS, pod.metadata.name, pod.metadata.uid, force=True))
+            builder.requeue_after(FORCE_DELETE_REQUEUE_DELAY)

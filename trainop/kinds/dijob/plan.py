@@ -19,7 +19,7 @@ from trainop.engine.seen import Snapshot
 from trainop.engine.startup import STARTUP_DEADLINE, has_started
 from trainop.engine.status import FAILED, SUCCEEDED
 from trainop.engine.steps.replicas import MAX_PER_PLAN
-from trainop.engine.steps.stuck import find_stuck
+from trainop.engine.steps.symptoms import check_stuck
 from trainop.engine.waiting import INVALID_SPEC
 from trainop.engine.words import append_cause
 from trainop.kinds.dijob.clean_up import leftover_pods, leftover_services
@@ -51,7 +51,7 @@ def plan_dijob(seen: Snapshot) -> Plan:
     if seen.job.metadata.terminating:
         return Plan()
     world = look(seen)
-    world.builder.take_over(find_stuck(seen, (*world.pods, *world.false_coordinators)))
+    check_stuck(world.builder, (*world.pods, *world.false_coordinators))
     if world.phase in {SUCCEEDED, FAILED}:
         return _tidy_up(world)
     is_new = not world.phase

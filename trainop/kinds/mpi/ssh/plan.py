@@ -15,7 +15,7 @@ from trainop.engine.status import WAITING, Status
 from trainop.engine.steps.companions import reconcile_companions
 from trainop.engine.steps.gang import GangStep, disband, group_kinds
 from trainop.engine.steps.replicas import MAX_PER_PLAN
-from trainop.engine.steps.stuck import find_stuck
+from trainop.engine.steps.symptoms import check_stuck
 from trainop.engine.waiting import INVALID_SPEC
 from trainop.kinds.mpi.hosts import CONFIG
 from trainop.kinds.mpi.ssh.cause import cause_of_eviction, cause_of_restart
@@ -60,7 +60,7 @@ def _plan(seen: Snapshot) -> Plan:
     world = survey(seen, job)
     world.builder.notices += [*notices, *choice.notices()]
     world.builder.annotations |= choice.annotations()
-    world.builder.take_over(find_stuck(seen, (*all_workers(world), *world.launcher_pods), world.foreign_pods))
+    check_stuck(world.builder, (*all_workers(world), *world.launcher_pods), world.foreign_pods)
     if world.builder.status.finished:
         return tidy_up(world)
     return _proceed(world)

@@ -21,7 +21,7 @@ from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.root_cause import find_cause
 from trainop.engine.seen import Pod
 from trainop.engine.status import RESTARTING
-from trainop.engine.steps.checkpoints import await_checkpoint, forget_wait, may_await_checkpoint
+from trainop.engine.steps.checkpoints import AWAITED, await_checkpoint, may_await_checkpoint
 from trainop.kinds.mpi.hosts import LAUNCHER, WORKER
 from trainop.kinds.mpi.ssh.finish import release
 from trainop.kinds.mpi.ssh.launcher import suspend_launcher
@@ -80,7 +80,7 @@ def awaits_checkpoint(world: World) -> bool:
     """Whether the job is to be suspended and runs on until its next checkpoint. It does not if it has lost a pod."""
     builder = world.builder
     if not (world.job.suspend and may_await_checkpoint(builder)):
-        forget_wait(builder)
+        builder.drop_annotation(AWAITED)
         return False
     whole = world.running_launchers and world.count("Running") == world.job.workers
     if not whole or any(pod.metadata.terminating for pod in _pods(world)) or not await_checkpoint(builder):
