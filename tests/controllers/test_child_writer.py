@@ -13,8 +13,7 @@ import pytest
 from tests.controllers.shell import JOBS, Call, Shell, api_error, pytorch_job
 from tests.engine.builders import apply, create_once
 from tests.runtime.virtual_time import virtual_time
-from trainop.controllers.outcome import MAX_REFUSALS, Outcome
-from trainop.controllers.refusals import Refused
+from trainop.controllers.outcome import MAX_REFUSALS, Outcome, Refused
 from trainop.engine.actions import LOOK_AGAIN, Action, Content, Ensure, Patch, Remove
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.runtime.client.client import PatchKind

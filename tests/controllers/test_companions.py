@@ -10,7 +10,7 @@ import pytest
 from tests.controllers.shell import JOBS, KEY, Shell, api_error, pytorch_job
 from tests.engine.builders import apply
 from tests.runtime.virtual_time import virtual_time
-from trainop.controllers.refusals import FIRST_RETRY
+from trainop.controllers.outcome import FIRST_RETRY
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects.metadata import Json, Key, Unstructured
 from trainop.runtime.objects.resource import HORIZONTAL_POD_AUTOSCALERS as HPAS

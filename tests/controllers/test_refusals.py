@@ -9,14 +9,15 @@ import pytest
 from tests.engine.builders import apply, create_once
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.controllers.job_state import JobStates
-from trainop.controllers.outcome import MAX_REFUSALS, Outcome
-from trainop.controllers.refusals import (
+from trainop.controllers.outcome import (
     CALM,
     DISPUTED,
     FIRST_REPEAT,
     FIRST_RETRY,
     MAX_MESSAGES,
+    MAX_REFUSALS,
     Disputes,
+    Outcome,
     Refusals,
     Refused,
 )

@@ -461,7 +461,7 @@ async def test_the_number_of_jobs_in_doubt_is_bounded_by_forgetting_the_oldest(l
     owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "other", "controller": True}
     for number in range(MAX_OBSERVED):
         child = {"metadata": {"name": "x", "uid": "y", "ownerReferences": [owner | {"uid": str(number)}]}}
-        shell.reconciler._applier._owner_check.observe_deleted(Unstructured(child).metadata)
+        shell.reconciler._applier._owner_check.observe_deleted(Unstructured(child), KEY)
     assert len(shell.reconciler._states) == MAX_OBSERVED + leads
     shell.client.calls.clear()
     await shell.look()

@@ -14,7 +14,7 @@ from trainop.controllers.job_state import JobStates
 from trainop.controllers.observe import by_reporting
 from trainop.controllers.progress.feed import LATENCY, ReportFeed
 from trainop.controllers.progress.writer import INTERVAL
-from trainop.controllers.routing import HearReports
+from trainop.controllers.routing import hear_reports
 from trainop.controllers.silence import Silences
 from trainop.engine.progress import ProgressEndpoint
 from trainop.engine.seen import Options, Silence, Snapshot
@@ -165,7 +165,7 @@ def test_a_report_is_heard_before_the_first_pass_that_sees_the_job_run():
 
 def test_reports_of_other_replicas_are_heard_in_the_cache():
     here = Process()
-    handler = HearReports(here.silences)
+    handler = hear_reports(here.silences)
     handler.add(job(trainerStatus={"progressPercentage": 1}), initial=True)
     here.look()
     here.clock.at += 60

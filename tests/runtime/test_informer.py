@@ -35,13 +35,13 @@ from tests.runtime.scripted import (
     status,
 )
 from tests.runtime.virtual_time import VirtualClock, virtual_time
-from trainop.runtime.cache.informer import Informer
+from trainop.runtime.cache.informer import HandlerFunctions, Informer
 from trainop.runtime.cache.store import by_label
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import NotConnectedError, Response
 from trainop.runtime.controller.enqueue import Enqueue, EnqueueObject
 from trainop.runtime.controller.workqueue import WorkQueue
-from trainop.runtime.objects.metadata import HasMetadata, Key, PartialObject
+from trainop.runtime.objects.metadata import HasMetadata, Key, Metadata, PartialObject
 from trainop.runtime.objects.resource import PODS, Resource
 
 DECODE = msgspec.json.Decoder(PartialObject).decode
@@ -122,6 +122,18 @@ async def test_pages_are_delivered_and_then_watched():
     assert queries[5]["allowWatchBookmarks"] == "true"
     assert 300 <= int(queries[5]["timeoutSeconds"]) <= 600
     assert scene.transport.times == [0] * 7
+
+
+def test_a_handler_may_consist_of_some_functions():
+    seen: list[object] = []
+    old, new = PartialObject(Metadata(name="a")), PartialObject(Metadata(name="b"))
+    key = Key("ns", "a")
+    whole = HandlerFunctions[PartialObject](seen.append, lambda *two: seen.append(two), lambda *last: seen.append(last))
+    for handler in (whole, HandlerFunctions[PartialObject]()):
+        handler.add(old, initial=True)
+        handler.update(old, new)
+        handler.delete(None, key, final_state_unknown=True)
+    assert seen == [old, (old, new), (None, key)]
 
 
 @pytest.mark.case("runtime-2", "ab")

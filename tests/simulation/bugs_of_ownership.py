@@ -8,7 +8,7 @@ from tests.simulation.bugs import own_names_free
 from tests.simulation.planting import bug, patch
 from trainop.controllers.apply import Applier
 from trainop.controllers.children import ChildWriter
-from trainop.controllers.refusals import Refusals
+from trainop.controllers.outcome import Refusals
 from trainop.engine import claim
 from trainop.engine import plan as engine
 from trainop.engine.actions import Release

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from trainop.controllers.children import ChildWriter
 from trainop.controllers.live_job import AdoptionError, OwnerCheck
-from trainop.controllers.outcome import Outcome
-from trainop.controllers.refusals import Refusals
+from trainop.controllers.outcome import Outcome, Refusals
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Action, Adopt, Ensure, How, Patch, Remove, is_creation
 from trainop.engine.kind import Kind

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 import structlog
 
-from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.consequences import Consequences
 from trainop.controllers.live_job import controls_live
 from trainop.controllers.outcome import Outcome
@@ -53,7 +52,7 @@ from trainop.runtime import (
     Unstructured,
     owner_reference,
 )
-from trainop.runtime.lowlevel import read_object
+from trainop.runtime.lowlevel import BodyBudget, read_object
 
 LOOK_SOON = 1.0
 """Seconds until the next pass if an object has changed since the snapshot. Usually its event comes first."""

@@ -10,8 +10,7 @@ import structlog
 
 from trainop.controllers.api_errors import CreateFailure, classify, lacks_rights
 from trainop.controllers.job_state import JobStates
-from trainop.controllers.outcome import Outcome
-from trainop.controllers.refusals import Disputes, Refused
+from trainop.controllers.outcome import Disputes, Outcome, Refused
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import LOOK_AGAIN, Ensure, Event, How, Need, Notice, Patch, Remove
 from trainop.engine.children import ChildEvents

@@ -26,7 +26,9 @@ from trainop.runtime import (
     Client,
     Clock,
     ConflictError,
+    HasMetadata,
     Json,
+    Key,
     Metadata,
     NotFoundError,
     Predicate,
@@ -235,14 +237,14 @@ class OwnerCheck:
             state = self._states.ensure(job.metadata.uid)
             state.deleting = (state.deleting or set()).union(children)
 
-    def observe_deleted(self, child: Metadata) -> None:
-        """Call from the delete handler of each child kind."""
-        owner = child.controller
-        if owner is None:
+    def observe_deleted(self, child: HasMetadata | None, _key: Key) -> None:
+        """The delete handler of each kind of child, which informs the expectations, too."""
+        if child is None or (owner := child.metadata.controller) is None:
             return
+        self._states.expectations.observe_deleted(child.metadata)
         state = self._states.observe(owner.uid)
-        if state.deleting and child.uid in state.deleting:
-            state.deleting.discard(child.uid)
+        if state.deleting and child.metadata.uid in state.deleting:
+            state.deleting.discard(child.metadata.uid)
         else:
             state.owner_unconfirmed = True
 

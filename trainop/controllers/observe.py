@@ -19,8 +19,7 @@ import structlog
 
 from trainop.controllers.gang import GangCaches
 from trainop.controllers.job_state import JobStates
-from trainop.controllers.outcome import Passes
-from trainop.controllers.refusals import Refusals
+from trainop.controllers.outcome import Passes, Refusals
 from trainop.controllers.silence import Silences
 from trainop.engine.children import ChildSelection
 from trainop.engine.kind import Kind

@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from trainop.controllers.counters import JobMetrics
-from trainop.controllers.live_job import OwnerCheck
 from trainop.controllers.silence import Silences
 from trainop.engine.kind import Kind
 from trainop.engine.progress import TRAINER_STATUS
 from trainop.engine.seen import Pod
-from trainop.runtime import EnqueueOwner, Expectations, HasMetadata, Informer, Key, Predicate, Unstructured
-from trainop.runtime.lowlevel import LOW, NORMAL, Handler, Pace, Urgency, attempt_each
+from trainop.runtime import EnqueueOwner, HasMetadata, Informer, Key, Predicate, Unstructured
+from trainop.runtime.lowlevel import LOW, NORMAL, Handler, HandlerFunctions, Pace, Urgency, attempt_each
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -149,59 +147,16 @@ def _failed(child: object) -> bool:
     return isinstance(child, Pod) and child.status.phase == "Failed"
 
 
-class ObserveDeleted:
-    """The handler that reports deletions of children to the expectations and the owner check."""
+def hear_reports(silences: Silences) -> Handler[Unstructured]:
+    """The handler that hears reports which the cache shows. It ignores the first report of an old job, which tells
+    nothing about when it was sent."""
 
-    def __init__(self, expectations: Expectations, owner_check: OwnerCheck) -> None:
-        self._expectations = expectations
-        self._owner_check = owner_check
-
-    def add(self, obj: HasMetadata, initial: bool) -> None:
-        """Nothing to do: expectations find existing children in the cache."""
-
-    def update(self, old: HasMetadata, new: HasMetadata) -> None:
-        """Nothing to do."""
-
-    def delete(self, obj: HasMetadata | None, key: Key, final_state_unknown: bool) -> None:
-        if obj is not None:
-            self._expectations.observe_deleted(obj.metadata)
-            self._owner_check.observe_deleted(obj.metadata)
-
-
-class HearReports:
-    """The handler that hears reports which the cache shows."""
-
-    def __init__(self, silences: Silences) -> None:
-        self._silences = silences
-
-    def add(self, job: Unstructured, initial: bool) -> None:
-        """Nothing to do: a first report of an old job tells nothing about when it was sent."""
-
-    def update(self, old: Unstructured, new: Unstructured) -> None:
+    def update(old: Unstructured, new: Unstructured) -> None:
         before, after = ((job.raw.get("status") or {}).get(TRAINER_STATUS) for job in (old, new))
         if before != after:
-            self._silences.hear(new)
+            silences.hear(new)
 
-    def delete(self, job: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
-        """Nothing to do: the state of the job is forgotten with it."""
-
-
-class ExpectCounts:
-    """The handler that makes the counters of the jobs that exist, also on a standby."""
-
-    def __init__(self, metrics: JobMetrics, kind: Kind) -> None:
-        self._metrics = metrics
-        self._kind = kind
-
-    def add(self, job: Unstructured, initial: bool) -> None:
-        if self._kind.concerns(job):
-            self._metrics.expect(job.metadata.namespace, self._kind.name, self._kind.resource.kind)
-
-    def update(self, old: Unstructured, new: Unstructured) -> None:
-        """Nothing to do."""
-
-    def delete(self, job: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
-        """Nothing to do: the counters stay, as what they have counted does."""
+    return HandlerFunctions(on_update=update)
 
 
 @dataclass(frozen=True, slots=True)

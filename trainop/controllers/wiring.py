@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from trainop.controllers.apply import Applier
-from trainop.controllers.body_budget import BodyBudget
 from trainop.controllers.children import ChildWriter
 from trainop.controllers.consequences import Consequences
 from trainop.controllers.counters import JobMetrics
@@ -19,20 +18,17 @@ from trainop.controllers.gang import GROUP_CHANGES, NoKeys, open_gang_caches, wa
 from trainop.controllers.job_state import JobStates
 from trainop.controllers.live_job import NotOwnStatus, NotProgress, OwnerCheck, OwnWrites
 from trainop.controllers.observe import JOB_INDICES, Observer, View, child_indices
-from trainop.controllers.outcome import Passes
+from trainop.controllers.outcome import Passes, Refusals
 from trainop.controllers.progress.feed import ReportFeed
 from trainop.controllers.reconciler import JobReconciler
-from trainop.controllers.refusals import Refusals
 from trainop.controllers.report import EventRecorder, Reporter
 from trainop.controllers.routing import (
     ChildDispatchers,
     ChildPace,
     Concerned,
     EnqueueJob,
-    ExpectCounts,
-    HearReports,
     JobPace,
-    ObserveDeleted,
+    hear_reports,
 )
 from trainop.controllers.silence import Silences
 from trainop.controllers.statuses import FirstStatuses, StatusWriter
@@ -60,7 +56,7 @@ from trainop.runtime import (
     Unstructured,
     decode_unstructured,
 )
-from trainop.runtime.lowlevel import Pace
+from trainop.runtime.lowlevel import BodyBudget, HandlerFunctions, Pace
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -134,7 +130,7 @@ def build_controller(kind: Kind, needs: ControllerDependencies, recorder: EventR
     controller.watch(
         view.jobs, EnqueueObject(), Concerned(kind.concerns), NotOwnStatus(writes), NotProgress(), pace=JobPace()
     )
-    _watch_children(controller, view, needs, ObserveDeleted(states.expectations, owner_check))
+    _watch_children(controller, view, needs, owner_check)
     return controller
 
 
@@ -179,7 +175,7 @@ def _listen(view: View, states: JobStates, needs: ControllerDependencies) -> Sil
     """Hears reports, before a reconcile that they trigger."""
     silences = Silences(states, needs.clock, lambda: needs.reports.delay)
     needs.reports.listen(silences.hear, lambda: len(view.jobs.store.by_index(TRAINER_STATUS, TRAINER_STATUS)))
-    view.jobs.add_handler(HearReports(silences))
+    view.jobs.add_handler(hear_reports(silences))
     return silences
 
 
@@ -187,8 +183,14 @@ def _show_jobs(view: View, metrics: JobMetrics) -> None:
     """Exports the numbers of jobs that wait or have stalled, makes the counters of those that exist, and exports the
     launchers' Jobs, if the kind has launchers."""
     _show_waiting(view, metrics)
-    view.jobs.add_handler(ExpectCounts(metrics, view.kind))
-    if (name_of := view.kind.launcher) is not None:
+    kind = view.kind
+
+    def expect_counts(job: Unstructured) -> None:
+        if kind.concerns(job):
+            metrics.expect(job.metadata.namespace, kind.name, kind.resource.kind)
+
+    view.jobs.add_handler(HandlerFunctions(on_add=expect_counts))  # also on a standby
+    if (name_of := kind.launcher) is not None:
         metrics.show_launchers(
             lambda: [(job.metadata.namespace, name) for job in view.jobs.store.list() if (name := name_of(job))]
         )
@@ -211,15 +213,14 @@ def _show_waiting(view: View, metrics: JobMetrics) -> None:
     metrics.show_stalled(stalled)
 
 
-def _watch_children(
-    controller: Controller, view: View, needs: ControllerDependencies, observer: ObserveDeleted
-) -> None:
+def _watch_children(controller: Controller, view: View, needs: ControllerDependencies, owner_check: OwnerCheck) -> None:
     kind = view.kind
     owner = EnqueueJob(kind, EnqueueOwner(kind.resource))
 
     def watch(children: Informer[T], pace: Pace | None = None, *predicates: Predicate) -> None:
         of_kind = needs.dispatchers.children_of(kind, children)
-        of_kind.add_handler(observer)  # first, so that the reconcile which the event triggers is aware of it
+        # first, so that the reconcile which the event triggers is aware of it
+        of_kind.add_handler(HandlerFunctions(on_delete=owner_check.observe_deleted))
         controller.watch(of_kind, owner, *predicates, pace=pace)
 
     watch(view.pods, ChildPace())

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from trainop.controllers.body_budget import BodyBudget
 from trainop.diserver.journal import HeldLease
 from trainop.diserver.metrics import DiServerMetrics
 from trainop.diserver.records import JobKey
@@ -27,6 +26,7 @@ from trainop.runtime import (
     NotFoundError,
     OwnerReference,
 )
+from trainop.runtime.lowlevel import BodyBudget
 
 CONCURRENCY = 32
 """Requests to the API server at a time, of each request of a client."""

@@ -39,7 +39,7 @@ from trainop.runtime import (
     Unstructured,
     decode_unstructured,
 )
-from trainop.runtime.lowlevel import Request, parse_timestamp
+from trainop.runtime.lowlevel import Handler, HandlerFunctions, Request, parse_timestamp
 
 _NUMBERS = re.compile(r"\d+")
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
@@ -117,13 +117,13 @@ class Follower:
         self._speaker = Speaker(lambda: [log for run, log in self._streams.items() if run in self._ended_runs])
         for resource in {job.resource for job in jobs}:
             cache.informer(resource, decode_unstructured).add_handler(
-                _Handler(partial(self.on_job, resource.kind), partial(self.on_job_deleted, resource.kind))
+                _handler(partial(self.on_job, resource.kind), partial(self.on_job_deleted, resource.kind))
             )
         for label in sorted({job.children.job_label for job in jobs}):
             pods = cache.informer(PODS, decode_unstructured, label_selector=label)
-            pods.add_handler(_Handler(self.on_pod, self.on_pod_deleted))
+            pods.add_handler(_handler(self.on_pod, self.on_pod_deleted))
         cache.informer(EVENTS, decode_unstructured, field_selector="type=Warning").add_handler(
-            _Handler(self.on_warning)
+            _handler(self.on_warning)
         )
 
     async def run(self) -> None:
@@ -359,24 +359,14 @@ def _waiting(containers: list[Json]) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Handler:
-    """An informer handler that calls `on_state` with each new state, and `on_deleted` after a deletion."""
+def _handler(
+    on_state: Callable[[Unstructured], None], on_deleted: Callable[[Key], None] = lambda _key: None
+) -> Handler[Unstructured]:
+    """Calls `on_state` with each new state, also with the last one, and `on_deleted` after a deletion."""
 
-    on_state: Callable[[Unstructured], None]
-    on_deleted: Callable[[Key], None] | None = None
-
-    def add(self, obj: Unstructured, initial: bool) -> None:
-        del initial
-        self.on_state(obj)
-
-    def update(self, old: Unstructured, new: Unstructured) -> None:
-        del old
-        self.on_state(new)
-
-    def delete(self, obj: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
-        del final_state_unknown
+    def delete(obj: Unstructured | None, key: Key) -> None:
         if obj is not None:
-            self.on_state(obj)
-        if self.on_deleted:
-            self.on_deleted(key)
+            on_state(obj)
+        on_deleted(key)
+
+    return HandlerFunctions(on_state, lambda _, new: on_state(new), delete)

@@ -1,10 +1,12 @@
 from trainop.runtime.builder.controller import ControllerBuilder as ControllerBuilder
 from trainop.runtime.builder.controller import ControllerOptions as ControllerOptions
 from trainop.runtime.cache.informer import Handler as Handler
+from trainop.runtime.cache.informer import HandlerFunctions as HandlerFunctions
 from trainop.runtime.cache.informer_metrics import InformerMetrics as InformerMetrics
 from trainop.runtime.cache.scope import Scope as Scope
 from trainop.runtime.cache.store import Index as Index
 from trainop.runtime.cache.store import is_older as is_older
+from trainop.runtime.client.bodies import BodyBudget as BodyBudget
 from trainop.runtime.client.client import METADATA_OBJECT as METADATA_OBJECT
 from trainop.runtime.client.client import Page as Page
 from trainop.runtime.client.cluster import AuthHeaders as AuthHeaders

@@ -22,7 +22,7 @@ from trainop.engine.progress import TRAINER_STATUS, ProgressEndpoint, audience_o
 from trainop.engine.seen import Pod
 from trainop.engine.status import FAILED, SUCCEEDED, Status
 from trainop.runtime import ApiError, Clock, Informer, Json, Key, Unstructured
-from trainop.runtime.lowlevel import EARLIEST, Bodies, BodyRefusedError, LogThrottle
+from trainop.runtime.lowlevel import EARLIEST, Bodies, BodyRefusedError, Handler, HandlerFunctions, LogThrottle
 
 PATH = "/apis/{group}/{version}/namespaces/{namespace}/{plural}/{name}/status"
 BODY_TIMEOUT = 10.0
@@ -78,7 +78,7 @@ class ProgressServer:
         for each in kinds:
             resource = each.kind.resource
             self._kinds.setdefault((resource.group, resource.version, resource.plural), []).append(each)
-            each.jobs.add_handler(_Follow(writer))
+            each.jobs.add_handler(_show_to(writer))
         self._endpoint = endpoint
         self._tokens = tokens
         self._writer = writer
@@ -165,21 +165,14 @@ class ProgressServer:
         raise Refused(404, f'{of_kind[0].kind.resource} "{key.name}" not found')
 
 
-class _Follow:
+def _show_to(writer: ProgressWriter) -> Handler[Unstructured]:
     """The handler that shows the writer the jobs as the cache has them."""
 
-    def __init__(self, writer: ProgressWriter) -> None:
-        self._writer = writer
-
-    def add(self, job: Unstructured, initial: bool) -> None:
-        self._writer.observe(job)
-
-    def update(self, old: Unstructured, new: Unstructured) -> None:
-        self._writer.observe(new)
-
-    def delete(self, job: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
+    def forget(job: Unstructured | None, _key: Key) -> None:
         if job is not None:
-            self._writer.forget(job.metadata.uid)
+            writer.forget(job.metadata.uid)
+
+    return HandlerFunctions(writer.observe, lambda _, new: writer.observe(new), forget)
 
 
 def _find_pod(reporting: Reporting, reporter: Reporter) -> Pod | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -26,7 +27,7 @@ from trainop.runtime.handling import attempt
 from trainop.runtime.objects.metadata import Decoder, HasMetadata, Key
 from trainop.runtime.objects.resource import Resource
 
-__all__ = ["Handler", "Informer", "InformerMetrics"]
+__all__ = ["Handler", "HandlerFunctions", "Informer", "InformerMetrics"]
 
 T = TypeVar("T", bound=HasMetadata)
 T_contra = TypeVar("T_contra", bound=HasMetadata, contravariant=True)
@@ -64,6 +65,29 @@ class Handler(Protocol[T_contra]):
         """The object was deleted; `obj` is its last known state, None if only the key is known. `final_state_unknown`:
         the deletion itself was missed, or the object exists but cannot be decoded (`Store.unreadable`)."""
         ...
+
+
+@dataclass(frozen=True)
+class HandlerFunctions(Generic[T]):
+    """A handler made of functions, each of which may be left out (client-go `cache.ResourceEventHandlerFuncs`)."""
+
+    on_add: Callable[[T], None] | None = None
+    on_update: Callable[[T, T], None] | None = None
+    """Called with the old and the new object."""
+    on_delete: Callable[[T | None, Key], None] | None = None
+    """Called with the last known state, None if only the key is known."""
+
+    def add(self, obj: T, initial: bool) -> None:
+        if self.on_add:
+            self.on_add(obj)
+
+    def update(self, old: T, new: T) -> None:
+        if self.on_update:
+            self.on_update(old, new)
+
+    def delete(self, obj: T | None, key: Key, final_state_unknown: bool) -> None:
+        if self.on_delete:
+            self.on_delete(obj, key)
 
 
 class Informer(Generic[T]):
