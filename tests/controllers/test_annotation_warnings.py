@@ -30,6 +30,7 @@ WRONG: list[tuple[dict[str, str], str, str]] = [
     ({"checkpoint_grace": "500ms"}, "checkpoint-grace", "must be a duration from 1s to 1h, such as 5m"),
     ({"checkpoint_grace": "9h"}, "checkpoint-grace", "counts as 1h"),
     ({"on_disruption": "checkpoint"}, "on-disruption", 'must be "checkpoint-all"'),
+    ({"restart_mode": "inplace"}, "restart-mode", 'must be "in-place"'),
 ]
 """Annotations, the one at fault, and what the warning says about what would be right."""
 RIGHT: list[dict[str, str]] = [{}, REPORTS, {"stalled_after": "30m"}, STARTS, {"checkpoint_grace": "5m"}]

@@ -15,6 +15,7 @@ from trainop.engine.extensions import (
     INFRA_RESTART_LIMIT,
     MODES,
     ON_DISRUPTION,
+    RESTART_MODE,
     RESTART_SCOPE,
     SCOPES,
     SERVICE_MODE,
@@ -43,6 +44,7 @@ def test_every_annotation_is_described_with_its_values():
     assert "whole number" in rows[INFRA_RESTART_LIMIT]
     assert set(re.findall(r"`(trainop\.kubeflow\.org/[a-z-]+)`", text)) == {
         RESTART_SCOPE,
+        RESTART_MODE,
         SERVICE_MODE,
         INFRA_RESTART_LIMIT,
         CHECKPOINT_GRACE,

@@ -33,6 +33,7 @@ from trainop.engine.actions import (
     Release,
     Remove,
 )
+from trainop.engine.in_place import without_rules
 from trainop.engine.kind import Kind
 from trainop.runtime import (
     PODS,
@@ -157,17 +158,18 @@ class ChildWriter:
                     resource,
                     body,
                     namespace=key.namespace,
-                    metadata_only=True,
+                    metadata_only=not action.has_rules,
                     own_fields=resource != PODS and not action.template,
                     warned=warnings.append,
                 )
             uid = str(answer["metadata"]["uid"])
-            self._after.created(job, action)
+            self._after.created(job, action, answer)
             if action.content is not None:
                 self._after.filled(job, uid)
         finally:  # also on cancellation: the next pass finds an object that exists by its name
             if action.template and (warnings or uid is not None):  # a dropped field may be why a pod is refused
-                self._report.dropped_fields(job, action.template, warnings)
+                told = without_rules(warnings) if action.has_rules else warnings
+                self._report.dropped_fields(job, action.template, told)
             if watched and uid is None:
                 self._expectations.create_failed(owner, resource, key)
             elif watched and uid is not None:

@@ -15,12 +15,15 @@ from trainop.controllers.report import Reporter
 from trainop.engine.actions import LOOK_AGAIN, Ensure, Event, How, Need, Notice, Patch, Remove
 from trainop.engine.children import ChildEvents
 from trainop.engine.framework import NameTaken
+from trainop.engine.in_place import keeps_rules, refuses_rules
 from trainop.engine.kind import Kind
 from trainop.runtime import (
     PODS,
     SERVICES,
     ApiError,
     Clock,
+    InvalidError,
+    Json,
     NotFoundError,
     TooManyRequestsError,
     UnauthorizedError,
@@ -68,7 +71,10 @@ class Consequences:
         answer to a create may be lost, although the object exists."""
         return uid in self._states.ensure(job.metadata.uid).filled
 
-    def created(self, job: Unstructured, action: Ensure) -> None:
+    def created(self, job: Unstructured, action: Ensure, answer: Json) -> None:
+        """`answer`: the object, of which only a pod with rules is complete."""
+        if action.has_rules:
+            self._states.ensure(job.metadata.uid).serves_rules = keeps_rules(answer)
         self._report.count_child(action.resource, "created")
         log.debug("child created", resource=str(action.resource), child=action.name)
         if action.resource in REPLICAS:
@@ -100,6 +106,11 @@ class Consequences:
 
     def failed(self, job: Unstructured, action: Ensure | Patch, error: Exception, outcome: Outcome) -> None:
         """Adds the consequence of a failed write to the outcome, and reports it."""
+        if _is_about_rules(action, error):
+            self._states.ensure(job.metadata.uid).serves_rules = False
+            outcome.halt(action.need)
+            outcome.wait(0.0)  # the next plan makes pods without them
+            return
         kind, name, failure, gates = action.resource.kind, action.name, classify(error), action.need is Need.PODS
         if not gates:
             outcome.hinder(kind, name, error, "created" if action.resource in REPLICAS else "written")
@@ -142,6 +153,12 @@ class Consequences:
             text = f"The operator lacks the rights for {what}, which its component {component} grants"
             event = Event("Warning", event.reason, text)
         self._report.notices(job, [Notice(f"{type(action).__name__} {kind} {action.name}", event)])
+
+
+def _is_about_rules(action: Ensure | Patch, error: Exception) -> bool:
+    """Whether the API server refuses a pod for its rules for restarts in place."""
+    has_rules = isinstance(action, Ensure) and action.has_rules
+    return has_rules and isinstance(error, InvalidError) and refuses_rules(str(error))
 
 
 def _goes_on(action: Ensure | Patch, error: Exception, begun: bool) -> bool:

@@ -138,6 +138,8 @@ class JobState:
     """UIDs of children that the operator deletes itself (`OwnerCheck`)."""
     owner_unconfirmed: bool = False
     """A child disappeared that the operator did not delete, so the job may be deleted too (`OwnerCheck`)."""
+    serves_rules: bool | None = None
+    """`Snapshot.serves_rules` (`Consequences`)."""
     listening: Listening | None = None
     clock_offset: float | None = None
     """Wall clock minus monotonic clock, in seconds (`JobClock`)."""

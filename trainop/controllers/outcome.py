@@ -157,9 +157,13 @@ class Passes:
 
     def show(self, seen: Snapshot) -> Snapshot:
         """Adds the obstacle of the last pass, the names that it found to be taken, and the fields that were dropped
-        (`Reporter.dropped_fields`)."""
+        (`Reporter.dropped_fields`), and whether the API server keeps restart rules (`Consequences`)."""
         state = self._states.find(seen.job.metadata.uid)
-        if state is None or not (state.obstacle or state.taken or state.dropped_fields):
+        if state is None:
+            return seen
+        if state.serves_rules is not None:
+            seen = replace(seen, serves_rules=state.serves_rules)
+        if not (state.obstacle or state.taken or state.dropped_fields):
             return seen
         return replace(seen, obstacle=state.obstacle, taken=state.taken, dropped_fields=state.dropped_fields or {})
 

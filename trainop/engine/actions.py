@@ -92,6 +92,8 @@ class Ensure:
     """Another controller makes pods of it: it is not created before their PodGroup."""
     template: str = field(default="", compare=False)
     """The field path in the job of the pod template that the manifest is made of, for messages."""
+    has_rules: bool = False
+    """The pod has rules for restarts in place, which the API server may drop or refuse."""
 
 
 @dataclass(frozen=True, slots=True)

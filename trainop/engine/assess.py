@@ -20,12 +20,13 @@ from trainop.engine.failures import (
     restartable,
 )
 from trainop.engine.framework import Framework, Progress, Tally
+from trainop.engine.in_place import Burst, find_burst
 from trainop.engine.job import Job
 from trainop.engine.limits import Limit, exceeded, seconds_to_deadline
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod, Snapshot
 from trainop.engine.slots import Arrangement, RoleSlots, arrange
-from trainop.engine.status import Status
+from trainop.engine.status import RESTARTS_IN_PLACE, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Assessment:
     """The limit of `runPolicy` that the job has reached."""
     deadline_in: float | None
     """Seconds until `activeDeadlineSeconds` have passed; None without a deadline."""
+    burst: Burst | None = None
+    """The restart in place that is under way."""
 
     @property
     def role_slots(self) -> Sequence[RoleSlots]:
@@ -77,11 +80,12 @@ def assess_job(
     findings, void = _examine(framework, job, arrangement, pods, history)
     tallies = {each.role.type: each.tally(void) for each in slots}
     findings.restarts = restartable(job, [*findings.restarts, *(_others(slots, findings) if restart_all else ())])
-    new_restarts = count_new_restarts(job, findings, history)
+    watched = job.extensions.in_place and not findings.found and _is_watched(status)
+    burst = find_burst(slots, history, seen.now) if watched else None
+    new_restarts = _count_bursts(count_new_restarts(job, findings, history), burst, history)
     deadline_in = seconds_to_deadline(job, status, seen.now)
-    limit = exceeded(job, slots, findings, history, new_restarts)
-    if limit is None and deadline_in is not None and deadline_in <= 0:
-        limit = Limit.DEADLINE
+    late = Limit.DEADLINE if deadline_in is not None and deadline_in <= 0 else None
+    limit = exceeded(job, slots, findings, history, new_restarts) or late
     return Assessment(
         job=job,
         arrangement=arrangement,
@@ -92,6 +96,7 @@ def assess_job(
         history=history,
         limit=limit,
         deadline_in=deadline_in,
+        burst=burst,
     )
 
 
@@ -103,6 +108,18 @@ def _examine(
     if job.extensions.checkpoint.asked:
         void, together = find_void(slots, history), find_disruptions(job, slots, history)
     return together or examine(framework, job, slots, pods, history), void
+
+
+def _is_watched(status: Status) -> bool:
+    """Whether restarts in place count. Without the condition, they are from before the annotation."""
+    return status.find(RESTARTS_IN_PLACE) is not None
+
+
+def _count_bursts(new: NewRestarts, burst: Burst | None, history: RestartHistory) -> NewRestarts:
+    """A burst counts once. Pods that fail for good in the middle of one belong to it."""
+    if burst is not None and burst.begins:
+        return NewRestarts(1, 0)
+    return new if history.burst is None else new._replace(failures=0)
 
 
 def _widen_scope(job: Job) -> Job:

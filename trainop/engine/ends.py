@@ -17,6 +17,10 @@ DELETED = "Deleted"
 _UNKNOWN_END = "ContainerStatusUnknown"
 """The reason that the kubelet gives the container of a pod whose end it has not seen; the exit code is made up."""
 
+RESET = "RestartingAllContainers"
+"""The reason that the kubelet gives containers that it removes in order to restart the pod in place, also to the one
+that has failed; the exit code is made up (kubernetes `pkg/kubelet/kubelet_pods.go`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -101,9 +105,9 @@ def _own_end(pod: Pod, status: ContainerStatus, now: datetime) -> Terminated | N
     """How the latest run of the container failed that failed by itself. Within the second of the deletion, the deletion
     is taken to be the reason: many programs end at once on SIGTERM."""
     end, before = status.state.terminated, status.last_state.terminated
-    if end is not None and end.failed and not _is_stopped(pod, end, now):
+    if end is not None and end.failed and end.reason != RESET and not _is_stopped(pod, end, now):
         return end
-    return before if before is not None and before.failed else None
+    return before if before is not None and before.failed and before.reason != RESET else None
 
 
 def _is_stopped(pod: Pod, end: Terminated, now: datetime) -> bool:

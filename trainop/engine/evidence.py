@@ -3,15 +3,16 @@ has restarted a container in place, and the last failure that the status remembe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from heapq import nsmallest
 
 from trainop.engine.addresses import child_name
 from trainop.engine.assess import Assessment
-from trainop.engine.ends import DELETED, Place, failure_of, order_of, past_failure_of
+from trainop.engine.ends import DELETED, RESET, Place, failure_of, order_of, past_failure_of
 from trainop.engine.framework import Framework
+from trainop.engine.in_place import Burst
 from trainop.engine.job import Job, Role
 from trainop.engine.limits import Limit
 from trainop.engine.root_cause import Failure, find_cause
@@ -40,6 +41,8 @@ def find_root_cause(
     def place_of_pod(role: Role, pod: Pod) -> Place:
         return place_of(role, read_place(pod.metadata.labels)[1])
 
+    if found.burst is not None:
+        return _find_cause_of_burst(found.burst, place_of_pod, remembered, now)
     first = nsmallest(MAX_EXAMINED, pods, key=lambda each: order_of(each[1], each[0].container, now))
     standing = [failure_of(pod, place_of_pod(role, pod), now) for role, pod in first]
     standing += [
@@ -52,12 +55,38 @@ def find_root_cause(
         for role, pod in _restarted_in_place(found)
         if (failure := past_failure_of(pod, place_of_pod(role, pod), now)) is not None
     ]
-    if not standing and not in_place:
+    if not standing and (job.extensions.in_place or not in_place):
         return None
-    past = [] if found.findings.together else _join(in_place, remembered)  # a disruption follows from nothing
+    # A disruption follows from nothing, and the last burst of restarts in place is over.
+    # A disruption follows from nothing, and the last burst of restarts in place is over.
+    past = [] if found.findings.together or job.extensions.in_place else _join(in_place, remembered)
     cause = find_cause(standing, past)
     unread = len(pods) + sum(len(fatal.lost) for fatal in found.findings.fatal_failures) - len(standing)
     return cause and replace(cause, others=cause.others + unread)
+
+
+def _find_cause_of_burst(
+    burst: Burst, place_of: Callable[[Role, Pod], Place], remembered: Failure | None, now: datetime
+) -> Failure | None:
+    """The first failure of a burst, as far as the kubelets have shown it: they soon replace the exit codes.
+    `remembered` belongs to the burst if it is of the same attempt."""
+    first = nsmallest(MAX_EXAMINED, burst.restarted, key=lambda each: order_of(each[1], each[0].container, now))
+    known: list[Failure] = []
+    attempt = 1
+    for role, pod in first:
+        place = place_of(role, pod)
+        attempt = place.restarts + burst.begins
+        if (failure := past_failure_of(pod, place, now)) is not None:
+            known.append(replace(failure, attempt=attempt))
+    if not known and burst.begins:
+        ends = [failure_of(pod, place_of(role, pod), now) for role, pod in first]
+        known = [replace(each, attempt=attempt, reason=each.reason or RESET) for each in ends]
+    if not known:
+        return None
+    if remembered is None or burst.begins or remembered.attempt != attempt:
+        return find_cause(known)
+    cause = find_cause(known, [replace(remembered, others=0)])
+    return cause and replace(cause, others=max(cause.others, remembered.others))
 
 
 def _lost(job: Job, role: Role, place: Place) -> Failure:
@@ -94,7 +123,8 @@ def explain_end(
         return cause
     if limit is not Limit.DEADLINE:
         return cause or remembered or Failure(reason=limit.value, message=UNKNOWN_ENDS, at=now)
-    if cause is not None and (found.findings.found or any(_is_down(pod) for _, pod in _restarted_in_place(found))):
+    is_down = found.findings.found or found.burst or any(_is_down(pod) for _, pod in _restarted_in_place(found))
+    if cause is not None and is_down:
         return cause
     if remembered is not None and not found.progress.running:
         return remembered

@@ -29,9 +29,13 @@ ON_DISRUPTION = ANNOTATION_PREFIX + "on-disruption"
 """`checkpoint-all`: when another client begins to end one pod, all pods of the job are ended, so that they save
 together, and the whole job restarts."""
 
+RESTART_MODE = ANNOTATION_PREFIX + "restart-mode"
+"""`in-place`: after a failure the containers restart in their pods, and the pods stay (`in_place`)."""
+
 SCOPES = ("pod", "role", "job")
 MODES = ("replica", "leader", "job")
 CHECKPOINT_ALL = "checkpoint-all"
+IN_PLACE = "in-place"
 MAX_RESTART_LIMIT = 2**31 - 1
 MIN_GRACE, MAX_GRACE = 1, 3600
 """Seconds. A drain, and whoever preempts the job, waits for the whole grace period."""
@@ -62,6 +66,10 @@ class Extensions:
     service_mode: str | None = None
     infra_restart_limit: int | None = None
     checkpoint: Checkpoint = NO_CHECKPOINT
+    in_place: bool = False
+    """The job restarts in place, which is possible and asked for (`in_place.settle_mode`)."""
+    restart_rules: bool = False
+    """New pods get rules by which the kubelet restarts all of their containers."""
 
 
 def read_extensions(fields: Fields, annotations: Mapping[str, str]) -> Extensions:

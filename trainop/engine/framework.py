@@ -264,6 +264,16 @@ def no_failure(_job: Job, _role: Role, _tally: Tally) -> bool:
     return False
 
 
+def may_outlive(_job: Job) -> str:
+    """Replicas of the kind may run on after another has failed."""
+    return "its replicas run on when another one fails"
+
+
+def all_fail(_job: Job) -> str:
+    """All replicas are ranks of one collective, and fail when one of them does."""
+    return ""
+
+
 def no_eviction(_job: Job, _role: Role, _count: int) -> str:
     """The kind reports evicted pods as failed ones."""
     return ""
@@ -341,6 +351,9 @@ class Framework(Words):
     support_roles: tuple[str, ...] = ()
     """Roles whose pods only serve others and do not end by themselves (MPI workers). Their counters are cleared at the
     end of the job."""
+    outlives: Callable[[Job], str] = may_outlive
+    """Which replicas run on after another has failed, so that the job cannot restart in place, as a clause; empty:
+    none."""
     eviction: Callable[[Job, Role, int], str] = no_eviction
     """(job, role, number of evicted pods) -> message of the condition Failed with reason Evicted; empty: a failure like
     any other."""

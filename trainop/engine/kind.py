@@ -18,8 +18,9 @@ from trainop.engine.actions import Event, Notice, Patch, Plan
 from trainop.engine.admission import Judgement, judge
 from trainop.engine.checkpoint import doubt_checkpoint, end_together
 from trainop.engine.children import TRAINING_CHILDREN, ChildEvents, ChildSelection
-from trainop.engine.extensions import CHECKPOINT_GRACE, ON_DISRUPTION
+from trainop.engine.extensions import CHECKPOINT_GRACE, ON_DISRUPTION, RESTART_MODE
 from trainop.engine.framework import CompanionKind, Framework, Words
+from trainop.engine.in_place import DoubtInPlace, describe_doubt, doubt_in_place, never_in_place, report_doubt
 from trainop.engine.limits import seconds_to_due
 from trainop.engine.progress import ANY_ENDPOINT, PROGRESS, find_doubt
 from trainop.engine.root_cause import Failure
@@ -114,6 +115,7 @@ class Kind(Words):
     restart: Restart | None = None
     """Snapshot and a cause -> the plan for the restart of a whole job that goes on. None: the operator does not restart
     jobs of the kind."""
+    doubt_in_place: DoubtInPlace = never_in_place
     give_up: GiveUp = keep_going
     """Snapshot and a cause -> the plan for the failure of a job that goes on."""
     suspends: bool = True
@@ -167,6 +169,8 @@ class Kind(Words):
         yield from checkpoint.find_doubts(annotations, restarts=restarts)
         yield from stalls.find_doubts(annotations, ANY_ENDPOINT, restarts=restarts)
         yield from startup.find_doubts(annotations, suspends=self.suspends)
+        if doubt := describe_doubt(job, self.doubt_in_place):
+            yield doubt
 
     def decide(self, seen: Snapshot) -> Plan:
         """The plan of one reconcile, with what the job waits for, what its pods lack, and what it asks for if it is
@@ -177,6 +181,8 @@ class Kind(Words):
         if is_watched(seen.job):
             plan = watch_for_stalls(seen, plan, self.restart)
             plan = watch_startup(seen, plan, self.give_up, suspends=self.suspends)
+        if RESTART_MODE in asked:
+            plan = report_doubt(seen, plan, self.doubt_in_place)
         if not asked.isdisjoint(_SAVING):
             plan = doubt_checkpoint(seen, end_together(seen, plan), restarts=self.restart is not None)
         plan = say_waiting(seen, plan)
@@ -204,6 +210,7 @@ def kind_of(framework: Framework, options: Options | None = None) -> Kind:
         plan=partial(engine.plan, framework),
         reject=partial(engine.reject, framework),
         restart=partial(interventions.restart_all, framework),
+        doubt_in_place=partial(doubt_in_place, framework),
         give_up=partial(interventions.give_up, framework),
         judge=partial(judge, framework, options=options or Options()),
         due=seconds_to_due,

@@ -61,6 +61,8 @@ def _past_backoff(
         return True
     if limit == 0 and findings.fatal_failures:
         return True
+    if job.extensions.in_place:
+        return False  # the history has them
     in_place = _container_restarts(all_slots)
     return in_place > 0 and in_place >= limit
 

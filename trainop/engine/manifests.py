@@ -16,6 +16,7 @@ import msgspec
 from trainop.engine.addresses import child_name, dns_fields, service_name, subdomain_of
 from trainop.engine.checkpoint import raise_grace
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
+from trainop.engine.in_place import rules_of
 from trainop.engine.job import Job, Port, Role
 from trainop.engine.progress import access_of
 from trainop.engine.seen import Options
@@ -226,6 +227,8 @@ class Manifests:
                 container["ports"] = [*ports, {"name": framework.port_name, "containerPort": framework.port}]
             if added.command and not container.get("command"):
                 container |= {"command": list(added.command), **({"args": list(added.args)} if added.args else {})}
+            if self._job.extensions.restart_rules:
+                container |= rules_of(role)
         if with_variables:
             container["env"] = [*(container.get("env") or ()), _PLACEHOLDER]
         if added.mounts:

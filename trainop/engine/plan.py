@@ -16,9 +16,11 @@ from trainop.engine.admission import find_errors
 from trainop.engine.assess import Assessment, assess_job
 from trainop.engine.claim import claim, join_names
 from trainop.engine.evidence import explain_end, find_root_cause
+from trainop.engine.extensions import RESTART_MODE
 from trainop.engine.failures import FatalFailure
 from trainop.engine.fields import sentence
 from trainop.engine.framework import Companion, Framework, Progress, selector
+from trainop.engine.in_place import settle_mode as settle_restart_mode
 from trainop.engine.leaders import missing_leaders
 from trainop.engine.limits import Limit, seconds_to_live
 from trainop.engine.parse import ignored, parse
@@ -27,13 +29,14 @@ from trainop.engine.root_cause import LAST_FAILURE, Failure, refusal
 from trainop.engine.seen import Snapshot, UnreadablePod
 from trainop.engine.slots import Arrangement, find_surplus
 from trainop.engine.startup import STARTUP_DEADLINE, find_unstarted
-from trainop.engine.status import CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
+from trainop.engine.status import CREATED, FAILED, RESTARTS_IN_PLACE, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.checkpoints import AWAITED, await_checkpoint, may_await_checkpoint
 from trainop.engine.steps.companions import reconcile_companions
 from trainop.engine.steps.gang import GangStep, disband, group_kinds
+from trainop.engine.steps.in_place import follow_in_place
 from trainop.engine.steps.replicas import create_missing, grace_after_success, own_grace, remove_surplus, sweep
-from trainop.engine.steps.restarts import restart
+from trainop.engine.steps.restarts import count_disruptions, count_failed_pods, is_restart_pending, restart
 from trainop.engine.steps.rights import are_blocked, begin_withdrawal, settle_rights
 from trainop.engine.steps.symptoms import check_stuck, notice_symptoms
 from trainop.engine.waiting import INVALID_LABELS, INVALID_SPEC, NO_LEADER
@@ -83,6 +86,8 @@ def complete(builder: ReplicasBuilder, *, status_first: bool = False, waits: boo
 def begin(framework: Framework, seen: Snapshot) -> ReplicasBuilder:
     """What a plan starts from: the job, parsed, and its children."""
     job = parse(framework, seen.job)
+    if RESTART_MODE in job.metadata.annotations:
+        job = settle_restart_mode(framework, job, seen)
     children = claim(framework, job, seen)
     pods = (*children.pods.owned, *children.pods.orphans.values())
     return ReplicasBuilder(framework, settle_mode(framework, job, seen.options, pods), seen, children)
@@ -223,7 +228,7 @@ def _await_checkpoint(builder: ReplicasBuilder) -> Plan | None:
     if found.limit is not None:
         builder.blame(_find_cause(builder, found))
         return fail_at_limit(builder, found.limit, found.history)
-    if found.findings.found or not found.progress.running or not await_checkpoint(builder):
+    if found.findings.found or found.burst or not found.progress.running or not await_checkpoint(builder):
         return None
     builder.requeue_after(found.deadline_in)
     return builder.plan()
@@ -293,15 +298,15 @@ def _advance(builder: ReplicasBuilder) -> Plan:
     if found.progress.succeeded and not found.findings.together:
         return _succeed(builder, found.progress)
     builder.blame(_find_cause(builder, found))
-    _count_failed_pods(builder, found)
-    _count_disruptions(builder, found)
+    count_failed_pods(builder, found)
+    count_disruptions(builder, found)
     if found.limit is not None:
         return fail_at_limit(builder, found.limit, found.history)
     if found.findings.fatal_failures:
         return _fail_because(builder, found.findings.fatal_failures[0], found.progress)
     if job.readable:
         gated = not _write_companions(builder, gang.form(complete=all(slots.full for slots in found.role_slots)))
-        restart(builder, found)
+        _restart(builder, found)
         remove_surplus(builder, found)
         create_missing(builder, found, gated=gated)
     elif not found.progress.running:
@@ -309,7 +314,7 @@ def _advance(builder: ReplicasBuilder) -> Plan:
     if not found.progress.running and (missing := missing_leaders(framework, job)):
         text = f"No replica of {framework.kind} {job.name} decides when it has ended"
         builder.wait(NO_LEADER, text, f"it lacks {' or '.join(missing)}")
-    if found.progress.running and not found.findings.restarts and not _restart_pending(builder, found):
+    if found.progress.running and not found.findings.restarts and not is_restart_pending(builder, found):
         _set_running(builder)
     write_history(builder, found.history)
     builder.requeue_after(found.deadline_in)
@@ -327,6 +332,12 @@ def _write_companions(builder: ReplicasBuilder, group: Sequence[Companion]) -> b
         return False
     grant = builder.grant
     return grant is None or not are_blocked(builder, grant)
+
+
+def _restart(builder: ReplicasBuilder, found: Assessment) -> None:
+    restart(builder, found)
+    if builder.job.extensions.in_place or builder.status.find(RESTARTS_IN_PLACE) is not None:
+        follow_in_place(builder, found)
 
 
 def _look(builder: ReplicasBuilder) -> Assessment:
@@ -354,27 +365,6 @@ def write_history(builder: ReplicasBuilder, history: RestartHistory) -> None:
     if history.changed or history.stopped:
         history.stopped = ""
         builder.annotations[RESTARTS] = history.text(builder.children.pods.uids())
-
-
-def _count_failed_pods(builder: ReplicasBuilder, found: Assessment) -> None:
-    """Counts each failed pod once: restarted pods are in the history afterwards, and a fatal failure ends the job."""
-    restarts = (pod for _, pod, _ in found.findings.restarts if pod.status.phase == "Failed")
-    count = sum(not found.history.is_counted(pod.metadata.uid) for pod in restarts)
-    count += sum(fatal_failure.count for fatal_failure in found.findings.fatal_failures)
-    if count:
-        builder.count("failed_pods", count)
-
-
-def _count_disruptions(builder: ReplicasBuilder, found: Assessment) -> None:
-    """Counts disruptions once each, as `_count_failed_pods`; a restart of a group counts once."""
-    fatal = sum(fatal_failure.disruptions for fatal_failure in found.findings.fatal_failures)
-    if count := found.new_restarts.disruptions + fatal:
-        builder.count("disrupted", count)
-
-
-def _restart_pending(builder: ReplicasBuilder, found: Assessment) -> bool:
-    """Whether a restarted replica has not been replaced yet."""
-    return builder.status.is_true(RESTARTING) and any(not slots.full for slots in found.role_slots)
 
 
 def _set_running(builder: ReplicasBuilder) -> None:

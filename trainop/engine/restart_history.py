@@ -36,6 +36,8 @@ DIGEST_LENGTH = 8
 """Letters of the digest of a pod UID."""
 SHORT = 5
 """Letters of the digest in the entry of a lost pod; the index of its slot takes the other three."""
+MAX_IN_PLACE = 64**3 - 1
+"""Largest number of restarts of one pod that has an entry."""
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
 _LOST = re.compile(f"[-_A-Za-z0-9]{{{DIGEST_LENGTH}}}")
 
@@ -65,6 +67,9 @@ class RestartHistory:
         self._counted = _unpack(stored.get("settled"))
         self._lost = dict(_read_lost(stored.get("lost")))
         self._rounds = dict(_read_rounds(stored.get("rounds")))
+        self._in_place = _read_counts(stored.get("inPlace"))
+        self.burst = read_time(burst) if isinstance(burst := stored.get("burst"), str) else None
+        """Since when replicas restart in place, as one restart; None: none does."""
         stopped = stored.get("stopped")
         self.stopped = stopped if isinstance(stopped, str) else ""
         """The exceeded limit that failed the job (`limits.Limit`), or empty. The pods of such a job are deleted under
@@ -77,7 +82,8 @@ class RestartHistory:
     @property
     def used(self) -> bool:
         """Whether any pod of the job has been restarted or lost."""
-        return bool(self.failures or self.disruptions or self._counted or self._lost or self._rounds)
+        found = self.failures or self.disruptions or self._counted or self._lost or self._rounds or self._in_place
+        return bool(found)
 
     def is_counted(self, pod_uid: str) -> bool:
         """Whether the pod's restart is counted, or the operator itself deletes the pod: its end is then not a new
@@ -124,6 +130,39 @@ class RestartHistory:
         """Seconds of back-off left of all restart groups."""
         return max((self.wait(group, now) for group in self._rounds), default=0.0)
 
+    def is_soon(self, role: str, now: datetime) -> bool:
+        """Whether less time has passed since the last round than the next round would wait for, so that pods must not
+        restart at once. A last round in the future is of a clock that was set back."""
+        number, last = self._rounds.get(role, Rounds(0, now))
+        passed = (now - last).total_seconds()
+        return bool(number) and 0 <= passed < min(2.0 ** min(number - 1, 10), MAX_BACKOFF)
+
+    def begin_burst(self, role: str, now: datetime) -> None:
+        """Starts a round of restarts in place. Its pods must be passed to `settle_in_place` or `mark_counted`."""
+        self.burst = now.replace(microsecond=0)
+        self.begin_round(role, now, now)
+        self.changed = True
+
+    def end_burst(self) -> None:
+        """Pods are restarted by recreation instead."""
+        self.changed |= self.burst is not None
+        self.burst = None
+
+    def restarts_in_place(self, pod_uid: str) -> int:
+        """How often the pod has restarted in place before the present burst."""
+        return self._in_place.get(_digest(pod_uid)[:SHORT], 0) if self._in_place else 0
+
+    def settle_in_place(self, restarts: Mapping[str, int]) -> None:
+        """Ends a burst: records how often each pod, by UID, has restarted in place. Of pods with one digest the larger
+        number counts, so that no restart is invented."""
+        self._in_place = {}
+        for uid, count in restarts.items():
+            if count > 0:
+                digest = _digest(uid)[:SHORT]
+                self._in_place[digest] = max(min(count, MAX_IN_PLACE), self._in_place.get(digest, 0))
+        self.burst = None
+        self.changed = True
+
     def last_round(self, role: str) -> datetime | None:
         """When the role last began a round; None if it has had none."""
         return self._rounds[role].last if role in self._rounds else None
@@ -168,6 +207,8 @@ class RestartHistory:
             "settled": _pack(self._counted & left),
             "rounds": {role: [number, format_time(last)] for role, (number, last) in sorted(self._rounds.items())},
             "lost": {role: "".join(entries) for role, entries in lost.items()},
+            "inPlace": "".join(_write_index(self._in_place[it]) + it for it in sorted(self._in_place.keys() & short)),
+            "burst": format_time(self.burst) if self.burst is not None else "",
             "whole": self.whole and bool(self._counted & left),
             "stopped": self.stopped,
         }
@@ -194,6 +235,11 @@ def _read_lost(stored: object) -> Iterator[tuple[tuple[str, int], str]]:
         for entry in _unpack(packed):
             if _LOST.fullmatch(entry):
                 yield (role, _read_index(entry[:-SHORT])), entry[-SHORT:]
+
+
+def _read_counts(packed: object) -> dict[str, int]:
+    entries = filter(_LOST.fullmatch, _unpack(packed))
+    return {entry[-SHORT:]: _read_index(entry[:-SHORT]) for entry in sorted(entries)}
 
 
 def _write_index(index: int) -> str:

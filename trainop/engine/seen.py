@@ -244,6 +244,9 @@ class Snapshot:
     dropped_fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Field path of a pod template -> the fields that the API server dropped from the last pod made of it, as paths in
     the pod. Only templates from which this process has made pods while fields were dropped."""
+    serves_rules: bool | None = None
+    """Whether the API server keeps the rules for restarts in place of the job's pods; None: it has not shown it to this
+    process."""
     silence: Silence | None = None
     """None if the job does not run, or is not watched for stalls."""
     taken: frozenset[tuple[str, str]] = frozenset()

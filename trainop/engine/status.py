@@ -38,6 +38,8 @@ watched, do not run, or have not reported yet."""
 STARTED = "Started"
 """Whether all replicas have started since the job began to run, was resumed or restarted. Only of jobs with a startup
 deadline."""
+RESTARTS_IN_PLACE = "RestartsInPlace"
+"""Whether the API server serves what a job needs to restart in place. Only of jobs that ask for it, and may."""
 
 
 class ConditionRules(NamedTuple):
@@ -134,6 +136,11 @@ class Status:
         new |= {"lastUpdateTime": self._now, "lastTransitionTime": since or self._now}
         self.remove(type_)
         self.conditions.insert(0, new)
+
+    def reword(self, type_: str, message: str) -> None:
+        """Replaces the message of a condition in its place, if there is one."""
+        new = {"message": cut(message), "lastUpdateTime": self._now}
+        self.conditions = [each | new if each.get("type") == type_ else each for each in self.conditions]
 
     def remove(self, type_: str) -> None:
         """Removes a condition."""

@@ -85,6 +85,11 @@ def check_elastic(job: Job, fields: Fields, replica_specs: str) -> Elastic | Non
     return elastic
 
 
+def outlives_if_elastic(job: Job) -> str:
+    """torchrun's agents of an elastic job meet again without the failed one (`Framework.outlives`)."""
+    return "torchrun restarts the workers of an elastic job itself" if job.spec.get("elasticPolicy") is not None else ""
+
+
 def _read_metrics(fields: Fields, at: str, raw: object) -> tuple[Json, ...]:
     return tuple(fields.entries(at, fields.sequence(at, raw), dict, fields.mapping))
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainop.engine.addresses import address
-from trainop.engine.framework import GROUP, QUALIFIED_TEXTS, Environment, Framework, Replicas, only_variables, variable
+from trainop.engine.framework import (
+    GROUP,
+    QUALIFIED_TEXTS,
+    Environment,
+    Framework,
+    Replicas,
+    all_fail,
+    only_variables,
+    variable,
+)
 from trainop.engine.job import Job, Role
 from trainop.engine.leaders import WORKER, follow_first, master_or_first, rank_by_index
 from trainop.engine.seen import Options
@@ -45,6 +54,7 @@ JAX = Framework(
     rank=rank_by_index,
     additions=only_variables(environment),
     progress=follow_first(WORKER),
+    outlives=all_fail,
     texts=lambda _job: QUALIFIED_TEXTS,
     scale=True,
 )

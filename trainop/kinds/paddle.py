@@ -53,6 +53,11 @@ def needs_service(job: Job, role: Role, index: int) -> bool:
     return index == 0 and chief is not None and chief.type == role.type
 
 
+def outlives(job: Job) -> str:
+    """With masters, the job trains with parameter servers."""
+    return "its masters, the parameter servers, run on when a worker fails" if leader(job, MASTER) else ""
+
+
 PADDLE = Framework(
     resource=Resource(GROUP, "v1", "paddlejobs", "PaddleJob"),
     name="paddle",
@@ -68,6 +73,7 @@ PADDLE = Framework(
     needs_service=needs_service,
     additions=only_variables(environment),
     progress=follow_first(MASTER, WORKER),
+    outlives=outlives,
     rules=check,
     texts=texts_by_master,
     spec_fields={"elasticPolicy": elastic_policy()},

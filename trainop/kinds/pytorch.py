@@ -34,7 +34,7 @@ from trainop.engine.leaders import (
 )
 from trainop.engine.schema.openapi import text
 from trainop.engine.seen import Options, Snapshot
-from trainop.kinds.elastic import Elastic, autoscaler, check_elastic, read_elastic
+from trainop.kinds.elastic import Elastic, autoscaler, check_elastic, outlives_if_elastic, read_elastic
 from trainop.kinds.elastic_schema import TORCH_ELASTIC_POLICY
 from trainop.kinds.init_container import DEFAULT_TEMPLATE, as_user, render
 from trainop.runtime import HORIZONTAL_POD_AUTOSCALERS, Json, Resource
@@ -167,9 +167,7 @@ def companions(job: Job, _seen: Snapshot) -> Sequence[Companion]:
     if not isinstance(policy, dict) or not policy.get("metrics"):
         return ()
     elastic = read_elastic(job, Fields())
-    if elastic is None or not elastic.metrics:
-        return ()
-    return [autoscaler(AUTOSCALER, RESOURCE, job, elastic)]
+    return [autoscaler(AUTOSCALER, RESOURCE, job, elastic)] if elastic is not None and elastic.metrics else ()
 
 
 PYTORCH = Framework(
@@ -189,6 +187,7 @@ PYTORCH = Framework(
     companion_kinds=(AUTOSCALER,),
     companions=companions,
     progress=progress,
+    outlives=outlives_if_elastic,
     rules=check,
     warnings=warnings,
     texts=texts_by_master,

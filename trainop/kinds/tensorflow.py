@@ -50,6 +50,14 @@ def tolerates(job: Job, role: Role, tally: Tally) -> bool:
     return leader(job, CHIEF, MASTER) is not None or tally.failed + tally.succeeded < role.replicas
 
 
+def outlives(job: Job) -> str:
+    """Workers that train with one another fail together; those that are served, evaluated or dynamic do not."""
+    others = [type_ for type_ in (PS, EVALUATOR) if (role := job.role(type_)) is not None and role.replicas]
+    if others:
+        return f"replicas of {' and '.join(others)} run on when a worker fails"
+    return "dynamic workers run on when another one fails" if job.spec.get("enableDynamicWorker") is True else ""
+
+
 TENSORFLOW = Framework(
     resource=Resource(GROUP, "v1", "tfjobs", "TFJob"),
     name="tensorflow",
@@ -65,6 +73,7 @@ TENSORFLOW = Framework(
     companions=companions,
     progress=progress,
     tolerates=tolerates,
+    outlives=outlives,
     rules=check,
     texts=lambda _job: QUALIFIED_TEXTS._replace(
         failed="{kind} {namespace}/{name} has failed because {count} {role} replica(s) failed."

@@ -14,6 +14,7 @@ from trainop.engine.framework import (
     Progress,
     Replicas,
     Tally,
+    all_fail,
     numbered,
     only_variables,
     variable,
@@ -70,6 +71,7 @@ XGBOOST = Framework(
     rank=rank_after_masters,
     additions=only_variables(environment),
     progress=progress,
+    outlives=all_fail,
     texts=lambda _job: PLAIN_TEXTS,
     deleted_as="Job",
 )

@@ -77,7 +77,8 @@ def _create(builder: ReplicasBuilder, role: Role, services: Sequence[int], pods:
     for index, is_pod in wanted:
         name = child_name(job, role, index)
         if is_pod:
-            yield Ensure(PODS, name, partial(manifests.pod, role, index), template=template)
+            rules = builder.job.extensions.restart_rules
+            yield Ensure(PODS, name, partial(manifests.pod, role, index), template=template, has_rules=rules)
         else:
             yield Ensure(SERVICES, name, partial(manifests.service, role, index), need=Need.NONE)
 

@@ -37,6 +37,8 @@ def restart(builder: ReplicasBuilder, found: Assessment, *, why: str = "") -> No
             history.mark_counted(each.pod.metadata.uid)
             created = read_time(each.pod.metadata.creation_timestamp)
             history.begin_round(restart_group(builder.job, role), created, builder.seen.now)
+    if findings.restarts:
+        history.end_burst()
     peers = _everyone(found) if findings.together else _peers(builder.job, found.role_slots, new, history)
     for pod in _unique((*(each.pod for each in findings.restarts), *peers)):
         history.mark_counted(pod.metadata.uid)
@@ -105,6 +107,29 @@ def _describe(builder: ReplicasBuilder, role: str, restarts: Sequence[Restart]) 
     if "Failed" in phases:
         return f"job {builder.job.name} is restarting because {role} replica(s) failed."
     return builder.fill(builder.framework.texts(builder.job).restarting, count=len(phases), role=role)
+
+
+def count_failed_pods(builder: ReplicasBuilder, found: Assessment) -> None:
+    """Counts each failed pod once: restarted pods are in the history afterwards, and a fatal failure ends the job."""
+    restarts = (pod for _, pod, _ in found.findings.restarts if pod.status.phase == "Failed")
+    count = sum(not found.history.is_counted(pod.metadata.uid) for pod in restarts)
+    count += sum(fatal_failure.count for fatal_failure in found.findings.fatal_failures)
+    if count:
+        builder.count("failed_pods", count)
+
+
+def count_disruptions(builder: ReplicasBuilder, found: Assessment) -> None:
+    """Counts disruptions once each, as `count_failed_pods`; a restart of a group counts once."""
+    fatal = sum(fatal_failure.disruptions for fatal_failure in found.findings.fatal_failures)
+    if count := found.new_restarts.disruptions + fatal:
+        builder.count("disrupted", count)
+
+
+def is_restart_pending(builder: ReplicasBuilder, found: Assessment) -> bool:
+    """Whether a restarted replica has not been replaced yet, or not all have restarted in place."""
+    if found.burst is not None and not found.burst.settled:
+        return True
+    return builder.status.is_true(RESTARTING) and any(not slots.full for slots in found.role_slots)
 
 
 def restarting_groups(job: Job, found: Assessment) -> set[str]:
