@@ -30,7 +30,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' trainop/__init__.py)
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-awkward test-webhooks test-kubectl test-mpi test-chart test-schedulers test-takeover simulate frameworks test-sdk di-engine test-progress fuzz coverage lint type contracts format manifests manifests-check docs new-kind dist test-wheel container image test-image test-node e2e site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-awkward test-webhooks test-kubectl test-mpi test-chart test-schedulers test-takeover simulate frameworks test-sdk di-engine test-progress test-survive fuzz coverage lint type contracts format manifests manifests-check docs new-kind dist test-wheel container image test-image test-node e2e site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -103,6 +103,9 @@ di-engine: $(READY)  ## DI-engine's own client (PyPI) talks to our di-server on 
 test-progress: $(READY)  ## transformers and the SDK kubeflow report progress, unchanged; on a real kube-apiserver; installs them once
 	@$(BIN)/python -m e2e.cluster build
 	@$(BIN)/python -m e2e.progress
+
+test-survive: $(READY)  ## PyTorch, transformers and MPI survive preemption, drain, death and stall in `trainop run`; installs 6 GB, once
+	@$(BIN)/python -m e2e.survive
 
 fuzz: $(READY)  ## schemathesis sends di-server what its OpenAPI document allows, and what not; installs schemathesis once
 	@$(BIN)/python -m e2e.fuzz

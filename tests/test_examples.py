@@ -27,10 +27,13 @@ WITH_FRAMEWORK = {
     "paddle/data_parallel.yaml",
     "pytorch/ddp.yaml",
     "pytorch/elastic.yaml",
+    "survive/mpi.yaml",
+    "survive/trainer.yaml",
     "tensorflow/multiworker.yaml",
     "tensorflow/parameter_servers.yaml",
 }
-"""These need frameworks, which are not installed here: `make e2e` runs them."""
+"""These need frameworks, which are not installed here: `make e2e` runs them, those of survive also
+`make test-survive`."""
 FILES = sorted(
     path
     for path in (ROOT / "examples").glob("*/*.yaml")

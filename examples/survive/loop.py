@@ -11,28 +11,17 @@ other with the gradients, so that all stop after the same step. Rank 0 then save
 
 import argparse
 import importlib.util
-import json
 import os
 import pathlib
-import signal
 import sys
 import time
 
 import numpy as np
 
-from examples.common import FEATURES, RATE, gradient, report_end, shard
+from examples.common import RATE, gradient, report_end, shard
 from examples.common import report as print_step
 from examples.pytorch.train import NumpyGroup, TorchGroup
-
-try:
-    from trainop.progress import report
-except ImportError:  # copy trainop/progress.py into the image: it needs the standard library only
-
-    def report(*_step, **_metrics):
-        return False
-
-
-STOPPED = 128 + signal.SIGTERM
+from examples.survive.checkpoint import STOPPED, Stop, load, report, save
 
 
 def main():
@@ -50,17 +39,6 @@ def main():
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     group = {"torch": TorchGroup, "numpy": NumpyGroup}[backend](rank, world, address)
     sys.exit(train(group, rank, options))
-
-
-class Stop:
-    """Whether this rank has been told to end."""
-
-    def __init__(self):
-        self.asked = False
-        signal.signal(signal.SIGTERM, self.ask)
-
-    def ask(self, _signal, _frame):
-        self.asked = True
 
 
 def train(group, rank, options):
@@ -86,25 +64,6 @@ def train(group, rank, options):
     report_end(weights)
     group.close()
     return 0
-
-
-def load(folder):
-    """Step and weights of the last checkpoint."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "checkpoint.json").exists():
-        return 0, np.zeros(FEATURES)
-    saved = json.loads((folder / "checkpoint.json").read_text())
-    print(f"resuming from checkpoint at step {saved['step']}", flush=True)
-    return saved["step"], np.array(saved["weights"])
-
-
-def save(folder, step, weights):
-    """Writes a new file and renames it, so that one that is killed meanwhile leaves the old one. Returns the step."""
-    new = folder / "checkpoint.new"
-    new.write_text(json.dumps({"step": step, "weights": weights.tolist()}))
-    new.replace(folder / "checkpoint.json")
-    print(f"saved a checkpoint at step {step}", flush=True)
-    return step
 
 
 if __name__ == "__main__":

@@ -1,0 +1,183 @@
+"""What happens to a training, one interruption after the other, and what it may lose each time.
+
+The oracle is what the program prints: the step after which it was told to end, and the one from which it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from e2e.survive.examples import ENDLESS, Example, Json
+
+T = TypeVar("T")
+PREFIX = "trainop.kubeflow.org/"
+TOLD, RESUMED, SAVED, STEP = (
+    r"step +(\d+): told to end",
+    r"resuming from checkpoint at step (\d+)",
+    r"saved a checkpoint at step (\d+)",
+    r"step +(\d+) loss",
+)
+
+
+class Stage(Protocol):
+    """Where the training runs."""
+
+    @property
+    def example(self) -> Example: ...
+
+    def job(self) -> Json: ...
+
+    def patch(self, body: Json) -> None:
+        """A merge patch of the job."""
+
+    def drain(self) -> None:
+        """Evicts one pod or all, and returns when they can be replaced."""
+
+    def output(self) -> str:
+        """All that the pods have printed, also those that are gone."""
+
+    def folder(self) -> Path:
+        """The checkpoints."""
+
+    def wait(self, holds: Callable[[], T], what: str) -> T:
+        """Waits until `holds` returns something true, and returns that."""
+
+    def wait_for_success(self) -> None:
+        """Waits until the job has succeeded."""
+
+
+@dataclass
+class Story:
+    """The interruptions of one training; `told` collects one line with figures for each."""
+
+    stage: Stage
+    told: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        self._train_on(0)
+
+    def preempt(self) -> None:
+        """As Kueue does it: suspended, and resumed later."""
+        self._save("preempted", self._suspend, self._resume)
+
+    def drain(self) -> None:
+        before = self._history()
+        self._save("drained", self.stage.drain, lambda: None)
+        after = self._history()
+        assert after.get("disruptions", 0) == before.get("disruptions", 0) + 1, (before, after)
+        assert after.get("failures", 0) == before.get("failures", 0), (before, after)
+
+    def kill(self) -> None:
+        """One rank dies without a signal that could be caught: the last checkpoint is what is left."""
+        self._lose("restarted", lambda: os.kill(self._rank(1), signal.SIGKILL))
+
+    def stall(self, after: str) -> None:
+        """One rank stops, the others wait for it for ever."""
+        self._annotate(**{"stalled-after": after, "on-stall": "restart"})
+        self.stage.wait(lambda: self._condition("Stalled") == "False", "the first report")
+        first = self._reported()  # a restart in place may become known only now, and begins to wait for reports anew
+        self.stage.wait(lambda: self._reported() != first and self._condition("Stalled") == "False", "the next report")
+        failures = self._history().get("failures", 0)  # with those of the launcher, for an MPIJob
+
+        def stop() -> None:
+            os.kill(self._rank(1), signal.SIGSTOP)
+            self.stage.wait(lambda: self._history().get("failures", 0) > failures, "the restart")
+            self.stage.wait(lambda: self._last_failure() == "Stalled", "its reason")
+
+        self._lose("stalled", stop)
+        self._annotate(**{"stalled-after": None, "on-stall": None})
+
+    def finish(self) -> None:
+        """Lets it go on for some steps only, to its regular end."""
+        self._suspend()
+        self.stage.wait(lambda: not self.stage.example.ranks(), "no process is left")
+        step = self._last(SAVED)
+        if self.stage.example.plural == "mpijobs":  # the Job of the launcher keeps its command
+            path = self.stage.folder() / "checkpoint.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), "step": ENDLESS - 20}))
+        else:
+            specs = self.stage.example.specs
+            given = json.dumps(self.stage.job()["spec"][specs])
+            fewer = given.replace(f"--steps={ENDLESS}", f"--steps={step + 20}")
+            self.stage.patch({"spec": {specs: json.loads(fewer)}})
+        self._resume()
+        self.stage.wait_for_success()
+
+    # Interruptions ----------------------------------------------------------------------------------------------------
+
+    def _save(self, how: str, end: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Every rank has time to save: nothing is lost, however the pods end."""
+        told, resumed, known = self._all(TOLD), self._all(RESUMED), self._last(STEP)
+        began = time.monotonic()
+        end()
+        self.stage.wait(lambda: len(self._all(TOLD)) > len(told), f"{how}: a rank is told to end")
+        self.stage.wait(lambda: self._all(SAVED)[-1:] == [self._all(TOLD)[-1]], f"{how}: the checkpoint")
+        saved = time.monotonic() - began
+        resume()
+        self.stage.wait(lambda: len(self._all(RESUMED)) > len(resumed), f"{how}: it goes on")
+        ends, at = self._all(TOLD)[len(told) :], self._all(RESUMED)[len(resumed)]
+        assert set(ends) == {at}, (ends, at)
+        assert at >= known, (at, known)
+        self._train_on(at)
+        self.told.append(f"{how}: told to end at step {at}, lost 0 steps; saved after {saved:.1f} s")
+
+    def _lose(self, how: str, end: Callable[[], None]) -> None:
+        """No rank can save: what is lost is what came after the last checkpoint, and no more."""
+        resumed, kept = self._all(RESUMED), self._last(SAVED)
+        end()
+        known = self._last(STEP)
+        self.stage.wait(lambda: len(self._all(RESUMED)) > len(resumed), f"{how}: it goes on")
+        at = self._all(RESUMED)[len(resumed)]
+        assert at == kept, (at, kept)
+        self._train_on(at)
+        self.told.append(f"{how}: went on from step {at}, the last checkpoint, after about {known - at} more")
+
+    def _train_on(self, step: int) -> None:
+        """All ranks make steps."""
+        count = len(self._all(STEP))
+        self.stage.wait(lambda: len(self._all(STEP)) > count and self._last(STEP) > step, f"steps after {step}")
+        self.stage.wait(lambda: self._condition("Running") == "True", "it runs")
+
+    # The job ----------------------------------------------------------------------------------------------------------
+
+    def _suspend(self) -> None:
+        self.stage.patch({"spec": {"runPolicy": {"suspend": True}}})
+
+    def _resume(self) -> None:
+        self.stage.wait(lambda: not self.stage.example.ranks(), "no process is left")
+        self.stage.patch({"spec": {"runPolicy": {"suspend": False}}})
+
+    def _annotate(self, **annotations: str | None) -> None:
+        named = {f"{PREFIX}{name}": value for name, value in annotations.items()}
+        self.stage.patch({"metadata": {"annotations": named}})
+
+    def _history(self) -> Json:
+        found: Json = json.loads(self.stage.job()["metadata"]["annotations"].get(f"{PREFIX}restarts", "{}"))
+        return found
+
+    def _reported(self) -> str:
+        return str((self.stage.job()["status"].get("trainerStatus") or {}).get("lastUpdatedTime"))
+
+    def _last_failure(self) -> str:
+        return str((self.stage.job()["status"].get("lastFailure") or {}).get("reason"))
+
+    def _condition(self, type_: str) -> str:
+        conditions = (self.stage.job().get("status") or {}).get("conditions") or ()
+        return next((str(one["status"]) for one in conditions if one["type"] == type_), "")
+
+    def _rank(self, rank: int) -> int:
+        return self.stage.wait(lambda: self.stage.example.ranks().get(rank, 0), f"the process of rank {rank}")
+
+    def _all(self, pattern: str) -> list[int]:
+        return [int(each) for each in re.findall(pattern, self.stage.output())]
+
+    def _last(self, pattern: str) -> int:
+        return (self._all(pattern) or [0])[-1]

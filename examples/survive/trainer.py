@@ -1,0 +1,94 @@
+"""A HuggingFace Trainer that survives: a tiny GPT-2, made here, learns to count. Nothing is downloaded.
+
+    python -m examples.survive.trainer [--steps N] [--seconds S] [--every N] --checkpoint DIR
+
+It needs torch, transformers (5.0 or later) and accelerate. The Trainer finds the other ranks by RANK, WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT, and reports progress by its own KubeflowCallback. --seconds is how long a step takes at
+least, because these steps are small.
+"""
+
+import argparse
+import pathlib
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+from examples.survive.checkpoint import STOPPED, Stop
+
+NUMBERS, LENGTH = 16, 12
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=0.05)
+    parser.add_argument("--every", type=int, default=100)
+    parser.add_argument("--checkpoint", type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    set_seed(0)
+    arguments = TrainingArguments(
+        output_dir=str(options.checkpoint),
+        max_steps=options.steps,
+        save_steps=options.every,
+        save_total_limit=2,
+        logging_steps=10,
+        learning_rate=1e-2,
+        disable_tqdm=True,
+        use_cpu=True,
+        ddp_backend="gloo",
+    )
+    counting = [torch.arange(start, start + LENGTH) % NUMBERS for start in range(NUMBERS)] * 16
+    data = [{"input_ids": numbers, "labels": numbers} for numbers in counting]
+    config = GPT2Config(vocab_size=NUMBERS, n_positions=LENGTH, n_embd=32, n_layer=1, n_head=2, bos_token_id=0)
+    config.eos_token_id = 0
+    callback = SaveOnSigterm(options.seconds)
+    trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=data, callbacks=[callback])
+    trainer.train(resume_from_checkpoint=last_checkpoint(options.checkpoint))
+    sys.exit(STOPPED if trainer.state.global_step < options.steps else 0)
+
+
+def last_checkpoint(folder):
+    """The newest complete one: its state is written last. None before the first."""
+    found = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    return str(max(found, key=lambda path: int(path.name.rpartition("-")[2]))) if found else None
+
+
+class SaveOnSigterm(TrainerCallback):
+    """Saves and stops as soon as any rank has got SIGTERM, after the same step on all ranks.
+
+    For a single process, the argument `enable_jit_checkpoint` of the Trainer is enough. It lets each rank stop after a
+    step of its own, and then those that are one step further wait for the others.
+    """
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def on_train_begin(self, args, state, control, **_):
+        self.stop = Stop()
+        if state.global_step and state.is_world_process_zero:
+            print(f"resuming from checkpoint at step {state.global_step}", flush=True)
+
+    def on_step_end(self, args, state, control, **_):
+        time.sleep(self.seconds)
+        asked = torch.tensor(float(self.stop.asked))
+        if dist.is_initialized():
+            dist.all_reduce(asked)
+        if asked:
+            control.should_save = control.should_training_stop = True
+            print(f"step {state.global_step}: told to end", flush=True)
+
+    def on_log(self, args, state, control, logs, **_):
+        if state.is_world_process_zero and "loss" in logs:
+            print(f"step {state.global_step:3} loss {float(logs['loss']):.6f}", flush=True)
+
+    def on_save(self, args, state, control, **_):
+        if state.is_world_process_zero:
+            print(f"saved a checkpoint at step {state.global_step}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
