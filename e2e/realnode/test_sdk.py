@@ -18,6 +18,7 @@ SECONDS = 1800.0
 def test_every_call(proof: Proof, version: str, kinds: tuple[str, ...]) -> None:
     """Every call of the SDK does what its documentation promises, for every kind of job"""
     proof.cluster.import_image(delivery())
+    proof.cluster.install("progress")  # for jobs that stall
     arguments = [
         f"--namespace={proof.namespace}",
         f"--image={proof.cluster.load('base')}",
@@ -26,9 +27,12 @@ def test_every_call(proof: Proof, version: str, kinds: tuple[str, ...]) -> None:
         *(f"--kind={kind}" for kind in kinds),
     ]
     program = command(environment(version), proof.cluster.node.kubeconfig, *arguments)
-    done = subprocess.run(
-        [*proof.cluster.node.inside(), *program], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    try:
+        done = subprocess.run(
+            [*proof.cluster.node.inside(), *program], capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    finally:
+        proof.cluster.install()
     results = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
     proof.framework(f"kubeflow-training {version}")
     for promise in dict.fromkeys((call, promise) for _result, _kind, call, promise, *_rest in results):

@@ -126,6 +126,40 @@ def test_preempted_job_runs_again(plane: ControlPlane, kind: str) -> None:
     world.wait_used_cpus("0")
 
 
+def test_conditions_that_kueue_does_not_know_change_nothing(plane: ControlPlane) -> None:
+    """`Started` and `Stalled` of a job of every kind: its Workload stays admitted, is evicted, and finishes as ever."""
+    worlds = {kind: QueueWorld(plane.api, kind) for kind in sorted(COUNTS)}
+    survives = {"progress": "true", "stalled-after": "1m", "startup-deadline": "1h", "checkpoint-grace": "5s"}
+    annotations = {f"trainop.kubeflow.org/{name}": value for name, value in survives.items()}
+    for kind, world in worlds.items():
+        small: Json = {"resources": {"requests": {"cpu": "200m"}}}
+        roles = {role: world.role(count, **small) for role, count in COUNTS[kind].items()}
+        world.ask("POST", world.jobs, world.body("j", roles, annotations=annotations))
+    for world in worlds.values():
+        world.wait_settled("j")
+        world.wait_condition("Started")
+        reported = {"status": {"trainerStatus": {"progressPercentage": 37}}}  # as another replica of the operator
+        world.ask("PATCH", f"{world.jobs}/j/status", reported, MERGE)
+    for world in worlds.values():
+        world.wait_condition("Stalled")
+        assert world.is_now("Running")
+        assert all(world.workload_is("j", each) for each in ("Admitted", "PodsReady"))
+        world.patch_workload("j", {"spec": {"active": False}})  # an eviction
+    for world in worlds.values():
+        world.wait(lambda world=world: not world.pods_of("j"), "no pods")  # type: ignore[misc]  # mypy cannot infer the lambda
+        world.wait_condition("Suspended")
+        assert not world.is_now("Stalled")
+        world.wait_used_cpus("0")
+        world.patch_workload("j", {"spec": {"active": True}})
+    for world in worlds.values():
+        world.wait_settled("j")
+        world.wait_condition("Started")
+        world.end_pods("j")
+        world.wait_condition("Succeeded")
+        world.wait_workload("j", "Finished")
+        world.wait_used_cpus("0")
+
+
 def test_operators_webhooks_accept_what_kueue_writes(
     validated: QueueWorld, webhooks: Webhooks, operator: Operator
 ) -> None:

@@ -12,8 +12,10 @@ from kubernetes.client import V1Container, V1ObjectMeta, V1PodSpec, V1PodTemplat
 LINES = 5
 _STOP = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
 _PRINT = f"for n in range({LINES}):\n    print('line', n, flush=True)\n    time.sleep(0.3)\n"
+_REPORT = "try:\n    from trainop.progress import report\n    report(1, 10)\nexcept ImportError:\n    pass\n"
+"""Reports once, and never again: a job that runs on stalls."""
 SCRIPTS = {
-    "runs": f"{_STOP}print('line 0', flush=True)\nwhile True:\n    time.sleep(60)",
+    "runs": f"{_STOP}{_REPORT}print('line 0', flush=True)\nwhile True:\n    time.sleep(60)",
     "ends": f"{_STOP}{_PRINT}",
     "fails": f"{_STOP}print('line 0', flush=True)\nsys.exit(1)",
     "restarts": f"{_STOP}print('line 0', flush=True)\nsys.exit(137)",
@@ -21,8 +23,12 @@ SCRIPTS = {
 """What the containers of a job run, by the purpose of the job; else that of `ends`."""
 
 
-WATCHED = {"trainop.kubeflow.org/startup-deadline": "1h"}
-"""Annotations of every job: its status begins with a condition that training-operator does not know."""
+WATCHED = {
+    "trainop.kubeflow.org/startup-deadline": "1h",
+    "trainop.kubeflow.org/progress": "true",
+    "trainop.kubeflow.org/stalled-after": "1m",
+}
+"""Annotations of every job: its status has conditions that training-operator does not know."""
 
 
 @dataclass(frozen=True)

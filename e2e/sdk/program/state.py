@@ -84,6 +84,7 @@ def _is_running(scene: Scene) -> None:
 @expect("get_job_conditions", "returns reason, message and times of each condition")
 def _conditions(scene: Scene) -> None:
     conditions = {one.type: one for one in scene.client.get_job_conditions(scene.name("runs"))}
+    conditions.pop("Stalled", None)
     same(set(conditions), {"Started", "Created", "Running"})
     for one in conditions.values():
         same(one.status, "True")
@@ -146,3 +147,14 @@ def _replica_statuses(scene: Scene) -> None:
         return {role: one.active for role, one in statuses.items()}
 
     eventually(lambda: running() == dict(scene.shape.roles), f"all replicas are active: {running()}")
+
+
+@expect("is_job_*, wait_for_job_conditions", "a job that has stalled still runs")
+def _stalled(scene: Scene) -> None:
+    def stalled() -> bool:
+        conditions = scene.client.get_job(scene.name("runs")).status.conditions or []
+        return any((one.type, one.status, one.reason) == ("Stalled", "True", "NoProgress") for one in conditions)
+
+    eventually(stalled, "the condition Stalled")
+    same(scene.condition(scene.name("runs")), {**NOTHING, "created": True, "running": True})
+    same(scene.client.is_job_running(job=scene.wait("runs", "Running")), True)
