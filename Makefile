@@ -67,7 +67,8 @@ test-webhooks: $(READY)  ## webhooks on a real kube-apiserver, with a change of 
 
 test-kubectl: $(READY)  ## the README's tour, exec, port-forward and a table of commands, also with kubectl 1.33 (built once, some minutes)
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl kubectl-1.33
-	@$(BIN)/pytest tests/run/test_tour.py tests/run/test_exec.py tests/run/test_port_forward.py tests/conformance/test_kubectl.py
+	@$(BIN)/pytest tests/run/test_tour.py tests/run/test_exec.py tests/run/test_port_forward.py tests/run/test_survive.py \
+		tests/conformance/test_kubectl.py
 
 test-chart: $(READY)  ## the Helm charts: what helm renders, each value, upgrades on a real kube-apiserver; Go builds helm once
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl helm
