@@ -8,11 +8,13 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from e2e.image.places import USER, archive_path, sbom_path, version
+from e2e.image.python import SITE, unpack
 
 ROOT = Path(__file__).parent.parent
 CONTAINERFILE = (ROOT / "Containerfile").read_text(encoding="utf-8")
@@ -128,3 +130,16 @@ def test_a_release_signs_and_verifies_as_the_page_does():
 def test_installation_and_security_lead_to_the_page():
     for page in ("install", "security"):
         assert "(image.md" in (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+
+
+def test_the_image_has_the_stubs_from_which_the_operator_reads_its_names(tmp_path: Path):
+    """Those of others are for type checkers only."""
+    wheel = tmp_path / "any.whl"
+    stubs = [path.relative_to(ROOT).as_posix() for path in (ROOT / "trainop").rglob("*.pyi")]
+    assert stubs
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in (*stubs, "other/__init__.py", "other/__init__.pyi"):
+            archive.writestr(name, "")
+    unpack([wheel], tmp_path)
+    found = {path.relative_to(tmp_path / SITE).as_posix() for path in (tmp_path / SITE).rglob("*.py*")}
+    assert found == {*stubs, "other/__init__.py"}

@@ -21,6 +21,8 @@ SITE = HOME / "lib" / PYTHON / "site-packages"
 EXTRAS = "fast"
 SOURCES = (".c", ".h", ".pxd", ".pxi", ".pyi", ".pyx")
 """Files of wheels that only compilers and type checkers read."""
+OWN = "trainop/"
+"""The operator's package, which reads its public names from its own stubs (`trainop/runtime/exports.py`)."""
 
 
 class Interpreter:
@@ -65,7 +67,11 @@ def unpack(wheels: Sequence[Path], tree: Path) -> None:
             names = archive.namelist()
             if any(".data/" in name for name in names):
                 raise ImageError(f"{wheel.name} has files for other directories, which is not supported")
-            archive.extractall(tree / SITE, [name for name in names if not name.endswith(SOURCES)])
+            archive.extractall(tree / SITE, [name for name in names if _is_needed(name)])
+
+
+def _is_needed(name: str) -> bool:
+    return name.startswith(OWN) or not name.endswith(SOURCES)
 
 
 def add_environment(tree: Path) -> None:
