@@ -29,7 +29,7 @@ from trainop.local.node.pods.environment import (
 from trainop.local.node.pods.logreader import last_lines
 from trainop.local.node.pods.logs import LogCollector, RunLog
 from trainop.local.node.pods.probes import ProbeManager
-from trainop.local.node.pods.status import ContainerState, Running, Terminated, Waiting
+from trainop.local.node.pods.status import RESETTING, ContainerState, Running, Terminated, Waiting, restarts_all
 from trainop.local.node.pods.stopping import StopSignal
 from trainop.local.node.pods.volumes import VolumeError
 from trainop.local.node.sandbox.filesystem import TERMINATION_LOG, Mount
@@ -57,6 +57,10 @@ class ContainerPod(Protocol):
 
     @property
     def variables(self) -> Mapping[str, str]: ...
+    @property
+    def resetting(self) -> bool: ...
+    def reset(self) -> None: ...
+    async def wait_for_reset(self) -> None: ...
     def mounts(self, container: Json, environment: dict[str, str]) -> list[Mount]: ...
 
 
@@ -111,10 +115,13 @@ class Container:
             self._on_change()
 
     async def run(self, policy: str) -> None:
-        """Runs and restarts the container until `policy` allows no more restarts or the pod terminates."""
+        """Runs and restarts the container until `policy` allows no more restarts, the pod terminates, or all of its
+        containers are to restart."""
         try:
-            while (ended := await self._run_once()) is not None and _restarts(policy, ended.code):
-                if await self._back_off(ended):
+            while (ended := await self._run_once()) is not None:
+                if restarts_all(self.spec, ended.code):
+                    self._pod.reset()
+                if self._pod.resetting or not _restarts(policy, ended.code) or await self._back_off(ended):
                     return
         finally:
             self.started_or_ended.set()
@@ -142,6 +149,16 @@ class Container:
         """The run in which the container's command is running, if it is."""
         running = isinstance(self.state.state, Running)
         return self._process if running else None
+
+    def make_new(self) -> None:
+        """Makes the container as new after it has ended, because its pod restarts in place. As with kubelet, how it
+        ended is no longer known."""
+        now = self._context.now()
+        state = Waiting(RESETTING, "The container is removed because RestartAllContainers in place")
+        last = Terminated(137, RESETTING, now, now, state.message) if self._runs else None
+        self._delay = 0.0
+        self.started_or_ended.clear()
+        self.update_state(state=state, last=last, restarts=self._runs, ready=False, started=False)
 
     def kill(self) -> None:
         """Sends SIGKILL to all processes of the container, regardless of any grace period."""
@@ -246,7 +263,7 @@ class Container:
     async def _prepare(self) -> Launch | None:
         """Prepares a run, with retries; None if the pod was terminated before that succeeded."""
         delay = self._context.timing.retry_initial
-        while not self._stop.is_set:
+        while not (self._stop.is_set or self._pod.resetting):
             try:
                 return await self._try_to_prepare()
             except (ConfigError, VolumeError, ApiError, OSError) as error:
@@ -257,7 +274,7 @@ class Container:
                 state=Waiting("CreateContainerConfigError", message), last=self.state.outcome, ready=False
             )
             self._context.record_event(self._pod.obj, "Warning", "Failed", f"Error: {message}", self.spec)
-            if await self._stop.wait_for(delay):
+            if await self._pause(delay):
                 return None
             delay = min(2 * delay, self._context.timing.retry_limit)
         return None
@@ -316,8 +333,16 @@ class Container:
         message = NO_COMMAND.format(image=self.spec.get("image") or "")
         self.update_state(state=Waiting("CreateContainerError", message))
         self._context.record_event(self._pod.obj, "Warning", "Failed", f"Error: {message}", self.spec)
-        while not await self._stop.wait_for(3600):
+        while not await self._pause(3600):
             pass
+
+    async def _pause(self, seconds: float) -> bool:
+        """Waits until the pod terminates or restarts in place, at most `seconds`; returns whether it does."""
+        ends = {asyncio.ensure_future(self._stop.wait()), asyncio.ensure_future(self._pod.wait_for_reset())}
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        return self._stop.is_set or self._pod.resetting
 
     async def _back_off(self, ended: Terminated) -> bool:
         """Waits before a restart; returns True if the pod was terminated meanwhile.
@@ -334,9 +359,9 @@ class Container:
             self.update_state(state=waiting, last=ended, ready=False)
             message = f"Back-off restarting failed container {self.spec['name']} in pod {pod['name']}({pod['uid']})"
             self._context.record_event(self._pod.obj, "Warning", "BackOff", message, self.spec)
-            await self._stop.wait_for(self._delay)
+            await self._pause(self._delay)
         self._delay = min(2 * self._delay or timing.backoff_initial, timing.backoff_limit)
-        return self._stop.is_set
+        return self._stop.is_set or self._pod.resetting
 
     def _terminated(self, exit_status: Exit, started: datetime, launch: Launch, container_id: str) -> Terminated:
         now = self._context.now()

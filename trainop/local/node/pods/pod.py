@@ -24,6 +24,7 @@ from trainop.local.node.sandbox.sandbox import ContainerProcess, SandboxError
 from trainop.runtime import ApiError, Json
 
 DEFAULT_GRACE_PERIOD = 30
+_KILL_AGAIN = 0.05  # seconds between two looks at the containers of a pod that restarts in place
 _ACCOUNT = "serviceaccount"
 SHUTDOWN = ("Terminated", "Pod was terminated in response to imminent node shutdown.")
 """Reason and message of a pod ended by node shutdown; the message is also that of its DisruptionTarget condition.
@@ -57,6 +58,10 @@ class Pod:
             Container(context, self, spec, stop=self._stop, on_change=on_change, waiting=first)
             for spec in pod["spec"]["containers"]
         ]
+        self._lives: list[tuple[Container, asyncio.Task[None]]] = []
+        """The containers that run or have run since the pod started, or last restarted in place."""
+        self._reset = asyncio.Event()
+        self._can_reset = any(one.spec.get("restartPolicyRules") for one in [*self._inits, *self._containers])
         self._started = context.now()
         self._sandbox = False
         self._calls_api = False
@@ -77,6 +82,7 @@ class Pod:
             final=self._final,
             failure=self._failure,
             disrupted=self._failure == SHUTDOWN,
+            resetting=self._reset.is_set() if self._can_reset else None,
             started=self._started,
             address=self.placement.pod_ip,
             host_address=self.placement.host_ip,
@@ -102,6 +108,20 @@ class Pod:
             asyncio.get_running_loop().call_later(grace, self._kill)
         self._stop.set(grace)
 
+    @property
+    def resetting(self) -> bool:
+        """Whether the pod restarts in place, so that no container restarts by itself."""
+        return self._reset.is_set()
+
+    async def wait_for_reset(self) -> None:
+        await self._reset.wait()
+
+    def reset(self) -> None:
+        """Restarts all containers, the init containers included, unless the pod terminates."""
+        if not self._stop.is_set:
+            self._reset.set()
+            self._on_change()
+
     async def run(self) -> None:
         """Runs the pod and returns when it is final; cancellation kills its processes."""
         self._on_change()
@@ -110,8 +130,8 @@ class Pod:
                 async with asyncio.TaskGroup() as tasks:
                     deadline = tasks.create_task(self._enforce_deadline())
                     renewal = tasks.create_task(self._renew_tokens())
-                    if await self._initialize(tasks):
-                        await self._run_containers()
+                    while await self._run_until_reset(tasks):
+                        pass
                     self._stop_sidecars.set(self._stop.grace if self._stop.is_set else self.grace)
                     deadline.cancel()
                     renewal.cancel()
@@ -218,24 +238,52 @@ class Pod:
         await self._context.runtime.run_pod_sandbox(meta["uid"], hostname, self.placement.pod_ip)
         self._sandbox = True
 
+    async def _run_until_reset(self, tasks: asyncio.TaskGroup) -> bool:
+        """Runs all containers. Returns whether they are to be run again, as new: then all have been killed, without a
+        grace period, as kubelet does (`pkg/kubelet/kuberuntime/kuberuntime_manager.go`, `SyncPod`)."""
+        work, reset = tasks.create_task(self._run_all(tasks)), tasks.create_task(self._reset.wait())
+        await asyncio.wait({work, reset}, return_when=asyncio.FIRST_COMPLETED)
+        reset.cancel()
+        if not self._reset.is_set():
+            return False
+        await self._context.clock.sleep(2 * self._context.timing.status_batch_delay)  # the exit code is shown once
+        left = {work, *(life for _, life in self._lives)}
+        while left:  # a container may have been about to start
+            for container, _ in self._lives:
+                container.kill()
+            _, left = await asyncio.wait(left, timeout=_KILL_AGAIN)
+        self._lives.clear()
+        if self._stop.is_set:
+            self._reset.clear()
+            return False
+        for container in [*self._inits, *self._containers]:
+            container.make_new()
+        self._reset.clear()
+        self._on_change()
+        return True
+
+    async def _run_all(self, tasks: asyncio.TaskGroup) -> None:
+        if await self._initialize(tasks):
+            policy = self.obj["spec"].get("restartPolicy") or "Always"
+            await asyncio.wait([self._start(tasks, container, policy) for container in self._containers])
+
+    def _start(self, tasks: asyncio.TaskGroup, container: Container, policy: str) -> asyncio.Task[None]:
+        life = tasks.create_task(container.run(policy))
+        self._lives.append((container, life))
+        return life
+
     async def _initialize(self, tasks: asyncio.TaskGroup) -> bool:
         """Runs the init containers in order; False if one failed permanently or termination started."""
         policy = "Never" if self.obj["spec"].get("restartPolicy") == "Never" else "OnFailure"
         for container in self._inits:
             if container.sidecar:
-                tasks.create_task(container.run("Always"))
+                self._start(tasks, container, "Always")
                 await container.started_or_ended.wait()
             else:
-                await container.run(policy)
-            if self._stop.is_set or not container.state.initialized:
+                await asyncio.wait({self._start(tasks, container, policy)})
+            if self._stop.is_set or self.resetting or not container.state.initialized:
                 return False
         return True
-
-    async def _run_containers(self) -> None:
-        policy = self.obj["spec"].get("restartPolicy") or "Always"
-        async with asyncio.TaskGroup() as tasks:
-            for container in self._containers:
-                tasks.create_task(container.run(policy))
 
     async def _enforce_deadline(self) -> None:
         """Terminates the pod after `activeDeadlineSeconds`."""

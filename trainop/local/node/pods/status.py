@@ -13,6 +13,10 @@ from typing import Literal, TypeAlias
 from trainop.runtime import Json
 from trainop.runtime.lowlevel import timestamp
 
+RESETTING = "RestartingAllContainers"
+"""The reason of containers that are removed because their pod restarts in place (kubernetes
+`pkg/kubelet/kubelet_pods.go`)."""
+
 Phase: TypeAlias = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 
@@ -94,9 +98,21 @@ class PodState:
     failure: tuple[str, str] | None = None
     disrupted: bool = False
     """Whether the pod gets the condition DisruptionTarget because the node shut down."""
+    resetting: bool | None = None
+    """Whether all containers are about to restart in place; None: no rule restarts them."""
     started: datetime | None = None
     address: str = ""
     host_address: str = ""
+
+
+def restarts_all(spec: Json, code: int) -> bool:
+    """Whether the first rule of the container that fits this exit code restarts all containers of the pod (kubernetes
+    `pkg/api/v1/pod/util.go`, `FindMatchingContainerRestartRule`). The other action, `Restart`, is not implemented."""
+    for rule in spec.get("restartPolicyRules") or ():
+        codes = rule.get("exitCodes") or {}
+        if (code in (codes.get("values") or ())) == (codes.get("operator") == "In"):
+            return bool(rule.get("action") == "RestartAllContainers")
+    return False
 
 
 def phase(state: PodState, restart_policy: str) -> Phase:
@@ -109,7 +125,8 @@ def phase(state: PodState, restart_policy: str) -> Phase:
         return _phase_before_start(state, restart_policy)
     if len([outcome for outcome in outcomes if outcome]) + running < len(outcomes):
         return "Failed" if state.final else "Pending"
-    if running or any(init.sidecar and isinstance(init.state, Running) for init in state.inits):
+    sidecars = any(init.sidecar and isinstance(init.state, Running) for init in state.inits)
+    if running or sidecars or (not state.final and _is_resetting(state)):
         return "Running"
     succeeded = all(outcome is not None and outcome.code == 0 for outcome in outcomes)
     if state.final or restart_policy == "Never":
@@ -117,9 +134,16 @@ def phase(state: PodState, restart_policy: str) -> Phase:
     return "Succeeded" if succeeded and restart_policy == "OnFailure" else "Running"
 
 
+def _is_resetting(state: PodState) -> bool:
+    """Whether containers are removed, or have not started since."""
+    ends = (container.outcome for container in state.containers)
+    return bool(state.resetting) or any(end is not None and end.reason == RESETTING for end in ends)
+
+
 def _phase_before_start(state: PodState, restart_policy: str) -> Phase:
     """The phase while no regular container has started: Failed if an init container failed permanently."""
-    failed = any(init.outcome and init.outcome.code != 0 for init in state.inits if not init.sidecar)
+    ends = [init.outcome for init in state.inits if init.outcome and not init.sidecar]
+    failed = not state.resetting and any(end.code != 0 and end.reason != RESETTING for end in ends)
     return "Failed" if state.final or (failed and restart_policy == "Never") else "Pending"
 
 
@@ -203,6 +227,7 @@ def _render(state: Waiting | Running | Terminated) -> Json:
 
 _DISRUPTED = "TerminationByKubelet"
 _OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+_ALL_RESTARTING = "AllContainersRestarting"
 
 
 def _conditions(pod: Json, state: PodState, pod_phase: Phase, now: datetime) -> list[Json]:
@@ -221,13 +246,15 @@ def _conditions(pod: Json, state: PodState, pod_phase: Phase, now: datetime) -> 
         "ContainersReady": containers,
         "PodScheduled": None,
     }
-    own = [_condition(type_, causes[type_], existing.get(type_), pod_phase, now) for type_ in _OWN_CONDITIONS]
+    if state.resetting is not None:
+        causes[_ALL_RESTARTING] = None if state.resetting else ("", "")
+    own = [_condition(type_, cause, existing.get(type_), pod_phase, now) for type_, cause in causes.items()]
     if state.disrupted and "DisruptionTarget" not in existing and state.failure:
         message = state.failure[1]
         own.append(
             _condition("DisruptionTarget", None, None, pod_phase, now) | {"reason": _DISRUPTED, "message": message}
         )
-    return own + [one for type_, one in existing.items() if type_ not in _OWN_CONDITIONS]
+    return own + [one for type_, one in existing.items() if type_ not in causes]
 
 
 def _condition(
