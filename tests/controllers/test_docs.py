@@ -12,6 +12,9 @@ import pytest
 from tests.controllers.kinds import env, make, pods_of
 from trainop.engine.extensions import (
     CHECKPOINT_GRACE,
+    GANG_CLAIMS,
+    GANG_DISRUPTION,
+    GANG_TOPOLOGY,
     INFRA_RESTART_LIMIT,
     MODES,
     ON_DISRUPTION,
@@ -49,6 +52,9 @@ def test_every_annotation_is_described_with_its_values():
         INFRA_RESTART_LIMIT,
         CHECKPOINT_GRACE,
         ON_DISRUPTION,
+        GANG_TOPOLOGY,
+        GANG_DISRUPTION,
+        GANG_CLAIMS,
         AWAITED,
         PROGRESS,
         AUTHORITY,

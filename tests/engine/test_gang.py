@@ -38,7 +38,10 @@ from trainop.runtime.objects.metadata import Json, owner_reference
 ROOT = Path(__file__).parent.parent.parent
 VOLCANO = Options(gang=choose_scheduler("Volcano"))
 PLUGINS = Options(gang=choose_scheduler("my-sched"))
-BOTH = pytest.mark.parametrize("options", [VOLCANO, PLUGINS], ids=["volcano", "scheduler-plugins"])
+KUBE = Options(gang=choose_scheduler("kube-scheduler"))
+ADDED = pytest.mark.parametrize("options", [VOLCANO, PLUGINS], ids=["volcano", "scheduler-plugins"])
+"""The schedulers that are installed beside kube-scheduler."""
+EACH = pytest.mark.parametrize("options", [VOLCANO, PLUGINS, KUBE], ids=["volcano", "scheduler-plugins", "kube"])
 
 
 def cpu(amount: str, **spec: Any) -> Json:
@@ -61,6 +64,13 @@ def group_of(world: World) -> Json:
 def spec_of(world: World) -> Json:
     spec: Json = group_of(world)["spec"]
     return spec
+
+
+def members_of(world: World) -> int:
+    """The number of pods that are scheduled together."""
+    spec = spec_of(world)
+    count: int = spec["minMember"] if "minMember" in spec else spec["schedulingPolicy"]["gang"]["minCount"]
+    return count
 
 
 def admit(world: World, phase: str = "Inqueue") -> None:
@@ -222,7 +232,7 @@ def test_the_fields_of_the_policy():
 def test_the_number_of_members(options: Options, count: int, policy: Json, least: int):
     world = gang_world(options, policy, worker=count)
     world.step()
-    assert spec_of(world)["minMember"] == least
+    assert members_of(world) == least
 
 
 def test_what_the_policy_asks_for_in_vain_is_one_warning():
@@ -322,7 +332,7 @@ def test_the_queue_of_an_existing_group_stays():
 
 
 @pytest.mark.case("job-engine-28", "b")
-@BOTH
+@EACH
 def test_an_unchanged_group_is_not_written(options: Options):
     world = running(options)
     before = copy.deepcopy(world.group)
@@ -330,7 +340,7 @@ def test_an_unchanged_group_is_not_written(options: Options):
     assert world.group == before
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize(
     "resources", [{"cpu": "2"}, {"cpu": 2}, {"cpu": "2000m"}], ids=["text", "number", "another form"]
 )
@@ -375,12 +385,15 @@ def test_a_timeout_of_zero_is_not_absent():
     assert "scheduleTimeoutSeconds" not in spec_of(world)
 
 
-@BOTH
+@EACH
 def test_scaling_changes_the_members(options: Options):
     world = running(options, spec={"elasticPolicy": {"minReplicas": 1, "maxReplicas": 5}})
     world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 4
     world.settle()
-    assert (spec_of(world)["minMember"], spec_of(world)["minResources"]) == (4, {"cpu": "4"})
+    assert members_of(world) == (4 if options is not KUBE else 1), (
+        "kube-scheduler starts an elastic job with its minimum"
+    )
+    assert spec_of(world).get("minResources") == ({"cpu": "4"} if options is not KUBE else None)
     assert len(world.living()) == 4
 
 
@@ -421,17 +434,17 @@ def test_the_deadline_runs_although_the_group_falls_back():
     assert world.group is None
 
 
-@BOTH
+@EACH
 def test_a_deleted_group_is_made_again(options: Options):
     world = running(options)
     world.group = None
     made = world.step()
     assert group_actions(made) == ["created"]
-    assert spec_of(world)["minMember"] == 2
+    assert members_of(world) == 2
     assert world.is_true("Running")
 
 
-@BOTH
+@EACH
 def test_a_group_that_terminates_is_waited_for(options: Options):
     world = gang_world(options)
     world.step()
@@ -454,14 +467,14 @@ def gang_ready(world: World) -> Json | None:
     return conditions[0] if found else None
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize(("count", "pods"), [(1, "1 pod is"), (2, "2 pods are")])
 def test_a_gang_that_can_never_be_complete_says_so(options: Options, count: int, pods: str):
     world = gang_world(options, {"minAvailable": 10}, worker=count)
     world.step()
     admit(world)
     world.settle()
-    assert spec_of(world)["minMember"] == 10
+    assert members_of(world) == 10
     assert len(world.pods) == count
     text = (
         f"spec.runPolicy.schedulingPolicy.minAvailable is 10, and only {pods} scheduled together: pods that are not "
@@ -476,34 +489,34 @@ def test_a_gang_that_can_never_be_complete_says_so(options: Options, count: int,
 
     world.spec["runPolicy"]["schedulingPolicy"] = {"minAvailable": count}
     world.settle()
-    assert spec_of(world)["minMember"] == count
+    assert members_of(world) == count
     assert gang_ready(world) is None
     world.run()
     world.settle()
     assert world.is_true("Running")
 
 
-@BOTH
+@EACH
 def test_a_gang_whose_pods_run_has_no_such_condition(options: Options):
     """Its pods were started when the gang was smaller, or by a scheduler that does not count them."""
     world = running(options)
     world.spec["runPolicy"]["schedulingPolicy"] = {"minAvailable": 10}
     world.settle()
-    assert spec_of(world)["minMember"] == 10
+    assert members_of(world) == 10
     assert gang_ready(world) is None
     world.pods["j-worker-0"]["status"]["phase"] = "Pending"
     world.settle()
     assert gang_ready(world) is not None
 
 
-@BOTH
+@EACH
 def test_a_job_without_replicas_has_no_such_condition(options: Options):
     world = gang_world(options, {"minAvailable": 10}, worker=0)
     world.settle()
     assert gang_ready(world) is None
 
 
-@BOTH
+@EACH
 def test_without_the_kind_jobs_wait_and_say_so(options: Options):
     world = gang_world(options)
     assert options.gang is not None
@@ -568,7 +581,7 @@ def test_a_suspended_job_waits_for_nothing():
     [[], [owner_reference("batch.volcano.sh/v1alpha1", "Job", "j", "theirs")]],
     ids=["nobody's", "another controller's"],
 )
-@BOTH
+@EACH
 def test_a_foreign_group_is_never_touched(options: Options, owners: list[Json]):
     world = gang_world(options)
     theirs: Json = {"metadata": {"name": "j", "namespace": "ns", "uid": "x", "ownerReferences": owners}, "spec": {}}
@@ -638,7 +651,7 @@ def test_a_group_with_readable_metadata_has_an_owner(group: Json, reason: str):
     assert group_actions(made) == (["deleted"] if group.get("ownerReferences") else [])
 
 
-@BOTH
+@EACH
 def test_a_refused_group_is_retried_later(options: Options):
     world = gang_world(options)
     refuse(world)
@@ -671,7 +684,7 @@ def test_another_message_is_shown_without_a_new_transition():
     assert (condition["lastTransitionTime"], condition["lastUpdateTime"]) == (stamp(), stamp(30))
 
 
-@BOTH
+@EACH
 def test_a_refused_update_holds_up_nothing(options: Options):
     world = running(options)
     world.spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 3
@@ -691,7 +704,7 @@ def test_a_refused_update_holds_up_nothing(options: Options):
 
 
 @pytest.mark.case("job-engine-32", "a")
-@BOTH
+@EACH
 def test_a_job_that_succeeds_loses_its_group_after_the_status(options: Options):
     world = running(options)
     world.end("j-worker-0", 0)
@@ -716,7 +729,7 @@ def test_a_later_pass_deletes_what_was_left():
     assert world.step().actions == ()
 
 
-@BOTH
+@EACH
 def test_suspend_and_resume(options: Options):
     world = running(options, run={"activeDeadlineSeconds": 60})
     world.spec["runPolicy"]["suspend"] = True
@@ -777,7 +790,7 @@ OTHER = "Another scheduler is specified when gang-scheduling is enabled and it w
 
 
 @pytest.mark.case("job-engine-30", "abc")
-@BOTH
+@ADDED
 def test_another_scheduler_of_the_template_stays(options: Options):
     world = gang_world(options, tmpl=cpu("1", schedulerName="custom"))
     world.step()
@@ -792,12 +805,12 @@ def test_another_scheduler_of_the_template_stays(options: Options):
 
 
 @pytest.mark.case("job-engine-30", "d")
-@BOTH
+@EACH
 @pytest.mark.parametrize("named", [True, False])
 def test_the_gang_scheduler_in_the_template_is_no_warning(options: Options, named: bool):
     assert options.gang is not None
     world = running(options, tmpl=cpu("1", **({"schedulerName": options.gang.name} if named else {})))
-    assert world.pods["j-worker-0"]["spec"]["schedulerName"] == options.gang.name
+    assert world.pods["j-worker-0"]["spec"].get("schedulerName", "") == options.gang.name
     assert world.event_messages("SetPodTemplateSchedulerName") == []
 
 
@@ -852,7 +865,7 @@ def test_each_scheduler_of_the_table_has_its_rights_and_its_line_in_the_docs(sch
     groups = scheduler.groups
     (rule,) = (rule for rule in rules() if rule["apiGroups"] == [groups.group])
     assert (rule["resources"], rule["verbs"]) == (
-        [groups.plural],
+        [groups.plural, *(["workloads"] if scheduler.in_tree else [])],
         ["get", "list", "watch", "create", "patch", "delete"],
     )
     assert f"`{groups.api_version}`" in (ROOT / "docs" / "gang.md").read_text(encoding="utf-8")

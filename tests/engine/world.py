@@ -45,6 +45,8 @@ class World:
         self.pods: dict[str, Json] = {}
         self.services: dict[str, Json] = {}
         self.companions: dict[Resource, dict[str, Json]] = {kind.resource: {} for kind in framework.companion_kinds}
+        if self.options.gang is not None and self.options.gang.workloads is not None:
+            self.companions[self.options.gang.workloads] = {}
         self.group: Json | None = None
         """The PodGroup with the name of the job."""
         self.gang = SeenGang()

@@ -390,6 +390,12 @@ SITUATIONS: dict[str, Situation] = {
         "GangWaiting",
         ("until 4 pods fit", "in the queue default", "3/4 tasks"),
     ),
+    "kube-scheduler has no place for the gang": Situation(
+        seen(job(CREATED, condition("GangReady", "Unschedulable", "0/2 nodes are available", "False"))),
+        W,
+        "GangWaiting",
+        ("cannot place the gang", "(Unschedulable)", "0/2 nodes are available"),
+    ),
     "no gang scheduler": Situation(
         seen(job(), group=group("")), W, "GangIgnored", ("gang scheduler of --gang-scheduler-name runs",)
     ),

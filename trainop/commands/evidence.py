@@ -16,7 +16,7 @@ import msgspec
 from trainop.commands.connection import Connection
 from trainop.commands.loglines import lines_of
 from trainop.commands.target import Target
-from trainop.engine.gang_scheduler import COSCHEDULING, VOLCANO
+from trainop.engine.gang_scheduler import COSCHEDULING, KUBE, VOLCANO
 from trainop.engine.startup import QUEUE
 from trainop.explain.why.evidence import (
     Evidence,
@@ -219,9 +219,10 @@ class Collector:
     async def _read_group(self, seen: Evidence) -> Json | None:
         """The PodGroup, if the job may have one."""
         schedulers = {each.scheduler for each in seen.pods} - {"", "default-scheduler"}
-        if not schedulers and "schedulingPolicy" not in seen.policy:
+        in_tree = any(each.group for each in seen.pods)
+        if not schedulers and not in_tree and "schedulingPolicy" not in seen.policy:
             return None
-        resource = (VOLCANO if VOLCANO.name in schedulers else COSCHEDULING).groups
+        resource = (KUBE if in_tree else VOLCANO if VOLCANO.name in schedulers else COSCHEDULING).groups
         return await self._ask("podgroups", self._client.get(resource, self._target.name, self._target.namespace))
 
     async def _crd_fields(self, seen: Evidence) -> frozenset[str] | None:

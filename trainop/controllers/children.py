@@ -34,6 +34,7 @@ from trainop.engine.actions import (
     Remove,
 )
 from trainop.engine.in_place import without_rules
+from trainop.engine.gang_scheduler import KUBE_WORKLOADS
 from trainop.engine.kind import Kind
 from trainop.runtime import (
     PODS,
@@ -93,7 +94,7 @@ class ChildWriter:
         self._report = report
         self._after = after
         self._bodies = bodies or BodyBudget()
-        self._watched = {each.resource for each in kind.companion_kinds} | {PODS, SERVICES}
+        self._watched = {each.resource for each in kind.companion_kinds} | {PODS, SERVICES, KUBE_WORKLOADS}
 
     async def carry_out(self, job: Unstructured, action: Action, outcome: Outcome) -> None:
         match action:

@@ -42,6 +42,7 @@ log = structlog.get_logger(__name__)
 class GangCaches:
     """Read access to the objects of a gang scheduler."""
 
+    scheduler: GangScheduler
     groups: Informer[PodGroup]
     classes: Informer[PriorityClass]
     """Forbidden in an installation without cluster-wide permissions."""
@@ -81,6 +82,8 @@ class GangCaches:
         resource = self.groups.resource
         if not self.groups.served:
             kind = f"{resource.api_version} {resource.kind}"
+            if self.scheduler.absence:
+                return f"the API server does not serve {kind}: {self.scheduler.absence}"
             return f"the CustomResourceDefinition {resource} ({kind}) is not installed"
         if self.groups.permitted_in(namespace):
             return ""
@@ -103,7 +106,7 @@ def open_gang_caches(scheduler: GangScheduler, cache: Cache) -> GangCaches:
     groups = cache.informer(scheduler.groups, decode_pod_group, optional=True)
     classes = cache.informer(PRIORITY_CLASSES, decode_priority_class)
     groups.may_be_forbidden = classes.may_be_forbidden = True
-    return GangCaches(groups, classes)
+    return GangCaches(scheduler, groups, classes)
 
 
 def waits_for_groups(job: Unstructured) -> bool:

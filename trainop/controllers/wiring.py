@@ -36,6 +36,7 @@ from trainop.engine.children import ChildSelection
 from trainop.engine.framework import CompanionKind
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.kind import Kind
+from trainop.engine.kube_gang import WORKLOADS
 from trainop.engine.progress import TRAINER_STATUS, ProgressEndpoint
 from trainop.engine.seen import Options
 from trainop.engine.status import STALLED, WAITING
@@ -84,12 +85,13 @@ def open_view(kind: Kind, cache: Cache, gang: GangScheduler | None = None) -> Vi
     """Opens the informers of one kind; those of pods and services are shared with all kinds of the same selection. The
     job informer is optional: until its CRD is installed, only the controller of this kind waits."""
     children, indices = kind.children, child_indices(kind.children)
+    companion_kinds = (*kind.companion_kinds, *((WORKLOADS,) if gang and gang.in_tree else ()))
     return View(
         kind,
         jobs=cache.informer(kind.source, kind.decode, indices=JOB_INDICES, optional=True),
         pods=cache.informer(PODS, children.decode_pod, label_selector=children.watch, indices=indices),
         services=cache.informer(SERVICES, children.decode_service, label_selector=children.watch, indices=indices),
-        companions={each.resource: _open_companions(each, children, cache) for each in kind.companion_kinds},
+        companions={each.resource: _open_companions(each, children, cache) for each in companion_kinds},
         gang=open_gang_caches(gang, cache) if gang else None,
     )
 

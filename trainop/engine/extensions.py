@@ -32,6 +32,13 @@ together, and the whole job restarts."""
 RESTART_MODE = ANNOTATION_PREFIX + "restart-mode"
 """`in-place`: after a failure the containers restart in their pods, and the pods stay (`in_place`)."""
 
+GANG_TOPOLOGY = ANNOTATION_PREFIX + "gang-topology"
+"""The key of a node label: kube-scheduler puts all pods of the gang on nodes with the same value of it."""
+GANG_DISRUPTION = ANNOTATION_PREFIX + "gang-disruption"
+"""Whether kube-scheduler preempts a `single` pod of the gang or `all` together."""
+GANG_CLAIMS = ANNOTATION_PREFIX + "gang-claims"
+"""Names of `resourceClaims` of the pod templates, separated by commas, that the pods of the gang share."""
+
 SCOPES = ("pod", "role", "job")
 MODES = ("replica", "leader", "job")
 CHECKPOINT_ALL = "checkpoint-all"

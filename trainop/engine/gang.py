@@ -46,6 +46,18 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Wishes:
+    """What kube-scheduler can do for a gang besides, by annotations of the job (`trainop.engine.kube_gang`)."""
+
+    topology: str = ""
+    """The key of a node label."""
+    disruption: str = ""
+    """`single` or `all`; empty: by the number of pods that start together."""
+    claims: tuple[Json, ...] = ()
+    """Entries of `spec.resourceClaims` of the templates."""
+
+
+@dataclass(frozen=True, slots=True)
 class Gang:
     """A job as gang scheduling sees it."""
 
@@ -56,6 +68,13 @@ class Gang:
     queue_follows: bool = False
     """Whether the queue of an existing PodGroup follows that of the policy. It does with mpi-operator; with
     training-operator a PodGroup keeps the queue that it has."""
+    elastic_minimum: int | None = None
+    """The pods that an elastic job can run with; None: all, or the scheduler is not told."""
+    succeeded: int = 0
+    """Pods that have succeeded, and that a scheduler which only counts pods that are to run does not see."""
+    incomplete: bool = False
+    """Whether a pod is missing, or has no node."""
+    wishes: Wishes = Wishes()
 
     @property
     def total(self) -> int:
@@ -65,7 +84,19 @@ class Gang:
     def min_member(self) -> int:
         """The number of pods that are scheduled together, as upstream also if the job has fewer."""
         wanted = self.policy.min_available
-        return max(self.total if wanted is None else wanted, self.scheduler.least_members)
+        if wanted is None:
+            wanted = self.total if self.elastic_minimum is None else self.elastic_minimum
+        return max(wanted, self.scheduler.least_members)
+
+    def members(self, found: int | None) -> int:
+        """The number that the PodGroup has to have, if it has `found` now. kube-scheduler counts no pods that have
+        ended: it would never start the replacement of one if others had succeeded. A lower number stays until a pod is
+        missing again, so that it is not written for each pod that ends."""
+        wanted = self.min_member
+        least = (
+            min(wanted, max(1, self.total - self.succeeded)) if self.scheduler.in_tree and self.succeeded else wanted
+        )
+        return found if found is not None and least <= found <= wanted and not self.incomplete else least
 
 
 def read_policy(fields: Fields, raw: object) -> SchedulingPolicy:
@@ -79,6 +110,14 @@ def read_policy(fields: Fields, raw: object) -> SchedulingPolicy:
         priority_class=fields.text(f"{POLICY}.priorityClass", policy.get("priorityClass")),
         schedule_timeout=fields.integer(f"{POLICY}.scheduleTimeoutSeconds", timeout, minimum=0),
     )
+
+
+def policy_class(spec: Json) -> str:
+    """The priority class of the scheduling policy in the raw spec of a job; empty if it has none."""
+    found: object = spec
+    for name in ("runPolicy", "schedulingPolicy", "priorityClass"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else ""
 
 
 def _read_min_resources(fields: Fields, raw: object) -> Mapping[str, Any] | None:
@@ -106,7 +145,7 @@ def group_fields(gang: Gang, seen: SeenGang, found: PodGroupSpec | None = None) 
         resources = {name: str(amount) for name, amount in min_resources(gang, seen).items()}
     given, present = policy.queue, (found.queue if found else None) or ""
     wanted: Json = {
-        "minMember": gang.min_member,
+        "minMember": gang.members(found.least if found is not None else None),
         "queue": (given or present if gang.queue_follows else present or given) or DEFAULT_QUEUE,
         "priorityClassName": policy.priority_class or None,
         "scheduleTimeoutSeconds": policy.schedule_timeout,

@@ -17,6 +17,7 @@ from trainop.engine.addresses import child_name, dns_fields, service_name, subdo
 from trainop.engine.checkpoint import raise_grace
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
 from trainop.engine.in_place import rules_of
+from trainop.engine.gang import policy_class
 from trainop.engine.job import Job, Port, Role
 from trainop.engine.progress import access_of
 from trainop.engine.seen import Options
@@ -200,8 +201,8 @@ class Manifests:
         names = dns_fields(self._job, self._options, template.get("dnsConfig"))
         hostname = {"hostname": _PLACEHOLDER} if names else {}  # first, before the places of the variables
         spec = {**hostname, **template, **hostname, **names, "containers": containers, "restartPolicy": restart_policy}
-        if self._options.gang is not None and not template.get("schedulerName"):
-            spec["schedulerName"] = self._options.gang.name
+        if self._options.gang is not None:
+            spec |= self._options.gang.pod_fields(self._job.name, template, policy_class(self._job.spec))
         if added.service_account:
             spec["serviceAccountName"] = added.service_account
         if added.mounts:

@@ -19,7 +19,7 @@ from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.pod_status import PodStatus
 from trainop.engine.progress import ProgressEndpoint
 from trainop.engine.termination import FALLBACK
-from trainop.runtime import Metadata, PartialObject, Resource, Unstructured
+from trainop.runtime import Json, Metadata, PartialObject, Resource, Unstructured
 
 LABELS = "training.kubeflow.org/"
 """Prefix of all labels that the operator sets and reads."""
@@ -91,6 +91,14 @@ class Service(PartialObject, frozen=True, gc=False):
 # What is read of a gang scheduler's objects ---------------------------------------------------------------------------
 
 
+class _MinCount(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    min_count: int = 0
+
+
+class _SchedulingPolicy(msgspec.Struct, frozen=True, gc=False):
+    gang: _MinCount | None = None
+
+
 class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The fields of a PodGroup that the operator manages."""
 
@@ -101,11 +109,21 @@ class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     min_resources: dict[str, Any] | None = None
     schedule_timeout_seconds: int | None = None
     """Only of scheduler-plugins."""
+    scheduling_policy: _SchedulingPolicy | None = None
+    """Only of kube-scheduler, instead of `min_member`."""
+    resource_claims: tuple[Json, ...] = ()
+    """Only of kube-scheduler."""
+
+    @property
+    def least(self) -> int:
+        """The number of pods that are scheduled together; 0 if it is not given."""
+        gang = self.scheduling_policy.gang if self.scheduling_policy is not None else None
+        return gang.min_count if gang is not None else self.min_member or 0
 
     def as_json(self) -> dict[str, Any]:
         """By the names of the API. A value that the API treats like an absent one is None, or 0 for minMember."""
         return {
-            "minMember": self.min_member or 0,
+            "minMember": self.least,
             "queue": self.queue or None,
             "priorityClassName": self.priority_class_name or None,
             "minResources": self.min_resources or None,
@@ -113,12 +131,33 @@ class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
         }
 
 
+class PodGroupCondition(msgspec.Struct, frozen=True, gc=False):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+SCHEDULED = "PodGroupInitiallyScheduled"
+"""The condition that kube-scheduler sets. Once it is true it stays true."""
+
+
 class PodGroupStatus(msgspec.Struct, frozen=True, gc=False):
     phase: str | None = None
+    conditions: tuple[PodGroupCondition, ...] = ()
+    """Only `SCHEDULED`: Volcano writes its own anew all the time."""
+
+    def __post_init__(self) -> None:
+        kept = tuple(each for each in self.conditions if each.type == SCHEDULED)
+        msgspec.structs.force_setattr(self, "conditions", kept)
+
+    @property
+    def scheduled(self) -> PodGroupCondition | None:
+        return self.conditions[0] if self.conditions else None
 
 
 class PodGroup(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a PodGroup, of Volcano or scheduler-plugins, that plans depend on."""
+    """The fields of a PodGroup, of any scheduler, that plans depend on."""
 
     metadata: ChildMetadata = ChildMetadata()
     spec: PodGroupSpec = PodGroupSpec()

@@ -56,7 +56,10 @@ def rules(kinds: Sequence[Kind] = ()) -> list[Json]:
         *_children(kinds),
         *(_rule([resource], verbs) for resource, verbs in companion_rights(kinds)),
         # Only used with --gang-scheduler-name.
-        *(_rule([each.groups], "get list watch create patch delete") for each in BACK_ENDS),
+        *(
+            _rule(list(filter(None, (each.groups, each.workloads))), "get list watch create patch delete")
+            for each in BACK_ENDS
+        ),
         _rule([EVENTS], "create patch"),
     ]
 

@@ -68,7 +68,7 @@ MPI_FLAGS = bind(
         Flag("monitoring-port", 0, "The port of the metrics endpoint; 0 disables it.", parse_port, "int"),
         setting(
             "gang-scheduling",
-            "The scheduler for gang scheduling: volcano or another; empty disables it.",
+            "The scheduler for gang scheduling: volcano, kube-scheduler or another; empty disables it.",
             choose_scheduler,
             field="options.gang",
         ),

@@ -132,8 +132,8 @@ UPSTREAM_FLAGS = (
     ),
     setting(
         "gang-scheduler-name",
-        "The scheduler for gang scheduling: 'volcano', or the name of a scheduler with the coscheduling plugin;"
-        " empty disables it.",
+        "The scheduler for gang scheduling: 'volcano', 'kube-scheduler' (Kubernetes 1.37), or the name of a scheduler"
+        " with the coscheduling plugin; empty disables it.",
         choose_scheduler,
         field="options.gang",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from trainop.engine.actions import LOOK_AGAIN, Event, Need, Patch
@@ -19,6 +19,7 @@ from trainop.engine.gang import (
     unknown_classes,
 )
 from trainop.engine.job import Job
+from trainop.engine.kube_gang import WORKLOADS, elastic_minimum, group_spec, read_wishes, workload
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Options, PodGroup
 from trainop.engine.status import GANG_READY
@@ -35,11 +36,15 @@ REFUSED = "PodGroupRefused"
 NAME_TAKEN = "PodGroupNameTaken"
 UNREADABLE = "PodGroupUnreadable"
 UNSATISFIABLE = "MinAvailableUnsatisfiable"
+CLAIMS_DROPPED = "ResourceClaimsDropped"
 
 
 def group_kinds(options: Options) -> tuple[CompanionKind, ...]:
-    """The PodGroup as a kind of companion; empty without gang scheduling."""
-    return () if options.gang is None else (CompanionKind(options.gang.groups, Need.PODS, removal=_describe_removal),)
+    """The PodGroup, and a Workload if it has one, as kinds of companions; empty without gang scheduling."""
+    if options.gang is None:
+        return ()
+    groups = CompanionKind(options.gang.groups, Need.PODS, removal=_describe_removal)
+    return (groups, WORKLOADS) if options.gang.in_tree else (groups,)
 
 
 def _describe_removal(name: str) -> tuple[Event, ...]:
@@ -112,7 +117,7 @@ class GangStep:
         if verdict.problem is not None or not complete:
             builder.requeue_after(verdict.requeue_after)
         annotations = builder.metadata.annotations.items()
-        (kind,) = group_kinds(builder.seen.options)
+        kind = group_kinds(builder.seen.options)[0]
         made = Companion(
             kind,
             builder.metadata.name,
@@ -124,9 +129,13 @@ class GangStep:
             correct=lambda _: verdict.correction,
             held=verdict.held,
         )
-        return (made,)
+        if not gang.scheduler.in_tree:
+            return (made,)
+        return made, workload(gang, builder.metadata, builder.words.resource)._replace(held=verdict.held)
 
     def _spec(self, gang: Gang) -> Json:
+        if gang.scheduler.in_tree:
+            return group_spec(gang, self._builder.metadata.name)
         fields = group_fields(gang, self._builder.seen.gang)
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -171,7 +180,7 @@ class GangStep:
         if not changes:
             return None
         resource, found = gang.scheduler.groups, group.metadata
-        body = {"spec": changes}
+        body = {"spec": gang.scheduler.shape(changes)}
         return Patch(resource, found.name, found.uid, body, version=found.resource_version, need=Need.PODS)
 
     # What is shown ----------------------------------------------------------------------------------------------------
@@ -186,11 +195,30 @@ class GangStep:
             builder.wait(GANG_NOT_READY, shown.message)
             self._warn_of(shown)
             return
+        if gang.scheduler.in_tree and self._group is not None and not self._verdict.held:
+            self._show_scheduled(gang, self._group)
+            return
         builder.status.remove(GANG_READY)
         if not complete and (self._verdict.held or not _admits(gang, self._group)):
             phase = self._group.status.phase if self._group is not None else None
             why = f"its phase is {phase}" if phase else "its scheduler has not set a phase"
             builder.wait(GANG_NOT_READY, f"Pods wait for PodGroup {builder.metadata.name}", why)
+
+    def _show_scheduled(self, gang: Gang, group: PodGroup) -> None:
+        """Shows what kube-scheduler says of the group."""
+        builder, said = self._builder, group.status.scheduled
+        if gang.wishes.claims and not group.spec.resource_claims:
+            text = "The API server has dropped resourceClaims from the PodGroup, so that each pod gets its own"
+            builder.warn("gang-claims", CLAIMS_DROPPED, f"{text}: turn on the feature gate DRAWorkloadResourceClaims")
+        if said is None:
+            builder.status.remove(GANG_READY)
+            if gang.incomplete:
+                why = "kube-scheduler has not looked at it; its feature gate GenericWorkload may be off"
+                builder.wait(GANG_NOT_READY, f"Pods wait for PodGroup {builder.metadata.name}", why)
+            return
+        builder.status.set_first(GANG_READY, said.status, said.reason, said.message)
+        if said.status != "True":
+            builder.wait(GANG_NOT_READY, f"Pods wait for PodGroup {builder.metadata.name}", said.message)
 
     def _warn_of(self, problem: Problem) -> None:
         builder = self._builder
@@ -222,6 +250,8 @@ def warn_of_other_schedulers(builder: ReplicasBuilder) -> None:
     scheduler = builder.seen.options.gang
     if scheduler is not None and any(scheduler.names_another(role.template) for role in builder.job.roles):
         text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
+        if scheduler.in_tree:
+            text = "schedulingGroup is specified when gang-scheduling is enabled and it will not be overwritten"
         builder.warn("scheduler-name", f"{builder.framework.template_warnings}SchedulerName", text)
 
 
@@ -230,9 +260,23 @@ def _describe(builder: PlanBuilder, job: Job, fields: Fields, *, queue_follows: 
     if scheduler is None or not job.readable:
         return None
     policy = job.spec.get("runPolicy")
-    return Gang(
+    gang = Gang(
         scheduler,
         tasks=[Task(role.replicas, role.template.get("spec") or {}) for role in job.roles],
         policy=read_policy(fields, policy.get("schedulingPolicy") if isinstance(policy, dict) else None),
         queue_follows=queue_follows,
+    )
+    return _complete(builder, job, fields, gang) if scheduler.in_tree else gang
+
+
+def _complete(builder: PlanBuilder, job: Job, fields: Fields, gang: Gang) -> Gang:
+    """The gang with what only kube-scheduler is told."""
+    pods = [pod for pod in builder.seen.pods if builder.owns(pod)]
+    specs = [task.spec for task in gang.tasks]
+    return replace(
+        gang,
+        elastic_minimum=elastic_minimum(job),
+        succeeded=sum(pod.status.phase == "Succeeded" for pod in pods),
+        incomplete=len(pods) < gang.total or any(not pod.spec.node_name for pod in pods),
+        wishes=read_wishes(fields, builder.metadata.annotations, specs),
     )

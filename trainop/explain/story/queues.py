@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainop.engine.seen import SCHEDULED
 from trainop.explain.story.timeline import Step
-from trainop.explain.why.evidence import Evidence, as_list, as_object, as_text
+from trainop.explain.why.evidence import Evidence, as_list, as_object, as_text, gang_size
 from trainop.runtime.lowlevel import read_time
 
 _WORKLOAD = {
@@ -42,13 +43,13 @@ def _transitions(workload: object) -> Iterator[Step]:
 def _group(seen: Evidence) -> Iterator[Step]:
     group = as_object(seen.group)
     spec, status = as_object(group.get("spec")), as_object(group.get("status"))
-    members, phase = spec.get("minMember"), as_text(status.get("phase"))
+    members, phase = gang_size(spec), as_text(status.get("phase"))
     count = f" for {members:,} pods" if isinstance(members, int) else ""
     state = f"; its phase is {phase}" if phase else ""
     at = read_time(as_object(group.get("metadata")).get("creationTimestamp"))
     yield Step(at, "gang", f"PodGroup created{count}{state}")
     for condition in as_list(status.get("conditions")):
-        if (condition.get("type"), condition.get("status")) == ("Scheduled", "True"):
+        if condition.get("type") in ("Scheduled", SCHEDULED) and condition.get("status") == "True":
             yield Step(read_time(condition.get("lastTransitionTime")), "gang_scheduled", "the gang is scheduled")
     begun = read_time(status.get("scheduleStartTime"))
     if begun is not None:

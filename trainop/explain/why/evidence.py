@@ -55,6 +55,8 @@ class PodFacts:
     deadline: datetime | None = None
     """When its deletion has to be complete; None if it is not being deleted."""
     scheduler: str = ""
+    group: str = ""
+    """The PodGroup by which kube-scheduler places it."""
     scheduling: tuple[str, str] | None = None
     """Reason and message of PodScheduled while it is false."""
     scheduled: bool = False
@@ -237,6 +239,12 @@ def _number(value: object) -> int | None:
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
+def gang_size(spec: Json) -> object:
+    """The number of pods that start together by the `spec` of a PodGroup; None if it has none."""
+    policy = as_object(as_object(spec.get("schedulingPolicy")).get("gang"))
+    return spec.get("minMember", policy.get("minCount"))
+
+
 def read_pod(pod: Json) -> PodFacts:
     """Reduces a pod. Never raises."""
     metadata, spec, status = (as_object(pod.get(name)) for name in ("metadata", "spec", "status"))
@@ -260,6 +268,7 @@ def read_pod(pod: Json) -> PodFacts:
         created=read_time(metadata.get("creationTimestamp")),
         deadline=read_time(metadata.get("deletionTimestamp")),
         scheduler=as_text(spec.get("schedulerName")),
+        group=as_text(as_object(spec.get("schedulingGroup")).get("podGroupName")),
         scheduling=(as_text(scheduled.get("reason")), as_text(scheduled.get("message"))) if waits else None,
         scheduled=scheduled.get("status") == "True" or bool(spec.get("nodeName")),
         ready=conditions.get("Ready", {}).get("status") == "True",

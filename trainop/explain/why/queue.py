@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainop.engine.framework import THIS_OPERATOR
 from trainop.engine.startup import EXCEEDED, QUEUE
 from trainop.explain.why.cause import Cause, Weight
-from trainop.explain.why.evidence import Evidence, as_list, as_object, as_text, by
+from trainop.explain.why.evidence import Evidence, as_list, as_object, as_text, by, gang_size
 from trainop.runtime import Json
 
 _MULTIKUEUE = "kueue.x-k8s.io/multikueue"
@@ -142,9 +142,21 @@ def _admitted(queue: str, workload: Json) -> Cause:
 # Gangs ----------------------------------------------------------------------------------------------------------------
 
 
+_NO_PLACE = ("Unschedulable", "SchedulerError")
+"""Reasons of kube-scheduler."""
+
+
 def _gang(seen: Evidence) -> Iterator[Cause]:
     ready = next((each for each in seen.conditions() if each.get("type") == "GangReady"), {})
-    if ready.get("status") == "False":
+    if ready.get("status") == "False" and ready.get("reason") in _NO_PLACE:
+        yield Cause(
+            "GangWaiting",
+            f"kube-scheduler cannot place the gang of the job's pods at once ({as_text(ready.get('reason'))})",
+            "wait for other jobs, ask for less, or lower schedulingPolicy.minAvailable",
+            (as_text(ready.get("message")),),
+            Weight.PLACEMENT + 1,
+        )
+    elif ready.get("status") == "False":
         yield Cause(
             "GangNotReady",
             "the job's PodGroup is not usable, so that its pods are not created or not scheduled",
@@ -152,7 +164,7 @@ def _gang(seen: Evidence) -> Iterator[Cause]:
             tuple(filter(None, (as_text(ready.get("message")),))),
             Weight.CREATION,
         )
-    elif seen.group is not None:
+    elif seen.group is not None and not as_text(ready.get("status")):
         phase = as_text(as_object(seen.group.get("status")).get("phase"))
         if phase in {"", "Pending", "Inqueue", "PreScheduling", "Scheduling", "Unschedulable", "Unknown"} and not any(
             each.scheduled for each in seen.pods
@@ -165,13 +177,13 @@ def _gang_waits(seen: Evidence, phase: str) -> Cause:
     conditions = as_list(as_object(group.get("status")).get("conditions"))
     said = tuple(as_text(each.get("message")) for each in conditions if each.get("status") == "True")
     queue = as_text(as_object(group.get("spec")).get("queue"))
-    members = as_object(group.get("spec")).get("minMember")
+    members = gang_size(as_object(group.get("spec")))
     where = f" in the queue {queue}" if queue else ""
     if not phase:
         return Cause(
             "GangIgnored",
             "no scheduler has looked at the job's PodGroup yet",
-            "check that the gang scheduler of --gang-scheduler-name runs",
+            "check that the gang scheduler of --gang-scheduler-name runs; kube-scheduler needs its gate GenericWorkload",
             weight=Weight.PLACEMENT,
         )
     return Cause(

@@ -48,7 +48,7 @@ def decorate(scheduler: GangScheduler | None, job: SshJob, metadata: Json, spec:
     """Adds to a pod what its scheduler needs."""
     if scheduler is None:
         return
-    spec["schedulerName"] = scheduler.name
+    spec |= scheduler.pod_fields(job.name, {"priorityClassName": spec.get("priorityClassName")}, job.priority_class)
     metadata["labels"] = {**metadata["labels"], **scheduler.pod_labels(job.name)}
     if added := scheduler.pod_annotations(job.name):
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **added}

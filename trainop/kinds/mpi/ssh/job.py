@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainop.engine.fields import Fields, label_faults
+from trainop.engine.gang import policy_class
 from trainop.engine.parse import MULTIKUEUE
 from trainop.engine.seen import Options
 from trainop.kinds.mpi.hosts import (
@@ -49,6 +50,8 @@ class SshJob:
     suspend: bool
     job_limits: Json
     """`ttlSecondsAfterFinished`, `activeDeadlineSeconds` and `backoffLimit` of the launcher's Job, as far as given."""
+    priority_class: str
+    """Of the scheduling policy."""
     extras: Extras
 
     @property
@@ -110,6 +113,7 @@ def _read_facts(fields: Fields, spec: Json) -> dict[str, Any]:
         "key_folder": folder,
         "implementation": implementation,
         "creation": creation,
+        "priority_class": policy_class(spec),
         "suspend": fields.flag("spec.runPolicy.suspend", policy.get("suspend")),
         "launcher_works": fields.flag("spec.runLauncherAsWorker", spec.get("runLauncherAsWorker")),
     }
