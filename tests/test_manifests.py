@@ -119,6 +119,8 @@ def test_rights_are_no_more_than_are_used():
         ("autoscaling", "horizontalpodautoscalers"): everyday,
         ("scheduling.volcano.sh", "podgroups"): everyday,
         ("scheduling.x-k8s.io", "podgroups"): everyday,
+        ("scheduling.k8s.io", "podgroups"): everyday,
+        ("scheduling.k8s.io", "workloads"): everyday,
         ("", "events"): {"create", "patch"},
     }
     of_transports = ("components/mpi-", "chart/templates/mpi-", "chart-mpi-operator/", "overlays/mpi-operator/")

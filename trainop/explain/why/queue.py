@@ -183,7 +183,7 @@ def _gang_waits(seen: Evidence, phase: str) -> Cause:
         return Cause(
             "GangIgnored",
             "no scheduler has looked at the job's PodGroup yet",
-            "check that the gang scheduler of --gang-scheduler-name runs; kube-scheduler needs its gate GenericWorkload",
+            "check that the gang scheduler of --gang-scheduler-name runs (kube-scheduler: its gate GenericWorkload)",
             weight=Weight.PLACEMENT,
         )
     return Cause(
