@@ -78,6 +78,7 @@ test-chart: $(READY)  ## the Helm charts: what helm renders, each value, upgrade
 test-schedulers: $(READY)  ## jobs beside Kueue and gang schedulers on simulated nodes; Go builds them once
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kube-controller-manager kube-scheduler kwok kueue \
 		coscheduling volcano-scheduler volcano-controller-manager
+	@$(BIN)/python -m e2e.cluster build --release 1.37 kube-apiserver kube-controller-manager kube-scheduler
 	@$(BIN)/pytest --durations=10 e2e/schedulers
 
 test-takeover: $(READY)  ## ours replaces the Go operators while jobs run, and back again; twenty minutes, and Go to build them once

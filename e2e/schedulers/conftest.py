@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from e2e.cluster.components import ClusterOptions
@@ -19,11 +20,11 @@ NODE_SIZE = {"cpu": "4", "memory": "16Gi", "pods": "100"}
 NUMBERS = itertools.count(1)
 
 
-def start_plane(*extras: str) -> Iterator[ControlPlane]:
-    """A control plane with kube-controller-manager, kwok and our CRDs, without nodes."""
+def start_plane(*extras: str, options: ClusterOptions | None = None) -> Iterator[ControlPlane]:
+    """A control plane with kube-controller-manager, kwok and our CRDs, without nodes. `options`: what else it needs."""
     plane = ControlPlane(default_data(f"schedulers-{os.getpid()}-{next(NUMBERS)}"), die_with_parent=True)
     try:
-        plane.up(ClusterOptions(extras=("controller-manager", "kwok", *extras), nodes=0))
+        plane.up(replace(options or ClusterOptions(), extras=("controller-manager", "kwok", *extras), nodes=0))
         install_crds(plane.api, *(path for path in CRDS.glob("*.yaml") if path.stem != "kustomization"))
         yield plane
     finally:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import yaml
 
 from e2e.cluster.build import PROGRAMS, module_folder
+from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import Daemons
 from e2e.cluster.places import binary
@@ -17,6 +19,8 @@ from e2e.schedulers.manifests import Json, install_crds, read
 CONTROLLERS = "--controllers=+queue-controller,+pg-controller,+gc-controller"
 """Without those of Volcano's own jobs and of job flows, which are not installed."""
 
+
+GATE = "--feature-gates=GenericWorkload=true"
 
 RETRY = "--pod-max-in-unschedulable-pods-duration=1s"
 """Coscheduling registers for no event when resources become free, so a gang that it has rejected is tried again only
@@ -27,9 +31,11 @@ class GangScheduler(ABC):
     """One gang scheduler beside a control plane."""
 
     name: str
-    """The `schedulerName` of its pods, and the value of --gang-scheduler-name."""
+    """The value of --gang-scheduler-name."""
     group: str
     """API version of its PodGroups."""
+    options: ClassVar[ClusterOptions] = ClusterOptions()
+    """The control plane that it needs, besides its extras."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
@@ -45,8 +51,12 @@ class GangScheduler(ABC):
         """The command line of each process."""
 
     @abstractmethod
-    def membership(self, pod_group: str) -> Json:
-        """The metadata that makes a pod a member of a PodGroup."""
+    def join(self, pod: Json, pod_group: str) -> None:
+        """Makes a pod a member of a PodGroup."""
+
+    def group_spec(self, members: int) -> Json:
+        """The spec of a PodGroup of which so many pods start together."""
+        return {"minMember": members}
 
     def start(self) -> None:
         for name, command in self.commands().items():
@@ -88,8 +98,9 @@ class Coscheduling(GangScheduler):
         path = self._write("coscheduling.yaml", config)
         return {"coscheduling": [str(binary("coscheduling")), f"--config={path}", "--secure-port=0", RETRY]}
 
-    def membership(self, pod_group: str) -> Json:
-        return {"labels": {"scheduling.x-k8s.io/pod-group": pod_group}}
+    def join(self, pod: Json, pod_group: str) -> None:
+        pod["spec"]["schedulerName"] = self.name
+        pod["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": pod_group}
 
 
 class Volcano(GangScheduler):
@@ -115,5 +126,34 @@ class Volcano(GangScheduler):
             "volcano-scheduler": [str(binary("volcano-scheduler")), *access, *scheduler],
         }
 
-    def membership(self, pod_group: str) -> Json:
-        return {"annotations": {"scheduling.k8s.io/group-name": pod_group}}
+    def join(self, pod: Json, pod_group: str) -> None:
+        pod["spec"]["schedulerName"] = self.name
+        pod["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": pod_group}
+
+
+class KubeScheduler(GangScheduler):
+    """kube-scheduler 1.37 itself, with the API of Kubernetes."""
+
+    name = "kube-scheduler"
+    group = "scheduling.k8s.io/v1beta1"
+    options = ClusterOptions(
+        release="1.37",
+        flags=(
+            f"kube-apiserver={GATE}",
+            f"kube-controller-manager={GATE}",
+            "kube-apiserver=--runtime-config=scheduling.k8s.io/v1beta1=true",
+        ),
+    )
+
+    def install(self) -> None:
+        """Nothing to do: its kinds are part of Kubernetes."""
+
+    def commands(self) -> Mapping[str, Sequence[str]]:
+        access = [f"--kubeconfig={self.plane.kubeconfig}", "--leader-elect=false", "--secure-port=0"]
+        return {"kube-scheduler": [str(binary("kube-scheduler", self.options.release)), *access, GATE]}
+
+    def join(self, pod: Json, pod_group: str) -> None:
+        pod["spec"]["schedulingGroup"] = {"podGroupName": pod_group}
+
+    def group_spec(self, members: int) -> Json:
+        return {"schedulingPolicy": {"gang": {"minCount": members}}}

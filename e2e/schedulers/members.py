@@ -31,20 +31,22 @@ class GangWorld(KindWorld):
         """A PodGroup of `members`, all `pods` if not given, and its pods NAME-pod-0 and so on."""
         self.make_group(name, members or pods, **spec)
         for number in range(pods):
-            create(self.api, self._pod(f"{name}-pod-{number}", self.scheduler.membership(name), cpu))
+            pod = self._pod(f"{name}-pod-{number}", cpu)
+            self.scheduler.join(pod, name)
+            create(self.api, pod)
 
     def make_group(self, name: str, members: int, **spec: Any) -> None:
         metadata = {"name": name, "namespace": self.namespace}
-        spec = {"minMember": members, **spec}
+        spec = {**self.scheduler.group_spec(members), **spec}
         create(self.api, {"apiVersion": self.scheduler.group, "kind": "PodGroup", "metadata": metadata, "spec": spec})
 
-    def _pod(self, name: str, metadata: Json, cpu: str) -> Json:
+    def _pod(self, name: str, cpu: str) -> Json:
         container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}
         return {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": self.namespace, **metadata},
-            "spec": {"schedulerName": self.scheduler.name, "restartPolicy": "Never", "containers": [container]},
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {"restartPolicy": "Never", "containers": [container]},
         }
 
     def delete_gang(self, name: str) -> None:
@@ -90,10 +92,14 @@ class GangWorld(KindWorld):
 
         self.wait(all_hold, f"{count} pods of {name} that are {what}")
 
-    def end_pods(self, name: str, exit_code: int = 0) -> None:
-        """Make the pods of a gang exit."""
+    def end_pods(self, name: str) -> None:
+        """Make the pods of a gang exit with code 0."""
+        self.end(*self.members(name))
+
+    def end(self, *pods: str, exit_code: int = 0) -> None:
+        """Make pods exit."""
         ends = {"sim.trainop/run-seconds": "0", "sim.trainop/exit-code": str(exit_code)}
-        for pod in self.members(name):
+        for pod in pods:
             self.ask("PATCH", f"{CORE}/pods/{pod}", {"metadata": {"annotations": ends}}, MERGE)
 
     def group_of(self, name: str) -> Json:

@@ -1,4 +1,4 @@
-"""Gangs on two nodes of 4 CPUs, with coscheduling and with Volcano: first made by hand, then jobs of the operator.
+"""Gangs on two nodes of 4 CPUs, with each gang scheduler: first made by hand, then jobs of the operator.
 
 The bindings of all pods are recorded by a watch over the whole time, because a look at the end would not show a gang
 that was placed in part meanwhile.
@@ -12,7 +12,7 @@ import pytest
 
 from e2e.cluster.controlplane import ControlPlane
 from e2e.schedulers.conftest import make_nodes, run_operator, start_plane
-from e2e.schedulers.gangs import Coscheduling, GangScheduler, Volcano
+from e2e.schedulers.gangs import Coscheduling, GangScheduler, KubeScheduler, Volcano
 from e2e.schedulers.manifests import Json, create
 from e2e.schedulers.members import GangWorld, is_waiting, scheduling
 from e2e.schedulers.recorder import Recorder
@@ -22,10 +22,10 @@ LARGE = "1500m"
 """Two such pods fit on a node, four in the cluster: two gangs of three do not fit together."""
 
 
-@pytest.fixture(scope="module", params=[Coscheduling, Volcano], ids=lambda scheduler: scheduler.name)
+@pytest.fixture(scope="module", params=[Coscheduling, Volcano, KubeScheduler], ids=lambda scheduler: scheduler.name)
 def scheduler(request: pytest.FixtureRequest) -> Iterator[GangScheduler]:
     """A control plane with two nodes and this scheduler alone."""
-    for plane in start_plane():
+    for plane in start_plane(options=request.param.options):
         make_nodes(plane, ({}, []), ({}, []))
         for name, value in (("low", 1), ("high", 1000)):
             body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
@@ -116,8 +116,9 @@ def test_job_is_placed_as_a_gang(world: GangWorld) -> None:
     world.wait_running("a", 3)
     world.wait_condition("Running", "a")
     group = world.group_of("a")
-    assert group["spec"]["minMember"] == 3
-    assert group["spec"]["minResources"]["cpu"] == "4500m"
+    assert world.scheduler.group_spec(3).items() <= group["spec"].items()
+    if not isinstance(world.scheduler, KubeScheduler):
+        assert group["spec"]["minResources"]["cpu"] == "4500m"
     world.end_pods("a")
     world.wait_condition("Succeeded", "a")
     world.wait(lambda: not world.group_of("a"), "no PodGroup of a finished job")
@@ -258,6 +259,92 @@ def test_coscheduling_gives_up_a_gang_after_its_timeout(world: GangWorld) -> Non
         assert any("after waiting 3s" in message for message in messages(world))
         assert recorder.peak("a") == 0
     assert not world.is_now("Failed", "a")
+
+
+@pytest.mark.usefixtures("operator")
+def test_kube_scheduler_says_what_a_gang_waits_for(world: GangWorld) -> None:
+    need(world, KubeScheduler)
+    world.submit("a", 7, LARGE)
+    world.wait(lambda: world.condition("GangReady", "a").get("status") == "False", "GangReady False")
+    found = world.condition("GangReady", "a")
+    assert found["reason"] == "Unschedulable"
+    assert found["message"]
+    world.submit("b", 3, LARGE)
+    world.wait_running("b", 3)
+    world.wait_condition("GangReady", "b")
+    workload = world.ask("GET", world.groups.replace("podgroups", "workloads") + "/b")
+    assert workload["spec"]["controllerRef"] == {"apiGroup": "kubeflow.org", "kind": "PyTorchJob", "name": "b"}
+    assert world.group_of("b")["spec"]["workloadRef"] == {"workloadName": "b", "templateName": "replicas"}
+
+
+@pytest.mark.usefixtures("operator")
+def test_kube_scheduler_preempts_a_whole_gang(world: GangWorld) -> None:
+    """One pod fewer would make room enough."""
+    need(world, KubeScheduler)
+    world.submit("low", 3, LARGE, priority="low", runPolicy={"backoffLimit": 0})
+    before = {name: pod["metadata"]["uid"] for name, pod in world.wait_running("low", 3).items()}
+    world.submit("high", 2, LARGE, priority="high")
+    world.wait_running("high", 2)
+    for name, uid in before.items():
+        world.wait_successor(name, uid)
+    world.wait_members("low", 3, is_waiting, "waiting")
+    assert not world.is_now("Failed", "low")
+    world.end_pods("high")
+    world.wait_running("low", 3)
+
+
+@pytest.mark.usefixtures("operator")
+def test_kube_scheduler_lets_an_elastic_job_grow_above_its_minimum(world: GangWorld) -> None:
+    need(world, KubeScheduler)
+    world.submit("other", 3, LARGE)
+    world.wait_running("other", 3)
+    world.submit("a", 3, LARGE, elasticPolicy={"minReplicas": 1, "maxReplicas": 3})
+    world.wait(lambda: len(bound(world, "a")) == 1, "one pod of the elastic job")
+    world.wait_condition("GangReady", "a")
+    world.end_pods("other")
+    world.wait_running("a", 3)
+
+
+@pytest.mark.usefixtures("operator")
+def test_kube_scheduler_starts_the_replacement_of_a_pod_after_others_have_ended(world: GangWorld) -> None:
+    need(world, KubeScheduler)
+    world.submit("a", 3, LARGE, runPolicy={"backoffLimit": 3})
+    before = world.wait_running("a", 3)
+    world.end("a-worker-1")
+    world.wait(lambda: world.pods()["a-worker-1"]["status"]["phase"] == "Succeeded", "a pod that has succeeded")
+    world.ask("DELETE", f"/api/v1/namespaces/{world.namespace}/pods/a-worker-2")
+    world.wait_successor("a-worker-2", before["a-worker-2"]["metadata"]["uid"])
+    world.wait(lambda: "a-worker-2" in bound(world, "a"), "a node for the new pod")
+    assert world.group_of("a")["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+
+
+@pytest.mark.usefixtures("operator")
+def test_kube_scheduler_with_objects_that_users_delete(world: GangWorld) -> None:
+    need(world, KubeScheduler)
+    world.submit("a", 3, LARGE)
+    world.wait_running("a", 3)
+    workloads = world.groups.replace("podgroups", "workloads")
+    before = world.ask("GET", f"{workloads}/a")["metadata"]["uid"]
+
+    def again() -> bool:
+        answer = world.try_to("GET", f"{workloads}/a")
+        return bool(answer.status == 200 and answer.body["metadata"]["uid"] != before)
+
+    world.ask("DELETE", f"{workloads}/a")
+    world.wait(again, "another Workload")
+    world.end_pods("a")
+    world.wait_condition("Succeeded", "a")
+    world.wait(lambda: not world.group_of("a"), "no PodGroup of a finished job")
+    world.wait(lambda: world.try_to("GET", f"{workloads}/a").status == 404, "no Workload of a finished job")
+
+
+def bound(world: GangWorld, name: str) -> list[str]:
+    """The pods of a gang that have a node and have not ended."""
+    return [
+        pod
+        for pod, body in world.members(name).items()
+        if body["spec"].get("nodeName") and body["status"].get("phase") not in ("Succeeded", "Failed")
+    ]
 
 
 def messages(world: GangWorld) -> list[str]:
