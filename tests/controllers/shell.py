@@ -26,7 +26,7 @@ from trainop.runtime.client.recovery import Recovery
 from trainop.runtime.controller.reconcile import Result
 from trainop.runtime.errors import ApiError, error_of_status
 from trainop.runtime.objects.metadata import Json, Key, ObjectReference, decode_unstructured
-from trainop.runtime.objects.resource import HORIZONTAL_POD_AUTOSCALERS, PODS, SERVICES, Resource
+from trainop.runtime.objects.resource import PODS, SERVICES, Resource
 
 JOBS = PYTORCH.resource
 KEY = Key("ns", "j")
@@ -262,7 +262,7 @@ class Shell:
     def show(self, *resources: Resource) -> None:
         """Update the caches to the stored state."""
         gang = (self.view.gang.groups.resource, PRIORITY_CLASSES) if self.view.gang else ()
-        for resource in resources or (JOBS, PODS, SERVICES, HORIZONTAL_POD_AUTOSCALERS, *gang):
+        for resource in resources or (JOBS, PODS, SERVICES, *self.view.companions, *gang):
             informer, decode = self._cache_of(resource)
             there = {key: obj for (kind, key), obj in self.client.objects.items() if kind == resource}
             for known in list(informer.store.list()):

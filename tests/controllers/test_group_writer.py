@@ -10,8 +10,7 @@ import pytest
 
 from tests.controllers.shell import JOBS, Shell, api_error
 from tests.controllers.test_gang import (
-    PLUGINS,
-    VOLCANO,
+    EACH,
     change_policy,
     gang_shell,
     group,
@@ -123,16 +122,18 @@ def suspend(shell: Shell, value: bool) -> None:
     shell.client.put(JOBS, job | {"metadata": metadata, "spec": job["spec"] | {"runPolicy": policy}})
 
 
-@pytest.mark.parametrize("options", [VOLCANO, PLUGINS], ids=["volcano", "scheduler-plugins"])
+@EACH
 @virtual_time
 async def test_the_fourth_write_of_the_same_warns_and_each_waits_longer(options: Options) -> None:
+    assert options.gang is not None
+    shape = options.gang.shape
     shell = await started(options)
     resource = group_resource(shell)
     times: list[float] = []
     warned_after = 0
     while len(times) < 6:
         before = len(shell.client.names("patch merge", resource))
-        shell.client.put(resource, group(shell) | {"spec": group(shell)["spec"] | {"minMember": 7}})
+        shell.client.put(resource, group(shell) | {"spec": group(shell)["spec"] | shape({"minMember": 7})})
         while len(shell.client.names("patch merge", resource)) == before:
             shell.show()
             result = await shell.look()

@@ -69,7 +69,7 @@ class MpiWorld(World):
         exec_, ssh_ = mpi_kinds(options or Options())
         self.kind = ssh_ if ssh else exec_
         super().__init__(job, framework=replace(MPI_EXEC, resource=self.kind.resource, container=MAIN), options=options)
-        self.companions = {each.resource: {} for each in self.kind.companion_kinds}
+        self.companions |= {each.resource: {} for each in self.kind.companion_kinds}
         self.secret: Json = {}
         self.made: list[str] = []
         """Kinds and names of created children, in order."""

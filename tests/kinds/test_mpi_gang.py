@@ -150,6 +150,22 @@ def test_a_launcher_that_waits_is_no_member_of_the_gang():
     assert group_of(world_of(launcherCreationPolicy="WaitForWorkersReady"))["minMember"] == 2
 
 
+def test_a_gang_of_kube_scheduler():
+    world = world_of("kube-scheduler", run={"schedulingPolicy": {"priorityClass": "high"}})
+    assert group_of(world) == {
+        "schedulingPolicy": {"gang": {"minCount": 3}},
+        "disruptionMode": {"all": {}},
+        "priorityClassName": "high",
+        "workloadRef": {"workloadName": "foo", "templateName": "replicas"},
+    }
+    for pod in (world.pods["foo-worker-0"], world.launcher["spec"]["template"]):
+        assert pod["spec"]["schedulingGroup"] == {"podGroupName": "foo"}
+        assert pod["spec"]["priorityClassName"] == "high"
+        assert "schedulerName" not in pod["spec"]
+    waiting = world_of("kube-scheduler", launcherCreationPolicy="WaitForWorkersReady")
+    assert group_of(waiting)["schedulingPolicy"] == {"gang": {"minCount": 2}}
+
+
 def with_policy(world: MpiWorld, **policy: Any) -> Json:
     world.spec["runPolicy"] = {"schedulingPolicy": policy}
     world.settle()

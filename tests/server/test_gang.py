@@ -247,6 +247,21 @@ def test_a_missing_kind_is_waited_for(volcano: Stage, start: Callable[..., Opera
     assert operator.running
 
 
+def test_an_api_server_whose_gate_is_off(quiet_world: World, start: Callable[..., Operator]):
+    world = quiet_world
+    operator = start("kube-scheduler")
+    operator.wait_text("the kind is not served: turn on the feature gate GenericWorkload")
+    world.create_job("j", {"Worker": replicas(2)})
+    world.wait(lambda: world.condition("GangReady").get("reason") == "PodGroupUnavailable", "GangReady")
+    message = world.condition("GangReady")["message"]
+    assert "the API server does not serve scheduling.k8s.io/v1beta1 PodGroup" in message
+    assert "--runtime-config=scheduling.k8s.io/v1beta1=true in Kubernetes 1.37 or later" in message
+    assert world.pods() == {}
+    world.create_job("suspended", {"Worker": replicas(1)}, suspend=True)
+    world.wait_condition("Suspended", "suspended")
+    assert operator.running
+
+
 @pytest.mark.case("job-engine-28", "ab")
 def test_the_group_of_a_former_operator_is_taken_over(volcano: Stage, start: Callable[..., Operator]):
     """It has no labels, and fields that the operator does not know."""

@@ -32,6 +32,9 @@ from trainop.runtime import (
 
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 
+CRD_MISSING = "crd might be missing, please install crd"
+"""The words of training-operator."""
+
 decode_pod_group: Callable[[bytes], PodGroup] = msgspec.json.Decoder(PodGroup).decode
 decode_priority_class: Callable[[bytes], PriorityClass] = msgspec.json.Decoder(PriorityClass).decode
 
@@ -138,15 +141,21 @@ class NoKeys:
 
 
 class CrdCheck:
-    """Reports once, after the start, if the CRD of the gang scheduler is not installed. Jobs then wait for it."""
+    """Reports once, after the start, if the kind of the gang scheduler is not served. Jobs then wait for it."""
 
-    def __init__(self, groups: Informer[PodGroup]) -> None:
-        self._groups = groups
+    def __init__(self, caches: GangCaches) -> None:
+        self._groups = caches.groups
+        self._absence = caches.scheduler.absence
 
     async def run(self) -> None:
         """Runs until cancelled."""
         await self._groups.wait_synced()
         if not self._groups.served:
             resource = self._groups.resource
-            log.error("crd might be missing, please install crd", apiVersion=resource.api_version, kind=resource.kind)
+            what = (
+                f"the kind is not served: {self._absence}"
+                if self._absence
+                else "crd might be missing, please install crd"
+            )
+            log.error(what, apiVersion=resource.api_version, kind=resource.kind)
         await asyncio.Event().wait()

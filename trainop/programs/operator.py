@@ -172,7 +172,7 @@ def _add_controllers(settings: Settings, needs: ControllerDependencies, parts: O
     jobs = [needs.cache.informer(kind.source, kind.decode, optional=True) for kind in kinds]
     manager.add(JobCrdCheck(jobs, functools.partial(warn, "CrdsNotInstalled")), "check of the CRDs")
     if settings.options.gang is not None:
-        manager.add(CrdCheck(open_gang_caches(settings.options.gang, needs.cache).groups), "check of the PodGroup CRD")
+        manager.add(CrdCheck(open_gang_caches(settings.options.gang, needs.cache)), "check of the PodGroup CRD")
     for kind in kinds:
         manager.add_controller(build_controller(kind, needs, parts.recorder(kind.component or kind.controller)))
 
