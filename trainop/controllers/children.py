@@ -33,8 +33,8 @@ from trainop.engine.actions import (
     Release,
     Remove,
 )
-from trainop.engine.in_place import without_rules
 from trainop.engine.gang_scheduler import KUBE_WORKLOADS
+from trainop.engine.in_place import without_rules
 from trainop.engine.kind import Kind
 from trainop.runtime import (
     PODS,

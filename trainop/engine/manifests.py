@@ -16,8 +16,8 @@ import msgspec
 from trainop.engine.addresses import child_name, dns_fields, service_name, subdomain_of
 from trainop.engine.checkpoint import raise_grace
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
-from trainop.engine.in_place import rules_of
 from trainop.engine.gang import policy_class
+from trainop.engine.in_place import rules_of
 from trainop.engine.job import Job, Port, Role
 from trainop.engine.progress import access_of
 from trainop.engine.seen import Options
