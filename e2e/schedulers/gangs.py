@@ -20,7 +20,7 @@ CONTROLLERS = "--controllers=+queue-controller,+pg-controller,+gc-controller"
 """Without those of Volcano's own jobs and of job flows, which are not installed."""
 
 
-GATE = "--feature-gates=GenericWorkload=true"
+GATE = "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true,DRAWorkloadResourceClaims=true"
 
 RETRY = "--pod-max-in-unschedulable-pods-duration=1s"
 """Coscheduling registers for no event when resources become free, so a gang that it has rejected is tried again only

@@ -56,12 +56,25 @@ class GangWorld(KindWorld):
 
     # jobs
 
-    def submit(self, name: str, workers: int, cpu: str, *, priority: str = "", **spec: Any) -> Json:
-        """Create a job of `workers` pods."""
+    def submit(
+        self,
+        name: str,
+        workers: int,
+        cpu: str,
+        *,
+        priority: str = "",
+        annotations: Mapping[str, str] | None = None,
+        pods: Json | None = None,
+        **spec: Any,
+    ) -> Json:
+        """Create a job of `workers` pods; `pods` are fields of their template."""
         role = self.role(workers, resources={"requests": {"cpu": cpu}})
+        role["template"]["spec"] |= pods or {}
         if priority:
             role["template"]["spec"]["priorityClassName"] = priority
-        created: Json = self.ask("POST", self.jobs, self.body(name, {"Worker": role}, **spec))
+        body = self.body(name, {"Worker": role}, **spec)
+        body["metadata"]["annotations"] = dict(annotations or {})
+        created: Json = self.ask("POST", self.jobs, body)
         return created
 
     # both

@@ -18,6 +18,8 @@ from e2e.schedulers.members import GangWorld, is_waiting, scheduling
 from e2e.schedulers.recorder import Recorder
 from tests.server.process import Operator
 
+ANNOTATIONS = "trainop.kubeflow.org/"
+
 LARGE = "1500m"
 """Two such pods fit on a node, four in the cluster: two gangs of three do not fit together."""
 
@@ -336,6 +338,43 @@ def test_kube_scheduler_with_objects_that_users_delete(world: GangWorld) -> None
     world.wait_condition("Succeeded", "a")
     world.wait(lambda: not world.group_of("a"), "no PodGroup of a finished job")
     world.wait(lambda: world.try_to("GET", f"{workloads}/a").status == 404, "no Workload of a finished job")
+
+
+@pytest.mark.usefixtures("operator")
+def test_kube_scheduler_keeps_a_gang_in_one_domain(world: GangWorld) -> None:
+    """Two pods fit on each node, and are spread without the annotation."""
+    need(world, KubeScheduler)
+    world.submit("spread", 2, LARGE)
+    nodes = {pod["spec"]["nodeName"] for pod in world.wait_running("spread", 2).values()}
+    assert len(nodes) == 2
+    world.end_pods("spread")
+    world.wait_condition("Succeeded", "spread")
+    world.submit("near", 2, LARGE, annotations={f"{ANNOTATIONS}gang-topology": "kubernetes.io/hostname"})
+    nodes = {pod["spec"]["nodeName"] for pod in world.wait_running("near", 2).values()}
+    assert len(nodes) == 1
+
+
+@pytest.mark.usefixtures("operator")
+def test_pods_of_a_gang_share_a_claim(world: GangWorld) -> None:
+    """kube-controller-manager makes one ResourceClaim for the PodGroup, and one for each pod without the annotation."""
+    need(world, KubeScheduler)
+    api = f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}"
+    devices = {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "none"}}]}
+    template = {"metadata": {"name": "eight"}, "spec": {"spec": {"devices": devices}}}
+    world.ask("POST", f"{api}/resourceclaimtemplates", template)
+    pods: Json = {"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "eight"}]}
+
+    def claims(job: str) -> list[str]:
+        names = [each["metadata"]["name"] for each in world.ask("GET", f"{api}/resourceclaims")["items"]]
+        return [name for name in names if name.startswith(f"{job}-")]
+
+    world.submit("own", 2, LARGE, pods=pods)
+    world.wait(lambda: len(claims("own")) == 2, "a claim for each pod")
+    world.submit("shared", 2, LARGE, pods=pods, annotations={f"{ANNOTATIONS}gang-claims": "gpus"})
+    world.wait(lambda: claims("shared"), "a claim of the PodGroup")
+    world.wait(lambda: world.group_of("shared")["status"].get("resourceClaimStatuses"), "its name in the status")
+    world.wait_members("shared", 2, is_waiting, "waiting")
+    assert len(claims("shared")) == 1
 
 
 def bound(world: GangWorld, name: str) -> list[str]:
