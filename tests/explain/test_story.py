@@ -577,3 +577,33 @@ def test_the_last_report_of_progress_is_a_note():
     assert f"{said} (at {at})" in story.notes
     assert said in tell(seen(job(condition("Running", 60), trainerStatus=reported))).notes
     assert not any("progress" in note for note in tell(seen(job(condition("Running", 60), trainerStatus={}))).notes)
+
+
+ACCOUNT = {
+    "queuedSeconds": 20,
+    "startingSeconds": 0,
+    "trainingSeconds": 7200,
+    "restartingSeconds": 30,
+    "lostSeconds": 600,
+    "lastLostSeconds": 600,
+    "lostSince": "Checkpoint",
+    "goodputPercent": 91,
+    "until": moment(10),
+}
+SPENT = (
+    "queued 20 s, training 2 h, restarting 30 s; 10 min of the training were lost since the last reported checkpoint"
+)
+
+
+def test_what_the_time_was_spent_on():
+    ended = tell(seen(job(condition("Succeeded", 10), account=ACCOUNT)))
+    assert ended.notes[0] == f"its time: {SPENT}; goodput 91 %"
+    assert ended.as_json()["account"] == ACCOUNT
+    assert f"its time: {SPENT}; goodput 91 %" in list(render("j", ended))
+    goes_on = tell(seen(job(condition("Running", 5), account=ACCOUNT | {"lostSince": "Attempt"})))
+    until = f"until {moment(10)}".replace("T", " ").replace("Z", "")
+    assert goes_on.notes[0].startswith(f"its time, {until}: queued 20 s, ")
+    assert "at most 10 min of the training were lost, as not every run reported a checkpoint" in goes_on.notes[0]
+    at_once = tell(seen(job(condition("Failed", 10), account={"until": moment(10)})))
+    assert at_once.notes[0] == "its time: less than a second"
+    assert tell(seen(job(condition("Failed", 10)))).as_json()["account"] is None

@@ -57,6 +57,20 @@ def test_a_job_of_another_controller_misses_no_operator():
     assert codes(seen(raw)) == ["ManagedElsewhere"]
 
 
+@pytest.mark.parametrize("training", [59, 60])
+def test_the_account_of_a_job_that_took_a_minute_is_shown_and_harmless(training: int):
+    account = {"trainingSeconds": training, "until": "2026-11-25T11:00:00Z"}
+    raw = job()
+    raw["status"] = {"conditions": [{"type": "Succeeded", "status": "True"}], "account": account}
+    found = diagnose(seen(raw))
+    assert found.state is State.SUCCEEDED
+    said = [each.text for each in found.causes if each.code == "Account"]
+    assert said == (["its time: training 60 s; goodput 100 %"] if training == 60 else [])
+    raw["status"]["conditions"] = [{"type": "Running", "status": "True"}]
+    texts = [each.text for each in diagnose(seen(raw)).causes]
+    assert ("its time until 2026-11-25 11:00:00 UTC: training 60 s; goodput 100 %" in texts) is (training == 60)
+
+
 def test_a_warning_of_what_is_explained_is_not_repeated():
     waiting = {"name": "pytorch", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
     warned = event("ImagePullBackOff", "Error pod j-worker-0 container pytorch waiting message: no such image")

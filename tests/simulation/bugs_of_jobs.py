@@ -9,7 +9,19 @@ from unittest import mock
 
 from tests.engine.builders import pod_deleted
 from tests.simulation.planting import bug, patch
-from trainop.engine import assess, ends, evidence, failures, leaders, limits, manifests, root_cause, slots, status
+from trainop.engine import (
+    assess,
+    ends,
+    evidence,
+    failures,
+    leaders,
+    limits,
+    manifests,
+    phases,
+    root_cause,
+    slots,
+    status,
+)
 from trainop.engine import plan as engine
 from trainop.engine.addresses import dns_fields, settle_mode
 from trainop.engine.claim import Children
@@ -344,3 +356,16 @@ def services_outlive_vanished_pods():
 @bug("The time to live counts from the start of the job.")
 def time_to_live_from_the_start():
     return patch(Status, "completion_time", property(lambda self: self.start_time))
+
+
+# The account of the time ----------------------------------------------------------------------------------------------
+
+
+@bug("The account of a job begins anew with each status.")
+def account_not_continued():
+    return patch(phases, "read_account", lambda _raw: None)
+
+
+@bug("The last run of a job that has succeeded counts as lost.")
+def success_lost():
+    return patch(phases, "_has_succeeded", lambda _status: False)

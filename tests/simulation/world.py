@@ -25,6 +25,7 @@ from tests.simulation.loop import Pause, ProcessLoop, Wall
 from tests.simulation.loop import run as run_loop
 from tests.simulation.mpi_node import MpiNodes
 from tests.simulation.node import Nodes
+from tests.simulation.oracle.accounts import Accounts
 from tests.simulation.oracle.di_observer import DiObserver
 from tests.simulation.oracle.gang_observer import GangObserver
 from tests.simulation.oracle.mpi_observer import MpiObserver
@@ -218,6 +219,7 @@ class World:
             self.observer,
             self.gang_observer,
             self.standstill,
+            Accounts(self.judge.flag, exact=not self.script.jumps),
             self.nodes,
             self.scheduler,
             self.reports,

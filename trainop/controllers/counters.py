@@ -9,7 +9,7 @@ from typing import TypeAlias
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily
 
-from trainop.engine.phases import Phase
+from trainop.engine.phases import PARTS, Account, Phase
 from trainop.runtime import Clock, Metrics
 
 Launchers: TypeAlias = Callable[[], Iterable[tuple[str, str]]]
@@ -27,6 +27,9 @@ MAX_SERIES = 2000
 
 PHASE_BUCKETS = (1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1800.0, 3600.0, 14400.0, 43200.0, 86400.0, 259200.0, 604800.0)
 """Seconds, from one to a week: a phase may be the start of a pod, a wait for GPUs, or a training."""
+
+
+GOODPUT_BUCKETS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
 def no_launchers() -> Iterable[tuple[str, str]]:
@@ -99,6 +102,19 @@ class JobMetrics(Metrics):
             "phase",
             "kind",
         )
+        self.job_account = self._histogram(
+            "trainop_job_account_seconds",
+            "What the time of jobs was spent on, once per job that has ended",
+            PHASE_BUCKETS,
+            "part",
+            "kind",
+        )
+        self.job_goodput = self._histogram(
+            "trainop_job_goodput_ratio",
+            "The part of the time of a job in which it trained, without what was lost, once per job that has ended",
+            GOODPUT_BUCKETS,
+            "kind",
+        )
         leads = self._gauge("mpi_operator_is_leader", "1 while this process is the leader")
         leads.set_function(lambda: float(bool(self._held()) and all(self._held())))
         self.by_controller: dict[str, dict[str, Counter]] = {"mpi-operator": self._of_mpi_operator()}
@@ -159,15 +175,29 @@ class JobMetrics(Metrics):
 
     def expect(self, namespace: str, framework: str, kind: str = "") -> None:
         """Makes the counters of jobs that exist, at 0: to Prometheus, a series that begins at 1 has not increased. That
-        would hide the first failure after a failover. With `kind`, such as PyTorchJob, also its phases."""
+        would hide the first failure after a failover. With `kind`, such as PyTorchJob, also its phases and accounts."""
         labels = (namespace, framework)
         if labels not in self._known and len(self._known) < MAX_SERIES:
             self._known.add(labels)
             for each in self.of_jobs().values():
                 each.labels(*labels)
-            for phase in Phase if kind else ():
-                if phase is not Phase.FINISHED:
-                    self.job_phases.labels(phase.value, kind)
+            if kind:
+                self._expect_times(kind)
+
+    def _expect_times(self, kind: str) -> None:
+        for phase in Phase:
+            if phase is not Phase.FINISHED:
+                self.job_phases.labels(phase.value, kind)
+        for part in PARTS:
+            self.job_account.labels(part, kind)
+        self.job_goodput.labels(kind)
+
+    def account(self, kind: str, account: Account) -> None:
+        """Counts the account of a job of this kind, such as PyTorchJob, that has ended."""
+        for part, seconds in account.parts.items():
+            self.job_account.labels(part, kind).observe(seconds)
+        if account.goodput is not None:
+            self.job_goodput.labels(kind).observe(account.goodput)
 
     def show_waiting(self, source: Waiting) -> None:
         """Exports `trainop_jobs_waiting` while this process may write, as `show_launchers`."""

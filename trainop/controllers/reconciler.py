@@ -175,7 +175,7 @@ class JobReconciler:
             refused, version = await self._annotate(job, plan, version)
             outcome = Outcome(refused=refused) if refused else await self._act_and_write_status(seen, plan, version)
             if outcome.refused is not None:
-                return await self._carry_out(seen, self._kind.reject(seen, outcome.refused), version)
+                return await self._carry_out(seen, self._kind.refuse(seen, outcome.refused), version)
             if plan.suspend:
                 await self._statuses.suspend(job, version)
         except NotFoundError:  # raised only by writes of the job itself

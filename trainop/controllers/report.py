@@ -12,7 +12,7 @@ from trainop.controllers.counters import JobMetrics
 from trainop.controllers.job_state import JobStates
 from trainop.engine.actions import Count, Event, Notice
 from trainop.engine.kind import Kind
-from trainop.engine.phases import ended_phases
+from trainop.engine.phases import ended_phases, read_final_account
 from trainop.engine.plan import VALIDATION
 from trainop.engine.template_condition import find_dropped_fields, has_template_condition
 from trainop.runtime import DecodeError, Json, Key, Metadata, ObjectReference, Resource, Unstructured
@@ -93,10 +93,14 @@ class Reporter:
             counter.inc()
 
     def phases(self, job: Unstructured, status: Json) -> None:
-        """Counts the phases that ended with a status that was written over that of `job`."""
-        created = read_time(job.metadata.creation_timestamp)
-        for phase, seconds in ended_phases(job.raw.get("status"), status, created):
-            self.metrics.job_phases.labels(phase.value, self._kind.resource.kind).observe(seconds)
+        """Counts the phases that ended with a status that was written over that of `job`, and the account
+        of a job that has ended with it."""
+        before, kind = job.raw.get("status"), self._kind.resource.kind
+        for phase, seconds in ended_phases(before, status, read_time(job.metadata.creation_timestamp)):
+            self.metrics.job_phases.labels(phase.value, kind).observe(seconds)
+        account = read_final_account(before, status, job.metadata.annotations)
+        if account is not None:
+            self.metrics.account(kind, account)
 
     def transitions(self, job: Unstructured, transitions: Iterable[Event | Count]) -> None:
         """Emits events and counts of transitions. Call after the status that contains them was written."""

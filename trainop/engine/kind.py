@@ -22,6 +22,7 @@ from trainop.engine.extensions import CHECKPOINT_GRACE, ON_DISRUPTION, RESTART_M
 from trainop.engine.framework import CompanionKind, Framework, Words
 from trainop.engine.in_place import DoubtInPlace, describe_doubt, doubt_in_place, never_in_place, report_doubt
 from trainop.engine.limits import seconds_to_due
+from trainop.engine.phases import add_account
 from trainop.engine.progress import ANY_ENDPOINT, PROGRESS, find_doubt
 from trainop.engine.root_cause import Failure
 from trainop.engine.seen import Options, Snapshot
@@ -32,6 +33,7 @@ from trainop.engine.template_condition import report_dropped_fields
 from trainop.engine.unknown_fields import describe_unknown_fields
 from trainop.engine.waiting import say_waiting
 from trainop.runtime import Change, Decoder, Resource, Unstructured, decode_unstructured
+from trainop.runtime.lowlevel import read_time
 
 
 def admit_all(_new: Unstructured, _old: Unstructured | None) -> Judgement:
@@ -89,6 +91,14 @@ def doubt_progress(seen: Snapshot, plan: Plan) -> Plan:
     if not doubt or plan.waits is None:
         return plan
     return replace(plan, notices=(*plan.notices, Notice("progress", Event("Warning", "ProgressNotReported", doubt))))
+
+
+def keep_account(seen: Snapshot, plan: Plan) -> Plan:
+    """The plan, whose status has the account of the job's time. That alone is never a reason for a write."""
+    if plan.status is None:
+        return plan
+    created = read_time(seen.job.metadata.creation_timestamp)
+    return replace(plan, status=add_account(seen.job.raw.get("status"), plan.status, created))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +196,11 @@ class Kind(Words):
         if not asked.isdisjoint(_SAVING):
             plan = doubt_checkpoint(seen, end_together(seen, plan), restarts=self.restart is not None)
         plan = say_waiting(seen, plan)
-        return report_dropped_fields(seen, plan) if seen.dropped_fields else plan
+        return keep_account(seen, report_dropped_fields(seen, plan) if seen.dropped_fields else plan)
+
+    def refuse(self, seen: Snapshot, message: str) -> Plan:
+        """`reject`, with the account of the job."""
+        return keep_account(seen, self.reject(seen, message))
 
     def seconds_to_due(self, job: Unstructured, now: datetime) -> float | None:
         """Seconds until the next deadline of any sort, the time to live included; None without one."""

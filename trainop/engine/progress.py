@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.runtime import Json, Metadata, Resource
-from trainop.runtime.lowlevel import cut
+from trainop.runtime.lowlevel import cut, read_time
 
 PROGRESS = ANNOTATION_PREFIX + "progress"
 """Annotation of a job: `true`, its pods can report progress, or `false`. Otherwise the operator's `--progress`."""
@@ -21,6 +22,10 @@ AUTHORITY = ANNOTATION_PREFIX + "progress-ca"
 """Annotation of a pod: the CA certificates (PEM) of the endpoint."""
 TRAINER_STATUS = "trainerStatus"
 """The field of the status that holds the last report. A field manager of its own writes it."""
+CHECKPOINT_STEP = "checkpoint_step"
+"""The name of the metric: the step that the last checkpoint contains."""
+CHECKPOINT_TIME = "checkpoint_time"
+"""The name of the metric that the endpoint adds: when it first heard of that step, by the clock of the operator."""
 VOLUME, FOLDER = "kubeflow-trainer-token", "/var/run/secrets/kubeflow/trainer"
 TOKEN_SECONDS = 3600
 DEFAULT_ACCOUNT = "default"
@@ -54,6 +59,22 @@ def status_path(resource: Resource, namespace: str, name: str) -> str:
 def audience_of(resource: Resource, namespace: str, name: str) -> str:
     """The audience of the tokens that are good for reports of this job."""
     return status_path(resource, namespace, name).removeprefix("/apis/")
+
+
+def find_metric(reported: object, name: str) -> object:
+    """The value of a metric in a value of `trainerStatus`; None if it has none."""
+    metrics = reported.get("metrics") if isinstance(reported, dict) else None
+    for metric in metrics if isinstance(metrics, list) else ():
+        if isinstance(metric, dict) and metric.get("name") == name:
+            return metric.get("value")
+    return None
+
+
+def read_checkpoint_time(status: Json) -> datetime | None:
+    """When a job with this status has reported its last checkpoint; None if it has reported none."""
+    reported = status.get(TRAINER_STATUS)
+    found = find_metric(reported, CHECKPOINT_TIME) if find_metric(reported, CHECKPOINT_STEP) is not None else None
+    return read_time(found) if isinstance(found, str) else None
 
 
 def is_asked(annotations: Mapping[str, str], endpoint: ProgressEndpoint) -> bool:

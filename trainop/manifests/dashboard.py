@@ -62,6 +62,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             ((_quantile("trainop_job_phase_seconds", "phase, kind", 0.5), "{{phase}} {{kind}}"),),
         ),
         Panel(
+            "Goodput of jobs that ended: median",
+            "percentunit",
+            ((_quantile("trainop_job_goodput_ratio", "kind", 0.5), "{{kind}}"),),
+        ),
+        Panel("Time of jobs that ended", "s", ((_jobs("trainop_job_account_seconds_sum", "part"), "{{part}}"),)),
+        Panel(
             "Objects in the cache", "short", ((f"max by (resource) (trainop_informer_objects{_S})", "{{resource}}"),)
         ),
         Panel(

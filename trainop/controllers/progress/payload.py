@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
 
+from trainop.engine.progress import CHECKPOINT_STEP, CHECKPOINT_TIME, find_metric
 from trainop.runtime import Json
-from trainop.runtime.lowlevel import UNREADABLE, cut
+from trainop.runtime.lowlevel import UNREADABLE, cut, read_time, timestamp
 
 MAX_BODY = 64 * 1024
 """Bytes of a body."""
@@ -41,6 +43,22 @@ class TrainerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
             utc = self.last_updated_time.astimezone(UTC)
             found["lastUpdatedTime"] = utc.strftime("%Y-%m-%dT%H:%M:%SZ")
         return found
+
+    def find_metric(self, name: str) -> str | None:
+        return next((each.value for each in self.metrics or () if each.name == name), None)
+
+    def date_checkpoint(self, now: datetime, known: Iterable[object]) -> TrainerStatus:
+        """The report, which says when its checkpoint was first heard of: now, unless one of the `known` values of
+        `trainerStatus` has the same step. A report without a step is left as it is, and so is one with as many metrics
+        as are possible."""
+        step = self.find_metric(CHECKPOINT_STEP)
+        others = tuple(each for each in self.metrics or () if each.name != CHECKPOINT_TIME)
+        if step is None or len(others) >= MAX_METRICS:
+            return self
+        times = [find_metric(each, CHECKPOINT_TIME) for each in known if find_metric(each, CHECKPOINT_STEP) == step]
+        heard = min((at for each in times if (at := read_time(each)) is not None), default=now)
+        dated = _Metric(name=CHECKPOINT_TIME, value=timestamp(min(heard, now)))
+        return msgspec.structs.replace(self, metrics=(*others, dated))
 
 
 class _Report(msgspec.Struct, frozen=True, rename="camel"):

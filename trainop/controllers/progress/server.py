@@ -118,15 +118,17 @@ class ProgressServer:
         if status is None:
             return _respond(200, {})
         self._tell(job, reporter.pod)
-        self._writer.put(Job(kind.source, key, job.metadata.uid), self._date(status), job.metadata.resource_version)
+        dated = self._date(job, status)
+        self._writer.put(Job(kind.source, key, job.metadata.uid), dated, job.metadata.resource_version)
         return _respond(200, {"trainerStatus": status.as_json()})
 
-    def _date(self, status: TrainerStatus) -> TrainerStatus:
+    def _date(self, job: Unstructured, status: TrainerStatus) -> TrainerStatus:
         """The report with a time: other replicas hear of it by a change of the field, and it may say the same as the
-        one before."""
-        if status.last_updated_time is not None:
-            return status
-        return msgspec.structs.replace(status, last_updated_time=self._clock.now())
+        one before. A checkpoint has the time at which the first report said that it is there."""
+        now, uid = self._clock.now(), job.metadata.uid
+        if status.last_updated_time is None:
+            status = msgspec.structs.replace(status, last_updated_time=now)
+        return status.date_checkpoint(now, (self._writer.last(uid), (job.raw.get("status") or {}).get(TRAINER_STATUS)))
 
     def _find_kind(self, request: web.Request) -> list[Reporting]:
         asked = request.match_info

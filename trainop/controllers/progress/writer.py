@@ -160,6 +160,11 @@ class ProgressWriter:
         """Reports that are still to be written."""
         return sum(state.newest is not None for state in self._states.values())
 
+    def last(self, uid: str) -> Json | None:
+        """The last report of a job to this replica, as a value of `trainerStatus`; None if it is not known."""
+        state = self._states.get(uid)
+        return state.taken.as_json() if state is not None and state.taken is not None else None
+
     def put(self, job: Job, status: TrainerStatus, version: str) -> None:
         """Takes a report, which replaces an earlier one that is not written yet. `version` is the resourceVersion of
         the job in the cache."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainop.engine.framework import Framework
+from trainop.engine.phases import ACCOUNT
 from trainop.engine.progress import TRAINER_STATUS
 from trainop.engine.root_cause import LAST_FAILURE
 from trainop.engine.schema.failure import last_failure
@@ -27,7 +28,7 @@ from trainop.engine.schema.openapi import (
     texts,
 )
 from trainop.engine.schema.podschema import pod_template
-from trainop.engine.schema.progress import PROGRESS_COLUMNS, trainer_status
+from trainop.engine.schema.progress import PROGRESS_COLUMNS, account, trainer_status
 from trainop.runtime import Json, Resource
 
 _STATE: Json = {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"}
@@ -212,5 +213,6 @@ def _status() -> Json:
             "lastReconcileTime": moment("When the operator last reconciled the job while it waited for scheduling."),
             LAST_FAILURE: last_failure(),
             TRAINER_STATUS: trainer_status(),
+            ACCOUNT: account(),
         },
     )

@@ -13,14 +13,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from trainop.engine.extensions import ANNOTATION_PREFIX, read_checkpoint
-from trainop.engine.progress import TRAINER_STATUS
+from trainop.engine.progress import CHECKPOINT_STEP, TRAINER_STATUS, find_metric
 from trainop.engine.status import RUNNING, SUSPENDED, format_time
 from trainop.engine.steps.builder import PlanBuilder
 from trainop.runtime.lowlevel import read_time
 
 AWAITED = ANNOTATION_PREFIX + "checkpoint-awaited"
-METRIC = "checkpoint_step"
-"""The name of the metric: the step that the last checkpoint contains."""
 
 
 class _Wait(NamedTuple):
@@ -55,12 +53,7 @@ def await_checkpoint(builder: PlanBuilder) -> bool:
 
 def _last_step(builder: PlanBuilder) -> float | None:
     """The step of the last report; None if it has none."""
-    report = builder.status.get(TRAINER_STATUS)
-    metrics = report.get("metrics") if isinstance(report, dict) else None
-    for metric in metrics if isinstance(metrics, list) else ():
-        if isinstance(metric, dict) and metric.get("name") == METRIC:
-            return _read_number(metric.get("value"))
-    return None
+    return _read_number(find_metric(builder.status.get(TRAINER_STATUS), CHECKPOINT_STEP))
 
 
 def _read_number(value: object) -> float | None:

@@ -15,6 +15,7 @@ from trainop.engine.words import describe_cause
 from trainop.explain.story.queues import waits_of
 from trainop.explain.story.replicas import Clocks, Life, find_clocks, read_lives, restarted_in_place, steps_of
 from trainop.explain.story.timeline import Step, Story, lasted
+from trainop.explain.why.account import describe_account, find_account
 from trainop.explain.why.evidence import Evidence, as_object, as_text
 from trainop.explain.why.reported import describe_reported, read_reported
 from trainop.runtime.lowlevel import EARLIEST, LATEST, read_time
@@ -99,12 +100,13 @@ def tell(seen: Evidence) -> Story:
         *waits_of(seen),
         *restarted_in_place(seen, clocks),
     ]
-    until = ended or seen.now
+    until, account = ended or seen.now, find_account(seen)
     return Story(
         state=_state(seen, entries),
         seconds=max(0.0, (until - created).total_seconds()) if created else 0.0,
         steps=tuple(sorted(steps, key=_order)),
         notes=tuple(_notes(seen, entries, lives, clocks)),
+        account=account and account.as_json(),
         unread=seen.unread,
     )
 
@@ -279,6 +281,9 @@ def _notes(seen: Evidence, entries: Sequence[_Entry], lives: Sequence[Life], clo
         yield f"{len(clocks) - 5:,} more nodes have wrong clocks"
     if (reported := read_reported(seen.status)) and (said := describe_reported(reported)):
         yield f"the last report of progress: {said}" + (f" (at {as_text(reported.at, 32)})" if reported.at else "")
+    if account := find_account(seen):
+        until = "" if seen.finished else f", until {account.until:%Y-%m-%d %H:%M:%S}"
+        yield f"its time{until}: {describe_account(account)}"
     annotations = {
         name: text for name, text in as_object(seen.metadata.get("annotations")).items() if isinstance(text, str)
     }

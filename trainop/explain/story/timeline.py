@@ -87,6 +87,8 @@ class Story:
     """In the order in which they happened."""
     notes: tuple[str, ...] = ()
     """What is missing, and which times were corrected."""
+    account: Json | None = None
+    """`status.account`: what its time was spent on."""
     unread: tuple[str, ...] = ()
     """What the user may not read, or what could not be read."""
 
@@ -95,6 +97,7 @@ class Story:
         return {
             "state": self.state,
             "seconds": self.seconds,
+            "account": self.account,
             "steps": [each.as_json() for each in self.steps],
             "notes": list(self.notes),
             "unread": list(self.unread),

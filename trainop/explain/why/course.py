@@ -12,6 +12,7 @@ from trainop.engine.startup import EXCEEDED, STARTING, read_startup_rule
 from trainop.engine.status import STARTED, TEMPLATE_VALID
 from trainop.engine.template_condition import UNKNOWN_FIELDS
 from trainop.engine.words import describe, describe_cause
+from trainop.explain.why.account import describe_account, find_account
 from trainop.explain.why.cause import Cause, Weight
 from trainop.explain.why.evidence import Evidence, as_object, as_text, as_texts
 from trainop.explain.why.refusals import REFUSALS
@@ -19,6 +20,8 @@ from trainop.explain.why.reported import read_reported
 from trainop.explain.why.words import name_pods, span
 from trainop.runtime.lowlevel import read_time
 
+ACCOUNTED = 60
+"""Seconds of the life of a job from which on it matters what they were spent on."""
 SILENT_AFTER = 300.0
 """Seconds without output after which a running job may hang."""
 
@@ -38,6 +41,9 @@ _CODES = {
 def find(seen: Evidence) -> Iterator[Cause]:
     """The end, or how the job runs."""
     failure = read_failure(seen.status.get(LAST_FAILURE))
+    if (account := find_account(seen)) and account.total >= ACCOUNTED:
+        until = "" if seen.finished else f" until {account.until:%Y-%m-%d %H:%M:%S} UTC"
+        yield Cause("Account", f"its time{until}: {describe_account(account)}")
     if seen.metadata.get("deletionTimestamp"):
         yield _deleted(seen)
     if seen.finished == "Succeeded":

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 
+from trainop.engine.phases import ACCOUNT
 from trainop.engine.progress import TRAINER_STATUS
 from trainop.engine.root_cause import LAST_FAILURE
 from trainop.engine.schema.crd import AGE, definition
 from trainop.engine.schema.failure import last_failure
 from trainop.engine.schema.openapi import fields, int32, items, mapping, moment, open_fields, text
 from trainop.engine.schema.podschema import pod_template
-from trainop.engine.schema.progress import PROGRESS_COLUMNS, trainer_status
+from trainop.engine.schema.progress import PROGRESS_COLUMNS, account, trainer_status
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, MAIN_CONTAINER, Role
 from trainop.runtime import Json
 
@@ -102,5 +103,6 @@ def _status() -> Json:
             "replicaStatus": mapping("Pods by role.", fields("The number of pods by state.", counters)),
             LAST_FAILURE: last_failure(),
             TRAINER_STATUS: trainer_status(),
+            ACCOUNT: account(),
         },
     )
