@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from tests.simulation.oracle.kinds import Json
-from trainop.runtime.clock import parse_timestamp
 
 PARTS = ("queuedSeconds", "startingSeconds", "trainingSeconds", "restartingSeconds")
 ENDS = ("Succeeded", "Failed")
@@ -53,7 +52,7 @@ class Accounts:
             return
         total, lost = sum(account[part] for part in PARTS), account["lostSeconds"]
         life = (
-            parse_timestamp(account["until"]) - parse_timestamp(job["metadata"]["creationTimestamp"])
+            datetime.fromisoformat(account["until"]) - datetime.fromisoformat(job["metadata"]["creationTimestamp"])
         ).total_seconds()
         if total != life:
             self._flag("account", f"the parts of {name} are {total} s, and it has lived for {life} s")
@@ -79,5 +78,5 @@ def _since(job: Json, type_: str) -> datetime | None:
     """Since when a condition is true."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition["type"] == type_ and condition["status"] == "True":
-            return parse_timestamp(condition["lastTransitionTime"])
+            return datetime.fromisoformat(condition["lastTransitionTime"])
     return None
