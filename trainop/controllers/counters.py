@@ -95,6 +95,18 @@ class JobMetrics(Metrics):
         self.statuses_refused = self._counter(
             "trainop_statuses_refused_total", "Statuses that the API server refused: too large, or invalid", "framework"
         )
+        self._make_times()
+        leads = self._gauge("mpi_operator_is_leader", "1 while this process is the leader")
+        leads.set_function(lambda: float(bool(self._held()) and all(self._held())))
+        self.by_controller: dict[str, dict[str, Counter]] = {"mpi-operator": self._of_mpi_operator()}
+        """Controller -> transition -> a counter in addition to that of all kinds."""
+        self._info = LauncherInfo(self.registry)
+        self._waiting = self._count_jobs("waiting", "Unfinished jobs that do not move", "reason")
+        self._stalled = self._count_jobs("stalled", "Running jobs that do not report their progress any more")
+        self._known: set[tuple[str, str]] = set()
+
+    def _make_times(self) -> None:
+        """The histograms of what the time of jobs is spent on."""
         self.job_phases = self._histogram(
             "trainop_job_phase_seconds",
             "Time that jobs spent in a phase, each time they left it",
@@ -115,14 +127,6 @@ class JobMetrics(Metrics):
             GOODPUT_BUCKETS,
             "kind",
         )
-        leads = self._gauge("mpi_operator_is_leader", "1 while this process is the leader")
-        leads.set_function(lambda: float(bool(self._held()) and all(self._held())))
-        self.by_controller: dict[str, dict[str, Counter]] = {"mpi-operator": self._of_mpi_operator()}
-        """Controller -> transition -> a counter in addition to that of all kinds."""
-        self._info = LauncherInfo(self.registry)
-        self._waiting = self._count_jobs("waiting", "Unfinished jobs that do not move", "reason")
-        self._stalled = self._count_jobs("stalled", "Running jobs that do not report their progress any more")
-        self._known: set[tuple[str, str]] = set()
 
     def _count_jobs(self, state: str, text: str, *labels: str) -> CountedJobs:
         """The gauge of the jobs in a state, on the leader."""
