@@ -106,7 +106,7 @@ def tell(seen: Evidence) -> Story:
         seconds=max(0.0, (until - created).total_seconds()) if created else 0.0,
         steps=tuple(sorted(steps, key=_order)),
         notes=tuple(_notes(seen, entries, lives, clocks)),
-        account=account and account.as_json(),
+        account=account.as_json() if account else None,
         unread=seen.unread,
     )
 
