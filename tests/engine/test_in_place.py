@@ -390,6 +390,24 @@ def test_ranks_that_hang_are_recreated_after_the_time_out(policy: str):
     assert "inPlace" not in world.history
 
 
+def test_replicas_that_have_restarted_may_take_long_to_start():
+    """Their init containers run again."""
+    world = started()
+    for name in world.pods:
+        world.exits(name)
+        world.removed(name, "Pending")
+    world.settle()
+    world.pass_time(3600)
+    made = world.step()
+    assert not made.actions
+    assert made.requeue_after is None
+    for name in list(world.pods):
+        world.starts(name)
+    world.settle()
+    assert world.is_true("Running")
+    assert world.history["failures"] == 1
+
+
 def test_no_pod_is_created_before_all_are_gone():
     world = started()
     world.restarts("j-worker-0")

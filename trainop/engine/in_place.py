@@ -170,15 +170,16 @@ def find_burst(all_slots: Sequence[RoleSlots], history: RestartHistory, now: dat
         return None
     begins, began = since is None, since or now
     left = BURST_TIMEOUT - (now - began).total_seconds()
-    behind = [pod for role, pod in _all_pods(all_slots) if not _is_done(role, pod, history, began)]
+    late = [pod for role, pod in _all_pods(all_slots) if not _takes_part(role, pod, history, began)]
     why = ""
     if begins and history.is_soon(WHOLE_JOB, now):
         why = "it failed again too soon for a restart in place"
-    elif any(pod.status.phase == "Succeeded" for pod in behind):
+    elif any(pod.status.phase == "Succeeded" for pod in late):
         why = "a replica that has succeeded cannot restart in place"
-    elif (behind or not _are_full(all_slots)) and not 0 < left <= 2 * BURST_TIMEOUT:  # the clock was set back
-        why = f"{len(behind)} replica(s) have not restarted in place within {BURST_TIMEOUT:.0f} s"
-    settled = not why and not behind and _are_full(all_slots)
+    elif late and not 0 < left <= 2 * BURST_TIMEOUT:  # beyond that the clock was set back
+        why = f"{len(late)} replica(s) have not restarted in place within {BURST_TIMEOUT:.0f} s"
+    all_run = all(_runs(role, pod) for role, pod in _all_pods(all_slots))
+    settled = not (why or late) and all_run and all(slots.full for slots in all_slots)
     return Burst(restarted, begins, settled, why, left)
 
 
@@ -193,26 +194,22 @@ def _all_pods(all_slots: Sequence[RoleSlots]) -> Iterator[tuple[Role, Pod]]:
             yield slots.role, pod
 
 
-def _are_full(all_slots: Sequence[RoleSlots]) -> bool:
-    return all(slots.full for slots in all_slots)
-
-
 def _has_restarted(role: Role, pod: Pod, history: RestartHistory) -> bool:
     return _restarts(role, pod) > history.restarts_in_place(pod.metadata.uid)
 
 
-def _is_done(role: Role, pod: Pod, history: RestartHistory, began: datetime) -> bool:
-    """Whether the pod has done its part in the burst: it runs again, or is newer than the burst."""
+def _takes_part(role: Role, pod: Pod, history: RestartHistory, began: datetime) -> bool:
+    """Whether the pod restarts in the burst, or is newer than it."""
     created = read_time(pod.metadata.creation_timestamp)
-    is_new = created is not None and created > began
-    if not (is_new or _has_restarted(role, pod, history)):
-        return False
-    return pod.status.phase == "Succeeded" or (pod.status.phase == "Running" and not _is_down(role, pod))
+    return (created is not None and created > began) or _has_restarted(role, pod, history)
 
 
-def _is_down(role: Role, pod: Pod) -> bool:
+def _runs(role: Role, pod: Pod) -> bool:
+    """Whether the container of the framework runs, or has succeeded. Init containers may take long before."""
+    if pod.status.phase != "Running":
+        return pod.status.phase == "Succeeded"
     states = [each.state for each in pod.status.container_statuses if each.name == role.container]
-    return any(state.waiting is not None or state.terminated is not None for state in states)
+    return not any(state.waiting is not None or state.terminated is not None for state in states)
 
 
 def _restarts(role: Role, pod: Pod) -> int:

@@ -68,8 +68,8 @@ def _follow_burst(builder: ReplicasBuilder, found: Assessment, burst: Burst) -> 
         builder.event(builder.reason(RESTARTING), describe_restart(builder, burst.why), "Warning")
     elif burst.settled:
         history.settle_in_place(count_restarts(found.role_slots))
-    else:
-        builder.requeue_after(max(burst.left, 1.0))
+    elif burst.left > 0:
+        builder.requeue_after(burst.left)
 
 
 def _describe(builder: ReplicasBuilder, burst: Burst) -> str:
