@@ -16,15 +16,14 @@ import msgspec
 from trainop.commands.connection import Connection
 from trainop.commands.loglines import lines_of
 from trainop.commands.target import Target
+from trainop.engine.fields import as_list, as_object
 from trainop.engine.gang_scheduler import COSCHEDULING, KUBE, VOLCANO
 from trainop.engine.startup import QUEUE
 from trainop.explain.why.evidence import (
     Evidence,
     OperatorFacts,
     PodFacts,
-    as_list,
     as_number,
-    as_object,
     as_text,
     as_texts,
     by,

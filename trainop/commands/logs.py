@@ -277,10 +277,6 @@ class Logs:
         click.echo(f"{click.style(label, fg=colour)} {time}{printable(line.text.decode(errors='replace'))}")
 
 
-def _failure_of(replica: Replica) -> str:
-    return replica.first_failure
-
-
 def _describe(replica: Replica) -> str:
     return replica.name if replica.rank is None else f"{replica.name} (rank {replica.rank})"
 

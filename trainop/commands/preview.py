@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trainop.engine.fields import as_object
 from trainop.engine.framework import REPLICA_TYPE
 from trainop.engine.pod_resources import Resources, add_multiple, pod_requests
 from trainop.explain.rehearsal import Made, Rehearsal
@@ -55,8 +56,7 @@ def _group(made: Sequence[Made]) -> list[list[Made]]:
 
 
 def _labels(made: Made) -> Mapping[str, str]:
-    labels = made.manifest["metadata"].get("labels")
-    return labels if isinstance(labels, dict) else {}
+    return as_object(made.manifest["metadata"].get("labels"))
 
 
 def _lines_of(group: Sequence[Made]) -> Iterator[str]:
@@ -79,10 +79,8 @@ def _lines_of(group: Sequence[Made]) -> Iterator[str]:
 
 def _pod_template(manifest: Json) -> Json | None:
     """The spec of the pods that another controller makes, as of a batch Job."""
-    spec = manifest.get("spec")
-    template = spec.get("template") if isinstance(spec, dict) else None
-    found = template.get("spec") if isinstance(template, dict) else None
-    return found if isinstance(found, dict) and found.get("containers") else None
+    found = as_object(as_object(as_object(manifest.get("spec")).get("template")).get("spec"))
+    return found if found.get("containers") else None
 
 
 def _pod_lines(group: Sequence[Made]) -> Iterator[str]:

@@ -14,6 +14,7 @@ import click
 from trainop.commands.connection import Connection, connect
 from trainop.commands.options import cluster_options, run_command
 from trainop.commands.target import JobType, job_types
+from trainop.engine.fields import as_list, as_object
 from trainop.engine.restart_history import RestartHistory
 from trainop.explain.why.reported import read_reported
 from trainop.runtime import ApiError, ForbiddenError, Json, NotFoundError
@@ -102,7 +103,7 @@ async def _table(connection: Connection, namespace: str | None) -> tuple[list[st
 
 async def read_rows(connection: Connection, namespace: str | None) -> tuple[list[Row], list[str]]:
     """The jobs of all kinds whose CRDs are installed, the newest first, and the kinds that may not be read."""
-    answers = await asyncio.gather(*(_list(connection, each, namespace) for each in job_types()))
+    answers = await asyncio.gather(*(_jobs_of(connection, each, namespace) for each in job_types()))
     now = datetime.now(UTC)
     found: list[tuple[str, Row]] = []
     notes: list[str] = []
@@ -114,7 +115,7 @@ async def read_rows(connection: Connection, namespace: str | None) -> tuple[list
     return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)], notes
 
 
-async def _list(connection: Connection, job_type: JobType, namespace: str | None) -> Sequence[Json] | ApiError:
+async def _jobs_of(connection: Connection, job_type: JobType, namespace: str | None) -> Sequence[Json] | ApiError:
     try:
         return (await connection.client.list(job_type.resource, namespace)).items
     except NotFoundError:
@@ -125,10 +126,10 @@ async def _list(connection: Connection, job_type: JobType, namespace: str | None
 
 def row_of(job_type: JobType, job: Json, now: datetime) -> Row:
     """The row of one job, whatever its status contains."""
-    status = _object(job.get("status"))
-    metadata = _object(job.get("metadata"))
+    status = as_object(job.get("status"))
+    metadata = as_object(job.get("metadata"))
     state, reason = _state(status)
-    annotations = {k: v for k, v in _object(metadata.get("annotations")).items() if isinstance(v, str)}
+    annotations = {k: v for k, v in as_object(metadata.get("annotations")).items() if isinstance(v, str)}
     history = RestartHistory(str(metadata.get("uid")), annotations)
     return Row(
         namespace=printable(str(metadata.get("namespace", ""))),
@@ -145,11 +146,8 @@ def row_of(job_type: JobType, job: Json, now: datetime) -> Row:
 
 def _state(status: Json) -> tuple[str, str]:
     """The last true condition, as the printer column State, and what it says; of a DIJob its phase."""
-    conditions = status.get("conditions")
-    true = (
-        [each for each in conditions if _object(each).get("status") == "True"] if isinstance(conditions, list) else []
-    )
-    last = _object(true[-1]) if true else {}
+    true = [each for each in as_list(status.get("conditions")) if each.get("status") == "True"]
+    last = true[-1] if true else {}
     state = str(status.get("phase") or last.get("type") or "New")
     quiet = state in {"Running", "Succeeded", "Created"}
     message = "" if quiet else str(last.get("message") or "")
@@ -158,13 +156,13 @@ def _state(status: Json) -> tuple[str, str]:
 
 def _replicas(job: Json, status: Json) -> str:
     """`running/wanted`, of all roles together."""
-    counts = [_object(each) for each in _object(status.get("replicaStatuses")).values()]
+    counts = [as_object(each) for each in as_object(status.get("replicaStatuses")).values()]
     active = sum(each["active"] for each in counts if isinstance(each.get("active"), int))
     done = sum(each["succeeded"] for each in counts if isinstance(each.get("succeeded"), int))
     wanted = 0
-    for name, value in _object(job.get("spec")).items():
+    for name, value in as_object(job.get("spec")).items():
         if name.endswith("ReplicaSpecs"):
-            given = [_object(each).get("replicas", 1) for each in _object(value).values()]
+            given = [as_object(each).get("replicas", 1) for each in as_object(value).values()]
             wanted += sum(each for each in given if isinstance(each, int))
     if isinstance(status.get("replicas"), int):  # DIJob
         return f"{status.get('readyReplicas') or 0}/{status['replicas']}"
@@ -191,10 +189,6 @@ def _duration(seconds: int) -> str:
             rest = seconds % size // part
             return f"{seconds // size}{unit}{rest}{smaller}" if rest else f"{seconds // size}{unit}"
     return f"{seconds}s"
-
-
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
 
 
 def render(rows: Iterable[Row], *, width: int = 0, with_namespace: bool = True) -> Iterator[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import structlog
 
+from trainop.engine.fields import conditions_of
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.seen import ChildMetadata, PodGroup, PriorityClass, SeenGang, Snapshot
 from trainop.engine.status import GANG_READY
@@ -114,12 +115,7 @@ def open_gang_caches(scheduler: GangScheduler, cache: Cache) -> GangCaches:
 
 def waits_for_groups(job: Unstructured) -> bool:
     """Whether the status of the job says that it waits until PodGroups can be read."""
-    status = job.raw.get("status")
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    return any(
-        isinstance(each, dict) and (each.get("type"), each.get("reason")) == (GANG_READY, UNAVAILABLE)
-        for each in (conditions if isinstance(conditions, list) else ())
-    )
+    return any((each.get("type"), each.get("reason")) == (GANG_READY, UNAVAILABLE) for each in conditions_of(job))
 
 
 def _relevant(group: PodGroup) -> object:

@@ -24,6 +24,7 @@ from trainop.controllers.job_state import FirstStatus, HeldStatus, JobStates, Re
 from trainop.controllers.live_job import OwnWrites
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Event, Notice, Plan
+from trainop.engine.fields import as_object
 from trainop.engine.root_cause import LAST_FAILURE
 from trainop.engine.status import CREATED, RUNNING, TEMPLATE_VALID
 from trainop.runtime import ApiError, Clock, ForbiddenError, InvalidError, Json, Unstructured
@@ -159,7 +160,7 @@ class FirstStatuses:
 
     def is_pending(self, job: Unstructured) -> bool:
         """Whether the job from `show` has no conditions yet, but those that are held back."""
-        return not _status_of(self.stored(job)).get("conditions")
+        return not as_object(self.stored(job).raw.get("status")).get("conditions")
 
     def seconds_to_spare(self, job: Unstructured, plan: Plan, *, unsettled: bool) -> float:
         """Seconds for which the status of the completed plan may wait; 0 if it is written now. `unsettled`: pods are
@@ -175,7 +176,7 @@ class FirstStatuses:
         """Keeps the status and the transitions of the completed plan. `version` is the job's resourceVersion."""
         first = self._states.ensure(job.metadata.uid).first_status
         if first is not None and plan.status is not None:
-            base, generation = _status_of(self.stored(job)), job.metadata.generation
+            base, generation = as_object(self.stored(job).raw.get("status")), job.metadata.generation
             first.held = HeldStatus(base, generation, plan.status, plan.transitions, version)
 
     def seconds_to_due(self, job: Unstructured) -> float | None:
@@ -211,7 +212,7 @@ class FirstStatuses:
 
 def _is_outdated(held: HeldStatus, job: Unstructured) -> bool:
     """Whether the status was planned from another spec or status, or for a job that is being deleted now."""
-    changed = job.metadata.generation != held.generation or _status_of(job) != held.base
+    changed = job.metadata.generation != held.generation or as_object(job.raw.get("status")) != held.base
     return changed or job.metadata.terminating
 
 
@@ -226,8 +227,3 @@ def _may_wait(plan: Plan, *, unsettled: bool) -> bool:
 
 def _with_status(job: Unstructured, status: Json) -> Unstructured:
     return Unstructured({**job.raw, "status": status}, job.metadata, job.fault, reduced=job.reduced)
-
-
-def _status_of(job: Unstructured) -> Json:
-    status = job.raw.get("status")
-    return status if isinstance(status, dict) else {}

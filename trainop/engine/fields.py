@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from trainop.runtime import Json
+from trainop.runtime import Json, Unstructured
 from trainop.runtime.lowlevel import (
     DUPLICATE,
     FORBIDDEN,
@@ -63,6 +63,21 @@ def sentence(errors: Sequence[FieldError], more: int = 0) -> str:
     if total == 1:
         return cut(str(errors[0]), MAX_SENTENCE_LENGTH)
     return f"[{join_some(map(str, errors), total, limit=MAX_SENTENCE_LENGTH)}]"
+
+
+def as_object(value: object) -> Json:
+    """The value if it is an object, else an empty one. For stored objects, whose errors nobody is told of."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Json]:
+    """The objects of a list; empty if it is none."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def conditions_of(found: Unstructured) -> list[Json]:
+    """The conditions in the stored status of any object."""
+    return as_list(as_object(found.raw.get("status")).get("conditions"))
 
 
 class Fields:

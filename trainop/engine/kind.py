@@ -19,6 +19,7 @@ from trainop.engine.admission import Judgement, judge
 from trainop.engine.checkpoint import doubt_checkpoint, end_together
 from trainop.engine.children import TRAINING_CHILDREN, ChildEvents, ChildSelection
 from trainop.engine.extensions import CHECKPOINT_GRACE, ON_DISRUPTION, RESTART_MODE
+from trainop.engine.fields import conditions_of
 from trainop.engine.framework import CompanionKind, Framework, Words
 from trainop.engine.in_place import DoubtInPlace, describe_doubt, doubt_in_place, never_in_place, report_doubt
 from trainop.engine.limits import seconds_to_due
@@ -75,10 +76,7 @@ def is_watched(job: Unstructured) -> bool:
     """Whether a job asks for anything if it stalls or does not start, or once did."""
     if not job.metadata.annotations.keys().isdisjoint(_WATCHING):
         return True
-    status = job.raw.get("status")
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    found = conditions if isinstance(conditions, list) else ()
-    return any(isinstance(each, dict) and each.get("type") in {STALLED, STARTED} for each in found)
+    return any(each.get("type") in (STALLED, STARTED) for each in conditions_of(job))
 
 
 _SAVING = frozenset({CHECKPOINT_GRACE, ON_DISRUPTION})

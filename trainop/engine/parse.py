@@ -15,7 +15,7 @@ import msgspec
 
 from trainop.engine.addresses import child_name
 from trainop.engine.extensions import read_extensions
-from trainop.engine.fields import MAX_LABEL_LENGTH, TOO_LONG, Fields, label_faults
+from trainop.engine.fields import MAX_LABEL_LENGTH, TOO_LONG, Fields, as_object, label_faults
 from trainop.engine.framework import THIS_OPERATOR, Framework, Replicas, Services
 from trainop.engine.job import MAX_REPLICAS, UNKNOWN_REPLICAS, Job, Port, Role, RunPolicy
 from trainop.engine.readings import apply_readings
@@ -70,9 +70,7 @@ def read_run_policy(raw: Unstructured) -> RunPolicy:
 
 def run_policy_of(raw: Json) -> Json:
     """`spec.runPolicy` of a raw job; empty if it is not an object."""
-    spec = raw.get("spec")
-    policy = spec.get("runPolicy") if isinstance(spec, dict) else None
-    return policy if isinstance(policy, dict) else {}
+    return as_object(as_object(raw.get("spec")).get("runPolicy"))
 
 
 def _read_run_policy(fields: Fields, raw: object, managers: tuple[str, ...] = (THIS_OPERATOR,)) -> RunPolicy:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, TypeAlias
 
+from trainop.engine.fields import as_list, as_object
 from trainop.runtime.lowlevel import Quantity, exact_amount, read_quantity
 
 Resources: TypeAlias = dict[str, Quantity]
@@ -25,7 +26,7 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
     """The requests of a pod: those of its own or else of its containers, plus its overhead."""
     total = _container_requests(spec)
     _replace(total, spec.get("resources"))
-    _add(total, _read(spec.get("overhead")))
+    _add(total, read_resources(spec.get("overhead")))
     return total
 
 
@@ -34,7 +35,7 @@ def _replace(total: Resources, own: object) -> None:
     what no container requests."""
     if not isinstance(own, dict):
         return
-    limits, requests = _read(own.get("limits")), _read(own.get("requests"))
+    limits, requests = read_resources(own.get("limits")), read_resources(own.get("requests"))
     given = {name: each for name, each in limits.items() if name not in total} | requests
     total.update((name, each) for name, each in given.items() if name in _OF_PODS or name.startswith(_HUGE_PAGES))
 
@@ -42,13 +43,13 @@ def _replace(total: Resources, own: object) -> None:
 def _container_requests(spec: Mapping[str, Any]) -> Resources:
     """The requests of the containers and sidecars or, where that is more, of the init containers."""
     total: Resources = {}
-    for container in _entries(spec.get("containers")):
+    for container in as_list(spec.get("containers")):
         _add(total, container_requests(container))
     sidecars: Resources = {}
     initial: Resources = {}
     # Each container costs the resources that it names itself: the sum of the sidecars before it counts in `initial`
     # already, and walking it for every container would be quadratic in the size of the template.
-    for container in _entries(spec.get("initContainers")):
+    for container in as_list(spec.get("initContainers")):
         needed = container_requests(container)
         if container.get("restartPolicy") == "Always":
             _add(total, needed)
@@ -66,7 +67,7 @@ def container_requests(container: Mapping[str, Any]) -> Resources:
     resources = container.get("resources")
     if not isinstance(resources, dict):
         return {}
-    return _read(resources.get("limits")) | _read(resources.get("requests"))
+    return read_resources(resources.get("limits")) | read_resources(resources.get("requests"))
 
 
 def add_multiple(total: Resources, more: Mapping[str, Quantity], count: int) -> None:
@@ -86,13 +87,10 @@ def _same_amount(one: object, other: object) -> bool:
         return one == other
 
 
-def _entries(containers: object) -> list[Mapping[str, Any]]:
-    return [each for each in containers if isinstance(each, dict)] if isinstance(containers, list) else []
-
-
-def _read(raw: object) -> Resources:
+def read_resources(raw: object) -> Resources:
+    """What is no quantity is left out."""
     found: Resources = {}
-    for name, value in raw.items() if isinstance(raw, dict) else ():
+    for name, value in as_object(raw).items():
         if isinstance(value, str | int | float):
             try:
                 found[name] = read_quantity(value)

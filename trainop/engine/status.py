@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from trainop.engine.fields import as_list, as_object
 from trainop.engine.framework import REPLICA_TYPE, Tally
 from trainop.engine.root_cause import LAST_FAILURE
 from trainop.runtime import Json
@@ -69,12 +70,10 @@ class Status:
 
     def __init__(self, raw: object, now: datetime, rules: ConditionRules = TRAINING_OPERATOR) -> None:
         self._rules = rules
-        self._stored: Json = raw if isinstance(raw, dict) else {}
+        self._stored = as_object(raw)
         self._now = format_time(now)
         self._fields = dict(self._stored)
-        self.conditions: list[Json] = [
-            condition for condition in _items(self._stored.get("conditions")) if isinstance(condition, dict)
-        ]
+        self.conditions = as_list(self._stored.get("conditions"))
 
     def changed(self) -> Json | None:
         """The complete new status, or None if it equals the stored one. A change of `lastFailure` alone is no reason to
@@ -227,10 +226,6 @@ def selector_text(labels: Mapping[str, str], type_: str) -> str:
 def format_time(moment: datetime) -> str:
     """RFC 3339 in UTC, whole seconds."""
     return timestamp(moment)
-
-
-def _items(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
 
 
 def _counters(tally: Tally) -> Json:

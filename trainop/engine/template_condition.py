@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from trainop.engine.actions import Event, Plan
+from trainop.engine.fields import conditions_of
 from trainop.engine.seen import Snapshot
 from trainop.engine.status import TEMPLATE_VALID, Status
 from trainop.engine.unknown_fields import describe_dropped_field
@@ -41,10 +42,7 @@ def find_dropped_fields(warnings: Iterable[str]) -> tuple[str, ...]:
 
 def has_template_condition(job: Unstructured) -> bool:
     """Whether the stored status has the condition."""
-    status = job.raw.get("status")
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    found = conditions if isinstance(conditions, list) else ()
-    return any(isinstance(each, dict) and each.get("type") == TEMPLATE_VALID for each in found)
+    return any(each.get("type") == TEMPLATE_VALID for each in conditions_of(job))
 
 
 def report_dropped_fields(seen: Snapshot, plan: Plan) -> Plan:

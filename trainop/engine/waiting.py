@@ -15,6 +15,7 @@ from functools import cached_property
 
 from trainop.engine.actions import Event, Plan, Wait, is_creation
 from trainop.engine.claim import join_names
+from trainop.engine.fields import as_list, as_object
 from trainop.engine.seen import Pod, Snapshot
 from trainop.engine.status import RUNNING, WAITING, Status, format_time
 from trainop.runtime import Json
@@ -95,9 +96,8 @@ def _ages(seen: Snapshot, plan: Plan, status: Status) -> Iterator[tuple[Wait, fl
 
 def reason_of(status: object) -> str:
     """The reason for which a job waits, by its status; empty if it does not."""
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    for condition in conditions if isinstance(conditions, list) else ():
-        if isinstance(condition, dict) and (condition.get("type"), condition.get("status")) == (WAITING, "True"):
+    for condition in as_list(as_object(status).get("conditions")):
+        if (condition.get("type"), condition.get("status")) == (WAITING, "True"):
             reason = condition.get("reason")
             return reason if reason in REASONS else NO_PROGRESS
     return ""

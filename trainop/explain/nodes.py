@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any
 
+from trainop.engine.fields import as_list, as_object
 from trainop.engine.pod_resources import pod_requests
 from trainop.runtime import Json
 from trainop.runtime.lowlevel import read_quantity
@@ -29,7 +29,7 @@ def describe_nodes(spec: Json, nodes: Sequence[Json]) -> Iterator[str]:
         return
     selected = _selected(nodes, spec)
     if not selected:
-        pairs = ", ".join(f"{name}={value}" for name, value in _object(spec.get("nodeSelector")).items())
+        pairs = ", ".join(f"{name}={value}" for name, value in as_object(spec.get("nodeSelector")).items())
         yield f".nodeSelector: none of {len(nodes)} nodes has the labels {pairs}"
         return
     near = _near(selected, spec)
@@ -48,21 +48,21 @@ def describe_nodes(spec: Json, nodes: Sequence[Json]) -> Iterator[str]:
 def capacity(node: Json, name: str) -> Fraction:
     """The amount of a resource that pods on the node can have."""
     try:
-        return read_quantity(_object(_object(node.get("status")).get("allocatable")).get(name, 0)).amount
+        return read_quantity(as_object(as_object(node.get("status")).get("allocatable")).get(name, 0)).amount
     except ValueError:
         return Fraction(0)
 
 
 def _selected(nodes: Sequence[Json], spec: Json) -> list[Json]:
-    selector = _object(spec.get("nodeSelector"))
+    selector = as_object(spec.get("nodeSelector"))
     return [node for node in nodes if selector.items() <= _labels(node).items()]
 
 
 def _near(nodes: Sequence[Json], spec: Json) -> list[Json]:
     """The nodes that match the required node affinity."""
-    required = _object(_object(spec.get("affinity")).get("nodeAffinity"))
-    terms = _object(required.get("requiredDuringSchedulingIgnoredDuringExecution")).get("nodeSelectorTerms")
-    return [node for node in nodes if terms is None or any(_matches(term, node) for term in _list(terms))]
+    required = as_object(as_object(spec.get("affinity")).get("nodeAffinity"))
+    terms = as_object(required.get("requiredDuringSchedulingIgnoredDuringExecution")).get("nodeSelectorTerms")
+    return [node for node in nodes if terms is None or any(_matches(term, node) for term in as_list(terms))]
 
 
 def _open(nodes: Sequence[Json], spec: Json) -> list[Json]:
@@ -77,20 +77,20 @@ def _fit(nodes: Sequence[Json], spec: Json) -> tuple[list[Json], list[str]]:
         enough = [node for node in fitting if capacity(node, name) >= asked.amount]
         if fitting and not enough and asked.amount:
             largest = max(fitting, key=lambda node: capacity(node, name))
-            text = _object(_object(largest.get("status")).get("allocatable")).get(name, "none")
+            text = as_object(as_object(largest.get("status")).get("allocatable")).get(name, "none")
             return [], [f".containers: a pod asks for {asked} {name}; the most that a node which fits has is {text}"]
         fitting = enough
     return fitting, []
 
 
 def _labels(node: Json) -> Json:
-    return _object(_object(node.get("metadata")).get("labels"))
+    return as_object(as_object(node.get("metadata")).get("labels"))
 
 
 def _matches(term: Json, node: Json) -> bool:
     """An empty term matches nothing."""
-    by_label, by_field = _list(term.get("matchExpressions")), _list(term.get("matchFields"))
-    fields = {"metadata.name": _object(node.get("metadata")).get("name")}
+    by_label, by_field = as_list(term.get("matchExpressions")), as_list(term.get("matchFields"))
+    fields = {"metadata.name": as_object(node.get("metadata")).get("name")}
     return bool(by_label or by_field) and all(
         _holds(each, values)
         for each, values in [*((e, _labels(node)) for e in by_label), *((e, fields) for e in by_field)]
@@ -113,8 +113,8 @@ def _holds(expression: Json, values: Json) -> bool:
 
 def _refusing(node: Json, spec: Json) -> list[str]:
     """The taints that keep the pod away."""
-    taints = _list(_object(node.get("spec")).get("taints"))
-    tolerations = _list(spec.get("tolerations"))
+    taints = as_list(as_object(node.get("spec")).get("taints"))
+    tolerations = as_list(spec.get("tolerations"))
     return [
         f"{each.get('key')}={each.get('value', '')}:{each.get('effect')}"
         for each in taints
@@ -130,11 +130,3 @@ def _tolerates(toleration: Json, taint: Json) -> bool:
     if toleration["key"] != taint.get("key"):
         return False
     return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
-
-
-def _object(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Json]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

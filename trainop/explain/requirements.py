@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from trainop.engine.fields import as_list, as_object
 from trainop.engine.framework import JOB_ROLE, REPLICA_TYPE
-from trainop.engine.pod_resources import Resources, container_requests, pod_requests
+from trainop.engine.pod_resources import Resources, container_requests, pod_requests, read_resources
 from trainop.explain.launching import templates
 from trainop.explain.nodes import describe_nodes
 from trainop.explain.rehearsal import Rehearsal
 from trainop.kinds.dijob.names import REPLICA_TYPE as DI_REPLICA_TYPE
 from trainop.runtime import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PODS, SECRETS, SERVICE_ACCOUNTS, Json, Resource
-from trainop.runtime.lowlevel import read_quantity
 
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
@@ -52,7 +52,7 @@ def group_pods(job: Json, found: Rehearsal) -> list[Group]:
         spec = source.get("spec")
         if not isinstance(spec, dict) or not spec.get("containers"):
             continue
-        labels = _object(_object(source.get("metadata")).get("labels"))
+        labels = as_object(as_object(source.get("metadata")).get("labels"))
         role = str(labels.get(REPLICA_TYPE) or labels.get(JOB_ROLE) or labels.get(DI_REPLICA_TYPE) or "").lower()
         known = groups.get(role)
         groups[role] = Group(paths.get(role, "spec"), spec, known.count + 1 if known else 1)
@@ -60,7 +60,7 @@ def group_pods(job: Json, found: Rehearsal) -> list[Group]:
 
 
 def _template(manifest: Json) -> Json:
-    return _object(_object(manifest.get("spec")).get("template"))
+    return as_object(as_object(manifest.get("spec")).get("template"))
 
 
 # Objects that pods name -----------------------------------------------------------------------------------------------
@@ -74,11 +74,11 @@ def find_references(job: Json, groups: Iterable[Group], found: Rehearsal) -> dic
     for group in groups:
         for reference, path in _of_pod(group.spec):
             references.setdefault(reference, f"{group.path}.{path}")
-    queue = _object(_object(job.get("metadata")).get("labels")).get(QUEUE_NAME)
+    queue = as_object(as_object(job.get("metadata")).get("labels")).get(QUEUE_NAME)
     if isinstance(queue, str) and queue:
         references[Reference(LOCAL_QUEUES, queue)] = f"metadata.labels[{QUEUE_NAME}]"
     for each in found.made:
-        name = _object(each.manifest.get("spec")).get("queue")
+        name = as_object(each.manifest.get("spec")).get("queue")
         if each.resource.group == VOLCANO_QUEUES.group and isinstance(name, str) and name:
             references[Reference(VOLCANO_QUEUES, name)] = "spec.runPolicy.schedulingPolicy.queue"
     return {each: path for each, path in references.items() if each not in made and not _is_built_in(each)}
@@ -98,12 +98,12 @@ def _of_pod(spec: Json) -> Iterator[tuple[Reference, str]]:
         ("serviceAccountName", SERVICE_ACCOUNTS),
     ):
         yield from _named(resource, spec.get(name), name)
-    for index, each in enumerate(_list(spec.get("imagePullSecrets"))):
+    for index, each in enumerate(as_list(spec.get("imagePullSecrets"))):
         yield from _named(SECRETS, each.get("name"), f"imagePullSecrets[{index}].name")
-    for index, each in enumerate(_list(spec.get("volumes"))):
+    for index, each in enumerate(as_list(spec.get("volumes"))):
         yield from _of_volume(each, f"volumes[{index}]")
     for kind in ("initContainers", "containers"):
-        for index, each in enumerate(_list(spec.get(kind))):
+        for index, each in enumerate(as_list(spec.get(kind))):
             yield from _of_container(each, f"{kind}[{index}]")
 
 
@@ -115,7 +115,7 @@ def _named(resource: Resource, name: Any, path: str) -> Iterator[tuple[Reference
 def _required(
     source: Json, field_name: str, resource: Resource, key: str, path: str
 ) -> Iterator[tuple[Reference, str]]:
-    value = _object(source.get(field_name))
+    value = as_object(source.get(field_name))
     if value.get("optional") is not True:
         yield from _named(resource, value.get(key), f"{path}.{field_name}.{key}")
 
@@ -124,17 +124,17 @@ def _of_volume(volume: Json, path: str) -> Iterator[tuple[Reference, str]]:
     yield from _required(volume, "persistentVolumeClaim", PERSISTENT_VOLUME_CLAIMS, "claimName", path)
     yield from _required(volume, "secret", SECRETS, "secretName", path)
     yield from _required(volume, "configMap", CONFIG_MAPS, "name", path)
-    for index, each in enumerate(_list(_object(volume.get("projected")).get("sources"))):
+    for index, each in enumerate(as_list(as_object(volume.get("projected")).get("sources"))):
         for name, resource in (("secret", SECRETS), ("configMap", CONFIG_MAPS)):
             yield from _required(each, name, resource, "name", f"{path}.projected.sources[{index}]")
 
 
 def _of_container(container: Json, path: str) -> Iterator[tuple[Reference, str]]:
-    for each in _list(container.get("env")):
-        source = _object(each.get("valueFrom"))  # the operator adds variables: the index would be another in the file
+    for each in as_list(container.get("env")):
+        source = as_object(each.get("valueFrom"))  # the operator adds variables: the index would be another in the file
         for name, resource in (("secretKeyRef", SECRETS), ("configMapKeyRef", CONFIG_MAPS)):
             yield from ((found, f"{path}.env") for found, _ in _required(source, name, resource, "name", path))
-    for index, each in enumerate(_list(container.get("envFrom"))):
+    for index, each in enumerate(as_list(container.get("envFrom"))):
         for name, resource in (("secretRef", SECRETS), ("configMapRef", CONFIG_MAPS)):
             yield from _required(each, name, resource, "name", f"{path}.envFrom[{index}]")
 
@@ -167,10 +167,10 @@ def describe_lacks(references: Mapping[Reference, str], groups: Sequence[Group],
 def _beyond_limits(spec: Json, limits: Sequence[Json]) -> Iterator[str]:
     """What a LimitRange refuses of single containers and whole pods."""
     for limit in limits:
-        name = _object(limit.get("metadata")).get("name")
-        for entry in _list(_object(limit.get("spec")).get("limits")):
+        name = as_object(limit.get("metadata")).get("name")
+        for entry in as_list(as_object(limit.get("spec")).get("limits")):
             if entry.get("type") == "Container":
-                for index, each in enumerate(_list(spec.get("containers"))):
+                for index, each in enumerate(as_list(spec.get("containers"))):
                     path = f"containers[{index}].resources"
                     yield from _outside(container_requests(each) | limits_of(each), entry, name, path)
             elif entry.get("type") == "Pod":
@@ -178,8 +178,8 @@ def _beyond_limits(spec: Json, limits: Sequence[Json]) -> Iterator[str]:
 
 
 def _outside(asked: Resources, entry: Json, name: Any, path: str) -> Iterator[str]:
-    most = read_amounts(entry.get("max"))
-    least = read_amounts(entry.get("min"))
+    most = read_resources(entry.get("max"))
+    least = read_resources(entry.get("min"))
     of = f"LimitRange {name}", f"a {str(entry['type']).lower()}"
     for resource, amount in asked.items():
         if resource in most and amount.amount > most[resource].amount:
@@ -190,23 +190,4 @@ def _outside(asked: Resources, entry: Json, name: Any, path: str) -> Iterator[st
 
 def limits_of(container: Json) -> Resources:
     """The resource limits of a container."""
-    return read_amounts(_object(container.get("resources")).get("limits"))
-
-
-def read_amounts(raw: Any) -> Resources:
-    """Resource name -> amount; what is no quantity is left out."""
-    found: Resources = {}
-    for name, value in _object(raw).items():
-        try:
-            found[name] = read_quantity(value)
-        except ValueError:
-            continue
-    return found
-
-
-def _object(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Json]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return read_resources(as_object(container.get("resources")).get("limits"))

@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from trainop.engine.pod_resources import Resources, add_multiple, pod_requests
+from trainop.engine.fields import as_object
+from trainop.engine.pod_resources import Resources, add_multiple, pod_requests, read_resources
 from trainop.explain.nodes import capacity, nodes_for
 from trainop.explain.rehearsal import Made, Rehearsal
-from trainop.explain.requirements import QUEUE_NAME, Group, Reference, group_pods, limits_of, read_amounts
+from trainop.explain.requirements import QUEUE_NAME, Group, Reference, group_pods, limits_of
 from trainop.runtime import PODS, Json
 from trainop.runtime.lowlevel import Quantity, read_quantity
 
@@ -47,7 +48,7 @@ def demand_of(job: Json, found: Rehearsal, existing: Collection[Reference] = ())
 
 def counted_objects(quotas: Iterable[Json], found: Rehearsal) -> list[Made]:
     """The objects of a job that a quota counts: those of which it matters whether they exist."""
-    names = {name for quota in quotas if _is_for_all(quota) for name in read_amounts(_spec(quota).get("hard"))}
+    names = {name for quota in quotas if _is_for_all(quota) for name in read_resources(_spec(quota).get("hard"))}
     pods_count = bool(names & _counted(group_pods({}, found), ()).keys())
     return [made for made in found.made if names & _names_of(made) or (pods_count and _has_pods(made))]
 
@@ -56,9 +57,9 @@ def describe_quotas(quotas: Iterable[Json], demand: Demand, promised: Mapping[st
     """One line for each limit of a quota that the job would exceed. `promised` is what jobs that are created before it
     add to the quotas' use. Quotas with scopes are about some pods only, and not judged."""
     for quota in filter(_is_for_all, quotas):
-        used = read_amounts((quota.get("status") or {}).get("used"))
+        used = read_resources((quota.get("status") or {}).get("used"))
         name = quota["metadata"].get("name")
-        for resource, hard in read_amounts(_spec(quota).get("hard")).items():
+        for resource, hard in read_resources(_spec(quota).get("hard")).items():
             need = demand.counted.get(resource)
             if need is None or not need.amount:
                 continue
@@ -117,8 +118,7 @@ class Load:
 
 
 def _spec(quota: Json) -> Json:
-    spec = quota.get("spec")
-    return spec if isinstance(spec, dict) else {}
+    return as_object(quota.get("spec"))
 
 
 def _is_for_all(quota: Json) -> bool:

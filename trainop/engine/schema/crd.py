@@ -171,11 +171,20 @@ def _scheduling_policy() -> Json:
     )
 
 
-def _condition() -> Json:
+COUNTERS = {
+    "active": int32("Running pods."),
+    "succeeded": int32("Pods that have succeeded."),
+    "failed": int32("Pods that have failed."),
+}
+"""The counters of pods of one role."""
+
+
+def condition(description: str, types: str) -> Json:
+    """One condition in the status of a job."""
     return fields(
-        "One condition of the job.",
+        description,
         {
-            "type": text(_CONDITION_TYPES),
+            "type": text(types),
             "status": text("True, False or Unknown."),
             "reason": text("The reason of the last transition, in CamelCase."),
             "message": text("The reason as a sentence."),
@@ -187,12 +196,11 @@ def _condition() -> Json:
 
 
 def _status() -> Json:
+    conditions = condition("One condition of the job.", _CONDITION_TYPES)
     replica_status = fields(
         "The number of pods of one type by state.",
         {
-            "active": int32("Running pods."),
-            "succeeded": int32("Pods that have succeeded."),
-            "failed": int32("Pods that have failed."),
+            **COUNTERS,
             "selector": text("Selects the pods of this type."),
             "labelSelector": open_fields(
                 "Deprecated and not written; use selector.",
@@ -206,7 +214,7 @@ def _status() -> Json:
     return fields(
         "The observed state of the job, written by the operator.",
         {
-            "conditions": items("The state of the job; the latest condition is the last entry.", _condition()),
+            "conditions": items("The state of the job; the latest condition is the last entry.", conditions),
             "replicaStatuses": mapping("Pods by type.", replica_status),
             "startTime": moment("When the job started, or resumed last."),
             "completionTime": moment("When the job finished."),

@@ -14,6 +14,7 @@ from trainop.engine.actions import LOOK_AGAIN, Action, Need, Patch, Remove
 from trainop.engine.addresses import child_name, child_namer
 from trainop.engine.claim import Children, Claimed, join_names
 from trainop.engine.extensions import ANNOTATION_PREFIX
+from trainop.engine.fields import as_list
 from trainop.engine.framework import JOB_NAME, Companion, CompanionKind, Framework, Grant
 from trainop.engine.job import UNKNOWN_REPLICAS, Role
 from trainop.engine.parse import parse
@@ -157,7 +158,7 @@ def _apply(builder: ReplicasBuilder, wanted: Companion, found: Unstructured | No
 def rules_of(role: Unstructured) -> list[Json]:
     """The rules of a Role."""
     rules = role.raw.get("rules")
-    return [rule for rule in rules if isinstance(rule, dict)] if isinstance(rules, list) else []
+    return as_list(rules)
 
 
 # What is seen ---------------------------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainop.engine.fields import as_list, as_object
 from trainop.engine.seen import SCHEDULED
 from trainop.explain.story.timeline import Step
-from trainop.explain.why.evidence import Evidence, as_list, as_object, as_text, gang_size
+from trainop.explain.why.evidence import Evidence, as_text, gang_size
 from trainop.runtime.lowlevel import read_time
 
 _WORKLOAD = {

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median, median_low
 
+from trainop.engine.fields import as_object
 from trainop.engine.pod_status import CLOCK_TOLERANCE
 from trainop.explain.story.timeline import Spread, Step
-from trainop.explain.why.evidence import ContainerFacts, EventFacts, Evidence, PodFacts, as_object
+from trainop.explain.why.evidence import ContainerFacts, EventFacts, Evidence, PodFacts
 
 Clocks = Mapping[str, timedelta]
 """Node -> by how much its clock is ahead of the API server's. Clocks that are right are left out."""

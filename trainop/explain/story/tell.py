@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from trainop.engine.fields import as_object
 from trainop.engine.phases import Phase, read_marks
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.root_cause import LAST_FAILURE, Failure, read_failure
@@ -16,7 +17,7 @@ from trainop.explain.story.queues import waits_of
 from trainop.explain.story.replicas import Clocks, Life, find_clocks, read_lives, restarted_in_place, steps_of
 from trainop.explain.story.timeline import Step, Story, lasted
 from trainop.explain.why.account import describe_account, find_account
-from trainop.explain.why.evidence import Evidence, as_object, as_text
+from trainop.explain.why.evidence import Evidence, as_text
 from trainop.explain.why.reported import describe_reported, read_reported
 from trainop.runtime.lowlevel import EARLIEST, LATEST, read_time
 

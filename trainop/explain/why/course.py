@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 
+from trainop.engine.fields import as_object
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.root_cause import LAST_FAILURE, Failure, read_failure
 from trainop.engine.startup import EXCEEDED, STARTING, read_startup_rule
@@ -14,7 +15,7 @@ from trainop.engine.template_condition import UNKNOWN_FIELDS
 from trainop.engine.words import describe, describe_cause
 from trainop.explain.why.account import describe_account, find_account
 from trainop.explain.why.cause import Cause, Weight
-from trainop.explain.why.evidence import Evidence, as_object, as_text, as_texts
+from trainop.explain.why.evidence import Evidence, as_text, as_texts
 from trainop.explain.why.refusals import REFUSALS
 from trainop.explain.why.reported import read_reported
 from trainop.explain.why.words import name_pods, span

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from trainop.engine.fields import as_list, as_object
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE
 from trainop.runtime import Json
 from trainop.runtime.lowlevel import cut, read_time
@@ -178,10 +179,9 @@ class Evidence:
         created = read_time(self.metadata.get("creationTimestamp"))
         return (self.now - created).total_seconds() if created else 0.0
 
-    def conditions(self) -> Iterator[Json]:
+    def conditions(self) -> list[Json]:
         """The conditions of the job, in their order."""
-        conditions = self.status.get("conditions")
-        yield from (each for each in conditions if isinstance(each, dict)) if isinstance(conditions, list) else ()
+        return as_list(self.status.get("conditions"))
 
     def condition(self, type_: str) -> Json | None:
         """The condition of this type if it is true."""
@@ -204,14 +204,6 @@ class Evidence:
     def about(self, *reasons: str, kind: str = "") -> list[EventFacts]:
         """The events with one of these reasons, the newest first."""
         return [each for each in reversed(self.events) if each.reason in reasons and (not kind or each.kind == kind)]
-
-
-def as_object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def as_list(value: object) -> list[Json]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def as_texts(value: object) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from trainop.engine.fields import as_list, as_object
 from trainop.explain.why.cause import Cause, Weight
-from trainop.explain.why.evidence import ContainerFacts, Evidence, PodFacts, as_list, as_object
+from trainop.explain.why.evidence import ContainerFacts, Evidence, PodFacts
 from trainop.explain.why.refusals import REFUSALS, advise
 from trainop.explain.why.words import digest, name_pods, span, verb
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainop.engine.fields import as_list, as_object
 from trainop.engine.framework import THIS_OPERATOR
 from trainop.engine.startup import EXCEEDED, QUEUE
 from trainop.explain.why.cause import Cause, Weight
-from trainop.explain.why.evidence import Evidence, as_list, as_object, as_text, by, gang_size
+from trainop.explain.why.evidence import Evidence, as_text, by, gang_size
 from trainop.runtime import Json
 
 _MULTIKUEUE = "kueue.x-k8s.io/multikueue"

@@ -11,9 +11,9 @@ import copy
 from trainop.engine.phases import ACCOUNT
 from trainop.engine.progress import TRAINER_STATUS
 from trainop.engine.root_cause import LAST_FAILURE
-from trainop.engine.schema.crd import AGE, definition
+from trainop.engine.schema.crd import AGE, COUNTERS, condition, definition
 from trainop.engine.schema.failure import last_failure
-from trainop.engine.schema.openapi import fields, int32, items, mapping, moment, open_fields, text
+from trainop.engine.schema.openapi import fields, items, mapping, open_fields, text
 from trainop.engine.schema.podschema import pod_template
 from trainop.engine.schema.progress import PROGRESS_COLUMNS, account, trainer_status
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, MAIN_CONTAINER, Role
@@ -79,28 +79,15 @@ def _template() -> Json:
 
 
 def _status() -> Json:
-    condition = {
-        "type": text("Created, Running, Succeeded or Failed."),
-        "status": text("True, False or Unknown."),
-        "reason": text("The reason of the last transition, in CamelCase."),
-        "message": text("The reason as a sentence."),
-        "lastUpdateTime": moment("When the condition was last written."),
-        "lastTransitionTime": moment("When its status last changed."),
-    }
-    counters = {
-        "active": int32("Running pods."),
-        "succeeded": int32("Pods that have succeeded."),
-        "failed": int32("Pods that have failed."),
-    }
     return fields(
         "The observed state of the job, written by the operator.",
         {
             "phase": text("Created, Running, Succeeded or Failed, as the pod of the coordinator."),
             "conditions": items(
                 "The phases that the job has entered, in order.",
-                fields("One phase.", condition, required=["type", "status"]),
+                condition("One phase.", "Created, Running, Succeeded or Failed."),
             ),
-            "replicaStatus": mapping("Pods by role.", fields("The number of pods by state.", counters)),
+            "replicaStatus": mapping("Pods by role.", fields("The number of pods by state.", dict(COUNTERS))),
             LAST_FAILURE: last_failure(),
             TRAINER_STATUS: trainer_status(),
             ACCOUNT: account(),

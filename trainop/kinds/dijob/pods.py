@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from trainop.engine.checkpoint import raise_grace
 from trainop.engine.extensions import read_checkpoint
+from trainop.engine.fields import as_object
 from trainop.engine.framework import variable
 from trainop.engine.termination import FALLBACK, keep_log_ends
 from trainop.kinds.dijob.names import (
@@ -110,7 +111,7 @@ class PodOptions(NamedTuple):
 
 def read_job(raw: Json) -> JobFacts:
     """The facts of a raw DIJob; fields of a wrong type count as absent."""
-    metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
+    metadata, spec = as_object(raw.get("metadata")), as_object(raw.get("spec"))
     priority, volumes = spec.get("priorityClassName"), spec.get("volumes")
     return JobFacts(
         namespace=str(metadata.get("namespace") or ""),
@@ -123,14 +124,14 @@ def read_job(raw: Json) -> JobFacts:
 
 
 def _texts(given: object) -> dict[str, str]:
-    return {name: value for name, value in mapping(given).items() if isinstance(value, str)}
+    return {name: value for name, value in as_object(given).items() if isinstance(value, str)}
 
 
 def template_of(raw: Json, role: Role) -> Json | None:
     """The pod template of a role in a raw DIJob, or of the aggregator in a raw AggregatorConfig; None if there is
     none. Ddp learners have the learner's."""
     section = Role.LEARNER if role is Role.DDP_LEARNER else role
-    template = mapping(mapping(raw.get("spec")).get(section.value)).get("template")
+    template = as_object(as_object(raw.get("spec")).get(section.value)).get("template")
     return template if isinstance(template, dict) else None
 
 
@@ -156,7 +157,7 @@ def build_pod(
     """The pod of a role. `suffix` is the random part of its name, which only a coordinator has not; `place` is that of
     a ddp learner; `annotations` are added to those of the template."""
     name = coordinator_name(job.name) if role is Role.COORDINATOR else f"{job.name}-{role.value}-{suffix}"
-    spec = {**mapping(template.get("spec"))}
+    spec = {**as_object(template.get("spec"))}
     port = main_port(spec) or role.default_port
     variables = _variables(job, role, name, port, options)
     if place is not None:
@@ -178,7 +179,7 @@ def build_pod(
         spec["containers"] = containers
     metadata = _metadata(job, role, name, template, place)
     if annotations:
-        metadata["annotations"] = {**mapping(metadata.get("annotations")), **annotations}
+        metadata["annotations"] = {**as_object(metadata.get("annotations")), **annotations}
     kept = keep_log_ends(raise_grace(spec, job.grace), options.termination_message_policy)
     return {"apiVersion": PODS.api_version, "kind": PODS.kind, "metadata": metadata, "spec": kept}
 
@@ -204,12 +205,12 @@ def main_port(spec: Json) -> int | None:
 def pod_url(pod: Json) -> str:
     """The address of a pod that `build_pod` made, or that the API server returned."""
     metadata = pod["metadata"]
-    port = main_port(mapping(pod.get("spec"))) or default_port(mapping(metadata.get("labels")))
+    port = main_port(as_object(pod.get("spec"))) or default_port(as_object(metadata.get("labels")))
     return url(metadata["name"], metadata["namespace"], port)
 
 
 def _metadata(job: JobFacts, role: Role, name: str, template: Json, place: Place | None) -> Json:
-    given = {field: value for field, value in mapping(template.get("metadata")).items() if field in _KEPT}
+    given = {field: value for field, value in as_object(template.get("metadata")).items() if field in _KEPT}
     labels = {GROUP_NAME: GROUP, JOB_NAME: job.name.replace("/", "-"), CONTROLLER_NAME: CONTROLLER}
     labels |= {REPLICA_TYPE: role.value, POD_NAME: name}
     owners = [job.owner]
@@ -218,7 +219,7 @@ def _metadata(job: JobFacts, role: Role, name: str, template: Json, place: Place
         if place.type:
             labels[DDP_TYPE] = place.type
     own = {"name": name, "namespace": job.namespace, "ownerReferences": owners}
-    return {**given, **own, "labels": {**mapping(given.get("labels")), **labels}}
+    return {**given, **own, "labels": {**as_object(given.get("labels")), **labels}}
 
 
 def _variables(job: JobFacts, role: Role, name: str, port: int, options: PodOptions) -> dict[str, str]:
@@ -265,7 +266,7 @@ def _with_resources(container: Json, wanted: Resources) -> Json:
     resources = container.get("resources") or {}
     if not given or not isinstance(resources, dict):
         return container
-    both = {field: {**mapping(resources.get(field)), **given} for field in ("limits", "requests")}
+    both = {field: {**as_object(resources.get(field)), **given} for field in ("limits", "requests")}
     return {**container, "resources": {**resources, **both}}
 
 
@@ -306,8 +307,3 @@ def main_place(containers: Sequence[Any]) -> int | None:
         if isinstance(container, dict) and container.get("name") == MAIN_CONTAINER:
             return place
     return None
-
-
-def mapping(value: object) -> Json:
-    """The value if it is an object, else an empty one."""
-    return value if isinstance(value, dict) else {}

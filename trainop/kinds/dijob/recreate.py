@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainop.engine.fields import as_object
 from trainop.engine.framework import variable
 from trainop.kinds.dijob.gpus import gpus_of
 from trainop.kinds.dijob.names import (
@@ -14,7 +15,7 @@ from trainop.kinds.dijob.names import (
     POD_NAME,
     WORLD_SIZE,
 )
-from trainop.kinds.dijob.pods import Resources, main_place, mapping
+from trainop.kinds.dijob.pods import Resources, main_place
 from trainop.runtime import PODS, Json
 
 TOKEN_VOLUME = "kube-api-access-"  # noqa: S105  # a prefix
@@ -31,17 +32,17 @@ def recreate(
 ) -> Json:
     """The pod under a new name, without what the cluster has added. `owners` replaces its owner references, and
     `master` is the new name of the first pod of its ddp group, if that has changed."""
-    given = mapping(pod.get("metadata"))
+    given = as_object(pod.get("metadata"))
     name = f"{given['name'].rpartition('-')[0]}-{suffix}"
     variables = {NAME_VARIABLE: name} | ({MASTER_ADDRESS: master} if master else {})
     metadata = {
         "name": name,
         "namespace": given["namespace"],
-        "labels": {**mapping(given.get("labels")), POD_NAME: name},
-        "annotations": {**mapping(given.get("annotations")), **annotations},
+        "labels": {**as_object(given.get("labels")), POD_NAME: name},
+        "annotations": {**as_object(given.get("annotations")), **annotations},
         "ownerReferences": given.get("ownerReferences") if owners is None else owners,
     }
-    spec = {field: value for field, value in mapping(pod.get("spec")).items() if field not in _ADDED}
+    spec = {field: value for field, value in as_object(pod.get("spec")).items() if field not in _ADDED}
     spec["containers"] = [_renew(each, variables) for each in spec.get("containers") or ()]
     if spec.get("initContainers"):
         spec["initContainers"] = [_renew(each, {}) for each in spec["initContainers"]]
@@ -52,17 +53,17 @@ def recreate(
 
 def requested_of(pod: Json) -> Resources:
     """The resources that the group of a ddp learner was requested with, as far as the pod shows them."""
-    containers = mapping(pod.get("spec")).get("containers") or []
+    containers = as_object(pod.get("spec")).get("containers") or []
     at = main_place(containers)
-    resources = mapping(containers[at].get("resources")) if at is not None else {}
-    limits = mapping(resources.get("limits"))
+    resources = as_object(containers[at].get("resources")) if at is not None else {}
+    limits = as_object(resources.get("limits"))
     gpus = variable_of(pod, WORLD_SIZE) or variable_of(pod, LOCAL_WORLD_SIZE) or str(gpus_of(resources))
     return Resources(str(limits.get("cpu", "")), str(limits.get("memory", "")), gpus)
 
 
 def variable_of(pod: Json, name: str) -> str:
     """The value of a variable of the main container, or of the first if there is no main one; empty if it has none."""
-    containers = mapping(pod.get("spec")).get("containers") or []
+    containers = as_object(pod.get("spec")).get("containers") or []
     chosen = containers[main_place(containers) or 0] if containers else {}
     for entry in chosen.get("env") or ():
         if entry.get("name") == name:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from trainop.engine.actions import Event, Notice, Plan
 from trainop.engine.extensions import ANNOTATION_PREFIX
+from trainop.engine.fields import as_list, as_object
 from trainop.engine.framework import GROUP, OPERATOR_NAME
 from trainop.engine.seen import Options, Snapshot
 from trainop.engine.status import FAILED, SUCCEEDED
@@ -101,11 +102,8 @@ def _is_over(status: object) -> bool:
     completionTime, while its launcher goes on."""
     if not isinstance(status, dict) or not status.get("completionTime"):
         return False
-    conditions = status.get("conditions")
-    return any(
-        isinstance(each, dict) and each.get("type") in {SUCCEEDED, FAILED} and each.get("status") == "True"
-        for each in (conditions if isinstance(conditions, list) else ())
-    )
+    true = (each.get("type") for each in as_list(status.get("conditions")) if each.get("status") == "True")
+    return any(type_ in (SUCCEEDED, FAILED) for type_ in true)
 
 
 def lookups(job: Unstructured) -> tuple[tuple[Resource, str], ...]:
@@ -151,8 +149,7 @@ def _guess(job: Unstructured, options: Options) -> str:
         return by_version
     if watched_version(options) == MPI_V2:
         return SSH
-    spec = job.raw.get("spec")
-    given = spec if isinstance(spec, dict) else {}
+    given = as_object(job.raw.get("spec"))
     return SSH if any(given.get(name, default) != default for name, default in _SSH_FIELDS.items()) else EXEC
 
 
@@ -179,9 +176,7 @@ def version_of_replicas(raw: Json) -> str | None:
 def _owns_replicas(entry: object) -> bool:
     if not isinstance(entry, dict) or entry.get("subresource"):
         return False
-    fields = entry.get("fieldsV1")
-    spec = fields.get("f:spec") if isinstance(fields, dict) else None
-    return isinstance(spec, dict) and "f:mpiReplicaSpecs" in spec
+    return "f:mpiReplicaSpecs" in as_object(as_object(entry.get("fieldsV1")).get("f:spec"))
 
 
 def decode_mpi_job(raw: bytes) -> Unstructured:

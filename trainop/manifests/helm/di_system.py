@@ -56,11 +56,7 @@ def _values() -> list[Value | Section]:
         *hooks.values("Fail", "Fail: without di-webhook no DIJob is created or changed."),
         *pod.common_values([deployment() for _, deployment in _PROGRAMS.values()]),
         *programs,
-        Section("components", "Parts that are off by default."),
-        *(
-            Value(f"components.{name}", default=False, schema=schemas.BOOLEAN, comment=text)
-            for name, text in _SWITCHES.items()
-        ),
+        *pod.component_values(_SWITCHES),
         monitoring.NAMESPACE,
         *monitoring.values(NAME, "podMonitor", component_objects()["di-monitor"]),
         *monitoring.values(NAME, "prometheusRule", component_objects()["prometheus-rule"]),

@@ -46,11 +46,7 @@ def _values() -> list[Value | Section]:
         pod.flags_value(),
         *pod.own_values(own),
         *pod.common_values([own]),
-        Section("components", "Parts that are off by default."),
-        *(
-            Value(f"components.{name}", default=False, schema=schemas.BOOLEAN, comment=text)
-            for name, text in _SWITCHES.items()
-        ),
+        *pod.component_values(_SWITCHES),
         *monitoring.values(NAME, "podMonitor", component_objects()["mpi-operator-monitor"]),
         *monitoring.values(NAME, "prometheusRule", component_objects()["prometheus-rule"]),
     ]

@@ -6,7 +6,7 @@ further one, whose values replace those at the top.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,6 +158,12 @@ def flagged(deployment: Node, section: str = "") -> Node:
         return put(deployment, (*_CONTAINER, "args"), [*given, {Action(f"range {chosen}"): [Expression(". | quote")]}])
     entry = {Action(f"with {chosen}"): {"args": Lines("toYaml .")}}
     return put(deployment, _CONTAINER, {**find(deployment, _CONTAINER), **entry})
+
+
+def component_values(switches: Mapping[str, str]) -> list[Value | Section]:
+    """The switches of the components, by name; each with what it is for."""
+    rows = [Value(f"components.{name}", False, schemas.BOOLEAN, text) for name, text in switches.items()]
+    return [Section("components", "Parts that are off by default."), *rows]
 
 
 def replicas_value(section: str = "") -> Value:

@@ -94,8 +94,7 @@ def _values() -> list[Value | Section]:
         *hooks.values("Ignore", "Fail: without the operator no job is created or changed."),
         *pod.own_values(own),
         *pod.common_values([own, server]),
-        Section("components", "Parts that are off by default."),
-        *(Value(f"components.{_camel(name)}", False, schemas.BOOLEAN, text) for name, text in _SWITCHES.items()),
+        *pod.component_values({_camel(name): text for name, text in _SWITCHES.items()}),
         *_values_of_components(),
         pod.section(
             DI_SERVER, "di-server, with components.dijob. Values that hold for all can be replaced here.", server

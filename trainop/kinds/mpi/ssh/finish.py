@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from trainop.engine.actions import Patch
 from trainop.engine.extensions import ANNOTATION_PREFIX
+from trainop.engine.fields import conditions_of
 from trainop.engine.seen import Snapshot
 from trainop.engine.status import Status
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V2
@@ -36,12 +37,8 @@ def has_ended(launcher: Unstructured) -> bool:
 
 def condition_of(launcher: Unstructured, type_: str) -> Json | None:
     """The condition of a Job, if it is true."""
-    status = launcher.raw.get("status")
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    for condition in conditions if isinstance(conditions, list) else ():
-        if isinstance(condition, dict) and condition.get("type") == type_ and condition.get("status") == "True":
-            return condition
-    return None
+    found = (each for each in conditions_of(launcher) if (each.get("type"), each.get("status")) == (type_, "True"))
+    return next(found, None)
 
 
 def release(launcher: Unstructured, changes: Json | None = None) -> Patch | None:

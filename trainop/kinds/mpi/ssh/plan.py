@@ -8,7 +8,7 @@ from dataclasses import replace
 from trainop.engine.actions import LOOK_AGAIN, Ensure, Event, How, Notice, Patch, Plan, Wait
 from trainop.engine.fields import sentence
 from trainop.engine.framework import JOB_ROLE
-from trainop.engine.parse import MULTIKUEUE
+from trainop.engine.parse import MULTIKUEUE, run_policy_of
 from trainop.engine.root_cause import LAST_FAILURE, refusal
 from trainop.engine.seen import Snapshot
 from trainop.engine.status import WAITING, Status
@@ -82,8 +82,7 @@ def reject_ssh(seen: Snapshot, message: str) -> Plan:
 
 def is_of_multikueue(job: Unstructured) -> bool:
     """Whether another controller has the job. An unknown name is an error of validation instead."""
-    policy = (job.raw.get("spec") or {}).get("runPolicy") if isinstance(job.raw.get("spec"), dict) else None
-    return isinstance(policy, dict) and policy.get("managedBy") == MULTIKUEUE
+    return run_policy_of(job.raw).get("managedBy") == MULTIKUEUE
 
 
 def _has_begun(seen: Snapshot) -> bool:

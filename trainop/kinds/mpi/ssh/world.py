@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from trainop.engine.actions import Need
+from trainop.engine.fields import as_object
 from trainop.engine.framework import CompanionKind, NameTaken, Words
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod, Snapshot
@@ -102,8 +103,7 @@ class World:
     @property
     def launcher_status(self) -> Json:
         """The status of the launcher's Job, empty without one."""
-        status = self.launcher.raw.get("status") if self.launcher else None
-        return status if isinstance(status, dict) else {}
+        return as_object(self.launcher.raw.get("status") if self.launcher else None)
 
     @property
     def launcher_is_suspended(self) -> bool:
