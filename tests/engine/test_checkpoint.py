@@ -11,10 +11,10 @@ import pytest
 from tests.engine.builders import make_job, make_pod, manifest_of, names, pod_created, pod_deleted, see, template
 from tests.engine.world import World
 from trainop.engine.actions import Plan, Remove
+from trainop.engine.children import arrange
 from trainop.engine.kind import kind_of
 from trainop.engine.parse import parse
 from trainop.engine.restart_history import RESTARTS
-from trainop.engine.slots import arrange
 from trainop.kinds.mpi.exec.kind import MPI_EXEC
 from trainop.kinds.pytorch import PYTORCH
 from trainop.kinds.tensorflow import TENSORFLOW

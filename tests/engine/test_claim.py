@@ -23,7 +23,7 @@ from tests.engine.builders import (
     written,
 )
 from trainop.engine.actions import Adopt, Event, Release, Remove
-from trainop.engine.claim import Claimed, claim
+from trainop.engine.children import Claimed, claim
 from trainop.engine.parse import parse
 from trainop.engine.seen import Pod
 from trainop.kinds.pytorch import PYTORCH

@@ -29,7 +29,7 @@ from tests.engine.world import World
 from tests.upstream import Upstream
 from trainop.engine.actions import Event
 from trainop.engine.children import decode_pod
-from trainop.engine.ends import Place, failure_of, past_failure_of, was_stopped
+from trainop.engine.evidence import Place, failure_of, past_failure_of, was_stopped
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.root_cause import (
     Failure,

@@ -18,8 +18,8 @@ from trainop.controllers.reconciler import JobReconciler, _is_progress_only, _is
 from trainop.controllers.statuses import FirstStatuses
 from trainop.engine import assess
 from trainop.engine import plan as engine
+from trainop.engine.children import RoleSlots
 from trainop.engine.restart_history import RestartHistory
-from trainop.engine.slots import RoleSlots
 from trainop.engine.status import Status
 from trainop.engine.steps import replicas
 from trainop.engine.steps.builder import ReplicasBuilder

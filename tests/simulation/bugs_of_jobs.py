@@ -9,27 +9,14 @@ from unittest import mock
 
 from tests.engine.builders import pod_deleted
 from tests.simulation.planting import bug, patch
-from trainop.engine import (
-    assess,
-    ends,
-    evidence,
-    failures,
-    leaders,
-    limits,
-    manifests,
-    phases,
-    root_cause,
-    slots,
-    status,
-)
+from trainop.engine import assess, children, evidence, failures, leaders, limits, manifests, phases, root_cause, status
 from trainop.engine import plan as engine
 from trainop.engine.addresses import dns_fields, settle_mode
-from trainop.engine.claim import Children
+from trainop.engine.children import Children, RoleSlots
 from trainop.engine.framework import JOB_ROLE, Tally
 from trainop.engine.manifests import Manifests
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.root_cause import Failure
-from trainop.engine.slots import RoleSlots
 from trainop.engine.status import Status
 from trainop.engine.steps import replicas
 from trainop.engine.steps.builder import ReplicasBuilder
@@ -174,7 +161,7 @@ def last_failure_blamed():
 
 @bug("The end of a pod that the operator stops is taken for a failure.")
 def stopped_pods_blamed():
-    return patch(ends, "_is_stopped", lambda *_: False)
+    return patch(evidence, "_is_stopped", lambda *_: False)
 
 
 @bug("Restarting stays when the job has finished.")
@@ -302,7 +289,7 @@ def first_success_is_enough():
 
 @bug("Phase Succeeded without an exit code completes worker 0 of a TFJob.")
 def phase_alone_completes_worker_0():
-    return patch(slots, "_has_completed", lambda pod, _: pod.status.phase == "Succeeded")
+    return patch(children, "_has_completed", lambda pod, _: pod.status.phase == "Succeeded")
 
 
 # The end --------------------------------------------------------------------------------------------------------------

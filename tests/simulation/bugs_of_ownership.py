@@ -9,10 +9,10 @@ from tests.simulation.planting import bug, patch
 from trainop.controllers.apply import Applier
 from trainop.controllers.children import ChildWriter
 from trainop.controllers.outcome import Refusals
-from trainop.engine import claim
+from trainop.engine import children
 from trainop.engine import plan as engine
 from trainop.engine.actions import Release
-from trainop.engine.slots import read_place
+from trainop.engine.children import read_place
 from trainop.engine.steps.builder import ReplicasBuilder
 
 # Ownership of pods ---------------------------------------------------------------------------------------------------
@@ -23,7 +23,7 @@ def orphan_of_another_name_adopted():
     def by_age(job: Any, _resource: Any, orphan: Any) -> bool:
         return (orphan.creation_timestamp or "") >= (job.metadata.creation_timestamp or "")
 
-    return patch(claim, "_may_adopt", by_age)
+    return patch(children, "_may_adopt", by_age)
 
 
 @bug("An orphan with the name of a slot is adopted although it is older than the job.")
@@ -31,12 +31,12 @@ def older_orphan_adopted():
     def by_name(job: Any, _resource: Any, orphan: Any) -> bool:
         return bool(orphan.name == "-".join((job.name, *map(str, read_place(orphan.labels)))))
 
-    return patch(claim, "_may_adopt", by_name)
+    return patch(children, "_may_adopt", by_name)
 
 
 @bug("A pod whose owner reference was removed is not adopted again.")
 def orphans_left():
-    return patch(claim, "_may_adopt", lambda *_: False)
+    return patch(children, "_may_adopt", lambda *_: False)
 
 
 @bug("A pod whose labels no longer match is not released.")
@@ -85,14 +85,14 @@ def refused_for_ever():
 
 @bug("A pod counts as soon as it may be adopted, even if the API server refuses the adoption.")
 def orphan_counted_before_adoption():
-    sort = claim._claim
+    sort = children._claim
 
     def counted(*args: Any) -> Any:
         found = sort(*args)
         found.owned += found.orphans.values()
         return found
 
-    return patch(claim, "_claim", counted)
+    return patch(children, "_claim", counted)
 
 
 @bug(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trainop.engine.claim import Children
+from trainop.engine.children import Arrangement, Children, RoleSlots, arrange
 from trainop.engine.disruptions import find_disruptions, find_void
 from trainop.engine.failures import (
     Findings,
@@ -25,7 +25,6 @@ from trainop.engine.job import Job
 from trainop.engine.limits import Limit, exceeded, seconds_to_deadline
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod, Snapshot
-from trainop.engine.slots import Arrangement, RoleSlots, arrange
 from trainop.engine.status import RESTARTS_IN_PLACE, Status
 
 

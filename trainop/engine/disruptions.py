@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from trainop.engine.children import RoleSlots
 from trainop.engine.failures import EVICTED, Findings, Restart, had_succeeded, is_disruption_target
 from trainop.engine.job import Job
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod
-from trainop.engine.slots import RoleSlots
 
 _ENDING = frozenset({"Running", "Failed", "Unknown"})
 """Phases of a pod that is not terminating yet: with the condition DisruptionTarget, its end is certain."""
@@ -42,10 +42,9 @@ def find_disruptions(job: Job, all_slots: Sequence[RoleSlots], history: RestartH
     return Findings(found, together=True) if found else None
 
 
-def is_restarting_together(job: Job, all_slots: Iterable[RoleSlots], history: RestartHistory) -> bool:
-    """Whether pods are left from before a restart of the whole job, which keep it from creating new ones."""
-    if not job.extensions.checkpoint.together:
-        return False
+def is_restarting_together(all_slots: Iterable[RoleSlots], history: RestartHistory) -> bool:
+    """Whether pods are left from before a restart of the whole job, which keep it from creating new ones. Only for jobs
+    with `checkpoint-all`."""
     return any(history.is_counted(pod.metadata.uid) for slots in all_slots for pod in slots.all_pods())
 
 

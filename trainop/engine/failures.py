@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainop.engine.children import RoleSlots
 from trainop.engine.framework import Framework
 from trainop.engine.job import Job, Role
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod
-from trainop.engine.slots import RoleSlots
 
 WHOLE_JOB = "*"
 """Restart group of scope `job`: all roles together."""

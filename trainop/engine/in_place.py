@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from trainop.engine.actions import Event, Notice, Plan
+from trainop.engine.children import RoleSlots
 from trainop.engine.extensions import IN_PLACE, RESTART_MODE, RESTART_SCOPE
 from trainop.engine.failures import RETRYABLE_EXIT_CODE, WHOLE_JOB
 from trainop.engine.framework import Framework
@@ -21,7 +22,6 @@ from trainop.engine.job import Job, Role
 from trainop.engine.parse import parse
 from trainop.engine.restart_history import MAX_IN_PLACE, RestartHistory
 from trainop.engine.seen import Pod, Snapshot
-from trainop.engine.slots import RoleSlots
 from trainop.runtime import Json, Unstructured
 from trainop.runtime.lowlevel import cut, read_time
 

@@ -6,11 +6,11 @@ import enum
 from collections.abc import Iterable
 from datetime import datetime
 
+from trainop.engine.children import RoleSlots
 from trainop.engine.failures import Findings, NewRestarts
 from trainop.engine.job import Job
 from trainop.engine.parse import read_run_policy
 from trainop.engine.restart_history import RestartHistory
-from trainop.engine.slots import RoleSlots
 from trainop.engine.status import FAILED, SUCCEEDED, SUSPENDED, Status
 from trainop.runtime import Unstructured
 from trainop.runtime.lowlevel import read_time

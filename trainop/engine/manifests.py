@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,8 +20,7 @@ from trainop.engine.gang import policy_class
 from trainop.engine.in_place import rules_of
 from trainop.engine.job import Job, Port, Role
 from trainop.engine.progress import access_of
-from trainop.engine.seen import Options
-from trainop.engine.termination import keep_log_ends
+from trainop.engine.seen import FILE, Options
 from trainop.runtime import Json, owner_reference
 from trainop.runtime.lowlevel import FORBIDDEN, FieldError
 
@@ -273,3 +272,30 @@ def service_ports(ports: tuple[Port, ...]) -> list[Json]:
 
 def _port_name(number: int, protocol: str) -> str:
     return f"port-{number}" if protocol == "TCP" else f"port-{number}-{protocol.lower()}"
+
+
+# Termination messages -------------------------------------------------------------------------------------------------
+
+_POLICY = "terminationMessagePolicy"
+_LISTS = ("containers", "initContainers")
+
+
+def keep_log_ends(spec: Json, policy: str) -> Json:
+    """The pod spec, in which containers without a terminationMessagePolicy have `policy`. With `File` they are left to
+    Kubernetes; with `FallbackToLogsOnError` they leave the end of their log in the pod's status when they fail, so that
+    the operator can name it without the right to read logs. The argument is not changed; entries of a wrong type are
+    left as they are."""
+    if policy == FILE:
+        return spec
+    changed = {name: [_with_policy(each, policy) for each in spec[name]] for name in _LISTS if _is_list(spec, name)}
+    return {**spec, **changed}
+
+
+def _is_list(spec: Json, name: str) -> bool:
+    return isinstance(spec.get(name), list | tuple) and bool(spec[name])
+
+
+def _with_policy(container: Any, policy: str) -> Any:
+    if not isinstance(container, dict) or container.get(_POLICY):
+        return container
+    return {**container, _POLICY: policy}

@@ -14,7 +14,7 @@ from trainop.engine.actions import DeleteJob, Plan
 from trainop.engine.addresses import settle_mode
 from trainop.engine.admission import find_errors
 from trainop.engine.assess import Assessment, assess_job
-from trainop.engine.claim import claim, join_names
+from trainop.engine.children import Arrangement, claim, find_surplus, join_names
 from trainop.engine.evidence import explain_end, find_root_cause
 from trainop.engine.extensions import RESTART_MODE
 from trainop.engine.failures import FatalFailure
@@ -27,7 +27,6 @@ from trainop.engine.parse import ignored, parse
 from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.root_cause import LAST_FAILURE, Failure, refusal
 from trainop.engine.seen import Snapshot, UnreadablePod
-from trainop.engine.slots import Arrangement, find_surplus
 from trainop.engine.startup import STARTUP_DEADLINE, find_unstarted
 from trainop.engine.status import CREATED, FAILED, RESTARTS_IN_PLACE, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.steps.builder import ReplicasBuilder

@@ -18,8 +18,11 @@ from trainop.engine.actions import Wait
 from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.pod_status import PodStatus
 from trainop.engine.progress import ProgressEndpoint
-from trainop.engine.termination import FALLBACK
 from trainop.runtime import Json, Metadata, PartialObject, Resource, Unstructured
+
+FALLBACK, FILE = "FallbackToLogsOnError", "File"
+"""The kubelet takes the termination message from the log of a container that fails without one: up to 2 KiB or 80 lines
+(kubernetes `pkg/kubelet/kuberuntime/kuberuntime_container.go`). `File`, the default of Kubernetes: it does not."""
 
 LABELS = "training.kubeflow.org/"
 """Prefix of all labels that the operator sets and reads."""
@@ -199,7 +202,7 @@ class Options:
     di_graceful_deletion: bool = False
     """Pods of finished DIJobs get their grace period. Otherwise it is 0, as upstream."""
     termination_message_policy: str = FALLBACK
-    """Of containers whose template names none (`trainop/engine/termination.py`)."""
+    """Of containers whose template names none (`manifests.keep_log_ends`)."""
     service_mode: str = "replica"
     """`replica`, `leader` or `job`; default of the annotation service-mode."""
     gang: GangScheduler | None = None

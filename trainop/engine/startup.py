@@ -14,11 +14,11 @@ from datetime import datetime
 
 from trainop.engine.actions import Action, Event, Notice, Plan, Remove, Unstarted
 from trainop.engine.addresses import child_namer
+from trainop.engine.children import RoleSlots
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.job import Job
 from trainop.engine.root_cause import MAX_MESSAGE, Failure, one_line
 from trainop.engine.seen import Pod, Snapshot
-from trainop.engine.slots import RoleSlots
 from trainop.engine.spans import doubt_choice, doubt_span, format_span, read_span
 from trainop.engine.stalls import IGNORED
 from trainop.engine.status import RESTARTING, STARTED, SUSPENDED, Status

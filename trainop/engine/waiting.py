@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from trainop.engine.actions import Event, Plan, Wait, is_creation
-from trainop.engine.claim import join_names
+from trainop.engine.children import join_names
 from trainop.engine.fields import as_list, as_object
 from trainop.engine.seen import Pod, Snapshot
 from trainop.engine.status import RUNNING, WAITING, Status, format_time

@@ -4,7 +4,7 @@ How replicas fail, which failure is the root cause, and the words for it are dec
 operator writes them into the status. They are exported here, so that all programs explain a job in the same way.
 """
 
-from trainop.engine.ends import DELETED, Place, failure_of, past_failure_of, was_stopped
+from trainop.engine.evidence import DELETED, Place, failure_of, past_failure_of, was_stopped
 from trainop.engine.root_cause import (
     LAST_FAILURE,
     Failure,

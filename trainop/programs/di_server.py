@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainop.engine.durations import parse_duration
-from trainop.engine.termination import FALLBACK
+from trainop.engine.seen import FALLBACK
 from trainop.errors import UsageError
 from trainop.kinds.dijob.gpus import POLICIES
 from trainop.kinds.dijob.names import SERVER_URL

@@ -16,8 +16,7 @@ from trainop.engine.durations import parse_duration
 from trainop.engine.extensions import MODES
 from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.progress import ProgressEndpoint
-from trainop.engine.seen import Options
-from trainop.engine.termination import FALLBACK, FILE
+from trainop.engine.seen import FALLBACK, FILE, Options
 from trainop.errors import UsageError
 from trainop.logs import LogSettings
 from trainop.programs.flags import (

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cached_property
 
 from trainop.engine.actions import LOOK_AGAIN, Action, Count, Event, Notice, Plan, Unstarted, Wait
-from trainop.engine.claim import Children
+from trainop.engine.children import Children
 from trainop.engine.framework import Framework, Grant, Words
 from trainop.engine.job import Job
 from trainop.engine.manifests import Manifests

@@ -10,14 +10,13 @@ from trainop.engine.actions import LOOK_AGAIN, Ensure, Need, Remove, delete_pod
 from trainop.engine.addresses import JOB, LEADER, child_name, child_namer, has_name_in, missed_mode
 from trainop.engine.assess import Assessment
 from trainop.engine.checkpoint import brief_grace
-from trainop.engine.claim import Children, Claimed, is_shared_service
+from trainop.engine.children import Children, Claimed, RoleSlots, is_shared_service, read_place
 from trainop.engine.failures import restart_group
 from trainop.engine.fields import sentence
 from trainop.engine.framework import REPLICA_TYPE, Services
 from trainop.engine.job import Job, Role
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod, Service
-from trainop.engine.slots import RoleSlots, read_place
 from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.gang import warn_of_other_schedulers
 from trainop.engine.steps.restarts import restarting_groups

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from trainop.engine.actions import delete_pod
 from trainop.engine.assess import Assessment
+from trainop.engine.children import RoleSlots
 from trainop.engine.disruptions import is_restarting_together
 from trainop.engine.failures import Restart, restart_group
 from trainop.engine.job import Job
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod
-from trainop.engine.slots import RoleSlots
 from trainop.engine.status import RESTARTING
 from trainop.engine.steps.builder import PlanBuilder, ReplicasBuilder
 from trainop.runtime.lowlevel import read_time
@@ -134,7 +134,7 @@ def is_restart_pending(builder: ReplicasBuilder, found: Assessment) -> bool:
 
 def restarting_groups(job: Job, found: Assessment) -> set[str]:
     """The restart groups that get no new pods yet, because some of their pods are not gone."""
-    if is_restarting_together(job, found.role_slots, found.history):
+    if job.extensions.checkpoint.together and is_restarting_together(found.role_slots, found.history):
         return {restart_group(job, role.type) for role in job.roles}
     if job.extensions.restart_scope == "pod":
         return set()

@@ -12,14 +12,13 @@ from dataclasses import replace
 
 from trainop.engine.actions import LOOK_AGAIN, Action, Need, Patch, Remove
 from trainop.engine.addresses import child_name, child_namer
-from trainop.engine.claim import Children, Claimed, join_names
+from trainop.engine.children import Children, Claimed, join_names, read_place
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.fields import as_list
 from trainop.engine.framework import JOB_NAME, Companion, CompanionKind, Framework, Grant
 from trainop.engine.job import UNKNOWN_REPLICAS, Role
 from trainop.engine.parse import parse
 from trainop.engine.seen import Snapshot
-from trainop.engine.slots import read_place
 from trainop.engine.status import RIGHTS_GRANTED
 from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.companions import FINGERPRINT, differs, write_companion

@@ -14,7 +14,8 @@ from trainop.engine.checkpoint import raise_grace
 from trainop.engine.extensions import read_checkpoint
 from trainop.engine.fields import as_object
 from trainop.engine.framework import variable
-from trainop.engine.termination import FALLBACK, keep_log_ends
+from trainop.engine.manifests import keep_log_ends
+from trainop.engine.seen import FALLBACK
 from trainop.kinds.dijob.names import (
     CONTROLLER,
     CONTROLLER_NAME,

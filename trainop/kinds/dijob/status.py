@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from trainop.engine.ends import Place, failure_of
-from trainop.engine.evidence import MAX_EXAMINED
+from trainop.engine.evidence import MAX_EXAMINED, Place, failure_of
 from trainop.engine.fields import sentence
 from trainop.engine.framework import Tally
 from trainop.engine.plan import VALIDATION

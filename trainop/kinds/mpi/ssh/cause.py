@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from trainop.engine.ends import Place, failure_of, past_failure_of, was_stopped
+from trainop.engine.evidence import Place, failure_of, past_failure_of, was_stopped
 from trainop.engine.failures import EVICTED
 from trainop.engine.limits import Limit
 from trainop.engine.root_cause import MAX_NAME, Failure, find_cause, one_line

@@ -11,9 +11,9 @@ import msgspec
 from trainop.engine.checkpoint import raise_grace
 from trainop.engine.extensions import read_checkpoint
 from trainop.engine.framework import JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, Companion, variable
+from trainop.engine.manifests import keep_log_ends
 from trainop.engine.progress import access_of
 from trainop.engine.seen import Options, Snapshot
-from trainop.engine.termination import keep_log_ends
 from trainop.kinds.mpi.hosts import (
     CONFIG_FOLDER,
     DISCOVER,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from trainop.engine.actions import Remove
 from trainop.engine.disruptions import is_disrupted
-from trainop.engine.ends import Place, failure_of
+from trainop.engine.evidence import Place, failure_of
 from trainop.engine.extensions import read_checkpoint, read_extensions
 from trainop.engine.fields import Fields
 from trainop.engine.framework import Tally

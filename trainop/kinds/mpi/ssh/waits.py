@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainop.engine.actions import Unstarted
-from trainop.engine.claim import join_names
+from trainop.engine.children import join_names
 from trainop.engine.startup import STARTUP_DEADLINE, has_started
 from trainop.engine.status import RUNNING
 from trainop.engine.steps.symptoms import notice_symptoms
