@@ -77,7 +77,11 @@ class Story:
 
     def kill(self) -> None:
         """One rank dies without a signal that could be caught: the last checkpoint is what is left."""
+        before = self._history().get("failures", 0)
         self._lose("restarted", lambda: os.kill(self._rank(1), signal.SIGKILL))
+        if self.stage.example.plural != "mpijobs":  # the Job controller counts the failures of a launcher
+            after = self._history().get("failures", 0)
+            assert after == before + 1, (before, after)
 
     def stall(self, after: str) -> None:
         """One rank stops, the others wait for it for ever."""

@@ -115,10 +115,11 @@ class TorchGroup:
 
 
 class NumpyGroup:
-    """The ranks as a star: rank 0 listens, adds up, and answers; a worker that was restarted may join again."""
+    """The ranks as a star: rank 0 listens, adds up, and answers; a worker that was restarted may join again, unless
+    `rejoin` is false: then all ranks fail when one is lost, as with torch."""
 
-    def __init__(self, rank, world, address):
-        self.rank, self.world, self.peers = rank, world, {}
+    def __init__(self, rank, world, address, rejoin=True):
+        self.rank, self.world, self.peers, self.rejoin = rank, world, {}, rejoin
         if rank == 0:
             self.listener = listen(address)
         else:
@@ -155,6 +156,8 @@ class NumpyGroup:
             try:
                 return receive(self.peers[rank])
             except (EOFError, OSError):
+                if not self.rejoin:
+                    raise
                 print(f"lost rank {rank} in step {step}: waiting for it to come back", flush=True)
                 del self.peers[rank]
 

@@ -37,7 +37,9 @@ def main():
     if backend == "auto":
         backend = "torch" if importlib.util.find_spec("torch") else "numpy"
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    group = {"torch": TorchGroup, "numpy": NumpyGroup}[backend](rank, world, address)
+    # a rank that is lost ends the others, too, and all restart together from the checkpoint
+    torch = backend == "torch"
+    group = TorchGroup(rank, world, address) if torch else NumpyGroup(rank, world, address, rejoin=False)
     sys.exit(train(group, rank, options))
 
 
