@@ -31,20 +31,21 @@ def frameworks() -> Path:
     return environment("survive", TRANSFORMERS, [f"transformers[torch]=={TRANSFORMERS}", "numpy", f"{ROOT}[local]"])
 
 
-def choose(name: str) -> tuple[Example, str, str | Path]:
-    """The example, the network of its pods, and their interpreter."""
+def choose(name: str) -> tuple[Example, str | Path]:
+    """The example, and the interpreter of its pods."""
     if name == "mpi":
-        return mpi(), "namespaces", sys.executable
-    return (trainer() if name == "trainer" else loop(backend="torch")), "addresses", frameworks()
+        return mpi(), sys.executable
+    return (trainer() if name == "trainer" else loop(backend="torch")), frameworks()
 
 
 def survive(name: str) -> bool:
     """Whether the training has survived; prints its output if not."""
-    example, network, python = choose(name)
+    example, python = choose(name)
     begun = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as folder,
-        running(example, Path(folder), "--network", network, python=python) as stage,
+        # torch listens at all addresses of the machine, if it has no network of its own
+        running(example, Path(folder), "--network", "namespaces", python=python) as stage,
     ):
         story = Story(stage)
         try:

@@ -25,6 +25,8 @@ class Example:
     name: str
     plural: str
     group_version: str = "kubeflow.org/v1"
+    lines: int = 1
+    """How many ranks say from which step they go on."""
     replace: Mapping[str, str] = field(default_factory=dict)
     """Parts of the file that are replaced."""
     marker: int = field(default_factory=lambda: random.randrange(ENDLESS, 2 * ENDLESS))
@@ -76,7 +78,7 @@ class Example:
 def loop(**replace: str) -> Example:
     """The plain loop; `backend` chooses one."""
     chosen = {"[--checkpoint=": f"[--backend={replace['backend']}, --checkpoint="} if replace else {}
-    return Example("loop", "pytorchjobs", replace=chosen)
+    return Example("loop", "pytorchjobs", lines=2, replace=chosen)
 
 
 def trainer() -> Example:

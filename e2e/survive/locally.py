@@ -22,7 +22,8 @@ from e2e.survive.examples import ROOT, Example, Json
 from tests.patience import PATIENCE
 
 T = TypeVar("T")
-STALL = "8s"
+STALL = "15s"
+"""Three times as long as the pause between two reports: on a busy machine, they come late."""
 QUICK = """
 import trainop.controllers.progress.feed as feed, trainop.engine.stalls as stalls
 stalls.SHORTEST, feed.INTERVAL, feed.LATENCY = 1.0, 1.0, 1.0
@@ -73,7 +74,10 @@ class LocalStage:
         return found
 
     def wait_for_success(self) -> None:
-        code = self.process.wait(PATIENCE)
+        try:
+            code = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"not: the end\n{self.output()}") from None
         assert code == 0, self.output()
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:

@@ -60,6 +60,8 @@ class Story:
 
     stage: Stage
     told: list[str] = field(default_factory=list)
+    at: int = 0
+    """The step from which the present run goes on."""
 
     def begin(self) -> None:
         self._train_on(0)
@@ -103,7 +105,7 @@ class Story:
         """Lets it go on for some steps only, to its regular end."""
         self._suspend()
         self.stage.wait(lambda: not self.stage.example.ranks(), "no process is left")
-        step = self._last(SAVED)
+        step = max(self._all(SAVED))
         if self.stage.example.plural == "mpijobs":  # the Job of the launcher keeps its command
             path = self.stage.folder() / "checkpoint.json"
             path.write_text(json.dumps({**json.loads(path.read_text()), "step": ENDLESS - 20}))
@@ -117,35 +119,39 @@ class Story:
 
     # Interruptions ----------------------------------------------------------------------------------------------------
 
+    # The lines of one rank may be shown later than those of another: only their steps tell which run they are of.
+
     def _save(self, how: str, end: Callable[[], None], resume: Callable[[], None]) -> None:
         """Every rank has time to save: nothing is lost, however the pods end."""
-        told, resumed, known = self._all(TOLD), self._all(RESUMED), self._last(STEP)
+        known, before = self._last(STEP), self.at
         began = time.monotonic()
         end()
-        self.stage.wait(lambda: len(self._all(TOLD)) > len(told), f"{how}: a rank is told to end")
-        self.stage.wait(lambda: self._all(SAVED)[-1:] == [self._all(TOLD)[-1]], f"{how}: the checkpoint")
+        self.stage.wait(lambda: max(self._all(TOLD), default=0) > before, f"{how}: a rank is told to end")
+        told = max(self._all(TOLD))
+        self.stage.wait(lambda: told in self._all(SAVED), f"{how}: the checkpoint")
         saved = time.monotonic() - began
         resume()
-        self.stage.wait(lambda: len(self._all(RESUMED)) > len(resumed), f"{how}: it goes on")
-        ends, at = self._all(TOLD)[len(told) :], self._all(RESUMED)[len(resumed)]
-        assert set(ends) == {at}, (ends, at)
-        assert at >= known, (at, known)
-        self._train_on(at)
-        self.told.append(f"{how}: told to end at step {at}, lost 0 steps; saved after {saved:.1f} s")
+        lines = self.stage.example.lines
+        self.stage.wait(lambda: self._all(RESUMED).count(told) >= lines, f"{how}: it goes on at step {told}")
+        assert {step for step in self._all(TOLD) if step > before} == {told}
+        assert told >= known, (told, known)
+        self._train_on(told)
+        self.told.append(f"{how}: told to end at step {told}, lost 0 steps; saved after {saved:.1f} s")
 
     def _lose(self, how: str, end: Callable[[], None]) -> None:
         """No rank can save: what is lost is what came after the last checkpoint, and no more."""
-        resumed, kept = self._all(RESUMED), self._last(SAVED)
+        kept, before = max(self._all(SAVED)), self._all(RESUMED)
+        lines = before.count(kept) + self.stage.example.lines
         end()
         known = self._last(STEP)
-        self.stage.wait(lambda: len(self._all(RESUMED)) > len(resumed), f"{how}: it goes on")
-        at = self._all(RESUMED)[len(resumed)]
-        assert at == kept, (at, kept)
-        self._train_on(at)
-        self.told.append(f"{how}: went on from step {at}, the last checkpoint, after about {known - at} more")
+        self.stage.wait(lambda: self._all(RESUMED).count(kept) >= lines, f"{how}: it goes on at step {kept}")
+        assert set(self._all(RESUMED)) == set(before)
+        self._train_on(kept)
+        self.told.append(f"{how}: went on from step {kept}, the last checkpoint, after about {known - kept} more")
 
     def _train_on(self, step: int) -> None:
-        """All ranks make steps."""
+        """All ranks make steps, from this one on."""
+        self.at = step
         count = len(self._all(STEP))
         self.stage.wait(lambda: len(self._all(STEP)) > count and self._last(STEP) > step, f"steps after {step}")
         self.stage.wait(lambda: self._condition("Running") == "True", "it runs")

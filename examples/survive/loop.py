@@ -40,7 +40,9 @@ def main():
     # a rank that is lost ends the others, too, and all restart together from the checkpoint
     torch = backend == "torch"
     group = TorchGroup(rank, world, address) if torch else NumpyGroup(rank, world, address, rejoin=False)
-    sys.exit(train(group, rank, options))
+    code = train(group, rank, options)
+    group.close()
+    sys.exit(code)
 
 
 def train(group, rank, options):
@@ -64,7 +66,6 @@ def train(group, rank, options):
             return STOPPED
         time.sleep(max(0.0, began + options.seconds - time.monotonic()))
     report_end(weights)
-    group.close()
     return 0
 
 
