@@ -35,8 +35,8 @@ SSH = ("openssh-server", "openssh-client")
 TORCH = ("python3-numpy", "python3-torch")
 HOROVOD = ("python3-cffi", "python3-cloudpickle", "python3-packaging", "python3-psutil", "python3-yaml")
 SLIM = ("doc", "man", "locale", "info", "lintian")
-OWN = (("examples", "srv/examples"), ("e2e/realnode/programs", "srv/programs"))
-"""Folders of the project in every image, with their place there."""
+OWN = (("examples", "srv/examples"), ("trainop/progress.py", "srv/trainop/progress.py"))
+"""What every image has of the project, with its place there: the file as docs/progress.md says to copy it."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 MIB = 1 << 20
 
@@ -139,7 +139,7 @@ def _kept(kind: str, packages: Sequence[str]) -> LayerFile:
 def _own_layer() -> LayerFile:
     with tempfile.TemporaryDirectory(dir=folder()) as work:
         fresh = Path(work, "own.tar")
-        pack([(ROOT / source, place) for source, place in OWN if (ROOT / source).is_dir()], fresh)
+        pack([(ROOT / source, place) for source, place in OWN], fresh)
         digest = LayerFile.of(fresh).digest
         path = folder() / f"own-{digest.removeprefix('sha256:')[:12]}.tar"
         for old in folder().glob("own-*"):

@@ -40,6 +40,7 @@ def main():
         disable_tqdm=True,
         use_cpu=True,
         ddp_backend="gloo",
+        ddp_timeout=120,  # a rank that restarts may meet an old peer, and wait for it
     )
     counting = [torch.arange(start, start + LENGTH) % NUMBERS for start in range(NUMBERS)] * 16
     data = [{"input_ids": numbers, "labels": numbers} for numbers in counting]
