@@ -16,6 +16,10 @@ ALL_AT_ONCE := $(if $(CI),--cases-too $(COVERED))
 PYTHON = $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
+# what meets a real API server, or claims what one does
+ON_KUBERNETES := tests/conformance tests/server tests/local/semantics \
+	tests/run/test_tour.py tests/run/test_exec.py tests/run/test_port_forward.py
+
 # the time in archives and in the image, so that a commit is always built to the same bytes
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)
 export SOURCE_DATE_EPOCH
@@ -30,7 +34,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' trainop/__init__.py)
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-awkward test-webhooks test-kubectl test-mpi test-chart test-schedulers test-takeover simulate frameworks test-sdk di-engine test-progress test-survive fuzz coverage lint type contracts format manifests manifests-check docs new-kind dist test-wheel container image test-image test-node e2e site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-awkward test-webhooks test-kubectl test-mpi test-chart test-kubernetes test-schedulers test-takeover simulate frameworks test-sdk di-engine test-progress test-survive fuzz coverage lint type contracts format manifests manifests-check docs new-kind dist test-wheel container image test-image test-node e2e site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -74,6 +78,17 @@ test-chart: $(READY)  ## the Helm charts: what helm renders, each value, upgrade
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl helm
 	@$(BIN)/pytest e2e/chart
 	@$(BIN)/pytest --slow tests/server/test_upgrades.py
+
+test-kubernetes: $(READY) image  ## server tests, conformance, image and real node on the oldest and the newest Kubernetes; RELEASES="1.36" for others (as root)
+	@test "$$(id -u)" = 0 || { echo "a real node needs root" >&2; exit 1; }
+	@for release in $(or $(RELEASES),$$($(BIN)/python -m e2e.cluster releases)); do \
+		export TRAINOP_KUBERNETES=$$release; printf '\n=== Kubernetes %s\n' $$release; \
+		$(BIN)/python -m e2e.cluster build node helm || { failed="$$failed $$release:build"; continue; }; \
+		$(PYTEST) $(ON_KUBERNETES) || failed="$$failed $$release:tests"; \
+		$(BIN)/pytest --quiet e2e/image || failed="$$failed $$release:image"; \
+		$(MAKE) --no-print-directory e2e JOB=quick || failed="$$failed $$release:node"; \
+	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+	@$(PYTEST) --slow tests/server/test_api_server_upgrade.py
 
 test-schedulers: $(READY)  ## jobs beside Kueue and gang schedulers on simulated nodes; Go builds them once
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kube-controller-manager kube-scheduler kwok kueue \

@@ -3,6 +3,7 @@
 python -m e2e.cluster build                         the programs for the tests, once, about 10 minutes
 python -m e2e.cluster build node                    those of a real node, about 5 more: python -m e2e.cluster.node
 python -m e2e.cluster build --release 1.37 ...      those of another release of Kubernetes, beside the default
+python -m e2e.cluster releases                      the oldest and the newest of them
 python -m e2e.cluster up --release 1.37             the same release runs; $TRAINOP_KUBERNETES selects it for all
 python -m e2e.cluster up                            prints the path of the administrator's kubeconfig
 python -m e2e.cluster up --with controller-manager,scheduler,kwok --nodes 10
@@ -22,7 +23,7 @@ from e2e.cluster.build import GROUPS, PROGRAMS, TESTED, NoGoError, build
 from e2e.cluster.components import EXTRAS, ClusterOptions
 from e2e.cluster.controlplane import PATIENCE, SIGNALS, ControlPlane
 from e2e.cluster.places import ClusterError, default_data
-from e2e.cluster.releases import RELEASES, VARIABLE
+from e2e.cluster.releases import NEWEST, OLDEST, RELEASES, VARIABLE
 
 FAULTS = ("start", "stop", "restart", "kill", *SIGNALS)
 EXIT_NO_GO = 3
@@ -37,6 +38,7 @@ def parse() -> argparse.Namespace:
     building = commands.add_parser("build", help="build programs from Go modules")
     building.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*GROUPS, *PROGRAMS]))
     add_release(building)
+    commands.add_parser("releases", help="print the oldest and the newest release of Kubernetes")
     for name in ("up", "down", "env", "status", *FAULTS):
         command = commands.add_parser(name)
         command.add_argument("--name", default="default", help="which control plane, if several (default: %(default)s)")
@@ -59,6 +61,9 @@ def run(options: argparse.Namespace) -> None:
     if options.command == "build":
         names = tuple(name for given in options.names for name in GROUPS.get(given, (given,)))
         build(names or TESTED, release=options.release)
+        return
+    if options.command == "releases":
+        print(OLDEST.name, NEWEST.name)
         return
     plane = ControlPlane(default_data(options.name))
     if options.command == "up":

@@ -101,13 +101,23 @@ class ControlPlane:
         """Stops one program: SIGTERM, and SIGKILL after `patience` seconds; only SIGKILL if `patience` is 0."""
         self.daemons.stop(name, patience)
 
+    def change_release(self, name: str, release: str) -> None:
+        """Stops one program of Kubernetes and starts that of another release: same flags, ports and data."""
+        plan = self.plan
+        plan.commands[name][0] = str(binary(name, release))
+        self.stop(name)
+        self._write(plan)
+        self.start(name)
+
     def signal(self, name: str, number: signal.Signals) -> None:
         if not self.daemons.signal(name, number):
             raise ClusterError(f"{name} does not run")
 
     def _prepare(self, options: ClusterOptions) -> None:
         self.data.mkdir(parents=True, mode=0o700)
-        plan = make_plan(self.data, options)
+        self._write(make_plan(self.data, options))
+
+    def _write(self, plan: Plan) -> None:
         state = {"port": plan.port, "commands": plan.commands}
         (self.data / "state.json").write_text(json.dumps(state, indent=1))
 

@@ -75,14 +75,26 @@ class Step(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: requests in order, and the expected responses."""
+    """A row of the table: requests in order, and the expected responses. Releases of Kubernetes that answer in another
+    way have another row: this one is for those from `since` on, and older than `before`."""
 
     name: str
     steps: tuple[Step, ...]
+    since: str = ""
+    before: str = ""
+
+    def concerns(self, version: str) -> bool:
+        """Whether it is for a version such as v1.37.2."""
+        given = _minor(version)
+        return _minor(self.since or "1.0") <= given and not (self.before and _minor(self.before) <= given)
 
 
-def row(name: str, *steps: Step) -> Row:
-    return Row(name, steps)
+def _minor(version: str) -> int:
+    return int(version.split(".")[1])
+
+
+def row(name: str, *steps: Step, since: str = "", before: str = "") -> Row:
+    return Row(name, steps, since, before)
 
 
 def connect(backend: Backend, timeout: float = PATIENCE) -> http.client.HTTPConnection:

@@ -310,16 +310,6 @@ WRITES = [
         ),
     ),
     row(
-        "an owner without a UID",
-        Call(
-            "POST",
-            MAPS,
-            config_map(ownerReferences=[{"apiVersion": "v1", "kind": "ConfigMap", "name": "x"}]),
-            422,
-            {"reason": "Invalid", "message": Text("metadata.ownerReferences.uid: Invalid value: .*must not be empty")},
-        ),
-    ),
-    row(
         "deletion by version and UID that both hold",
         Call("POST", MAPS, config_map(), 201, keeps={"rv": "metadata.resourceVersion", "uid": "metadata.uid"}),
         Call("DELETE", f"{MAPS}/a", {"preconditions": {"uid": "$uid", "resourceVersion": "$rv"}}, 200),

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 import trainop
+from trainop.local import KUBERNETES
 from trainop.local.node.pods.service_account import EXPOSED_ADDRESS, SERVICE_ADDRESS
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.sandbox import NetworkMode
@@ -82,7 +83,7 @@ def node_object(name: str, mode: NetworkMode, why: str, address: str, now: datet
         "kernelVersion": platform.release(),
         "osImage": platform.platform(),
         "containerRuntimeVersion": f"host://{trainop.__version__}-{mode}",
-        "kubeletVersion": f"v1.34.0-trainop-{trainop.__version__}",
+        "kubeletVersion": f"{KUBERNETES}-trainop-{trainop.__version__}",
         "kubeProxyVersion": "",
         "machineID": "",
         "systemUUID": "",

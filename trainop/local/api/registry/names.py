@@ -83,7 +83,7 @@ def qualified_name(name: str) -> list[str]:
     wrong: list[str] = []
     if "/" in prefix:
         what = (
-            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', "
+            "a valid label key must consist of alphanumeric characters, '-', '_' or '.', "
             "and must start and end with an alphanumeric character"
         )
         return [_explain(what, _QUALIFIED, "MyName", "my.name", "123-abc") + _PREFIX_HINT]

@@ -123,11 +123,12 @@ def _validate_annotations(annotations: Json, path: str) -> list[FieldError]:
 def _validate_owner_references(owners: Iterable[Json], path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     controllers: list[Json] = []
-    for owner in owners:
-        if not owner.get("apiVersion"):
-            errors.append(invalid(f"{path}.apiVersion", "", "version must not be empty"))
-        missing = [field for field in ("kind", "name", "uid") if not owner.get(field)]
-        errors += [invalid(f"{path}.{field}", "", "must not be empty") for field in missing]
+    for index, owner in enumerate(owners):
+        missing = [field for field in ("apiVersion", "kind", "name", "uid") if not owner.get(field)]
+        errors += [required(f"{path}[{index}].{field}", "must not be empty") for field in missing]
+        version = str(owner.get("apiVersion") or "")
+        if version.count("/") > 1 or version.endswith("/"):
+            errors.append(invalid(f"{path}[{index}].apiVersion", version, "must be <group>/<version> or <version>"))
         if owner.get("controller"):
             controllers.append(owner)
     for second in controllers[1:]:

@@ -134,10 +134,10 @@ def _decode_applied(body: bytes) -> Json:
     try:
         applied = bodies.load_yaml(body)
     except yaml.YAMLError as error:
-        raise bad_request(f"error decoding YAML: error converting YAML to JSON: {error}") from error
+        raise bad_request(f"error decoding patch: error converting YAML to JSON: {error}") from error
     if not isinstance(applied, dict):
         detail = f"while decoding JSON: {_unmarshal_error(applied)} into Go value of type map[string]interface {{}}"
-        raise bad_request(f"error decoding YAML: error unmarshaling JSON: {detail}")
+        raise bad_request(f"error decoding patch: error unmarshaling JSON: {detail}")
     return applied
 
 

@@ -28,7 +28,7 @@ _NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _KEY = re.compile(rf"(?P<prefix>[a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?(?P<name>{_NAME})")
 _VALUE = re.compile(rf"({_NAME})?")
 _KEY_RULE = (
-    "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
     "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
     "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' "
     "(e.g. 'example.com/MyName')"

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from trainop.local import KUBERNETES
 from trainop.local.api.registry.core_types import definition_of
 from trainop.local.api.registry.kinds import Kind, Registry
 from trainop.runtime import Json
@@ -74,7 +75,7 @@ def _document(kinds: Iterable[Kind]) -> Json:
     _add_references(schemas)
     return {
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.34.4"},
+        "info": {"title": "Kubernetes", "version": KUBERNETES},
         "paths": paths,
         "components": {"schemas": schemas},
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from trainop.local import KUBERNETES
 from trainop.local.api import status_errors
 from trainop.local.api.registry.backend import Backend
 from trainop.local.api.request import limits
@@ -29,9 +30,6 @@ from trainop.local.api.serving.openapi import SWAGGER, OpenApiDocuments
 from trainop.local.api.status_errors import StatusError
 from trainop.runtime import Json
 from trainop.runtime.lowlevel import Request, Response, Stream
-
-KUBERNETES = "v1.34.4"
-"""The version of Kubernetes whose behaviour is imitated."""
 
 _JSON = {"content-type": "application/json", "cache-control": "no-cache, private"}
 _TEXT = {"content-type": "text/plain; charset=utf-8"}

@@ -11,6 +11,7 @@ import os
 import ssl
 from typing import Any, Protocol
 
+from trainop.local import KUBERNETES
 from trainop.local.node.pods.context import MALFORMED_OBJECT_ERRORS, NodeContext
 from trainop.local.node.pods.environment import Placement
 from trainop.local.node.sandbox.sandbox import ContainerProcess
@@ -155,7 +156,11 @@ class ProbeManager:
         tls = _insecure_tls() if (action.get("scheme") or "HTTP") == "HTTPS" else None
         reader, writer = await self._connect(action, tls)
         try:
-            headers = {"Host": self._pod.placement.pod_ip, "User-Agent": "kube-probe/1.34", "Connection": "close"}
+            headers = {
+                "Host": self._pod.placement.pod_ip,
+                "User-Agent": f"kube-probe/{KUBERNETES[1:].rpartition('.')[0]}",
+                "Connection": "close",
+            }
             headers |= {header["name"]: header["value"] for header in action.get("httpHeaders") or ()}
             lines = [
                 f"GET {action.get('path') or '/'} HTTP/1.1",
