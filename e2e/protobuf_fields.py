@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 from e2e.cluster.places import HERE
-from e2e.cluster.releases import NEWEST
+from e2e.cluster.releases import OLDEST
 
 TARGET = Path(__file__).parents[1] / "trainop" / "local" / "api" / "registry" / "protobuf.json"
 PACKAGES = {
@@ -75,7 +75,7 @@ def folder_of(package: str) -> Path:
     module = "k8s.io/" + package.split("/")[1]
     done = subprocess.run(
         ["go", "list", "-m", "-f", "{{.Dir}}", module],
-        cwd=HERE / "go" / NEWEST.module,
+        cwd=HERE / "go" / OLDEST.module,
         check=True,
         capture_output=True,
         text=True,

@@ -54,7 +54,9 @@ def parse() -> argparse.Namespace:
 
 def add_release(command: argparse.ArgumentParser) -> None:
     names = ", ".join(release.name for release in RELEASES)
-    command.add_argument("--release", default="", help=f"of Kubernetes: {names} (default: ${VARIABLE}, else the first)")
+    command.add_argument(
+        "--release", default="", help=f"of Kubernetes: {names} (default: ${VARIABLE}, else the oldest)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from e2e.cluster.api import Answer, Api
+from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
 from e2e.cluster.places import default_data
+from e2e.cluster.releases import NEWEST
 from tests.local.semantics.recordings import FOLDER, recorded
 
 Json: TypeAlias = dict[str, Any]
@@ -303,7 +305,7 @@ def unequal(old: Any, new: Any, at: str) -> list[str]:
 @contextmanager
 def fresh_server() -> Iterator[Api]:
     plane = ControlPlane(default_data(f"pytest-{os.getpid()}-recordings"), die_with_parent=True)
-    plane.up()
+    plane.up(ClusterOptions(release=NEWEST.name))
     try:
         yield plane.api
     finally:

@@ -1,4 +1,4 @@
-"""Responses of a kube-apiserver 1.34.4, recorded by `record.py`, which the embedded one must reproduce."""
+"""Responses of a kube-apiserver 1.37.2, recorded by `record.py`, which the embedded one must reproduce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-side apply: scenarios recorded step by step from a kube-apiserver 1.34.4, and choices of the embedded one."""
+"""Server-side apply: scenarios recorded step by step from a kube-apiserver 1.37.2, and choices of the embedded one."""
 
 from __future__ import annotations
 

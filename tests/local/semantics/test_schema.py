@@ -1,4 +1,4 @@
-"""Structural schemas: pruning, defaulting and validation as recorded from a kube-apiserver 1.34.4."""
+"""Structural schemas: pruning, defaulting and validation as recorded from a kube-apiserver 1.37.2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: cells and columns as recorded from a kube-apiserver 1.34.4."""
+"""Tables: cells and columns as recorded from a kube-apiserver 1.37.2."""
 
 from __future__ import annotations
 

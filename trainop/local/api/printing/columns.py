@@ -61,10 +61,8 @@ def _wide_column(name: str, cell: Callable[[Json, datetime], Any], format: str =
 
 NAME = Column("Name", name_of, format="name", description="Name must be unique within a namespace.")
 AGE = Column("Age", age_of, description="The time since the object was created.")
-DEFAULT_COLUMNS: Columns = (
-    NAME,
-    Column("Created At", lambda item, _: (item.get("metadata") or {}).get("creationTimestamp"), type="date"),
-)
+CREATED_AT = Column("Created At", lambda item, _: (item.get("metadata") or {}).get("creationTimestamp"), type="date")
+DEFAULT_COLUMNS: Columns = (NAME, CREATED_AT)
 
 
 # Pods and nodes -------------------------------------------------------------------------------------------------------
@@ -114,6 +112,12 @@ def _node_address(kind: str) -> Callable[[Json, datetime], str]:
     return cell
 
 
+def _kernel(item: Json, _: datetime) -> str:
+    info = (item.get("status") or {}).get("nodeInfo") or {}
+    version = info.get("kernelVersion") or "<unknown>"
+    return f"{version} ({info['architecture']})" if info.get("architecture") else version
+
+
 _NODE: Columns = (
     NAME,
     Column("Status", _node_status),
@@ -123,7 +127,7 @@ _NODE: Columns = (
     _wide_column("Internal-IP", _node_address("InternalIP")),
     _wide_column("External-IP", _node_address("ExternalIP")),
     _wide_column("OS-Image", field_cell("status.nodeInfo.osImage", absent="<unknown>")),
-    _wide_column("Kernel-Version", field_cell("status.nodeInfo.kernelVersion", absent="<unknown>")),
+    _wide_column("Kernel-Version", _kernel),
     _wide_column("Container-Runtime", field_cell("status.nodeInfo.containerRuntimeVersion", absent="<unknown>")),
 )
 
@@ -251,6 +255,35 @@ _EVENT: Columns = (
     _wide_column("Name", name_of, format="name"),
 )
 
+
+# Definitions ----------------------------------------------------------------------------------------------------------
+
+
+def _versions(item: Json, _: datetime) -> str:
+    versions = (item.get("spec") or {}).get("versions") or ()
+    return ",".join(sorted(v["name"] + ("(storage)" if v.get("storage") else "") for v in versions if v.get("served")))
+
+
+def _established(item: Json, _: datetime) -> bool:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
+
+
+def _short_names(item: Json, _: datetime) -> str:
+    return ",".join(((item.get("spec") or {}).get("names") or {}).get("shortNames") or ())
+
+
+_DEFINITION: Columns = (
+    NAME,
+    Column("Scope", field_cell("spec.scope")),
+    Column("Versions", _versions),
+    CREATED_AT,
+    _wide_column("Group", field_cell("spec.group")),
+    _wide_column("Kind", field_cell("spec.names.kind")),
+    _wide_column("ShortNames", _short_names),
+    Column("Established", _established, type="boolean", priority=1),
+)
+
 COLUMNS_BY_KIND: dict[tuple[str, str], Columns] = {
     ("", "Pod"): _POD,
     ("", "Node"): _NODE,
@@ -259,9 +292,10 @@ COLUMNS_BY_KIND: dict[tuple[str, str], Columns] = {
     ("", "Event"): _EVENT,
     ("", "ConfigMap"): (NAME, Column("Data", _count("data", "binaryData")), AGE),
     ("", "Secret"): (NAME, Column("Type", field_cell("type")), Column("Data", _count("data")), AGE),
-    ("", "ServiceAccount"): (NAME, Column("Secrets", _count("secrets")), AGE),
+    ("", "ServiceAccount"): (NAME, AGE),
     ("", "Namespace"): (NAME, Column("Status", field_cell("status.phase")), AGE),
     ("coordination.k8s.io", "Lease"): (NAME, Column("Holder", field_cell("spec.holderIdentity")), AGE),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _DEFINITION,
     ("autoscaling", "Scale"): (
         NAME,
         Column("Desired", field_cell("spec.replicas", absent=0), type="integer"),

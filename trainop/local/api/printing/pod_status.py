@@ -97,17 +97,23 @@ def _init_reason(status: Json, index: int, count: int) -> str:
 
 
 def _container_reason(pod: Json, reason: str) -> str:
-    """The waiting or termination reason of the first container that has one, else `reason`."""
+    """The waiting or termination reason of the first container that has one, else `reason`. Beside containers that
+    failed or still run, the first that completed does not stand for the pod."""
     statuses = _statuses(pod, "containerStatuses")
+    error = ""
     for status in reversed(statuses):
         state = status.get("state") or {}
         if (state.get("waiting") or {}).get("reason"):
             reason = state["waiting"]["reason"]
         elif state.get("terminated") is not None:
             reason = _termination_reason(state["terminated"])
-    if reason == "Completed" and any(_is_running(status) for status in statuses):
-        return "Running" if _is_true(pod, "Ready") else "NotReady"
-    return reason
+            error = reason if state["terminated"].get("exitCode") else error
+    if reason != "Completed":
+        return reason
+    running = any(_is_running(status) for status in statuses)
+    if running and _is_true(pod, "Ready"):
+        return "Running"
+    return error or ("NotReady" if running else reason)
 
 
 def _termination_reason(terminated: Json) -> str:

@@ -58,6 +58,7 @@ class Patcher:
             raise StatusError(415, "UnsupportedMediaType", message)
         stored = self._backend.store.get(info.kind.table, info.key)
         if stored is None:
+            _decode_json(request.body)  # what is not JSON is refused before the object is looked up
             raise info.not_found()
         value = apply_patch(info.kind, info.kind.read(stored), media, request.body)
         bodies.match_kind(value, info.kind)
@@ -134,7 +135,9 @@ def _decode_applied(body: bytes) -> Json:
     try:
         applied = bodies.load_yaml(body)
     except yaml.YAMLError as error:
-        raise bad_request(f"error decoding patch: error converting YAML to JSON: {error}") from error
+        # what begins as JSON gets to the decoder, which tries YAML too
+        step = "decoding patch: error converting YAML to JSON" if body.lstrip().startswith(b"{") else "encoding patch"
+        raise bad_request(f"error {step}: {error}") from error
     if not isinstance(applied, dict):
         detail = f"while decoding JSON: {_unmarshal_error(applied)} into Go value of type map[string]interface {{}}"
         raise bad_request(f"error decoding patch: error unmarshaling JSON: {detail}")
@@ -154,10 +157,7 @@ def _check_declared(applied: Json, kind: Kind) -> None:
 
 def apply_patch(kind: Kind, current: Json, media: str, body: bytes) -> Json:
     """A deep copy of `current` after the patch of type `media`; raises `StatusError` for an invalid patch."""
-    try:
-        patch: Any = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise _decode_error(bodies.go_decode_error(body, str(error))) from error
+    patch = _decode_json(body)
     if limits.may_exceed_depth(body):
         limits.check_value(patch)
     try:
@@ -189,6 +189,13 @@ def _apply_json_patch(current: Json, operations: list[Any]) -> Any:
     value = json_patch(current, operations)
     limits.check_value(value)
     return value
+
+
+def _decode_json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise bad_request("invalid JSON patch") from error
 
 
 def _decode_error(why: str) -> StatusError:

@@ -54,6 +54,7 @@ def _validate(node: Structural, value: Any, old: Any, path: str) -> Iterator[Fie
         return
     if node.constrains_values or not _type_matches(node, value):
         yield from _check_type(node, value, path)
+        yield from _check_range(node, value, path)
     if isinstance(value, dict):
         yield from _check_map(node, value, old, path)
     elif isinstance(value, list):
@@ -101,9 +102,39 @@ def _check_type(node: Structural, value: Any, path: str) -> Iterator[FieldError]
         wanted, found = (node.keywords["format"],), value
     elif matches:
         return
+    elif _number_format(node) and not isinstance(value, str | list) and value is not None:
+        wanted, found = (_number_format(node),), "float64" if found == "number" else ""
     shown = msgspec.json.encode(found).decode()
     message = f"Invalid value: {shown}: {path} in body must be of type {','.join(wanted)}: {shown}"
     yield from_message(path or "<nil>", "FieldValueTypeInvalid", message)
+
+
+def _check_range(node: Structural, value: Any, path: str) -> Iterator[FieldError]:
+    """Numbers beyond the type and format of the schema, as Kubernetes 1.36 and later refuse them."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or len(node.types) != 1:
+        return
+    declared = _number_format(node)
+    if node.types[0] == "integer":
+        bits = 31 if declared == "int32" else 63
+        fits = value == value // 1 and -(2**bits) <= value < 2**bits
+    else:
+        fits = node.types[0] != "number" or declared != "float" or abs(value) <= MAX_FLOAT32
+    if not fits:
+        shown = f"with format {declared}" if declared else "(default format)"
+        message = f'Invalid value: "": Checked value must be of type {node.types[0]} {shown} in {path}'
+        yield from_message("<nil>", "FieldValueInvalid", message)
+
+
+def _number_format(node: Structural) -> str:
+    """The format of a node whose only type is a numeric one; empty if it has none that is known."""
+    declared = str(node.keywords.get("format", ""))
+    known = _NUMBER_FORMATS.get(node.types[0], ()) if len(node.types) == 1 else ()
+    return declared if declared in known else ""
+
+
+_NUMBER_FORMATS = {"integer": ("int32", "int64"), "number": ("float", "double")}
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
+"""The largest value of a float of 32 bits."""
 
 
 def _is_base64(text: str) -> bool:
