@@ -96,7 +96,7 @@ def test_label_selectors_that_cannot_be_read(text: str, message: str):
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        ("a/b/c=d", 'unable to parse requirement: <nil>: Invalid value: "a/b/c": a qualified name must consist of'),
+        ("a/b/c=d", 'unable to parse requirement: <nil>: Invalid value: "a/b/c": a valid label key must consist of'),
         ("a=-x", 'unable to parse requirement: values[0][a]: Invalid value: "-x": a valid label must be an empty'),
         (
             f"{'k' * 64}=x",
