@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -69,6 +70,27 @@ def test_the_account_of_a_job_that_took_a_minute_is_shown_and_harmless(training:
     raw["status"]["conditions"] = [{"type": "Running", "status": "True"}]
     texts = [each.text for each in diagnose(seen(raw)).causes]
     assert ("its time until 2026-11-25 11:00:00 UTC: training 60 s; goodput 100 %" in texts) is (training == 60)
+
+
+@pytest.mark.parametrize("mode", ["required", "preferred"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_nodes_that_are_avoided_are_named(mode: str, waits: bool):
+    raw = job()
+    last = (NOW - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    nodes = {f"n{index}": [2, last, "NodeLost"] for index in range(7)}
+    raw["metadata"]["annotations"] = {
+        "trainop.kubeflow.org/avoid-bad-nodes": mode,
+        "trainop.kubeflow.org/bad-nodes": json.dumps({"job": raw["metadata"]["uid"], "nodes": nodes}),
+    }
+    found = diagnose(seen(raw, unscheduled("j-worker-0") if waits else pod("j-worker-0")))
+    (cause,) = [each for each in found.causes if each.code == "AvoidedNodes"]
+    assert "on n0, n1, n2, n3, n4 and others, where pods of the job have ended" in cause.text
+    assert cause.evidence[0].startswith("n0: 2 ended, the last because of NodeLost; avoided until ")
+    assert len(cause.evidence) == 5
+    is_reason = waits and mode == "required"
+    assert (found.causes[0] is cause) is is_reason
+    assert cause.text.startswith("pods wait for a node") is is_reason
+    assert ("remove the annotation" in cause.next) is is_reason
 
 
 def test_a_warning_of_what_is_explained_is_not_repeated():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
+from trainop.engine.root_cause import Failure
 from trainop.runtime import PODS, HasMetadata, Json, Resource
 from trainop.runtime.lowlevel import LONGEST_REASON, cut
 
@@ -233,6 +234,8 @@ class Plan:
     """What the job waits for, besides its pods. None if it is finished or suspended, or left to another controller."""
     unstarted: Unstarted | None = field(default=None, compare=False)
     """None if the job has no startup deadline, is not to run, or waits for its pods to be wanted."""
+    cause: Failure | None = field(default=None, compare=False)
+    """The root cause of what the plan does about failures."""
     suspend: bool = False
     """`spec.runPolicy.suspend` is set last, as a user would. The next plan is that of a suspended job."""
     requeue_after: float | None = None

@@ -12,13 +12,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-from trainop.engine import checkpoint, interventions, stalls, startup
+from trainop.engine import bad_nodes, checkpoint, interventions, stalls, startup
 from trainop.engine import plan as engine
 from trainop.engine.actions import Event, Notice, Patch, Plan
 from trainop.engine.admission import Judgement, judge
 from trainop.engine.checkpoint import doubt_checkpoint, end_together
 from trainop.engine.children import TRAINING_CHILDREN, ChildEvents, ChildSelection
-from trainop.engine.extensions import CHECKPOINT_GRACE, ON_DISRUPTION, RESTART_MODE
+from trainop.engine.extensions import (
+    AVOID_BAD_NODES,
+    BAD_NODE_AFTER,
+    BAD_NODE_FOR,
+    BAD_NODES,
+    CHECKPOINT_GRACE,
+    ON_DISRUPTION,
+    RESTART_MODE,
+)
 from trainop.engine.fields import conditions_of
 from trainop.engine.framework import CompanionKind, Framework, Words
 from trainop.engine.in_place import DoubtInPlace, describe_doubt, doubt_in_place, never_in_place, report_doubt
@@ -81,6 +89,8 @@ def is_watched(job: Unstructured) -> bool:
 
 _SAVING = frozenset({CHECKPOINT_GRACE, ON_DISRUPTION})
 _WATCHING = frozenset({STALLED_AFTER, ON_STALL, STARTUP_DEADLINE, ON_STARTUP_DEADLINE})
+
+_ABOUT_NODES = frozenset({AVOID_BAD_NODES, BAD_NODE_AFTER, BAD_NODE_FOR, BAD_NODES})
 
 
 def doubt_progress(seen: Snapshot, plan: Plan) -> Plan:
@@ -177,6 +187,7 @@ class Kind(Words):
         yield from checkpoint.find_doubts(annotations, restarts=restarts)
         yield from stalls.find_doubts(annotations, ANY_ENDPOINT, restarts=restarts)
         yield from startup.find_doubts(annotations, suspends=self.suspends)
+        yield from bad_nodes.find_doubts(annotations, restarts=restarts)
         if doubt := describe_doubt(job, self.doubt_in_place):
             yield doubt
 
@@ -191,6 +202,9 @@ class Kind(Words):
             plan = watch_startup(seen, plan, self.give_up, suspends=self.suspends)
         if RESTART_MODE in asked:
             plan = report_doubt(seen, plan, self.doubt_in_place)
+        if not asked.isdisjoint(_ABOUT_NODES):
+            counts = self.launcher is None
+            plan = bad_nodes.avoid_bad_nodes(seen, plan, restarts=self.restart is not None, counts=counts)
         if not asked.isdisjoint(_SAVING):
             plan = doubt_checkpoint(seen, end_together(seen, plan), restarts=self.restart is not None)
         plan = say_waiting(seen, plan)

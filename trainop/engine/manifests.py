@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from trainop.engine.addresses import child_name, dns_fields, service_name, subdomain_of
+from trainop.engine.bad_nodes import Avoidance
 from trainop.engine.checkpoint import raise_grace
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
 from trainop.engine.gang import policy_class
@@ -71,10 +72,12 @@ class Manifests:
     """Encodes the pods and services of one job. May raise what `framework.additions` raises, such as
     `TemplateError`."""
 
-    def __init__(self, framework: Framework, job: Job, options: Options) -> None:
+    def __init__(self, framework: Framework, job: Job, options: Options, avoidance: Avoidance | None = None) -> None:
+        """`avoidance`: the nodes that the pods are kept away from."""
         self._framework = framework
         self._job = job
         self._options = options
+        self._avoidance = avoidance
         self._additions = framework.additions(job, options)
         self._environment = self._additions.variables
         endpoint = options.progress
@@ -211,6 +214,8 @@ class Manifests:
             spec["initContainers"] = [*(template.get("initContainers") or ()), *added.init_containers]
         if self._progress is not None:
             spec = self._progress.add_to(spec, role.container)
+        if self._avoidance is not None:
+            spec = self._avoidance.add_to(spec)
         if grace := self._job.extensions.checkpoint.grace:
             spec = raise_grace(spec, grace)
         return keep_log_ends(spec, self._options.termination_message_policy)

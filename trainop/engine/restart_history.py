@@ -64,7 +64,7 @@ class RestartHistory:
         self._job_uid = job_uid
         self.failures = _read_count(stored.get("failures"))
         self.disruptions = _read_count(stored.get("disruptions"))
-        self._counted = _unpack(stored.get("settled"))
+        self._counted = unpack(stored.get("settled"))
         self._lost = dict(_read_lost(stored.get("lost")))
         self._rounds = dict(_read_rounds(stored.get("rounds")))
         self._in_place = _read_counts(stored.get("inPlace"))
@@ -88,12 +88,12 @@ class RestartHistory:
     def is_counted(self, pod_uid: str) -> bool:
         """Whether the pod's restart is counted, or the operator itself deletes the pod: its end is then not a new
         failure."""
-        return bool(self._counted) and _digest(pod_uid) in self._counted
+        return bool(self._counted) and digest_of(pod_uid) in self._counted
 
     def mark_counted(self, pod_uid: str) -> None:
         """Marks the pod before the operator deletes it."""
         if not self.is_counted(pod_uid):
-            self._counted.add(_digest(pod_uid))
+            self._counted.add(digest_of(pod_uid))
             self.changed = True
 
     def restarts_whole(self, pod_uids: Iterable[str]) -> bool:
@@ -150,7 +150,7 @@ class RestartHistory:
 
     def restarts_in_place(self, pod_uid: str) -> int:
         """How often the pod has restarted in place before the present burst."""
-        return self._in_place.get(_digest(pod_uid)[:SHORT], 0) if self._in_place else 0
+        return self._in_place.get(digest_of(pod_uid)[:SHORT], 0) if self._in_place else 0
 
     def settle_in_place(self, restarts: Mapping[str, int]) -> None:
         """Ends a burst: records how often each pod, by UID, has restarted in place. Of pods with one digest the larger
@@ -158,7 +158,7 @@ class RestartHistory:
         self._in_place = {}
         for uid, count in restarts.items():
             if count > 0:
-                digest = _digest(uid)[:SHORT]
+                digest = digest_of(uid)[:SHORT]
                 self._in_place[digest] = max(min(count, MAX_IN_PLACE), self._in_place.get(digest, 0))
         self.burst = None
         self.changed = True
@@ -170,7 +170,7 @@ class RestartHistory:
     def record_lost(self, role: str, index: int, pod_uid: str) -> None:
         """Records that another client deletes the pod of this slot under policy Never. Unless the pod still succeeds,
         it counts as failed once it is gone."""
-        digest = _digest(pod_uid)[:SHORT]
+        digest = digest_of(pod_uid)[:SHORT]
         if self._lost.get((role, index)) != digest:
             self._lost[role, index] = digest
             self.changed = True
@@ -189,12 +189,12 @@ class RestartHistory:
     def lost(self, role: str, pod_uids: Iterable[str]) -> tuple[int, ...]:
         """The indices of the recorded lost pods of the role that are gone, given the UIDs of all remaining pods."""
         recorded = [(index, digest) for (type_, index), digest in self._lost.items() if type_ == role]
-        left = {_digest(uid)[:SHORT] for uid in pod_uids} if recorded else set()
+        left = {digest_of(uid)[:SHORT] for uid in pod_uids} if recorded else set()
         return tuple(sorted(index for index, digest in recorded if digest not in left))
 
     def text(self, pod_uids: Iterable[str]) -> str:
         """The new value of the annotation; entries of pods that no longer exist are dropped."""
-        left = {_digest(uid) for uid in pod_uids}
+        left = {digest_of(uid) for uid in pod_uids}
         short = {digest[:SHORT] for digest in left}
         lost: dict[str, list[str]] = {}
         for (role, index), digest in sorted(self._lost.items()):
@@ -204,7 +204,7 @@ class RestartHistory:
             "job": self._job_uid,
             "failures": self.failures,
             "disruptions": self.disruptions,
-            "settled": _pack(self._counted & left),
+            "settled": pack(self._counted & left),
             "rounds": {role: [number, format_time(last)] for role, (number, last) in sorted(self._rounds.items())},
             "lost": {role: "".join(entries) for role, entries in lost.items()},
             "inPlace": "".join(_write_index(self._in_place[it]) + it for it in sorted(self._in_place.keys() & short)),
@@ -232,13 +232,13 @@ def _read_rounds(stored: object) -> Iterator[tuple[str, Rounds]]:
 
 def _read_lost(stored: object) -> Iterator[tuple[tuple[str, int], str]]:
     for role, packed in stored.items() if isinstance(stored, dict) else ():
-        for entry in _unpack(packed):
+        for entry in unpack(packed):
             if _LOST.fullmatch(entry):
                 yield (role, _read_index(entry[:-SHORT])), entry[-SHORT:]
 
 
 def _read_counts(packed: object) -> dict[str, int]:
-    entries = filter(_LOST.fullmatch, _unpack(packed))
+    entries = filter(_LOST.fullmatch, unpack(packed))
     return {entry[-SHORT:]: _read_index(entry[:-SHORT]) for entry in sorted(entries)}
 
 
@@ -256,15 +256,15 @@ def _read_count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT else 0
 
 
-def _digest(uid: str) -> str:
+def digest_of(uid: str) -> str:
     digest = hashlib.blake2s(uid.encode("utf-8", "replace"), digest_size=6).digest()
     return base64.urlsafe_b64encode(digest).decode()
 
 
-def _pack(digests: Iterable[str]) -> str:
+def pack(digests: Iterable[str]) -> str:
     return "".join(sorted(digests))
 
 
-def _unpack(packed: object) -> set[str]:
+def unpack(packed: object) -> set[str]:
     text = packed if isinstance(packed, str) else ""
     return {text[start : start + DIGEST_LENGTH] for start in range(0, len(text), DIGEST_LENGTH)}

@@ -10,7 +10,9 @@ from datetime import datetime
 from functools import cached_property
 
 from trainop.engine.actions import LOOK_AGAIN, Action, Count, Event, Notice, Plan, Unstarted, Wait
+from trainop.engine.bad_nodes import read_avoidance
 from trainop.engine.children import Children
+from trainop.engine.extensions import AVOID_BAD_NODES
 from trainop.engine.framework import Framework, Grant, Words
 from trainop.engine.job import Job
 from trainop.engine.manifests import Manifests
@@ -148,6 +150,7 @@ class PlanBuilder:
             begun=self.begun,
             waits=tuple(self._waits) if waits else None,
             unstarted=self.unstarted,
+            cause=self.cause,
             requeue_after=self._requeue_after,
         )
 
@@ -165,7 +168,9 @@ class ReplicasBuilder(PlanBuilder):
     @cached_property
     def manifests(self) -> Manifests:
         """The manifests of the job's children. Created on first use, because most plans create nothing."""
-        return Manifests(self.framework, self.job, self.seen.options)
+        avoids = AVOID_BAD_NODES in self.metadata.annotations
+        avoidance = read_avoidance(self.metadata, self.seen.now) if avoids else None
+        return Manifests(self.framework, self.job, self.seen.options, avoidance)
 
     @property
     def grant(self) -> Grant | None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 
+from trainop.engine.bad_nodes import BadNodes, read_rule
+from trainop.engine.extensions import AVOID_BAD_NODES
 from trainop.engine.fields import as_object
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.root_cause import LAST_FAILURE, Failure, read_failure
@@ -19,10 +21,12 @@ from trainop.explain.why.evidence import Evidence, as_text, as_texts
 from trainop.explain.why.refusals import REFUSALS
 from trainop.explain.why.reported import read_reported
 from trainop.explain.why.words import name_pods, span
-from trainop.runtime.lowlevel import read_time
+from trainop.runtime.lowlevel import read_time, timestamp
 
 ACCOUNTED = 60
 """Seconds of the life of a job from which on it matters what they were spent on."""
+AVOIDED_NODES = 5
+"""Avoided nodes that are named."""
 SILENT_AFTER = 300.0
 """Seconds without output after which a running job may hang."""
 
@@ -57,6 +61,7 @@ def find(seen: Evidence) -> Iterator[Cause]:
         yield from _running(seen)
         yield from _deadline(seen)
         yield from _startup(seen)
+        yield from _avoided(seen)
         yield from _warned(seen)
     if failure is not None and any(_DNS.search(line) for line in failure.log):
         yield Cause(
@@ -261,6 +266,29 @@ def _startup(seen: Evidence) -> Iterator[Cause]:
         left = rule.deadline - (seen.now - since).total_seconds()
         what = "fails" if rule.fails else "is suspended"
         yield Cause("Deadline", f"it {what} in {span(left)} unless all replicas have started (startup-deadline)")
+
+
+def _avoided(seen: Evidence) -> Iterator[Cause]:
+    """The nodes that the job avoids, which may be why pods find no node."""
+    annotations = as_object(seen.metadata.get("annotations"))
+    texts = {name: value for name, value in annotations.items() if isinstance(value, str)}
+    rule = read_rule(texts)
+    nodes = BadNodes(str(seen.metadata.get("uid")), texts).avoided(rule, seen.now) if rule is not None else {}
+    if rule is None or not nodes:
+        return
+    waits = rule.required and any(each.phase == "Pending" and not each.node for each in seen.pods)
+    names = ", ".join(list(nodes)[:AVOIDED_NODES]) + (" and others" if len(nodes) > AVOIDED_NODES else "")
+    how = "may not run" if rule.required else "run, if possible, not"
+    yield Cause(
+        "AvoidedNodes",
+        f"{'pods wait for a node, and ' if waits else ''}new pods {how} on {names}, where pods of the job have ended",
+        f"remove the annotation {AVOID_BAD_NODES} to use {'it' if len(nodes) == 1 else 'them'} again" if waits else "",
+        tuple(
+            f"{name}: {each.ends} ended, the last because of {each.why}; avoided until {timestamp(each.until(rule))}"
+            for name, each in list(nodes.items())[:AVOIDED_NODES]
+        ),
+        Weight.PLACEMENT + 1 if waits else Weight.HINT,
+    )
 
 
 def _warned(seen: Evidence) -> Iterator[Cause]:

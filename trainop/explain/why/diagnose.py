@@ -9,7 +9,7 @@ from trainop.explain.why.words import digest
 
 RULES = (course.find, queue.find, operator.find, pods.find)
 
-_HARMLESS = frozenset({"Account", "Running", "Deadline", "Restarted", "OldCrd", "Warning", "Succeeded"})
+_HARMLESS = frozenset({"Account", "AvoidedNodes", "Running", "Deadline", "Restarted", "OldCrd", "Warning", "Succeeded"})
 
 
 def diagnose(seen: Evidence) -> Diagnosis:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trainop.engine.bad_nodes import Avoidance
 from trainop.engine.fields import Fields, label_faults
 from trainop.engine.gang import policy_class
 from trainop.engine.parse import MULTIKUEUE
@@ -53,6 +54,8 @@ class SshJob:
     priority_class: str
     """Of the scheduling policy."""
     extras: Extras
+    avoidance: Avoidance | None = None
+    """The nodes that the pods are kept away from; set by `survey`."""
 
     @property
     def name(self) -> str:

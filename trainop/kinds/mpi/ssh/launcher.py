@@ -8,7 +8,15 @@ from trainop.engine.steps.companions import FINGERPRINT
 from trainop.kinds.mpi.hosts import LAUNCHER, REPLICA_SPECS
 from trainop.kinds.mpi.ssh.finish import FINISH, expires, release
 from trainop.kinds.mpi.ssh.job import DEFAULT_KEY_FOLDER
-from trainop.kinds.mpi.ssh.objects import MUTABLE, REPLACEMENT, fixed_part, launcher_job, launcher_template, metadata
+from trainop.kinds.mpi.ssh.objects import (
+    AVOIDED,
+    MUTABLE,
+    REPLACEMENT,
+    fixed_part,
+    launcher_job,
+    launcher_template,
+    metadata,
+)
 from trainop.kinds.mpi.ssh.world import ENDED_PHASES, World
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.runtime import Json, Unstructured
@@ -78,6 +86,21 @@ def align_suspension(world: World, launcher: Unstructured) -> None:
         builder.actions.append(suspend_launcher(launcher))
     elif not suspend and world.launcher_is_suspended and world.may_launch:
         _resume_launcher(world, launcher)
+
+
+def move_launcher(world: World, launcher: Unstructured) -> None:
+    """Suspends a Job of which no pod has a node, if other nodes are avoided now than those of its template, which can
+    be changed only then: the next plan resumes it with the new ones. The Job controller deletes a pending pod, and
+    counts no failure."""
+    if world.job.avoidance is None or launcher.metadata.terminating or world.launcher_is_suspended:
+        return
+    living = (pod for pod in world.launcher_pods if pod.status.phase not in ENDED_PHASES)
+    if any(pod.spec.node_name or pod.metadata.terminating for pod in living):
+        return
+    template = (launcher.raw.get("spec") or {}).get("template") or {}
+    known = ((template.get("metadata") or {}).get("annotations") or {}).get(AVOIDED, "")
+    if known != ",".join(world.job.avoidance.nodes):
+        world.builder.actions.append(suspend_launcher(launcher))
 
 
 def _claim(world: World, launcher: Unstructured) -> Json:

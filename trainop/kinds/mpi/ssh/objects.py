@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from trainop.engine.checkpoint import raise_grace
-from trainop.engine.extensions import read_checkpoint
+from trainop.engine.extensions import ANNOTATION_PREFIX, read_checkpoint
 from trainop.engine.framework import JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, Companion, variable
 from trainop.engine.manifests import keep_log_ends
 from trainop.engine.progress import access_of
@@ -31,6 +31,8 @@ from trainop.kinds.mpi.transport import MPI_V2
 from trainop.runtime import Json, owner_reference
 
 CONTROLLER = "mpi-operator"
+AVOIDED = f"{ANNOTATION_PREFIX}avoided-nodes"
+"""Annotation of pods that are kept away from bad nodes: the names of these."""
 KEY_VOLUME, CONFIG_VOLUME = "ssh-auth", "mpi-job-config"
 PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
 _KEY_FILES = ((PRIVATE_KEY, "id_rsa"), (PUBLIC_KEY, "id_rsa.pub"), (PUBLIC_KEY, "authorized_keys"))
@@ -124,13 +126,16 @@ def _pod(job: SshJob, replicas: Replicas, role: str, name: object, options: Opti
     copy."""
     given = replicas.template.get("metadata") or {}
     progress = access_of(job.metadata, MPI_V2, options.progress)
-    annotations = {**(given.get("annotations") or {}), **(progress.annotations if progress else {})}
+    avoided = {AVOIDED: ",".join(job.avoidance.nodes)} if job.avoidance else {}
+    annotations = {**(given.get("annotations") or {}), **(progress.annotations if progress else {}), **avoided}
     kept = {"annotations": annotations} if annotations else {}
     labels = {**(given.get("labels") or {}), **pod_labels(job.name), JOB_ROLE: role}
     spec = {**replicas.template["spec"], "hostname": name, "subdomain": job.name}
     if spec.get("hostNetwork") is True:
         spec["dnsPolicy"] = "ClusterFirstWithHostNet"
     spec["restartPolicy"] = replicas.restart_policy
+    if job.avoidance is not None:
+        spec = job.avoidance.add_to(spec)
     first, *others = spec["containers"]
     mounts = [*(first.get("volumeMounts") or ()), {"name": KEY_VOLUME, "mountPath": job.key_folder}]
     spec["containers"] = [{**first, "volumeMounts": mounts}, *others]

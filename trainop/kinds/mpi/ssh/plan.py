@@ -23,7 +23,7 @@ from trainop.kinds.mpi.ssh.clean_up import end, tidy_up
 from trainop.kinds.mpi.ssh.finish import release_unneeded
 from trainop.kinds.mpi.ssh.gang import gang_view
 from trainop.kinds.mpi.ssh.job import parse_ssh
-from trainop.kinds.mpi.ssh.launcher import align_suspension, create_launcher, replace_lost
+from trainop.kinds.mpi.ssh.launcher import align_suspension, create_launcher, move_launcher, replace_lost
 from trainop.kinds.mpi.ssh.objects import config, service, service_role
 from trainop.kinds.mpi.ssh.restart import continue_restart
 from trainop.kinds.mpi.ssh.saving import awaits_checkpoint, note_ends, restart_together
@@ -162,6 +162,8 @@ def _reconcile_children(world: World) -> bool:
     elif world.launcher is not None and complete:
         align_suspension(world, world.launcher)
         replace_lost(world, world.launcher)
+        if not world.job.suspend:
+            move_launcher(world, world.launcher)
     return launcher is not None
 
 

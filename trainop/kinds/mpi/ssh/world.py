@@ -3,10 +3,11 @@ pods, and the launcher's Job."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trainop.engine.actions import Need
+from trainop.engine.bad_nodes import read_avoidance
 from trainop.engine.fields import as_object
 from trainop.engine.framework import CompanionKind, NameTaken, Words
 from trainop.engine.restart_history import RestartHistory
@@ -133,6 +134,7 @@ class World:
 
 def survey(seen: Snapshot, job: SshJob) -> World:
     """Sorts the children in the snapshot and begins a plan."""
+    job = replace(job, avoidance=read_avoidance(seen.job.metadata, seen.now))
     owned = list(owned_workers(seen))
     world = World(PlanBuilder(WORDS, seen, begun=bool(owned), rules=CONDITION_RULES), job)
     for index, pod in owned:
