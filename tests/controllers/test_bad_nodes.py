@@ -255,6 +255,28 @@ def test_a_launcher_that_runs_or_ends_is_left_alone(ends: bool):
     assert world.patches == []
 
 
+def test_a_launcher_that_waits_is_moved_back_when_the_job_does_not_ask_any_more():
+    world = begin("MPIJob over ssh", bad_node_after="1")
+    assert isinstance(world, MpiWorld)
+    world.pods["foo-launcher-x"]["spec"]["nodeName"] = "n1"
+    world.set_pod("foo-launcher-x", "Failed", reason="Evicted")
+    settle(world)
+    assert "affinity" in launcher_template(world)["spec"]
+    world.launch("foo-launcher-y", "Pending")
+    settle(world)
+    del world.raw["metadata"]["annotations"][AVOID_BAD_NODES]
+    before = len(world.patches)
+    decide(world)
+    assert world.patches[before:] == [{"spec": {"suspend": True}}]
+    del world.pods["foo-launcher-y"]  # by the Job controller
+    settle(world)
+    made = launcher_template(world)
+    assert "affinity" not in made["spec"]
+    assert "trainop.kubeflow.org/avoided-nodes" not in made["metadata"]["annotations"]
+    assert world.launcher["spec"]["suspend"] is False
+    assert len(world.patches) == before + 2
+
+
 def test_a_launcher_whose_job_is_deleted_is_not_moved():
     world = begin("MPIJob over ssh", bad_node_after="1")
     assert isinstance(world, MpiWorld)

@@ -92,15 +92,21 @@ def move_launcher(world: World, launcher: Unstructured) -> None:
     """Suspends a Job of which no pod has a node, if other nodes are avoided now than those of its template, which can
     be changed only then: the next plan resumes it with the new ones. The Job controller deletes a pending pod, and
     counts no failure."""
-    if world.job.avoidance is None or launcher.metadata.terminating or world.launcher_is_suspended:
+    if launcher.metadata.terminating or world.launcher_is_suspended:
         return
     living = (pod for pod in world.launcher_pods if pod.status.phase not in ENDED_PHASES)
     if any(pod.spec.node_name or pod.metadata.terminating for pod in living):
         return
-    template = (launcher.raw.get("spec") or {}).get("template") or {}
-    known = ((template.get("metadata") or {}).get("annotations") or {}).get(AVOIDED, "")
-    if known != ",".join(world.job.avoidance.nodes):
+    wanted = world.job.avoidance.nodes if world.job.avoidance else ()
+    if (_avoided_nodes(launcher) or "") != ",".join(wanted):
         world.builder.actions.append(suspend_launcher(launcher))
+
+
+def _avoided_nodes(launcher: Unstructured) -> str | None:
+    """What the template of the Job says about nodes that its pods avoid; None if it says nothing."""
+    template = (launcher.raw.get("spec") or {}).get("template") or {}
+    found: str | None = ((template.get("metadata") or {}).get("annotations") or {}).get(AVOIDED)
+    return found
 
 
 def _claim(world: World, launcher: Unstructured) -> Json:
@@ -130,7 +136,10 @@ def _resume_launcher(world: World, launcher: Unstructured) -> None:
         builder.actions.append(_patch(launcher, {"status": {"startTime": None}}, "status"))
     before = _scheduling((launcher.raw["spec"].get("template") or {}).get("spec") or {})
     fields = merge_patch_between(before, _scheduling(template["spec"]))
-    changed = {"metadata": template["metadata"], "spec": fields}
+    made = template["metadata"]
+    if _avoided_nodes(launcher) is not None and world.job.avoidance is None:
+        made = {**made, "annotations": {AVOIDED: None, **(made.get("annotations") or {})}}
+    changed = {"metadata": made, "spec": fields}
     builder.actions.append(_patch(launcher, {"spec": {"template": changed, "suspend": False}}))
 
 
