@@ -11,6 +11,10 @@ import pytest
 
 from tests.controllers.kinds import env, make, pods_of
 from trainop.engine.extensions import (
+    AVOID_BAD_NODES,
+    BAD_NODE_AFTER,
+    BAD_NODE_FOR,
+    BAD_NODES,
     CHECKPOINT_GRACE,
     GANG_CLAIMS,
     GANG_DISRUPTION,
@@ -52,6 +56,10 @@ def test_every_annotation_is_described_with_its_values():
         INFRA_RESTART_LIMIT,
         CHECKPOINT_GRACE,
         ON_DISRUPTION,
+        AVOID_BAD_NODES,
+        BAD_NODE_AFTER,
+        BAD_NODE_FOR,
+        BAD_NODES,
         GANG_TOPOLOGY,
         GANG_DISRUPTION,
         GANG_CLAIMS,
