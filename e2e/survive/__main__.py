@@ -70,7 +70,7 @@ def main() -> int:
     names = parser.parse_args().names
     if unknown := sorted(set(names) - set(NAMES)):
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(NAMES)}")
-    lacking = "it needs root" if os.geteuid() != 0 else missing()
+    lacking = "it needs root" if os.geteuid() != 0 else missing("mpich")
     if lacking and "mpi" in (names or NAMES):
         print(f"mpi: left out: {lacking}", flush=True)
     chosen = [name for name in names or NAMES if name != "mpi" or not lacking]
