@@ -59,3 +59,43 @@ for step in range(state["step"] + 1, {STEPS} + 1):
 """Gradient descent that saves its state in /checkpoint on SIGTERM, and continues from there. Half-way its first run
 waits for SIGTERM. Each step is also recorded in /checkpoint/steps, with its loss, so that a lost or repeated step
 shows."""
+
+RING = """
+import os, signal, socket, sys, time
+rank, size = int(os.environ["PROCESS_ID"]), int(os.environ["NUM_PROCESSES"])
+host, port = os.environ["COORDINATOR_ADDRESS"], int(os.environ["COORDINATOR_PORT"])
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(130))
+signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+links = []
+if rank == 0:
+    server = socket.create_server(("", port), backlog=size)
+    links = [server.accept()[0] for _ in range(size - 1)]
+while rank and not links:
+    try:
+        links = [socket.create_connection((host, port))]
+    except OSError:
+        time.sleep(0.05)  # rank 0 does not listen yet, or has no name
+step, word = 0, b"x"
+while word == b"x":
+    step += 1
+    if rank == 0:
+        time.sleep(0.05)
+        word = b"e" if os.path.exists("/tmp/end") else b"x"
+    try:
+        for link in links:
+            if rank == 0:
+                link.sendall(word)
+            answer = link.recv(1)
+            if not answer:
+                raise OSError("connection closed by peer")
+            if rank:
+                word = answer
+                link.sendall(b"x")
+    except OSError as error:
+        print(f"lost a peer: {error}", flush=True)
+        os._exit(134)
+    print(f"{time.time():.3f} step {step}", flush=True)
+time.sleep(0.5)  # so that the command that creates the file ends before
+"""
+"""Ranks that exchange a byte per step with rank 0, and fail when they lose it. SIGUSR1 is a failure. They end when the
+test creates /tmp/end in the container of rank 0."""
