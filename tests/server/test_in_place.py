@@ -135,10 +135,15 @@ def test_replicas_without_rules_are_recreated_together(place: Place, world: Worl
     create(world, "ExitCode")
     before = {pod["metadata"]["uid"] for pod in world.pods().values()}
     world.end_pod("j-worker-0", 139)
-    world.wait(lambda: all("deletionTimestamp" in pod["metadata"] for pod in world.pods().values()), "all leave")
-    for name in PODS:
-        if name in world.pods():
-            world.reap_pod(name)
+
+    def old() -> dict[str, bool]:
+        """The first pods that are still there, and whether they are being deleted; one without a node goes at once."""
+        pods = {name: pod["metadata"] for name, pod in world.pods().items()}
+        return {name: "deletionTimestamp" in each for name, each in pods.items() if each["uid"] in before}
+
+    world.wait(lambda: all(old().values()), "all leave")
+    for name in old():
+        world.reap_pod(name)
     world.wait(lambda: not before & {pod["metadata"]["uid"] for pod in world.pods().values()}, "new pods")
     world.wait_pods(*PODS)
     assert '"failures":1' in failures(world)
