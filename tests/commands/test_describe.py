@@ -37,9 +37,11 @@ def test_the_story_of_a_job_that_failed(shell: Shell):
     done = shell.run("describe", "sad")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match(r"PyTorchJob sad in namespace default: Failed, \d+ s after its creation\n", done.stdout)
-    told = [line[34:].split(":")[0].split(" ")[0] for line in done.stdout.splitlines()[3:] if ":" in line[:19]]
+    story, _, account = done.stdout.partition("\nits time: ")
+    told = [line[34:].split(":")[0].split(" ")[0] for line in story.splitlines()[3:] if ":" in line[:19]]
     steps = [each for each in told if each]
     assert (steps[0], steps[-1]) == ("created", "failed")
+    assert account
     assert "starting" in steps
     assert "| ValueError: bad shard" in done.stdout
     said = json.loads(shell.run("describe", "pytorchjob/sad", "-o", "json").stdout)

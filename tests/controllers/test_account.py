@@ -110,6 +110,16 @@ def test_a_suspension_is_a_part_of_the_queue():
     assert spent(whole) == (3 + 60 + 5, 7 + 25, 20, 0)
 
 
+def test_an_end_that_is_learned_late_is_the_end():
+    """The job succeeded at 70, and had been suspended and resumed before the operator heard of it."""
+    end = SUCCEEDED | {"startTime": stamp(95)}
+    end["conditions"] = [CREATED, cond("Suspended", 80), cond("Running", 80, "False"), cond("Succeeded", 100)]
+    whole = story(RUNNING, end)
+    assert (spent(whole), whole["until"], whole["lostSeconds"]) == ((3, 7, 60, 0), stamp(70), 0)
+    stored = story(RUNNING, SUSPENDED | {"conditions": end["conditions"][:3]}, end)
+    assert (spent(stored), stored["until"]) == ((3, 7, 70, 0), stamp(80)), "what it has said it does not take back"
+
+
 def test_a_status_that_shows_no_new_phase_leaves_it_as_it_is():
     stored = RESTARTING | {"account": keep(RUNNING, RESTARTING)}
     after = stored | {"replicaStatuses": {"Worker": {"active": 1}}}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.patience import PATIENCE
 
+BEGINS = "is restarting in place because"
 PROGRAM = """
 import os, socket, sys, time
 rank, marker = int(os.environ["PROCESS_ID"]), "/scratch/has-been-here"
@@ -31,6 +33,8 @@ link.sendall(b"1" if again else b"0")
 if link.recv(1) != (b"1" if again else b"0"):
     sys.exit("one of the two pods is new")
 if again:
+    while not os.path.exists("TOLD"):
+        time.sleep(0.05)
     print("both pods have been here before", flush=True)
     sys.exit(0)
 if rank == 1:
@@ -42,7 +46,8 @@ sys.exit(CODE)  # its consequence
 
 @pytest.mark.parametrize(("policy", "code"), [("OnFailure", 3), ("ExitCode", 133)])
 def test_both_ranks_restart_in_their_pods(tmp_path: Path, policy: str, code: int) -> None:
-    command = [sys.executable, "-c", PROGRAM.replace("CODE", str(code))]
+    told = tmp_path / "told"
+    command = [sys.executable, "-c", PROGRAM.replace("CODE", str(code)).replace("TOLD", str(told))]
     container = {
         "name": "jax",
         "image": "none",
@@ -58,15 +63,22 @@ def test_both_ranks_restart_in_their_pods(tmp_path: Path, policy: str, code: int
         "spec": {"jaxReplicaSpecs": {"Worker": worker}, "runPolicy": {"backoffLimit": 1}},
     }
     (file := tmp_path / "job.json").write_text(json.dumps(job))
-    told = subprocess.run(
+    run = subprocess.Popen(
         [sys.executable, "-m", "trainop", "run", str(file)],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=2 * PATIENCE,
-        check=False,
     )
-    output = told.stdout + told.stderr
-    assert told.returncode == 0, output
+    ending = threading.Timer(2 * PATIENCE, run.kill)
+    ending.start()
+    output = ""
+    with run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            output += line
+            if BEGINS in line:
+                told.touch()  # the ranks do not end before the operator has seen that they restarted
+    ending.cancel()
+    assert run.returncode == 0, output
     assert output.count("both pods have been here before") == 2
-    assert "is restarting in place because" in output
     assert "RestartModeIgnored" not in output

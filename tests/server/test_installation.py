@@ -25,7 +25,7 @@ from tests.server.process import Operator
 from tests.server.test_gang import Stage
 from tests.server.webhooks import Webhooks
 from tests.server.world import CORE, JOBS, MERGE, Json, World, replicas
-from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
+from trainop.engine.gang_scheduler import KUBE_GROUPS, KUBE_WORKLOADS, PLUGIN_GROUPS, VOLCANO_GROUPS
 from trainop.manifests.pairs import CRDS, YES
 from trainop.programs.schemes import FRAMEWORKS
 
@@ -177,9 +177,13 @@ def begin_a_large_job(stage: KindWorld) -> None:
     assert len(json.loads(shared["data"][file])["worker"]) == 2000
 
 
+GANG_SCHEDULERS = ((VOLCANO_GROUPS, "volcano"), (PLUGIN_GROUPS, "my-scheduler"))
+"""Their PodGroups, and the values of the flag."""
+
+
 def live_in_gangs(world: World, start: Callable[[str], Operator]) -> None:
     """Run a job under each gang scheduler."""
-    for resource, scheduler in ((VOLCANO_GROUPS, "volcano"), (PLUGIN_GROUPS, "my-scheduler")):
+    for resource, scheduler in GANG_SCHEDULERS:
         stage = Stage(world, resource)
         stage.install()
         operator = start(f"--gang-scheduler-name={scheduler}")
@@ -230,14 +234,23 @@ def test_every_manifest_passes_a_server_side_dry_run(
         apply(control_plane.api, document, dry_run=True)
 
 
+UNSEEN_OF_GANGS = {
+    # a PodGroup is read from the API server only if the cache may be behind; tests/controllers shows these requests
+    *(Right(groups.group, "podgroups", "get") for groups, _ in GANG_SCHEDULERS),
+    # this API server does not serve these, and accepts no CRD for them; e2e/schedulers sees these requests
+    *(
+        Right(kind.group, kind.plural, verb)
+        for kind in (KUBE_GROUPS, KUBE_WORKLOADS)
+        for verb in ("get", "list", "watch", "create", "patch", "delete")
+    ),
+}
 UNSEEN = {
     # an admission plugin checks these
     *(Right("kubeflow.org", f"{framework.resource.plural}/finalizers", "update") for framework in FRAMEWORKS.values()),
     Right("kubeflow.org", "mpijobs/finalizers", "update"),
     # the API server lets the operator grant launchers only what it may do itself
     Right("", "pods/exec", "create"),
-    # a PodGroup is read from the API server only if the cache may be behind; tests/controllers shows these requests
-    *(Right(groups.group, "podgroups", "get") for groups in (VOLCANO_GROUPS, PLUGIN_GROUPS)),
+    *UNSEEN_OF_GANGS,
 }
 """Rights that no request of these jobs needs."""
 

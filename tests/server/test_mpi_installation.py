@@ -16,9 +16,8 @@ from tests.server.mpi_program import COMMAND
 from tests.server.pod import PodStandIn, deployment_of, flags_of
 from tests.server.process import Operator
 from tests.server.test_gang import Stage
-from tests.server.test_installation import apply
+from tests.server.test_installation import GANG_SCHEDULERS, UNSEEN_OF_GANGS, apply
 from tests.server.world import CORE, MERGE, World
-from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
 
 NAME = "mpi-operator"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
@@ -27,8 +26,7 @@ MPI = f"/apis/{V2}/namespaces/{{namespace}}/mpijobs"
 UNSEEN = {
     Right("kubeflow.org", "mpijobs/finalizers", "update"),  # an admission plugin checks this
     Right("", "pods/exec", "create"),  # only granted to launchers
-    # a PodGroup is read from the API server only if the cache may be behind
-    *(Right(groups.group, "podgroups", "get") for groups in (VOLCANO_GROUPS, PLUGIN_GROUPS)),
+    *UNSEEN_OF_GANGS,
 }
 """Rights that no request of these jobs needs."""
 
@@ -110,7 +108,7 @@ def test_as_installed(
     continue_by_exec(quiet_world)
     assert "permission denied" not in leader.text()
     leader.end()
-    for resource, scheduler in ((VOLCANO_GROUPS, "volcano"), (PLUGIN_GROUPS, "my-scheduler")):
+    for resource, scheduler in GANG_SCHEDULERS:
         stage = Stage(quiet_world, resource)
         stage.install()
         operator = pod.start(home, *flags, f"--gang-scheduling={scheduler}")

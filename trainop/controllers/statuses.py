@@ -25,6 +25,7 @@ from trainop.controllers.live_job import OwnWrites
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Event, Notice, Plan
 from trainop.engine.fields import as_object
+from trainop.engine.phases import ACCOUNT
 from trainop.engine.root_cause import LAST_FAILURE
 from trainop.engine.status import CREATED, RUNNING, TEMPLATE_VALID
 from trainop.runtime import ApiError, Clock, ForbiddenError, InvalidError, Json, Unstructured
@@ -110,9 +111,10 @@ def _is_refused(error: ApiError) -> bool:
 
 
 def _shorten(status: Json) -> Json:
-    """The same status with short messages, and with the last failure reduced to its facts."""
+    """The same status with short messages, without the account, and with the last failure reduced to its facts."""
     conditions = status.get("conditions") or []
     short = {**status, "conditions": [_shorten_condition(condition) for condition in conditions]}
+    short.pop(ACCOUNT, None)
     if isinstance(failure := status.get(LAST_FAILURE), dict):
         short[LAST_FAILURE] = {name: value for name, value in failure.items() if name not in {"log", "message"}}
     return short

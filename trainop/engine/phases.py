@@ -66,7 +66,12 @@ def read_marks(status: object, created: datetime | None) -> list[Mark]:
     """All entries into phases that a status shows, in their order. `created` is the creationTimestamp of the job. A
     time that cannot be read counts as absent, and so does what a later entry has removed from the status."""
     fields = status if isinstance(status, dict) else {}
-    return sorted(_read_marks(fields, created), key=lambda mark: (mark.at, _ORDER.index(mark.phase)))
+    return sorted(_read_marks(fields, created), key=_order)
+
+
+def _order(mark: Mark) -> tuple[bool, datetime, int]:
+    """A finished job enters no other phase, also if its end is learned so late that it had been suspended since."""
+    return mark.phase is Phase.FINISHED, mark.at, _ORDER.index(mark.phase)
 
 
 def _read_marks(status: Json, created: datetime | None) -> Iterator[Mark]:
@@ -250,7 +255,7 @@ def add_account(before: object, after: Json, created: datetime | None) -> Json:
         return after
     saved = read_checkpoint_time(after) if TRAINER_STATUS in after else None
     began = stored or _pass_all(Account(created), read_marks(old, created), None)
-    account = _pass_all(began, way or entered, saved, end=_has_succeeded(after))
+    account = _pass_all(began, _cut(way or entered), saved, end=_has_succeeded(after))
     return {**after, ACCOUNT: account.as_json()}
 
 
@@ -262,6 +267,12 @@ def read_final_account(before: object, after: Json, annotations: Mapping[str, st
         return None
     is_sure = read_account(old.get(ACCOUNT)) or not (RESTARTS in annotations or {RESTARTING, SUSPENDED} & shown.keys())
     return read_account(after.get(ACCOUNT)) if is_sure else None
+
+
+def _cut(way: Sequence[Mark]) -> list[Mark]:
+    """The phase in which the job was, and those that it entered until its end."""
+    end = way[-1].at if way[-1].phase is Phase.FINISHED else None
+    return [way[0], *(mark for mark in way[1:] if end is None or mark.at <= end)]
 
 
 def _has_succeeded(status: Json) -> bool:

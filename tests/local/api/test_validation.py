@@ -184,7 +184,7 @@ ROWS: list[tuple[str, Any, str]] = [
     (
         CONFIG_MAPS,
         of(ownerReferences=[{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": ""}]),
-        'metadata.ownerReferences.uid: Invalid value: "": must not be empty',
+        "metadata.ownerReferences[0].uid: Required value: must not be empty",
     ),
     (
         CONFIG_MAPS,

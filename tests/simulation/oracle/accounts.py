@@ -23,6 +23,8 @@ class Accounts:
         self._exact = exact
         self._restarting: dict[str, float] = defaultdict(float)
         """By UID: the seconds between Restarting and what came after it, by the times in the statuses."""
+        self._until: dict[str, str] = {}
+        """By UID: until when the latest account of an unfinished job goes."""
         self._interrupted: set[str] = set()
         """UIDs of jobs that were restarted or suspended."""
 
@@ -43,6 +45,8 @@ class Accounts:
             self._interrupted.add(uid)
         if ended:
             self._judge(uid, new)
+        elif account := (new.get("status") or {}).get("account"):
+            self._until[uid] = account["until"]
 
     def _judge(self, uid: str, job: Json) -> None:
         name, status = job["metadata"]["name"], job["status"]
@@ -67,7 +71,8 @@ class Accounts:
 
     def _judge_times(self, uid: str, job: Json, account: Json) -> None:
         name, end = job["metadata"]["name"], job["status"].get("completionTime")
-        if end is not None and account["until"] != end:
+        # what an account has said it does not take back, also if the end of the job is learned later
+        if end is not None and account["until"] != max(end, self._until.get(uid, end)):
             self._flag("account", f"that of {name} ends at {account['until']}, and the job at {end}")
         if account["restartingSeconds"] != self._restarting[uid]:
             told = f"{account['restartingSeconds']} s, and was {self._restarting[uid]} s"
