@@ -119,12 +119,7 @@ def survive(proof: Proof, example: Example, image: str) -> None:
     begun = time.monotonic()
     try:
         stage.start(image)
-        story.begin()
-        story.preempt()
-        story.drain()
-        story.kill()
-        story.stall(STALL)
-        story.finish()
+        story.tell(STALL)
     finally:
         stage.close()
     for line in story.told:

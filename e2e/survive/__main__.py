@@ -49,12 +49,7 @@ def survive(name: str) -> bool:
     ):
         story = Story(stage)
         try:
-            story.begin()
-            story.preempt()
-            story.drain()
-            story.kill()
-            story.stall(STALL)
-            story.finish()
+            story.tell(STALL)
         except AssertionError as error:
             print(f"{name}: FAILED: {error}", flush=True)
             return False

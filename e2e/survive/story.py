@@ -63,6 +63,15 @@ class Story:
     at: int = 0
     """The step from which the present run goes on."""
 
+    def tell(self, stall: str) -> None:
+        """All interruptions. `stall`: after which time without progress the job counts as stalled."""
+        self.begin()
+        self.preempt()
+        self.drain()
+        self.kill()
+        self.stall(stall)
+        self.finish()
+
     def begin(self) -> None:
         self._train_on(0)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
 from tests.engine.builders import make_job, make_pod, manifest_of, names, pod_created, pod_deleted, see, template
-from tests.engine.world import World
+from tests.engine.world import DecidingWorld, World
 from trainop.engine.actions import Plan, Remove
 from trainop.engine.children import arrange
 from trainop.engine.kind import kind_of
@@ -28,18 +27,8 @@ TOGETHER = {ON_DISRUPTION: "checkpoint-all"}
 TARGET: Json = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction"}
 
 
-class SavingWorld(World):
+class SavingWorld(DecidingWorld):
     """Decides as the operator does, with what all kinds have in common."""
-
-    def step(self) -> Plan:
-        made = kind_of(self.framework).decide(self.snapshot())
-        self.carry_out(made)
-        return made
-
-    @property
-    def history(self) -> Json:
-        found: Json = json.loads(self.raw["metadata"]["annotations"].get(RESTARTS, "{}"))
-        return found
 
     @property
     def phases(self) -> dict[str, str]:

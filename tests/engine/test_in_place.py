@@ -10,8 +10,7 @@ import pytest
 
 from tests.controllers.kinds import KINDS, SHAPES, make
 from tests.engine.builders import NOW, make_job, manifest_of, names, pod_created, pod_deleted, template
-from tests.engine.world import World
-from trainop.engine.actions import Plan
+from tests.engine.world import DecidingWorld, World
 from trainop.engine.framework import Framework, may_outlive
 from trainop.engine.kind import kind_of
 from trainop.engine.restart_history import RESTARTS
@@ -32,23 +31,13 @@ RANKS = SHAPES | {"PaddleJob": {"Worker": 3}, "TFJob": {"Chief": 1, "Worker": 2}
 RESET: Json = {"exitCode": 137, "reason": "RestartingAllContainers", "message": "The container is removed"}
 
 
-class InPlaceWorld(World):
+class InPlaceWorld(DecidingWorld):
     """Decides as the operator does; its kubelets restart containers in place."""
 
     serves_rules: bool | None = True
 
     def snapshot(self) -> Snapshot:
         return replace(super().snapshot(), serves_rules=self.serves_rules)
-
-    def step(self) -> Plan:
-        made = kind_of(self.framework).decide(self.snapshot())
-        self.carry_out(made)
-        return made
-
-    @property
-    def history(self) -> Json:
-        found: Json = json.loads(self.raw["metadata"]["annotations"].get(RESTARTS, "{}"))
-        return found
 
     @property
     def condition(self) -> Json:

@@ -24,7 +24,9 @@ from trainop.engine.actions import (
     Remove,
 )
 from trainop.engine.framework import Framework
+from trainop.engine.kind import kind_of
 from trainop.engine.plan import plan
+from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Options, Pod, PodGroup, SeenGang, Service, Snapshot
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
@@ -266,3 +268,17 @@ def merge_patch(old: Any, patch: Any) -> Any:
         else:
             merged[name] = merge_patch(merged.get(name), value)
     return merged
+
+
+class DecidingWorld(World):
+    """Decides as the operator does, with what all kinds have in common."""
+
+    def step(self) -> Plan:
+        made = kind_of(self.framework).decide(self.snapshot())
+        self.carry_out(made)
+        return made
+
+    @property
+    def history(self) -> Json:
+        found: Json = json.loads(self.raw["metadata"]["annotations"].get(RESTARTS, "{}"))
+        return found

@@ -19,12 +19,7 @@ from tests.patience import PATIENCE
 def test_the_loop_survives_every_interruption(tmp_path: Path) -> None:
     with running(loop(backend="numpy"), tmp_path, "--network", "addresses") as stage:
         story = Story(stage)
-        story.begin()
-        story.preempt()
-        story.drain()
-        story.kill()
-        story.stall(STALL)
-        story.finish()
+        story.tell(STALL)
     assert len(story.told) == 4
 
 
