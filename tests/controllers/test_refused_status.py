@@ -69,6 +69,7 @@ async def test_a_status_that_does_not_fit_is_written_with_short_messages() -> No
     message = shell.job()["status"]["conditions"][-1]["message"]
     assert message.startswith("PyTorchJob failed validation because")
     assert len(message) <= 128
+    assert "account" not in shell.job()["status"]
     assert shell.events.of("FailedStatusUpdate") == []
 
 
@@ -79,7 +80,7 @@ async def test_actions_wait_for_a_status_that_could_not_be_written() -> None:
     await shell.look()
     shell.show()
     shell.client.put(JOBS, merge(shell.job(), {"spec": {"runPolicy": {"suspend": True}}}))
-    shell.client.fail("put status", JOBS, api_error(500, "InternalError", TOO_LARGE))
+    shell.client.fail("put status", JOBS, api_error(500, "InternalError", TOO_LARGE), times=2)  # whole, and shortened
     shell.show()
     await shell.look()
     assert len(shell.pods()) == 3
