@@ -23,8 +23,6 @@ class Accounts:
         self._exact = exact
         self._restarting: dict[str, float] = defaultdict(float)
         """By UID: the seconds between Restarting and what came after it, by the times in the statuses."""
-        self._until: dict[str, str] = {}
-        """By UID: until when the latest account of an unfinished job goes."""
         self._interrupted: set[str] = set()
         """UIDs of jobs that were restarted or suspended."""
 
@@ -44,11 +42,9 @@ class Accounts:
         if _since(new, "Restarting") or _since(new, "Suspended"):
             self._interrupted.add(uid)
         if ended:
-            self._judge(uid, new)
-        elif account := (new.get("status") or {}).get("account"):
-            self._until[uid] = account["until"]
+            self._judge(uid, old, new)
 
-    def _judge(self, uid: str, job: Json) -> None:
+    def _judge(self, uid: str, old: Json, job: Json) -> None:
         name, status = job["metadata"]["name"], job["status"]
         account = status.get("account")
         if account is None:
@@ -67,16 +63,22 @@ class Accounts:
         if uid not in self._interrupted and lost and _since(job, "Succeeded"):
             self._flag("account", f"{name} has lost {lost} s, and nothing has interrupted it")
         if self._exact:
-            self._judge_times(uid, job, account)
+            self._judge_times(uid, old, job, account)
 
-    def _judge_times(self, uid: str, job: Json, account: Json) -> None:
+    def _judge_times(self, uid: str, old: Json, job: Json, account: Json) -> None:
         name, end = job["metadata"]["name"], job["status"].get("completionTime")
-        # what an account has said it does not take back, also if the end of the job is learned later
-        if end is not None and account["until"] != max(end, self._until.get(uid, end)):
+        # what a status has shown an account does not take back, also if the end of the job is learned later
+        if end is not None and account["until"] != max(end, _latest(old, end)):
             self._flag("account", f"that of {name} ends at {account['until']}, and the job at {end}")
         if account["restartingSeconds"] != self._restarting[uid]:
             told = f"{account['restartingSeconds']} s, and was {self._restarting[uid]} s"
             self._flag("account", f"{name} says that it was restarting for {told}")
+
+
+def _latest(job: Json, otherwise: str) -> str:
+    """The latest time that the status shows a job to have entered a phase."""
+    status = job.get("status") or {}
+    return max([each["lastTransitionTime"] for each in status.get("conditions") or ()], default=otherwise)
 
 
 def _since(job: Json, type_: str) -> datetime | None:
