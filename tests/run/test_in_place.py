@@ -70,6 +70,7 @@ def test_both_ranks_restart_in_their_pods(tmp_path: Path, policy: str, code: int
         text=True,
     )
     ending = threading.Timer(2 * PATIENCE, run.kill)
+    ending.daemon = True
     ending.start()
     output = ""
     with run:
