@@ -190,7 +190,7 @@ def test_success_is_counted_once(world: World, operator: Operator):
     world.end_pod("j-worker-0")
     world.settle()
     assert operator.metric(series) == 1
-    assert len(world.events("PyTorchJobSucceeded")) == 1
+    world.wait_events("PyTorchJobSucceeded")
 
 
 @pytest.mark.case("job-engine-11", "a")
@@ -258,4 +258,4 @@ def test_a_job_without_its_container_fails_validation(world: World):
     assert "pytorch" in event["message"]
     world.settle()
     assert world.pods() == {}
-    assert len(world.events("PyTorchJobFailedValidation")) == 1
+    world.wait_events("PyTorchJobFailedValidation")

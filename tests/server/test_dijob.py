@@ -376,7 +376,8 @@ def test_a_restarted_operator_changes_no_job(world: DiWorld, di_operator: Operat
     world.settle(1)
     assert {name: world.job(name)["metadata"]["resourceVersion"] for name in "ab"} == versions
     assert sorted(world.pods()) == ["a-coordinator", "c-coordinator"]
-    created = {event["involvedObject"]["name"]: event.get("count", 1) for event in world.events("DIJobCreated")}
+    events = world.wait_events("DIJobCreated", 3)
+    created = {event["involvedObject"]["name"]: event.get("count", 1) for event in events}
     assert created == {"a": 1, "b": 1, "c": 1}
 
 

@@ -147,7 +147,7 @@ def test_a_status_without_any_room_is_reported_in_one_event(stage: World, operat
     assert f"it would say Failed: {message[:100]}" in event["message"]
     assert_calm(stage, operator)
     assert stage.conditions() == []
-    assert len(stage.events("FailedStatusUpdate")) == 1
+    stage.wait_events("FailedStatusUpdate")
     empty(stage)
     assert stage.wait_condition("Failed")["message"] == message, "written as soon as there is room"
 
@@ -190,7 +190,7 @@ def test_a_restart_waits_where_not_even_its_refusal_can_be_written(stage: World,
     assert TOO_LARGE in event["message"]
     assert "restarts cannot be noted" in event["message"]
     assert_calm(stage, operator)
-    assert len(stage.events("FailedStatusUpdate")) == 1
+    stage.wait_events("FailedStatusUpdate")
     kept = {name: stage.pods()[name]["metadata"]["uid"] for name in names}
     assert kept == {name: pod["metadata"]["uid"] for name, pod in before.items()}, (
         "a restart that could not be recorded does not happen"

@@ -174,9 +174,9 @@ def test_a_job_under_volcano(volcano: Stage, start: Callable[..., Operator]):
         world.end_pod(name)
     world.wait_condition("Succeeded")
     world.wait(lambda: not volcano.group(), "the end of the PodGroup")
-    world.wait(lambda: world.events("SuccessfulDeletePodGroup"), "its event")
-    assert [each["message"] for each in world.events("SuccessfulDeletePodGroup")] == ["Deleted PodGroup: j"]
-    assert len(world.events("JobTerminated")) == 1
+    (event,) = world.wait_events("SuccessfulDeletePodGroup")
+    assert event["message"] == "Deleted PodGroup: j"
+    world.wait_events("JobTerminated")
     assert operator.metric("created_pod_groups_total") == operator.metric("deleted_pod_groups_total") == 1
     assert "permission denied" not in operator.text()
 
@@ -370,7 +370,7 @@ def test_a_policy_refuses_groups(plugins: Stage, start: Callable[..., Operator])
         world.create_job("j", {"Worker": replicas(1)})
         assert "no groups today" in plugins.wait_ready("PodGroupRefused")["message"]
         assert world.pods() == {}
-        assert len(world.wait(lambda: world.events("FailedCreatePodGroup"), "the event")) == 1
+        world.wait_events("FailedCreatePodGroup")
         world.patch_run_policy(suspend=True)
         plugins.wait_no_condition()
         world.wait_condition("Suspended")

@@ -111,7 +111,7 @@ def test_a_job_restarts_in_place_where_the_rules_are_kept(place: Place, world: W
     if condition is None:
         world.wait(lambda: world.condition("RestartsInPlace")["status"] == "False", "that rules are not served")
         assert world.condition("RestartsInPlace")["reason"] == "RestartRulesNotServed"
-        world.wait(lambda: len(world.events("RestartRulesNotServed")) == 1, "one Warning")
+        world.wait_events("RestartRulesNotServed")
         return
     end(world, "j-worker-0", 139)
     world.wait_condition("Restarting")
@@ -154,6 +154,7 @@ def test_an_operator_killed_in_a_burst_counts_it_once(place: Place, world: World
     create(world, "OnFailure")
     end(world, "j-worker-0", 1)
     world.wait_condition("Restarting")
+    world.wait_events("PyTorchJobRestarting")
     place.operator.end(signal.SIGKILL)
     remove(world, "j-worker-0")
     for name in ("j-master-0", "j-worker-1"):
@@ -163,4 +164,4 @@ def test_an_operator_killed_in_a_burst_counts_it_once(place: Place, world: World
     world.run_pod(*PODS, restarts=1)
     world.wait_condition("Running")
     assert '"failures":1' in failures(world)
-    assert len(world.events("PyTorchJobRestarting")) == 1
+    world.wait_events("PyTorchJobRestarting")

@@ -65,8 +65,12 @@ def test_a_launcher_that_expires_while_the_operator_is_stopped(world: MpiWorld, 
     world.wait_state("j", "Succeeded")
     world.wait(lambda: not launcher(world), "the end of the launcher")
     assert world.mpi("j")["status"]["replicaStatuses"]["Launcher"] == {"succeeded": 1}
-    created = [each for each in world.events("SuccessfulCreate") if each["involvedObject"]["name"] == "j-launcher"]
-    assert {each["involvedObject"]["uid"] for each in created} == {uid}
+
+    def created() -> set[str]:
+        events = [each["involvedObject"] for each in world.events("SuccessfulCreate")]
+        return {each["uid"] for each in events if each["name"] == "j-launcher"}
+
+    assert world.wait(created, "the event of the launcher") == {uid}
 
 
 @pytest.mark.parametrize(("propagation", "present"), [("Background", False), ("Foreground", True), ("Orphan", True)])

@@ -67,7 +67,7 @@ def test_an_edit_into_something_wrong_does_not_stop_a_job(world: World, edit: st
     for name in before:
         world.end_pod(name)
     world.wait(lambda: world.events("PyTorchJobSucceeded"), "the end")
-    assert len(world.events("PyTorchJobFailedValidation")) == 1
+    world.wait_events("PyTorchJobFailedValidation")
     assert world.is_now("Succeeded")
     assert not world.condition("Failed")
 
@@ -123,7 +123,7 @@ def test_a_job_of_the_old_operator_with_unknown_values_succeeds(tf: KindWorld, o
         tf.end_pod(name)
     tf.wait_condition("Succeeded")
     assert {name: uid(pod) for name, pod in tf.pods().items()} == before
-    assert len(tf.events("TFJobFailedValidation")) == 1
+    tf.wait_events("TFJobFailedValidation")
     assert not tf.condition("Failed")
 
 
@@ -157,13 +157,13 @@ def test_a_planted_pod_is_neither_adopted_nor_counted(world: World, name: str):
     stranger = world.pods()[name]
     assert uid(stranger) == planted
     assert "ownerReferences" not in stranger["metadata"]
-    assert len(world.events("UnexpectedPods")) == 1
+    world.wait_events("UnexpectedPods")
     world.reap_pod(name)
     world.wait_successor("j-master-0", planted)
     world.run_pod("j-master-0", "j-worker-0")
     world.end_pod("j-master-0")
     world.wait_condition("Succeeded")
-    assert len(world.events("UnexpectedPods")) == 1
+    world.wait_events("UnexpectedPods")
 
 
 # Scaled down ----------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def test_a_refused_replacement_leaves_the_others_running(world: World, cause: Ca
         assert "j-worker-0" not in world.pods()
         world.run_pod("j-worker-1", restarts=1)  # more passes
         world.settle()
-        assert len(world.events("FailedCreatePod")) == 1
+        world.wait_events("FailedCreatePod")
         assert event.get("count", 1) == 1
     after = world.pods()
     assert {name: pod["metadata"]["uid"] for name, pod in after.items()} == {
@@ -178,7 +178,7 @@ def test_fields_that_the_api_server_drops_are_one_event_and_a_condition(world: W
     world.wait_condition("Succeeded")
     assert world.job()["status"]["conditions"][0] == first
     world.settle()
-    assert len(world.events("UnknownFields")) == 1
+    world.wait_events("UnknownFields")
 
 
 def test_a_pod_that_is_refused_for_a_dropped_field(world: World):

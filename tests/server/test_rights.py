@@ -139,7 +139,9 @@ def test_an_mpijob_gets_no_right_in_the_pods_of_another_job_of_its_name(world: R
     message = world.wait(lambda: world.rights_condition("bank"), "the condition")
     assert "bank-worker-0" in message
     assert "bank-worker-1" not in message
-    assert any("bank-worker-0" in each["message"] for each in world.events("ErrResourceExists"))
+    world.wait(
+        lambda: any("bank-worker-0" in each["message"] for each in world.events("ErrResourceExists")), "the event"
+    )
     world.check(granted=set())
     world.ask("DELETE", "/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs/bank")
     world.wait(lambda: not world.rights_condition("bank"), "the end of the condition")

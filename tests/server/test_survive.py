@@ -95,7 +95,7 @@ def test_jobs_that_do_not_start_are_suspended_or_fail(installation: Installation
     world.wait(lambda: said(world.job("queued"), "Started") == ("False", "StartupDeadlineExceeded"), "the deadline")
     assert len(uids(world, "queued-master-0", "queued-worker-0")) == 2
     assert not world.job("queued")["spec"].get("runPolicy", {}).get("suspend")
-    world.wait(lambda: len(world.events("StartupDeadlineExceeded")) == 2, "a Warning for each")
+    world.wait_events("StartupDeadlineExceeded", 2)
     world.patch_run_policy("late", suspend=False)
     world.wait(lambda: said(world.job("late"), "Started") == ("False", "Starting"), "the job that is resumed")
     world.wait_pod("late-worker-0")
@@ -178,4 +178,4 @@ def test_jobs_that_fall_silent_say_so_or_restart(installation: Installation) -> 
     labels = f'framework="pytorch",job_namespace="{world.namespace}"'
     assert f"trainop_stalls_total{{{labels}}} 2.0" in metrics
     assert "trainop_jobs_stalled{" not in metrics
-    assert len(world.events("Stalled")) == 3
+    world.wait_events("Stalled", 3)

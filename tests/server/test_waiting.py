@@ -70,8 +70,8 @@ def test_every_kind_says_what_it_waits_for_and_no_more_after_a_restart(
         said = world.wait(lambda path=path: waiting(world.ask("GET", path)), f"{path} waits")  # type: ignore[misc]  # mypy cannot infer the lambda
         assert (said["status"], said["reason"]) == ("True", reason), path
         assert path.rpartition("/")[2] in said["message"]
-    world.wait(lambda: len(world.events("PodsPending")) == len(expected) - 1, "one event for each job")
-    assert len(world.events("InvalidSpec")) == 1
+    world.wait_events("PodsPending", len(expected) - 1)
+    world.wait_events("InvalidSpec")
     before = versions(world, expected)
     operator.end()
     second = make_operator(control_plane.kubeconfig, AFTER)

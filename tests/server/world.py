@@ -112,6 +112,13 @@ class World:
         events: list[Json] = self.ask("GET", f"{CORE}/events?fieldSelector=reason={quote(reason)}")["items"]
         return events
 
+    def wait_events(self, reason: str, count: int = 1) -> list[Json]:
+        """Wait for the events of a reason, and demand exactly `count`: events are written beside the status."""
+        self.wait(lambda: len(self.events(reason)) >= count, f"{count} event(s) {reason}")
+        events = self.events(reason)
+        assert len(events) == count, events
+        return events
+
     # waiting
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
