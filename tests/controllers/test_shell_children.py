@@ -865,6 +865,22 @@ async def wait_in_doubt(shell: Shell, *, live: bool) -> None:
         await shell.clock.sleep(301)
 
 
+@pytest.mark.parametrize("resource", [PODS, SERVICES], ids=str)
+@pytest.mark.parametrize("label", ["operator-name", "job-name"])
+@pytest.mark.parametrize("live", [False, True], ids=["cached", "listed"])
+@virtual_time
+async def test_a_child_whose_labels_name_another_job_is_released(resource: Resource, label: str, live: bool) -> None:
+    """No list by the labels of the job returns it."""
+    shell = await running_job()
+    found = shell.client.objects[resource, Key("ns", "j-worker-0")]
+    labels = found["metadata"]["labels"] | {f"training.kubeflow.org/{label}": "x"}
+    shell.client.put(resource, found | {"metadata": found["metadata"] | {"labels": labels}})
+    await wait_in_doubt(shell, live=live)
+    await shell.look()
+    owners = shell.client.objects[resource, Key("ns", "j-worker-0")]["metadata"]["ownerReferences"]
+    assert owners == [{"$patch": "delete", "uid": "job-uid"}], "the patch, which this client does not apply"
+
+
 @pytest.mark.parametrize(("resource", "kind"), [(PODS, "Pod"), (SERVICES, "Service")])
 @pytest.mark.parametrize("live", [False, True], ids=["cached", "listed"])
 @virtual_time

@@ -182,6 +182,28 @@ async def test_a_request_that_ends_during_a_renewal_releases_its_lease():
 
 
 @virtual_time
+async def test_a_renewal_that_waits_for_the_decision_does_not_undo_it():
+    """Pods of an answered request would be deleted if its server died then."""
+    async with lab() as here:
+        server = here.server()
+
+        async def slow(sent: Request) -> None:
+            if sent.method == "PUT":
+                await asyncio.sleep(2)
+
+        async with server.journal.hold(JOB, "x") as held:
+            server.transport.after = slow
+            await asyncio.sleep(TIMES.renew - 1)
+            await held.decide(ANSWER)  # the renewal begins meanwhile
+            for _ in range(8):
+                await asyncio.sleep(1)
+                record = await here.record()
+                assert record is not None
+                assert (record.state, record.answer) == ("decided", ANSWER)
+            held.sent = True
+
+
+@virtual_time
 async def test_a_lease_whose_creation_was_not_answered_is_our_own():
     async with lab() as here:
         server = here.server()

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.cache.informer import Handler
+from trainop.runtime.client.recovery import Recovery
 from trainop.runtime.controller.controller import Controller
 from trainop.runtime.controller.enqueue import EnqueueObject
 from trainop.runtime.controller.reconcile import DONE, Result
@@ -418,6 +419,56 @@ async def test_after_an_outage_reconciles_wait_until_all_sources_are_current():
         assert len(reconciler.calls) == 1
         await asyncio.sleep(2)
         assert len(reconciler.calls) == 2, "an optional kind may be missing"
+
+
+@virtual_time
+async def test_a_kind_that_stays_unavailable_is_waited_for_once_and_not_by_each_reconcile():
+    informer, other = FakeInformer(), FakeInformer()
+    informer.ready.set()
+    other.ready.set()
+    reconciler = Scripted()
+    async with Running(reconciler, recovery=Recovery()) as controller:
+        controller.watch(informer, EnqueueObject())
+        controller.watch(other, EnqueueObject())
+        other.current = False
+        for name in ("a", "b", "c"):
+            controller.queue.add(Key("ns", name))
+        await asyncio.sleep(61)
+        assert len(reconciler.calls) == 3
+        informer.current = False
+        controller.queue.add(Key("ns", "d"))
+        await asyncio.sleep(59)
+        assert len(reconciler.calls) == 3, "another kind is waited for as long"
+        await asyncio.sleep(2)
+        assert len(reconciler.calls) == 4
+        informer.current = other.current = True
+        controller.queue.add(Key("ns", "e"))
+        await asyncio.sleep(1)
+        other.current = False
+        controller.queue.add(Key("ns", "f"))
+        await asyncio.sleep(59)
+        assert len(reconciler.calls) == 5, "it was current in between"
+
+
+@virtual_time
+async def test_after_a_long_outage_reconciles_still_wait_for_the_caches():
+    informer, reconciler, recovery = FakeInformer(), Scripted(), Recovery()
+    informer.ready.set()
+    async with Running(reconciler, recovery=recovery) as controller:
+        controller.watch(informer, EnqueueObject())
+        informer.current = False
+        recovery.failed()
+        for name in ("a", "b"):
+            controller.queue.add(Key("ns", name))
+        await asyncio.sleep(200)
+        done = len(reconciler.calls)
+        controller.queue.add(Key("ns", "c"))
+        recovery.succeeded()
+        await asyncio.sleep(59)
+        assert len(reconciler.calls) == done
+        informer.current = True
+        await asyncio.sleep(1)
+        assert len(reconciler.calls) == done + 1
 
 
 @virtual_time

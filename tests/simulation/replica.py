@@ -168,6 +168,11 @@ class Replica:
         owners = (controller._reconciler._states.expectations._owners.values() for controller in self._controllers)
         return any(left.creates or left.deletes for each in owners for left in each)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether no cache has still to be confirmed after an outage."""
+        return all(source.current for controller in self._controllers for source in controller._sources)
+
     def has_due(self, within: float) -> bool:
         """Whether a key is being processed, or is due within so many seconds. A standby has no work."""
         soon = self._world.loop.time() + within

@@ -34,6 +34,9 @@ RECOVERY = 100.0
 PATIENCE = 60.0
 """Seconds within which what a process has seen has to be looked at, longer than any back-off."""
 
+CURRENT_WITHIN = 130.0
+"""Seconds after the faults within which the caches are current (docs/runtime.md); a reconcile waits for that."""
+
 UNIMPORTANT = {"leases.coordination.k8s.io", "events"}
 
 
@@ -65,7 +68,8 @@ class Rest:
     def _rests(self) -> bool:
         """Whether nothing changes, nothing is due, and a replica leads."""
         world, now = self._world, self._world.loop.time()
-        if not any(each.oversees for each in world.replicas):
+        catches_up = now < world.calm_at + CURRENT_WITHIN and not all(each.is_current for each in world.replicas)
+        if catches_up or not any(each.oversees for each in world.replicas):
             self._attentive_at = now
         elif now > max(self._attentive_at, world.calm_at) + PATIENCE:
             world.judge.flag("comes to rest", "own writes are awaited, although they have been seen")

@@ -8,7 +8,7 @@ delay them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
@@ -146,10 +146,30 @@ class View:
         seen = Snapshot(job, pods, services, now, options, companions, unreadable, wall)
         return self.gang.show(seen) if self.gang else seen
 
+    def add_relabelled(self, listed: Snapshot) -> Snapshot:
+        """Adds the cached children that the job owns and whose labels were changed, which no list by labels returns.
+        One that is gone since does no harm, because all that a plan does to it is bound to its UID."""
+        job = listed.job
+        companions = {
+            resource: (*children, *self._relabelled(self.companions[resource].store, job, children))
+            for resource, children in listed.companions.items()
+        }
+        pods = (*listed.pods, *self._relabelled(self.pods.store, job, listed.pods))
+        services = (*listed.services, *self._relabelled(self.services.store, job, listed.services))
+        return replace(listed, pods=pods, services=services, companions=companions)
+
     def labelled_companions(self, key: Key) -> list[Unstructured]:
         """The companions whose labels name a job, which need not exist."""
         label = self.kind.children.index_value(key.namespace, self.kind.controller, key.name)
         return [child for each in self.companions.values() for child in each.store.by_index("job", label)]
+
+    def _relabelled(self, store: Store[T], job: Unstructured, listed: Iterable[T]) -> Iterator[T]:
+        metadata, labels = job.metadata, self.kind.children.labels(self.kind.controller, job.metadata.name).items()
+        names = {child.metadata.name for child in listed}
+        for child in store.by_index("owner", metadata.uid):
+            mine = child.metadata
+            if mine.namespace == metadata.namespace and mine.name not in names and not labels <= mine.labels.items():
+                yield child
 
     def _children(self, store: Store[T], job: Unstructured) -> tuple[T, ...]:
         """The children that the job controls and those that its selector matches, without duplicates."""
@@ -300,9 +320,10 @@ class Observer:
         elif (wait := self._seconds_to_wait(job, now)) > 0:
             return wait
         else:
-            seen = await observe_live(
+            listed = await observe_live(
                 self._client, self.view.kind, job, now, self._current_options(), wall=wall, gang=self.view.gang
             )
+            seen = self.view.add_relabelled(listed)
         seen = self._refusals.show(seen)
         if names := self.view.kind.lookups(job):
             seen = await look_up(self._client, seen, names)

@@ -105,9 +105,12 @@ class HeldLease:
             record = msgspec.structs.replace(self.record, state="decided", earlier=())
         await persist(lambda: self.write(record), self._clock)
 
-    async def write(self, record: Record) -> None:
-        """Writes the record, and so renews the Lease. Raises `ConflictError` if another server has taken over."""
+    async def write(self, record: Record | None = None) -> None:
+        """Writes the record, or what it is once the writes before this one have ended, and so renews the Lease. Raises
+        `ConflictError` if another server has taken over."""
         async with self.writing:
+            if record is None:
+                record = self.record
             sent = self._clock.monotonic()
             renewed = {**self._lease["spec"], "renewTime": micro_timestamp(self._clock.now())}
             metadata = {**self._lease["metadata"], "annotations": {JOURNAL: encode(record).decode()}}
@@ -120,7 +123,7 @@ class HeldLease:
         while True:
             await self._clock.sleep(self._times.renew)
             with suppress(*FAILURES):
-                await self.write(self.record)
+                await self.write()
 
     async def end(self) -> None:
         """Deletes the Lease, or leaves it with the answers that clients did not get. A failure is only logged: `run`

@@ -130,6 +130,10 @@ def is_suspended(launcher: Json | None) -> bool:
     return bool(((launcher or {}).get("spec") or {}).get("suspend"))
 
 
+LOST_AFTER = 30.0
+"""Seconds after its grace period from which a launcher that is still there is replaced."""
+
+
 @dataclass(slots=True)
 class Member:
     """One pod of an MPIJob: a worker, or the launcher."""
@@ -144,7 +148,13 @@ class Member:
     """When it was first seen to run."""
     left: bool = False
     """Somebody has deleted it."""
+    left_at: float = 0.0
     gone: bool = False
+
+    def is_lost(self, now: float) -> bool:
+        """Its node is taken for lost: it is there for so long after its grace period (docs/migrate-mpi.md)."""
+        grace = self.value["metadata"].get("deletionGracePeriodSeconds") or 0
+        return self.left and now >= self.left_at + grace + LOST_AFTER
 
     @property
     def phase(self) -> str:

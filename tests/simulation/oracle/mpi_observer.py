@@ -126,7 +126,8 @@ class MpiObserver:
         is_ssh = owner_of(member.value)[0] == "Job" or "mpi-operator" in str(member.value["metadata"].get("labels"))
         self._choose(record, "ssh" if is_ssh else "exec", f"pod {member.name}")
         if member.role == "launcher":
-            alive = [each.name for each in record.of("launcher") if each.alive]
+            now = self._setting.now()
+            alive = [each.name for each in record.of("launcher") if each.alive and not each.is_lost(now)]
             if len(alive) > 1:
                 self._accuse(job, "one launcher", [f"{sorted(alive)} run at the same time"])
         elif is_ssh:
@@ -139,7 +140,7 @@ class MpiObserver:
         """Somebody has deleted the pod."""
         if member.left:
             return
-        member.left = True
+        member.left, member.left_at = True, self._setting.now()
         if member.ready_at == math.inf:
             member.ready_at = self._setting.now()
         if record.gone or record.job.terminating or member.uid in self._taken or member.role != "worker":

@@ -10,6 +10,10 @@ from tests.simulation.oracle.history import Pod, Record
 from tests.simulation.oracle.kinds import Job
 
 
+SEEN_WITHIN = 60.0
+"""Seconds within which the operator sees the end of a pod, whatever goes wrong."""
+
+
 def cause_faults(record: Record, old: Job, new: Job, zero: datetime) -> Iterator[str]:
     """One watch shows all pods in the order of their changes: who knows of a failure knows of all earlier ones."""
     named = new.status.get("lastFailure")
@@ -27,7 +31,7 @@ def cause_faults(record: Record, old: Job, new: Job, zero: datetime) -> Iterator
     if "time" in named and _is_steady(record) and not of_disruption:
         at = (datetime.strptime(named["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) - zero).total_seconds()
         for pod in _standing(record, new):
-            if pod.ended_at is not None and int(pod.ended_at) < at:
+            if pod.ended_at is not None and int(pod.ended_at + _unknown(new, pod)) < at:
                 yield f"{named['pod']} is blamed at {at:.0f} s, and {pod.name} failed at {pod.ended_at:.3f} s"
 
 
@@ -40,6 +44,15 @@ def _standing(record: Record, job: Job) -> Iterator[Pod]:
 
 def _code(job: Job, pod: Pod) -> int | None:
     return pod.exit_code(job.kind.container)
+
+
+def _unknown(job: Job, pod: Pod) -> float:
+    """Seconds by which the end of a pod may seem later than it was. Without the time of the node it is when the operator
+    has seen it."""
+    for each in pod.value["status"].get("containerStatuses") or ():
+        if each["name"] == job.kind.container and "finishedAt" in each["state"].get("terminated", {}):
+            return 0.0
+    return SEEN_WITHIN
 
 
 def _is_steady(record: Record) -> bool:

@@ -36,7 +36,8 @@ STUCK_AFTER = 10.0
 """Seconds that a reconcile may take to end after its timeout, before it is reported as stuck."""
 
 MAX_OUTAGE_WAIT = 60.0
-"""Seconds for which a reconcile waits until the caches of its sources are current again."""
+"""Seconds for which a reconcile waits until the caches of its sources are current again, and for which all reconciles
+together wait for one of the sources while the server answers."""
 
 OUTAGE_POLL = 0.1
 """Seconds between two checks during that wait."""
@@ -111,6 +112,9 @@ class Controller:
         # Requeues after conflicts are not failures and use no retry token; the delay prevents a busy loop.
         self._conflicts: ExponentialLimiter[Key] = ExponentialLimiter(self._clock, self._rng, cap=0.25)
         self._sources: list[Source[HasMetadata]] = []
+        self._waited_for: dict[int, float] = {}
+        """Seconds for which the server has answered while a source, by its place, was not current and was waited for."""
+        self._waited_at = 0.0
 
     def watch(self, source: Source[T], mapper: Mapper[T], *predicates: Predicate, pace: Pace | None = None) -> None:
         """Enqueues the keys that `mapper` returns for each event of `source` that passes all predicates; `pace` sets
@@ -148,13 +152,27 @@ class Controller:
         of different kinds would otherwise show different histories. The wait is limited, because a single kind may stay
         unavailable. Returns false if the controller is shut down meanwhile."""
         until = self._clock.monotonic() + MAX_OUTAGE_WAIT
-        while not all(source.current for source in self._sources):
+        while self._has_stale_source():
             if self.shutting_down.is_set():
                 return False
             if self._clock.monotonic() >= until:
                 break
             await self._clock.sleep(OUTAGE_POLL)
         return True
+
+    def _has_stale_source(self) -> bool:
+        """Whether a source is not current, and was not waited for long enough by all reconciles together. Otherwise one
+        kind that stays unavailable would delay each reconcile by `MAX_OUTAGE_WAIT`. While the server does not answer at
+        all, no time counts, so that the caches are waited for after an outage of any length."""
+        stale = [place for place, source in enumerate(self._sources) if not source.current]
+        if not stale:
+            self._waited_for.clear()
+            return False
+        before, self._waited_at = self._waited_at, self._clock.monotonic()
+        answers = self._recovery is None or self._recovery.available
+        passed = min(self._waited_at - before, OUTAGE_POLL) if answers else 0.0
+        self._waited_for = {place: self._waited_for.get(place, -passed) + passed for place in stale}
+        return any(waited < MAX_OUTAGE_WAIT for waited in self._waited_for.values())
 
     async def _work(self) -> None:
         while True:
